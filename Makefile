@@ -1,0 +1,49 @@
+# The two commands are `make demo` and `make test`; the rest is for developers.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test check bench docs stress clean
+
+demo: $(VENV)/demo-installed  ## Train a ResNet-18 on handwritten digits with two worker processes.
+	$(BIN)/python examples/image_classification.py --num-workers 2
+
+test: $(VENV)/dev-installed  ## Run the tests.
+	$(BIN)/python -m pytest
+
+check: $(VENV)/dev-installed  ## Format, lint, types, import loops, public API.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python tools/import_loops.py
+	$(BIN)/python tools/state_diagram.py --check
+	$(BIN)/python -m pytest --quiet tests/test_public_api.py
+
+bench: $(VENV)/dev-installed $(VENV)-ray/installed  ## Measure against Ray Train and torchrun (takes long).
+	$(BIN)/python -m benchmarks --ray-python $(VENV)-ray/bin/python
+
+docs: $(VENV)/dev-installed  ## Draw the diagrams in docs/ again.
+	$(BIN)/python tools/state_diagram.py
+
+stress: $(VENV)/dev-installed  ## Run the process tests again and again beside a busy loop.
+	$(BIN)/python tools/stress.py
+
+clean:
+	rm -rf $(VENV) $(VENV)-ray build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
+
+$(VENV)/pyvenv.cfg:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo-installed: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	$(INSTALL) -e '.[examples]'
+	touch $@
+
+$(VENV)/dev-installed: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	$(INSTALL) -e '.[dev]'
+	touch $@ $(VENV)/demo-installed
+
+$(VENV)-ray/installed: constraints.txt
+	$(PYTHON) -m venv $(VENV)-ray
+	$(VENV)-ray/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'ray[train]==2.60.0' torch numpy
+	touch $@

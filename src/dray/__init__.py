@@ -1,0 +1,22 @@
+"""dray: run one function on many workers, each with the resources it asks for."""
+
+from dray.session import (
+    available_resources,
+    cluster_resources,
+    init,
+    is_initialized,
+    nodes,
+    shutdown,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "__version__",
+    "available_resources",
+    "cluster_resources",
+    "init",
+    "is_initialized",
+    "nodes",
+    "shutdown",
+]

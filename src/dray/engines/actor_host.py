@@ -1,0 +1,121 @@
+"""The worker's side of an actor: its calls on the main thread, its signals on a control thread."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import signal
+import sys
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+from dray.engines import lifeline, wire
+
+
+class ActorHost:
+    """Serves one actor until the driver says stop or goes away."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._calls: queue.SimpleQueue[wire.Call | None] = queue.SimpleQueue()
+        self._actor: Any = None
+        self._made = threading.Event()
+
+    def serve(self) -> None:
+        """Makes the actor, then runs its calls in the order they come."""
+        begin = self._connection.recv()
+        _take_surroundings(begin)
+        threading.Thread(target=self._control, name="dray-control", daemon=True).start()
+        self._actor = wire.load(begin.factory)(self.post)
+        self._made.set()
+        while (call := self._calls.get()) is not None:
+            self._send(self._answer(call))
+        close_actor(self._actor)
+        _leave()
+
+    def post(self, message: Any) -> None:
+        """Pushes a message to the actor's mailbox."""
+        self._send(wire.Message(wire.dump(message, "a message")))
+
+    def _answer(self, call: wire.Call) -> wire.Answer:
+        try:
+            method, args = wire.load(call.payload)
+            value = getattr(self._actor, method)(*args)
+            return wire.Answer(call.number, "returned", wire.dump(value, "the return value"))
+        except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
+            return wire.Answer(call.number, "raised", wire.dump_error(error, _users_part(error)))
+
+    def _send(self, message: wire.ToDriver) -> None:
+        with self._sending:
+            try:
+                self._connection.send(message)
+            except OSError:  # the driver is gone, and with it the reason to live
+                lifeline.kill_group(0)
+
+    def _control(self) -> None:
+        try:
+            while True:
+                message = self._connection.recv()
+                if isinstance(message, wire.Call):
+                    self._calls.put(message)
+                elif isinstance(message, wire.Signal):
+                    self._made.wait()
+                    method, args = wire.load(message.payload)
+                    getattr(self._actor, method)(*args)
+                elif isinstance(message, wire.Stop):
+                    self._calls.put(None)
+        except (EOFError, OSError):
+            lifeline.kill_group(0)
+
+
+def close_actor(actor: Any) -> None:
+    """Lets an actor that has a `close` method free what it holds."""
+    close = getattr(actor, "close", None)
+    if close is not None:
+        close()
+
+
+def _users_part(error: BaseException) -> Any:
+    """Returns the traceback without the frames of dray that lead to the user's function."""
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+    step = error.__traceback__
+    while step is not None and step.tb_frame.f_code.co_filename.startswith(here):
+        step = step.tb_next
+    return step
+
+
+def _take_surroundings(begin: wire.Begin) -> None:
+    """Puts this process where the driver is: environment, directory, import path."""
+    os.environ.clear()
+    os.environ.update(begin.environment)
+    os.chdir(begin.cwd)
+    sys.path[:] = begin.path
+    if "numpy" in sys.modules:  # every worker inherits one state; a fresh process would not
+        sys.modules["numpy"].random.seed()
+
+
+def _leave() -> None:
+    """Ends this process as a script would end, without the slow teardown of a forked heap."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if "multiprocessing.util" in sys.modules:  # joins and ends data loaders and pools
+        sys.modules["multiprocessing.util"]._exit_function()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def run(connection: Connection) -> None:
+    """Runs a worker process to its end; never returns."""
+    status = 1
+    try:
+        ActorHost(connection).serve()
+        status = 0
+    except BaseException:  # noqa: BLE001 (the process ends here, whatever it was)
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(status)

@@ -1,0 +1,217 @@
+"""The fork server: imports the frameworks once, then forks a worker whenever the driver asks.
+
+It is a fresh interpreter (it never runs the user's `__main__`), it has one thread, and it opens no
+CUDA context, no OpenMP pool and no XLA client, so that its forks are clean. It is also the parent
+of all workers: it reaps them, says how they ended, and kills what they leave behind.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import gc
+import importlib
+import os
+import selectors
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+
+from dray.engines import actor_host, lifeline, wire
+
+_INHERITED = 3  # standard input, output and error keep their numbers
+
+
+class ForkServer:
+    """Serves one driver over one socket.
+
+    Args:
+        control: Requests come in and notices go out here.
+        driver: The driver's pid.
+        spawn: Start each worker as a fresh interpreter instead of a fork.
+    """
+
+    def __init__(self, control: socket.socket, driver: int, spawn: bool) -> None:
+        self._control = control
+        self._driver = driver
+        self._spawn = spawn
+        self._workers: dict[int, int] = {}  # pid -> number
+        self._selector = selectors.DefaultSelector()
+        self._wakeup, wakeup_in = socket.socketpair()
+        self._wakeup_in = wakeup_in
+        self._handle = lifeline.open_process_handle(driver)
+
+    def serve(self) -> None:
+        """Serves until the driver is gone, then kills every worker."""
+        self._wakeup.setblocking(False)
+        self._wakeup_in.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wakeup_in.fileno())
+        self._selector.register(self._control, selectors.EVENT_READ, self._on_request)
+        self._selector.register(self._wakeup, selectors.EVENT_READ, self._on_child)
+        if self._handle is not None:
+            self._selector.register(self._handle, selectors.EVENT_READ, self._on_driver_gone)
+        try:
+            while True:
+                for key, _ in self._selector.select():
+                    key.data()
+        except EOFError:
+            pass
+        finally:
+            for pid in self._workers:
+                lifeline.kill_group(pid)
+
+    def _on_driver_gone(self) -> None:
+        raise EOFError
+
+    def _on_request(self) -> None:
+        try:
+            data, fds, _, _ = socket.recv_fds(self._control, wire.REQUEST.size, 3)
+        except ConnectionError:
+            raise EOFError from None
+        if not data:
+            raise EOFError
+        kind, number = wire.REQUEST.unpack(data)
+        if kind == wire.KILL:
+            self._kill(number)
+        elif kind == wire.FORK:
+            pid = self._start(fds)
+            self._workers[pid] = number
+            for fd in fds:
+                os.close(fd)
+            self._notify(wire.STARTED, number, pid)
+
+    def _start(self, fds: list[int]) -> int:
+        server = os.getpid()
+        if self._spawn:
+            for fd in fds:
+                os.set_inheritable(fd, True)
+            command = interpreter(sys.path, "worker", *map(str, fds), str(server))
+            return os.posix_spawn(command[0], command, os.environ, setpgroup=0)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._forget()
+                become_worker(fds, server)
+            finally:
+                os._exit(1)
+        with contextlib.suppress(OSError):  # the child does it too; whoever is first wins
+            os.setpgid(pid, pid)
+        return pid
+
+    def _forget(self) -> None:
+        """Drops, in a child, what belongs to the server."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._selector.close()
+        for sock in (self._control, self._wakeup, self._wakeup_in):
+            sock.close()
+        if self._handle is not None:
+            os.close(self._handle)
+
+    def _kill(self, number: int) -> None:
+        for pid, known in list(self._workers.items()):
+            if known == number and not self._reap(pid):
+                lifeline.kill_group(pid)
+                _, status = os.waitpid(pid, 0)
+                self._gone(pid, status, killed=True)
+
+    def _on_child(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._wakeup.recv(4096):
+                pass
+        for pid in list(self._workers):
+            self._reap(pid)
+
+    def _reap(self, pid: int) -> bool:
+        """Takes note if a worker has ended by itself; returns whether it has."""
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            self._gone(pid, status, killed=False)
+        return bool(done)
+
+    def _gone(self, pid: int, status: int, *, killed: bool) -> None:
+        lifeline.kill_group(pid)  # what the worker started goes with it
+        number = self._workers.pop(pid)
+        self._notify(wire.EXITED, number, os.waitstatus_to_exitcode(status), killed)
+
+    def _notify(self, kind: bytes, number: int, value: int, flag: bool = False) -> None:
+        try:
+            self._control.sendall(wire.NOTICE.pack(kind, number, value, flag))
+        except OSError:
+            raise EOFError from None
+
+
+def become_worker(fds: list[int], parent: int) -> None:
+    """Turns this process into a worker; never returns.
+
+    Args:
+        fds: The control socket, and what become standard output and error.
+        parent: The fork server's pid.
+    """
+    with contextlib.suppress(PermissionError):  # a spawned worker leads its group already
+        os.setpgid(0, 0)
+    lifeline.die_with_parent(parent)
+    lifeline.children_die_with_me()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    control, out, err = fds
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (out, 1), (err, 2)):
+        os.dup2(source, target)
+    for fd in (null, out, err):
+        if fd >= _INHERITED:
+            os.close(fd)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    faulthandler.enable()
+    atexit._clear()  # what the server's imports registered is the server's
+    gc.enable()
+    actor_host.run(Connection(control))
+
+
+def _import_quietly(modules: list[str]) -> None:
+    """Imports what workers will need; what fails to import fails again, in sight, in a worker."""
+    gc.disable()  # a collection during imports finds nothing, and costs 5 % of the time
+    for module in modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # so that a worker's collector does not write to, and so copy, shared pages
+
+
+def interpreter(path: Sequence[str], *arguments: str) -> list[str]:
+    """Returns the command that runs `main` with these arguments in a fresh interpreter.
+
+    The import path goes along, so that dray and the user's modules are found wherever the driver
+    found them; and the command is no module, so that the new `__main__` is empty.
+    """
+    code = (
+        f"import sys; sys.path[:] = {list(path)!r}; "
+        f"from {__name__} import main; main({list(arguments)!r})"
+    )
+    return [sys.executable, "-c", code]
+
+
+def main(arguments: list[str]) -> None:
+    """Runs a fork server, or in spawn mode, a worker.
+
+    Args:
+        arguments: `serve CONTROL_FD LIFELINE_FD DRIVER_PID METHOD MODULE...` or
+            `worker CONTROL_FD OUT_FD ERR_FD SERVER_PID`.
+    """
+    role, *rest = arguments
+    if role == "worker":
+        become_worker([int(fd) for fd in rest[:3]], int(rest[3]))
+        return
+    control_fd, lifeline_fd, driver, method, *modules = rest
+    lifeline.signal_on_hangup(int(lifeline_fd))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
+    spawn = method == "spawn"
+    if not spawn:
+        _import_quietly(modules)
+    server = ForkServer(socket.socket(fileno=int(control_fd)), int(driver), spawn)
+    os.close(int(lifeline_fd))
+    server.serve()
+    os._exit(0)

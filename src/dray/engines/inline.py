@@ -1,0 +1,164 @@
+"""The inline engine: actors live in this process and run on the thread that drives the run.
+
+For debugging: breakpoints and pdb work in the train function, and tracebacks are unwrapped. The
+loop that waits on the mailbox moves to a thread of its own, so that callbacks, checkpoints and
+progress happen while the train function runs, as on every engine.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from dray.engines.actor_host import close_actor
+from dray.engines.contract import (
+    Actor,
+    ActorFactory,
+    Died,
+    Engine,
+    Mailbox,
+    Node,
+    Placement,
+    Posted,
+    Reservation,
+)
+from dray.engines.ledger import Ledger
+from dray.settings import Settings
+
+T = TypeVar("T")
+_Job = Callable[[], None]
+
+
+class InlineActor(Actor):
+    """An actor whose calls are jobs for the thread that drives the run."""
+
+    def __init__(self, name: str, mailbox: Mailbox, jobs: queue.SimpleQueue[_Job | None]) -> None:
+        self.name = name
+        self.pid = os.getpid()
+        self._mailbox = mailbox
+        self._jobs = jobs
+        self._actor: Any = None
+        self._ended = False
+
+    def make(self, factory: ActorFactory, environment: Mapping[str, str]) -> None:
+        """Makes the actor's object, as the first job."""
+        self._jobs.put(lambda: self._make(factory, environment))
+
+    def _make(self, factory: ActorFactory, environment: Mapping[str, str]) -> None:
+        self._environment = dict(os.environ)
+        os.environ.update(environment)
+        self._actor = factory(lambda message: self._mailbox.put(Posted(self, message)))
+
+    def call(self, method: str, /, *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        self._jobs.put(lambda: self._run(future, method, args))
+        return future
+
+    def _run(self, future: Future[Any], method: str, args: tuple[Any, ...]) -> None:
+        if self._ended:
+            return
+        try:
+            value = getattr(self._actor, method)(*args)
+        except BaseException as error:  # noqa: BLE001 (it belongs to the caller)
+            future.set_exception(error)
+        else:
+            future.set_result(value)
+
+    def signal(self, method: str, /, *args: Any) -> None:
+        getattr(self._actor, method)(*args)
+
+    def stop(self) -> None:
+        self._jobs.put(self._end)
+
+    def kill(self) -> None:
+        self._jobs.put(self._end)
+
+    def _end(self) -> None:
+        """Frees what the actor held, and gives this process its environment back."""
+        if self._ended:
+            return
+        self._ended = True
+        close_actor(self._actor)
+        os.environ.clear()
+        os.environ.update(self._environment)
+        self._mailbox.put(Died(self, 0, expected=True))
+
+
+class InlineEngine(Engine):
+    """Runs actors in this process."""
+
+    name = "inline"
+    distributed = False
+
+    def __init__(self, node: Node, settings: Settings) -> None:
+        self._ledger = Ledger([node])
+        self._driving = threading.local()
+
+    def nodes(self) -> list[Node]:
+        return list(self._ledger.nodes)
+
+    def available(self) -> dict[str, float]:
+        return self._ledger.available()
+
+    def check(self, bundles: Sequence[Mapping[str, float]], strategy: str) -> None:
+        self._ledger.check(bundles, strategy)
+
+    def reserve(self, bundles: Sequence[Mapping[str, float]], strategy: str) -> Future[Reservation]:
+        return self._ledger.reserve(bundles, strategy)
+
+    def prepare(self, modules: Sequence[str]) -> None:
+        return None
+
+    def start_actor(
+        self,
+        factory: ActorFactory,
+        *,
+        name: str,
+        placement: Placement,
+        environment: Mapping[str, str],
+        mailbox: Mailbox,
+        modules: Sequence[str] = (),
+    ) -> Actor:
+        actor = InlineActor(name, mailbox, self._driving.jobs)
+        actor.make(factory, environment)
+        return actor
+
+    def drive(self, loop: Callable[[], T]) -> T:
+        jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        outcome: Future[T] = Future()
+
+        def run_loop() -> None:
+            self._driving.jobs = jobs
+            try:
+                outcome.set_result(loop())
+            except BaseException as error:  # noqa: BLE001 (raised again where drive was called)
+                outcome.set_exception(error)
+            finally:
+                jobs.put(None)
+
+        thread = threading.Thread(target=run_loop, name="dray-controller", daemon=True)
+        thread.start()
+        while (job := _next(jobs)) is not None:
+            job()
+        thread.join()
+        return outcome.result()
+
+    def close(self) -> None:
+        sys.stdout.flush()
+
+
+def _next(jobs: queue.SimpleQueue[_Job | None]) -> _Job | None:
+    while True:
+        try:
+            return jobs.get()
+        except KeyboardInterrupt:  # between jobs there is nothing to interrupt; the loop decides
+            continue
+
+
+ENGINE = InlineEngine

@@ -1,0 +1,163 @@
+"""How calls, answers and errors look between a driver and its workers, and how they are pickled."""
+
+from __future__ import annotations
+
+import pickle
+import struct
+import traceback
+from collections.abc import Iterator
+from types import CodeType, FunctionType, TracebackType
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from dray.errors import RemoteTraceback, SerializationError
+
+# Driver -> fork server: FORK or KILL, and the worker's number. FORK carries three descriptors.
+REQUEST = struct.Struct("!cQ")
+FORK, KILL = b"f", b"k"
+# Fork server -> driver: STARTED with a pid, or EXITED with a status and whether KILL asked for it.
+NOTICE = struct.Struct("!cQq?")
+STARTED, EXITED = b"s", b"x"
+
+
+class Begin(NamedTuple):
+    """First message to a worker: the driver's surroundings, and what to make there."""
+
+    environment: dict[str, str]
+    cwd: str
+    path: list[str]
+    factory: bytes
+
+
+class Call(NamedTuple):
+    """Call a method on the main thread and answer under the same number."""
+
+    number: int
+    payload: bytes
+
+
+class Signal(NamedTuple):
+    """Call a method on the control thread; no answer."""
+
+    payload: bytes
+
+
+class Stop(NamedTuple):
+    """Finish the calls made so far, then exit."""
+
+
+class Answer(NamedTuple):
+    """What a call returned, or the error it raised, pickled."""
+
+    number: int
+    kind: Literal["returned", "raised"]
+    payload: bytes
+
+
+class Message(NamedTuple):
+    """What an actor pushes, pickled."""
+
+    payload: bytes
+
+
+ToWorker: TypeAlias = "Begin | Call | Signal | Stop"
+ToDriver: TypeAlias = "Answer | Message"
+
+
+def dump(value: Any, what: str) -> bytes:
+    """Pickles a value, functions and classes of `__main__` by value.
+
+    Raises:
+        SerializationError: It cannot be pickled; the message names the object that is to blame.
+    """
+    import cloudpickle
+
+    try:
+        pickled: bytes = cloudpickle.dumps(value, protocol=5)
+    except Exception as error:
+        culprit = _find_culprit(value, what)
+        raise SerializationError(
+            f"{what} cannot be sent to another process: {culprit} cannot be pickled ({error}). "
+            "Create it inside the function, or pass what it is made from."
+        ) from error
+    return pickled
+
+
+def load(payload: bytes) -> Any:
+    """Unpickles what `dump` made."""
+    return pickle.loads(payload)
+
+
+def _pickles(value: Any) -> bool:
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(value, protocol=5)
+    except Exception:  # noqa: BLE001
+        return False
+    return True
+
+
+def _find_culprit(value: Any, path: str, depth: int = 0) -> str:
+    """Names the innermost part of a value that does not pickle."""
+    if depth < 6:
+        for name, part in _parts(value):
+            if not _pickles(part):
+                return _find_culprit(part, f"{path} -> {name}", depth + 1)
+    return f"{path} (a {type(value).__module__}.{type(value).__qualname__})"
+
+
+def _names_used(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_used(constant)
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields what a value is made of, by the names that its author would recognise."""
+    if isinstance(value, FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            yield f"variable {name!r}", cell.cell_contents
+        for name in dict.fromkeys(_names_used(value.__code__)):
+            if name in value.__globals__:
+                yield f"global {name!r}", value.__globals__[name]
+        for index, default in enumerate(value.__defaults__ or ()):
+            yield f"default argument {index}", default
+    elif isinstance(value, dict):
+        yield from ((f"key {key!r}", part) for key, part in value.items())
+    elif isinstance(value, list | tuple | set):
+        yield from ((f"item {index}", part) for index, part in enumerate(value))
+    elif hasattr(value, "func") and hasattr(value, "args"):  # functools.partial
+        yield from (("function", value.func), ("arguments", value.args))
+        yield "keyword arguments", getattr(value, "keywords", {})
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        yield from ((f"attribute {name!r}", part) for name, part in vars(value).items())
+
+
+def dump_error(error: BaseException, skip: TracebackType | None = None) -> bytes:
+    """Pickles an error with its traceback as text; a stand-in where the error does not pickle.
+
+    Args:
+        error: What was raised.
+        skip: Where the user's part of the traceback begins; the frames above are dray's.
+    """
+    text = "".join(traceback.format_exception(type(error), error, skip or error.__traceback__))
+    try:
+        pickled = dump(error, "the error")
+        load(pickled)
+    except Exception:  # noqa: BLE001 (a user's exception class may fail in any way)
+        stand_in = RuntimeError(f"{type(error).__name__}: {error}")
+        pickled = dump(stand_in, "the error")
+    return pickle.dumps((pickled, text), protocol=5)
+
+
+def load_error(payload: bytes) -> BaseException:
+    """Unpickles an error; its cause is its traceback in the worker."""
+    pickled, text = pickle.loads(payload)
+    try:
+        error = load(pickled)
+    except Exception as trouble:  # noqa: BLE001 (its class may not be importable here)
+        error = RuntimeError(f"{text.strip().splitlines()[-1]} (cannot be rebuilt here: {trouble})")
+    error.__cause__ = RemoteTraceback(text)
+    assert isinstance(error, BaseException)
+    return error

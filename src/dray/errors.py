@@ -1,0 +1,211 @@
+"""Every error that dray raises, as one tree.
+
+DrayError
+├── ConfigError (ValueError)            the request is malformed
+├── InfeasibleError                     the request is well-formed, but no machine here can meet it
+├── MissingDependencyError (ImportError) an optional package is not installed
+├── SerializationError (TypeError)      an object cannot travel between processes
+├── NotInTrainingError (RuntimeError)   a function of the train loop was called outside a worker
+├── StorageError (OSError)              a run directory or checkpoint cannot be written or read
+├── EngineError                         the engine itself broke
+│   └── WorkerDiedError                 a worker's process ended before its work did
+└── TrainingFailedError                 fit() did not reach its end
+    ├── WorkerGroupError                because of a worker: the user's function or its process
+    └── ControllerError                 because of the driver: a callback, the storage, dray itself
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+
+
+class DrayError(Exception):
+    """The root of dray's errors: catching it catches them all."""
+
+
+class ConfigError(DrayError, ValueError):
+    """A request is malformed; the message names the argument and what is allowed."""
+
+
+class InfeasibleError(DrayError):
+    """No node, now or later, can offer what was asked.
+
+    Attributes:
+        asked: The resources of the whole request.
+        available: The resources of the nearest node.
+    """
+
+    def __init__(
+        self, message: str, *, asked: Mapping[str, float], available: Mapping[str, float]
+    ) -> None:
+        super().__init__(message)
+        self.asked = dict(asked)
+        self.available = dict(available)
+
+
+class MissingDependencyError(DrayError, ImportError):
+    """An optional package is needed and not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(
+            f"{package} is not installed, and this needs it. Install it with: "
+            f"pip install 'dray[{extra}]'"
+        )
+        self.package = package
+        self.extra = extra
+
+
+class SerializationError(DrayError, TypeError):
+    """An object cannot be sent to, or back from, a worker process."""
+
+
+class NotInTrainingError(DrayError, RuntimeError):
+    """A function that belongs inside a train function was called elsewhere."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name}() was called outside a train function. It works only inside the function "
+            "that a trainer runs: call it there, or guard it in code that runs in both places."
+        )
+
+
+class StorageError(DrayError, OSError):
+    """A run directory or checkpoint cannot be written, read or trusted."""
+
+
+class EngineError(DrayError):
+    """The engine that runs the workers broke."""
+
+
+class WorkerDiedError(EngineError):
+    """A worker's process ended before its work did.
+
+    Attributes:
+        exitcode: The exit status; negative is the number of the signal that killed it;
+            None where the engine cannot know.
+    """
+
+    def __init__(self, exitcode: int | None, *, out_of_memory: bool = False) -> None:
+        super().__init__(_describe_exit(exitcode, out_of_memory=out_of_memory))
+        self.exitcode = exitcode
+        self.out_of_memory = out_of_memory
+
+
+def _describe_exit(exitcode: int | None, *, out_of_memory: bool) -> str:
+    if exitcode is None:
+        return "its process is gone, and nothing is left to tell why"
+    if exitcode >= 0:
+        return f"its process exited with status {exitcode} in the middle of its work"
+    try:
+        name = signal.Signals(-exitcode).name
+    except ValueError:
+        name = "unknown"
+    text = f"its process was killed by signal {-exitcode} ({name})"
+    if out_of_memory:
+        return f"{text}; the kernel's out-of-memory killer struck at that time: use less memory"
+    hints = {
+        "SIGKILL": "somebody or something outside killed it (kill -9, a container's memory limit)",
+        "SIGSEGV": "native code touched memory it does not own; the log holds the Python stack",
+        "SIGABRT": "native code gave up; the log holds its last words",
+        "SIGBUS": "often a full /dev/shm or disk under a memory-mapped file",
+    }
+    return f"{text}; {hints[name]}" if name in hints else text
+
+
+class RemoteTraceback(Exception):
+    """The cause of an error that crossed a process boundary: its traceback there, as text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"\n\n{self.text.rstrip()}\n"
+
+
+class TrainingFailedError(DrayError):
+    """`fit()` did not reach its end. The two subclasses say on whose side."""
+
+
+class WorkerGroupError(TrainingFailedError):
+    """Workers failed; the first of them is the cause, the others' errors follow from it.
+
+    When the cause is an exception of the user's function, what `fit()` raises is also an instance
+    of that exception's type, so `except ValueError` catches a worker's ValueError.
+
+    Attributes:
+        worker_failures: rank -> the exception of that rank, the cause first.
+        rank: The rank that failed first.
+        log_path: That rank's log file, or None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        worker_failures: Mapping[int, BaseException],
+        *,
+        log_path: str | None = None,
+    ) -> None:
+        # Not super().__init__: a subclass made by `raised_as` has the user's class in its MRO.
+        Exception.__init__(self, message)
+        self.message = message
+        self.worker_failures = dict(worker_failures)
+        self.rank = next(iter(self.worker_failures), None)
+        self.log_path = log_path
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_worker_group_error, (self.message, self.worker_failures, self.log_path))
+
+
+def _rebuild_worker_group_error(
+    message: str, failures: Mapping[int, BaseException], log_path: str | None
+) -> WorkerGroupError:
+    return as_instance_of_cause(WorkerGroupError(message, failures, log_path=log_path))
+
+
+def as_instance_of_cause(error: WorkerGroupError) -> WorkerGroupError:
+    """Returns `error` as an instance of its first failure's type too, where Python allows it."""
+    cause = next(iter(error.worker_failures.values()), None)
+    if not isinstance(cause, Exception) or isinstance(cause, WorkerGroupError | DrayError):
+        return error
+    kind = type(cause)
+    try:
+        both: type[WorkerGroupError] = type(
+            f"WorkerGroupError({kind.__name__})", (WorkerGroupError, kind), {}
+        )
+        twin = both(error.message, error.worker_failures, log_path=error.log_path)
+        # What the user's type carries (errno, custom fields) stays reachable on the error.
+        for name, value in vars(cause).items():
+            vars(twin).setdefault(name, value)
+    except TypeError:  # two C layouts that do not mix, or a class that forbids subclasses
+        return error
+    return twin
+
+
+class ControllerError(TrainingFailedError):
+    """The driver's side of a run failed.
+
+    Attributes:
+        controller_failure: The exception that ended the run.
+    """
+
+    def __init__(self, controller_failure: BaseException) -> None:
+        kind = type(controller_failure).__name__
+        super().__init__(
+            f"The run was ended by its controller, not by a worker: {kind}: {controller_failure}"
+        )
+        self.controller_failure = controller_failure
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (ControllerError, (self.controller_failure,))
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Returns names as English: `a`, `a and b`, `a, b and c`."""
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"

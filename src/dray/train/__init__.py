@@ -1,0 +1,39 @@
+"""Scaling a training function by changing one config: the public names."""
+
+from dray.errors import ControllerError, TrainingFailedError, WorkerGroupError
+from dray.train import collective
+from dray.train.backend import BackendConfig
+from dray.train.callback import RunContext, UserCallback
+from dray.train.checkpoint import Checkpoint
+from dray.train.config import (
+    CheckpointConfig,
+    FailureConfig,
+    LoggingConfig,
+    RunConfig,
+    ScalingConfig,
+)
+from dray.train.context import TrainContext, get_checkpoint, get_context, report
+from dray.train.result import Result
+from dray.train.trainer import DataParallelTrainer
+
+__all__ = [
+    "BackendConfig",
+    "Checkpoint",
+    "CheckpointConfig",
+    "ControllerError",
+    "DataParallelTrainer",
+    "FailureConfig",
+    "LoggingConfig",
+    "Result",
+    "RunConfig",
+    "RunContext",
+    "ScalingConfig",
+    "TrainContext",
+    "TrainingFailedError",
+    "UserCallback",
+    "WorkerGroupError",
+    "collective",
+    "get_checkpoint",
+    "get_context",
+    "report",
+]

@@ -1,0 +1,70 @@
+"""What a user may have called on the driver while a run goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dray.train.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """Which run a callback is called for.
+
+    Attributes:
+        name: The run's name.
+        path: Its directory.
+        attempt: How often its workers have been started, from 0.
+        world_size: How many workers it has.
+    """
+
+    name: str
+    path: Path
+    attempt: int
+    world_size: int
+
+
+class UserCallback:
+    """Subclass it, override what you need, and pass instances as `RunConfig(callbacks=[...])`.
+
+    Methods run on the driver. An exception in one ends the run with a `ControllerError`.
+
+    Example:
+        >>> from dray.train import UserCallback
+        >>> class PrintLoss(UserCallback):
+        ...     def after_report(self, run_context, metrics, checkpoint):
+        ...         print(run_context.name, [m["loss"] for m in metrics])
+    """
+
+    def before_run(self, run_context: RunContext) -> None:
+        """Called once, before the first workers start."""
+
+    def after_report(
+        self,
+        run_context: RunContext,
+        metrics: list[dict[str, Any]],
+        checkpoint: Checkpoint | None,
+    ) -> None:
+        """Called when all ranks have made a report.
+
+        Args:
+            run_context: Which run.
+            metrics: One dict a rank, in the order of ranks.
+            checkpoint: The checkpoint of this report, committed, or None.
+        """
+
+    def after_exception(
+        self, run_context: RunContext, worker_exceptions: dict[int, BaseException]
+    ) -> None:
+        """Called when workers failed, before the decision to restart.
+
+        Args:
+            run_context: Which run.
+            worker_exceptions: rank -> its exception, the cause first.
+        """
+
+    def after_run(self, run_context: RunContext) -> None:
+        """Called once, when the run is over, whatever its end."""

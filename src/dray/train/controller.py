@@ -1,0 +1,498 @@
+"""The controller: waits on one mailbox, and performs what the state machine says.
+
+Everything that happens to a run comes through the mailbox as an event: messages and output of
+workers, their ends, answers to calls, granted reservations, the end of a back-off, Ctrl-C. Moves
+between states are made in `_move` alone, by the table in `state.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import IO, Any, ClassVar
+
+from dray.engines.contract import Died, Engine, Output, Posted, Reservation
+from dray.errors import (
+    ControllerError,
+    DrayError,
+    StorageError,
+    TrainingFailedError,
+    WorkerDiedError,
+)
+from dray.train import messages
+from dray.train.backend import Backend, BackendConfig
+from dray.train.callback import RunContext
+from dray.train.checkpoint import Checkpoint
+from dray.train.config import RunConfig, ScalingConfig
+from dray.train.failure import FailureLog, FailurePolicy, describe, to_error
+from dray.train.metrics import decode
+from dray.train.progress import Progress
+from dray.train.reports import Entry, ReportBook
+from dray.train.retention import surplus
+from dray.train.run_directory import Committed, RunDirectory
+from dray.train.state import FINAL, Action, Event, State, advance
+from dray.train.worker import Ended, Job
+from dray.train.worker_group import RankFailed, Worker, WorkerGroup
+
+_STOP_GRACE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Reserved:
+    """The reservation has been granted."""
+
+    future: Future[Reservation]
+
+
+@dataclass(frozen=True)
+class FunctionEnded:
+    """The train function of a rank has returned or raised."""
+
+    worker: Worker
+    future: Future[Ended]
+
+
+@dataclass(frozen=True)
+class BackedOff:
+    """It is time to restart."""
+
+
+@dataclass(frozen=True)
+class Interrupt:
+    """The user pressed Ctrl-C."""
+
+
+@dataclass(frozen=True)
+class GraceOver:
+    """Ranks that have not stopped by now will not stop by themselves."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        state: One of the final states.
+        return_value: What rank 0's function returned.
+        error: What `fit()` raises, if it raises.
+    """
+
+    state: State
+    return_value: Any = None
+    error: BaseException | None = None
+
+
+class Controller:
+    """Takes one run from its start to its end."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        directory: RunDirectory,
+        scaling: ScalingConfig,
+        config: RunConfig,
+        backend: tuple[Backend, BackendConfig],
+        job: bytes | Job,
+        progress: Progress,
+    ) -> None:
+        self.mailbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._engine = engine
+        self._directory = directory
+        self._scaling = scaling
+        self._config = config
+        self._backend, self._backend_config = backend
+        self._job = job
+        self._progress = progress
+        self._policy = FailurePolicy(config.failure_config.max_failures)
+        self._state = State.INITIALIZING
+        self._attempt = directory.next_attempt()
+        self._reservation: Reservation | None = None
+        self._asked: Future[Reservation] | None = None
+        self._group: WorkerGroup | None = None
+        self._alive: set[int] = set()
+        self._timer: threading.Timer | None = None
+        self._failures = FailureLog()
+        self._error: BaseException | None = None
+        self._return_value: Any = None
+        self._logs: dict[int, IO[bytes]] = {}
+        self._checkpoints = directory.checkpoints()
+        self._new_attempt()
+
+    def _new_attempt(self) -> None:
+        world_size = self._world_size
+        self._book = ReportBook(world_size)
+        self._newest_report = -1
+        self._running = set(range(world_size))
+        self._collectives: dict[int, dict[int, messages.Joined]] = {}
+        self._failures = FailureLog()
+
+    @property
+    def _world_size(self) -> int:
+        return self._scaling.num_workers if self._engine.distributed else 1
+
+    @property
+    def _context(self) -> RunContext:
+        return RunContext(
+            self._directory.name, self._directory.path, self._attempt, self._world_size
+        )
+
+    def interrupt(self) -> None:
+        """Asks for a graceful stop. May be called from a signal handler."""
+        self.mailbox.put(Interrupt())
+
+    def run(self) -> Outcome:
+        """Runs until a final state; never leaves a worker or a reservation behind."""
+        try:
+            with self._failing_as_controller():
+                self._call_back("before_run", self._context)
+                self._move(Event.BEGIN)
+            while self._state not in FINAL:
+                event = self.mailbox.get()
+                with self._failing_as_controller():
+                    self._take(event)
+            with self._failing_as_controller():
+                self._call_back("after_run", self._context)
+        finally:
+            self._clean_up()
+        return Outcome(self._state, self._return_value, self._error)
+
+    @contextlib.contextmanager
+    def _failing_as_controller(self) -> Any:
+        """Ends the run on an error of the driver's own side, its cause kept."""
+        try:
+            yield
+        except RankFailed as error:
+            self._fail(error.rank, error.error)
+        except Exception as error:  # noqa: BLE001 (any callback may raise anything)
+            known = isinstance(error, DrayError)
+            self._error = error if known else ControllerError(error)
+            if not known:
+                self._error.__cause__ = error
+            if self._state not in FINAL:
+                self._move(Event.CONTROLLER_FAILED)
+
+    def _clean_up(self) -> None:
+        """Frees everything, on every way out; in good order nothing is left to free."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._group is not None and self._alive:
+            self._group.kill()
+            while self._alive:  # every worker's end is told, and a killed one's comes at once
+                event = self.mailbox.get()
+                if isinstance(event, Died):
+                    self._alive.discard(self._group.rank_of(event.actor))
+        self._release()
+        for log in self._logs.values():
+            log.close()
+
+    # Events.
+
+    def _take(self, event: Any) -> None:
+        if isinstance(event, Posted):
+            rank = self._rank_of(event.actor)
+            if rank is not None and self._state in (State.RUNNING, State.STOPPING):
+                self._take_message(rank, event.message)
+        elif isinstance(event, Output):
+            rank = self._rank_of(event.actor)
+            if rank is not None:
+                self._log(rank, event.stream, event.data)
+        elif isinstance(event, FunctionEnded):
+            if self._rank_of(event.worker.actor) is not None:
+                self._take_end(event.worker, event.future)
+        elif isinstance(event, Died):
+            rank = self._rank_of(event.actor)
+            if rank is not None:
+                self._take_death(rank, event)
+        elif isinstance(event, Reserved):
+            if self._state is State.SCHEDULING:
+                self._reservation = event.future.result()
+                self._move(Event.RESERVED)
+        elif isinstance(event, BackedOff):
+            if self._state is State.RESTARTING:
+                self._move(Event.BACKED_OFF)
+        elif isinstance(event, GraceOver):
+            if self._state is State.STOPPING:
+                self._move(Event.INTERRUPTED)
+        elif isinstance(event, Interrupt):
+            self._move(Event.INTERRUPTED)
+
+    def _rank_of(self, actor: Any) -> int | None:
+        return None if self._group is None else self._group.rank_of(actor)
+
+    def _take_message(self, rank: int, message: Any) -> None:
+        if isinstance(message, messages.Reported):
+            self._book.reported(rank, message)
+            self._newest_report = max(self._newest_report, message.report)
+            if rank == 0:
+                self._progress.reported(message.report, decode(message.metrics))
+        elif isinstance(message, messages.Staged):
+            self._book.staged(rank, message)
+        elif isinstance(message, messages.Joined):
+            self._join(rank, message)
+        self._settle_reports()
+
+    def _take_end(self, worker: Worker, future: Future[Ended]) -> None:
+        error = future.exception()
+        if isinstance(error, WorkerDiedError):
+            return  # its `Died` comes too, and says whether the death was ours
+        if error is not None:
+            self._fail(worker.rank, error)
+            return
+        if self._state not in (State.RUNNING, State.STOPPING):
+            return
+        if worker.rank == 0:
+            self._return_value = future.result().value
+        self._running.discard(worker.rank)
+        self._book.ended(worker.rank)
+        self._settle_reports()
+        if not self._running:
+            if self._state is State.RUNNING:
+                self._with_group(self._backend.on_shutdown)
+            self._move(Event.RETURNED)
+        elif self._state is State.STOPPING:
+            # The others may wait for this rank in a collective that it will not come to.
+            self._after(_STOP_GRACE_S, GraceOver())
+
+    def _take_death(self, rank: int, death: Died) -> None:
+        self._alive.discard(rank)
+        if not death.expected and self._state not in (State.FINISHING, State.ABORTING):
+            error = WorkerDiedError(death.exitcode, out_of_memory=death.out_of_memory)
+            self._fail(rank, error)
+        if not self._alive:
+            self._group_down()
+
+    def _fail(self, rank: int, error: BaseException) -> None:
+        self._failures.add(rank, error)
+        self._directory.record("worker failed", rank=rank, cause=describe(error))
+        if self._state in (State.STARTING, State.RUNNING, State.STOPPING):
+            self._move(Event.WORKER_FAILED)
+
+    def _group_down(self) -> None:
+        if self._state is not State.FAILING:
+            if self._state in (State.FINISHING, State.ABORTING):
+                self._move(Event.GROUP_DOWN)
+            return
+        failures = self._failures.by_cause()
+        self._call_back("after_exception", self._context, failures)
+        rank, cause = next(iter(failures.items()))
+        if self._policy.failed():
+            self._progress.warn(
+                f"rank {rank} failed ({describe(cause)}); restarting "
+                f"(failure {self._policy.failures}, {self._limit()})"
+            )
+            self._move(Event.RETRY)
+        else:
+            log = self._directory.log_path(self._attempt, rank)
+            self._error = to_error(
+                failures,
+                log if log.exists() else None,
+                self._directory.path,
+                self._policy.failures,
+            )
+            self._error.__cause__ = cause
+            self._move(Event.GIVE_UP)
+
+    def _limit(self) -> str:
+        limit = self._policy.max_failures
+        return "no limit" if limit < 0 else f"{limit} allowed"
+
+    # Moves and actions.
+
+    def _move(self, event: Event) -> None:
+        before, (self._state, actions) = self._state, advance(self._state, event)
+        self._directory.record(
+            "state", state=self._state.value, cause=event.value, attempt=self._attempt
+        )
+        self._progress.state(self._state)
+        if event is Event.INTERRUPTED and self._state is State.STOPPING and before is State.RUNNING:
+            self._progress.warn(
+                "stopping at the next report of every rank; press Ctrl-C again to stop at once"
+            )
+        for action in actions:
+            self._actions[action](self)
+
+    def _reserve(self) -> None:
+        bundle = self._scaling.bundle
+        self._asked = self._engine.reserve(
+            [bundle] * self._world_size, self._scaling.placement_strategy
+        )
+        if not self._asked.done():
+            free = ", ".join(
+                f"{v:g} {k}" for k, v in self._engine.available().items() if k in bundle
+            )
+            asked = ", ".join(f"{v:g} {k}" for k, v in self._scaling.total_resources.items())
+            self._progress.warn(f"waiting for {asked}; free now: {free}")
+        self._asked.add_done_callback(lambda future: self.mailbox.put(Reserved(future)))
+
+    def _start_workers(self) -> None:
+        assert self._reservation is not None
+        checkpoint = self._newest_good_checkpoint()
+        self._new_attempt()
+        self._progress.started(self._attempt, self._world_size, checkpoint)
+        self._group = WorkerGroup.start(
+            self._engine,
+            self._reservation.placements,
+            mailbox=self.mailbox,
+            run_path=self._directory.path,
+            attempt=self._attempt,
+            first_report=checkpoint.report + 1 if checkpoint else 0,
+            checkpoint=str(checkpoint.path) if checkpoint else None,
+            environment=self._config.environment,
+            modules=self._backend_config.modules,
+        )
+        self._alive = set(range(len(self._group)))
+        self._open_logs()
+        self._with_group(self._backend.on_start)
+        self._with_group(self._backend.on_training_start)
+        self._move(Event.STARTED)
+
+    def _with_group(self, hook: Callable[[WorkerGroup, BackendConfig], None]) -> None:
+        assert self._group is not None
+        hook(self._group, self._backend_config)
+
+    def _newest_good_checkpoint(self) -> Committed | None:
+        for committed in reversed(self._checkpoints):
+            damaged = committed.damage()
+            if damaged is None:
+                return committed
+            self._progress.warn(
+                f"{committed.path.name} is damaged ({damaged} is not as it was committed); "
+                "going back to the one before"
+            )
+            self._directory.record(
+                "damaged checkpoint", checkpoint=committed.path.name, file=damaged
+            )
+        return None
+
+    def _run_function(self) -> None:
+        assert self._group is not None
+        for worker, future in zip(self._group.workers, self._group.run(self._job), strict=True):
+            future.add_done_callback(functools.partial(self._function_ended, worker))
+
+    def _function_ended(self, worker: Worker, future: Future[Ended]) -> None:
+        self.mailbox.put(FunctionEnded(worker, future))
+
+    def _ask_to_stop(self) -> None:
+        assert self._group is not None
+        self._group.tell(messages.StopAsked(self._newest_report + 1))
+
+    def _stop_workers(self) -> None:
+        if self._group is not None:
+            self._group.stop()
+            if not self._alive:
+                self._group_down()
+
+    def _kill_workers(self) -> None:
+        if self._group is not None:
+            self._group.kill()
+            if not self._alive:
+                self._group_down()
+
+    def _back_off(self) -> None:
+        self._attempt += 1
+        delay = self._policy.back_off_s()
+        if not delay:
+            self.mailbox.put(BackedOff())
+            return
+        self._progress.warn(f"restarting in {delay:g} s")
+        self._after(delay, BackedOff())
+
+    def _after(self, delay_s: float, event: Any) -> None:
+        """Puts an event into the mailbox later; at most one is on its way."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = threading.Timer(delay_s, self.mailbox.put, [event])
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _release(self) -> None:
+        asked, self._asked = self._asked, None
+        if self._reservation is None and asked is not None and not asked.cancel():
+            self._reservation = asked.result()
+        if self._reservation is not None:
+            self._reservation.release()
+
+    _actions: ClassVar[dict[Action, Callable[[Controller], None]]] = {
+        Action.RESERVE: _reserve,
+        Action.START_WORKERS: _start_workers,
+        Action.RUN: _run_function,
+        Action.ASK_TO_STOP: _ask_to_stop,
+        Action.STOP_WORKERS: _stop_workers,
+        Action.KILL_WORKERS: _kill_workers,
+        Action.BACK_OFF: _back_off,
+        Action.RELEASE: _release,
+    }
+
+    # Reports, checkpoints and collectives.
+
+    def _settle_reports(self) -> None:
+        assert self._group is not None
+        for entry in self._book.to_stage():
+            staging = self._directory.staging(entry.report)
+            staging.mkdir()
+            for rank, files in entry.shares.items():
+                self._group.tell(messages.Share(entry.report, str(staging), files), [rank])
+        for entry in self._book.complete():
+            checkpoint = self._commit(entry) if entry.files else None
+            metrics = [decode(entry.metrics[rank]) for rank in sorted(entry.metrics)]
+            self._call_back("after_report", self._context, metrics, checkpoint)
+
+    def _commit(self, entry: Entry) -> Checkpoint:
+        assert self._group is not None
+        name = entry.directory or self._directory.next_checkpoint_name()
+        path = self._directory.path / name
+        committed = Committed(
+            path, entry.report, self._world_size, entry.staged, entry.metrics, time.time()
+        )
+        try:
+            self._directory.commit(self._directory.staging(entry.report), committed)
+        except OSError as error:
+            raise StorageError(f"the checkpoint {path} cannot be committed: {error}") from error
+        kept = [known for known in self._checkpoints if known.path != path]
+        self._checkpoints = [*kept, committed]
+        for old in surplus(self._checkpoints, self._config.checkpoint_config):
+            self._directory.delete(old)
+            self._checkpoints.remove(old)
+        self._progress.committed(path)
+        self._group.tell(messages.CommitDone(entry.report, str(path)))
+        return Checkpoint(path)
+
+    def _join(self, rank: int, message: messages.Joined) -> None:
+        assert self._group is not None
+        joined = self._collectives.setdefault(message.sequence, {})
+        joined[rank] = message
+        names = {other.name for other in joined.values()}
+        if len(names) > 1:
+            raise TrainingFailedError(
+                f"ranks came to different collectives ({', '.join(sorted(names))}); every rank "
+                "must call the same ones in the same order"
+            )
+        if len(joined) == self._world_size:
+            del self._collectives[message.sequence]
+            self._group.tell(messages.Gathered(message.sequence, joined[0].data))
+
+    def _call_back(self, hook: str, *args: Any) -> None:
+        for callback in self._config.callbacks:
+            getattr(callback, hook)(*args)
+
+    # Output.
+
+    def _open_logs(self) -> None:
+        for log in self._logs.values():
+            log.close()
+        self._logs = {}
+        first = self._directory.log_path(self._attempt, 0)
+        first.parent.mkdir(parents=True, exist_ok=True)
+        for rank in range(self._world_size if self._engine.distributed else 0):
+            path = self._directory.log_path(self._attempt, rank)
+            self._logs[rank] = path.open("ab", buffering=0)
+
+    def _log(self, rank: int, stream: str, data: bytes) -> None:
+        self._logs[rank].write(data)
+        self._progress.output(rank, stream, data)

@@ -1,0 +1,120 @@
+"""Failures of workers: which one is the cause, how it is told, and when to try again. No I/O."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dray.errors import (
+    RemoteTraceback,
+    WorkerDiedError,
+    WorkerGroupError,
+    as_instance_of_cause,
+    join_names,
+)
+
+_FIRST_BACK_OFF_S = 1.0
+_LONGEST_BACK_OFF_S = 30.0
+
+
+@dataclass
+class FailurePolicy:
+    """Decides about restarts.
+
+    Attributes:
+        max_failures: As in `FailureConfig`.
+        failures: How many there have been.
+    """
+
+    max_failures: int
+    failures: int = field(default=0)
+
+    def failed(self) -> bool:
+        """Counts one failure; returns whether to try again."""
+        self.failures += 1
+        return self.max_failures < 0 or self.failures <= self.max_failures
+
+    def back_off_s(self) -> float:
+        """Returns how long to wait before the next try: not at all at first, then ever longer."""
+        if self.failures <= 1:
+            return 0.0
+        return float(min(_FIRST_BACK_OFF_S * 2 ** (self.failures - 2), _LONGEST_BACK_OFF_S))
+
+
+class FailureLog:
+    """The failures of one attempt, in the order they became known."""
+
+    def __init__(self) -> None:
+        self._failures: dict[int, BaseException] = {}
+
+    def add(self, rank: int, error: BaseException) -> None:
+        """Takes note of a rank's failure; its first one counts."""
+        self._failures.setdefault(rank, error)
+
+    def __bool__(self) -> bool:
+        """Returns whether anything has failed."""
+        return bool(self._failures)
+
+    def by_cause(self) -> dict[int, BaseException]:
+        """Returns rank -> error, the cause first.
+
+        A process that died by itself comes before exceptions: its peers' errors (a lost connection)
+        may become known before its own end. An abort does not, because frameworks abort a process
+        when a peer is gone.
+        """
+        ranks = sorted(self._failures, key=lambda rank: not _is_sudden(self._failures[rank]))
+        return {rank: self._failures[rank] for rank in ranks}
+
+
+def _is_sudden(error: BaseException) -> bool:
+    return isinstance(error, WorkerDiedError) and error.exitcode != -signal.SIGABRT
+
+
+def describe(error: BaseException) -> str:
+    """Returns a failure in one line."""
+    if isinstance(error, SystemExit):
+        return f"the train function called sys.exit({error.code!r})"
+    if isinstance(error, WorkerDiedError):
+        return str(error)
+    first_line = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+
+
+def to_error(
+    failures: Mapping[int, BaseException],
+    log_path: Path | None,
+    run_path: Path,
+    failures_so_far: int,
+) -> WorkerGroupError:
+    """Returns what `fit()` raises.
+
+    Args:
+        failures: rank -> error, the cause first.
+        log_path: The log of the first failing rank, if it has one.
+        run_path: The run directory.
+        failures_so_far: How often the run has failed, this time included.
+    """
+    (rank, cause), *others = failures.items()
+    lines = [f"rank {rank} failed: {describe(cause)}"]
+    if isinstance(cause.__cause__, RemoteTraceback):
+        lines.append(cause.__cause__.text.rstrip())
+    followers: dict[str, list[str]] = {}
+    for other, error in others:
+        followers.setdefault(describe(error), []).append(str(other))
+    for text, ranks in followers.items():
+        word = "ranks" if len(ranks) > 1 else "rank"
+        lines.append(f"{word} {join_names(ranks)} failed after that: {text}")
+    if failures_so_far > 1:
+        lines.append(f"this was failure number {failures_so_far} of the run")
+    if log_path is not None:
+        lines.append(f"log of rank {rank}: {log_path}")
+    lines.append(
+        f"the run is in {run_path}; run again under the same name to go on from its newest "
+        "checkpoint, or set FailureConfig(max_failures=...) to restart without being asked"
+    )
+    error = WorkerGroupError(
+        "\n".join(lines), failures, log_path=None if log_path is None else str(log_path)
+    )
+    return as_instance_of_cause(error)

@@ -1,0 +1,108 @@
+"""The controller's states, and how events move it from one to the next, as one table.
+
+This file does no I/O and knows no clock, no thread and no engine. `advance` is the only way from
+a state to another, and a move that is not in the table is an error. The diagram in
+docs/design.md is drawn from the table by `make docs`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+
+class State(str, Enum):
+    """Where a run is."""
+
+    INITIALIZING = "INITIALIZING"
+    SCHEDULING = "SCHEDULING"
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    FAILING = "FAILING"
+    RESTARTING = "RESTARTING"
+    FINISHING = "FINISHING"
+    ABORTING = "ABORTING"
+    FINISHED = "FINISHED"
+    ERRORED = "ERRORED"
+    ABORTED = "ABORTED"
+
+
+class Event(str, Enum):
+    """What has happened."""
+
+    BEGIN = "fit() called"
+    RESERVED = "resources reserved"
+    STARTED = "workers and framework ready"
+    RETURNED = "train function ended on every rank"
+    WORKER_FAILED = "a worker failed"
+    GROUP_DOWN = "all workers gone"
+    RETRY = "all workers gone, failures left"
+    GIVE_UP = "all workers gone, no failures left"
+    BACKED_OFF = "back-off over"
+    INTERRUPTED = "Ctrl-C"
+    CONTROLLER_FAILED = "controller failed"
+
+
+class Action(str, Enum):
+    """What the controller must do about it."""
+
+    RESERVE = "reserve resources"
+    START_WORKERS = "start workers"
+    RUN = "run the train function"
+    ASK_TO_STOP = "ask workers to stop at their next report"
+    STOP_WORKERS = "stop workers in good order"
+    KILL_WORKERS = "kill workers"
+    BACK_OFF = "wait before the restart"
+    RELEASE = "release resources"
+
+
+class Step(NamedTuple):
+    """A move: the next state, and what to do on the way."""
+
+    state: State
+    actions: tuple[Action, ...] = ()
+
+
+FINAL = frozenset({State.FINISHED, State.ERRORED, State.ABORTED})
+
+TABLE: dict[tuple[State, Event], Step] = {
+    (State.INITIALIZING, Event.BEGIN): Step(State.SCHEDULING, (Action.RESERVE,)),
+    (State.SCHEDULING, Event.RESERVED): Step(State.STARTING, (Action.START_WORKERS,)),
+    (State.SCHEDULING, Event.INTERRUPTED): Step(State.ABORTED, (Action.RELEASE,)),
+    (State.STARTING, Event.STARTED): Step(State.RUNNING, (Action.RUN,)),
+    (State.STARTING, Event.WORKER_FAILED): Step(State.FAILING, (Action.KILL_WORKERS,)),
+    (State.STARTING, Event.INTERRUPTED): Step(State.ABORTING, (Action.KILL_WORKERS,)),
+    (State.RUNNING, Event.RETURNED): Step(State.FINISHING, (Action.STOP_WORKERS,)),
+    (State.RUNNING, Event.WORKER_FAILED): Step(State.FAILING, (Action.KILL_WORKERS,)),
+    (State.RUNNING, Event.INTERRUPTED): Step(State.STOPPING, (Action.ASK_TO_STOP,)),
+    (State.STOPPING, Event.RETURNED): Step(State.ABORTING, (Action.STOP_WORKERS,)),
+    (State.STOPPING, Event.WORKER_FAILED): Step(State.ABORTING, (Action.KILL_WORKERS,)),
+    (State.FAILING, Event.RETRY): Step(State.RESTARTING, (Action.BACK_OFF,)),
+    (State.FAILING, Event.GIVE_UP): Step(State.ERRORED, (Action.RELEASE,)),
+    (State.FAILING, Event.INTERRUPTED): Step(State.ABORTING),
+    (State.RESTARTING, Event.BACKED_OFF): Step(State.STARTING, (Action.START_WORKERS,)),
+    (State.RESTARTING, Event.INTERRUPTED): Step(State.ABORTED, (Action.RELEASE,)),
+    (State.FINISHING, Event.GROUP_DOWN): Step(State.FINISHED, (Action.RELEASE,)),
+    (State.FINISHING, Event.INTERRUPTED): Step(State.FINISHING),
+    (State.ABORTING, Event.GROUP_DOWN): Step(State.ABORTED, (Action.RELEASE,)),
+    (State.ABORTING, Event.INTERRUPTED): Step(State.ABORTING),
+    (State.STOPPING, Event.INTERRUPTED): Step(State.ABORTING, (Action.KILL_WORKERS,)),
+    **{
+        (state, Event.CONTROLLER_FAILED): Step(State.ERRORED, (Action.KILL_WORKERS, Action.RELEASE))
+        for state in State
+        if state not in FINAL
+    },
+}
+
+
+def advance(state: State, event: Event) -> Step:
+    """Returns the move that an event makes from a state.
+
+    Raises:
+        ValueError: The table has no such move: a bug in the controller.
+    """
+    try:
+        return TABLE[state, event]
+    except KeyError:
+        raise ValueError(f"a run in state {state.name} cannot take event {event.name}") from None

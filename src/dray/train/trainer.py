@@ -1,0 +1,274 @@
+"""The trainer: checks what is asked, opens the run's directory, and runs the controller."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import inspect
+import platform
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from dray import session
+from dray.engines import load, wire
+from dray.engines.contract import Engine
+from dray.errors import ConfigError
+from dray.settings import Settings
+from dray.train.backend import BackendConfig
+from dray.train.config import CheckpointConfig, RunConfig, ScalingConfig
+from dray.train.controller import Controller, Outcome
+from dray.train.progress import Progress, format_metrics, open_screen
+from dray.train.result import Result
+from dray.train.retention import lookup
+from dray.train.run_directory import RunDirectory
+from dray.train.state import State
+from dray.train.worker import Job
+
+
+class DataParallelTrainer:
+    """Runs one function on many workers.
+
+    Args:
+        train_loop_per_worker: The function; it takes no argument, or one: the config.
+        train_loop_config: What the function gets, if it takes an argument.
+        backend_config: The framework to set up; default: none.
+        scaling_config: How many workers, with what; default: one, with one CPU.
+        run_config: The run's name, place and behaviour.
+
+    Raises:
+        ConfigError: The function does not take zero or one argument, or a config is malformed.
+
+    Example:
+        >>> import dray.train
+        >>> def train_loop(config):
+        ...     for step in range(config["steps"]):
+        ...         dray.train.report({"step": step})
+        >>> trainer = dray.train.DataParallelTrainer(
+        ...     train_loop,
+        ...     train_loop_config={"steps": 3},
+        ...     scaling_config=dray.train.ScalingConfig(num_workers=2),
+        ... )
+        >>> trainer.fit().metrics
+        {'step': 2}
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
+        *,
+        train_loop_config: Mapping[str, Any] | None = None,
+        backend_config: BackendConfig | None = None,
+        scaling_config: ScalingConfig | None = None,
+        run_config: RunConfig | None = None,
+    ) -> None:
+        self._takes_config = _takes_config(train_loop_per_worker)
+        self._function = train_loop_per_worker
+        self._function_config = train_loop_config
+        self._backend_config = _checked(backend_config, BackendConfig, "backend_config")
+        self._scaling = _checked(scaling_config, ScalingConfig, "scaling_config")
+        self._config = _checked(run_config, RunConfig, "run_config")
+        if self._scaling.num_workers:
+            # Imports of the workers begin now, beside whatever the driver still has to do.
+            session.current_engine().prepare(self._backend_config.modules)
+
+    def fit(self) -> Result:
+        """Runs the function to its end on every worker.
+
+        Ctrl-C once ends the run at the next report of every rank; a run of the same name goes on
+        from its newest checkpoint. Ctrl-C twice ends it at once.
+
+        Returns:
+            What the run has come to.
+
+        Raises:
+            WorkerGroupError: A worker failed, more often than `FailureConfig` allows. It is also
+                an instance of the failing function's exception.
+            ControllerError: A callback failed.
+            InfeasibleError: The machine does not have what is asked.
+            SerializationError: The function cannot be sent to workers.
+            StorageError: The run's directory cannot be written, or is in use.
+            KeyboardInterrupt: The user pressed Ctrl-C.
+        """
+        storage = self._config.storage
+        with _engine_for(self._scaling) as engine:
+            self._check_feasible(engine)
+            job = self._job(engine)
+            directory = RunDirectory(storage / (self._config.name or _new_name(storage)))
+            directory.open()
+            try:
+                return self._run(engine, directory, job)
+            finally:
+                directory.close()
+
+    def _check_feasible(self, engine: Engine) -> None:
+        """Refuses at once what can never be met, before anything is made."""
+        workers = self._scaling.num_workers if engine.distributed else 1
+        engine.check([self._scaling.bundle] * workers, self._scaling.placement_strategy)
+
+    def _job(self, engine: Engine) -> bytes | Job:
+        config = dict(self._function_config or {})
+        job: Job = (self._function, (config,) if self._takes_config else ())
+        if not engine.distributed:
+            return job
+        name = getattr(self._function, "__name__", repr(self._function))
+        wire.dump(self._function, f"the train function {name!r}")
+        return wire.dump(job, "train_loop_config")
+
+    def _run(self, engine: Engine, directory: RunDirectory, job: bytes | Job) -> Result:
+        logging_config = self._config.logging_config
+        progress = Progress(
+            directory.name,
+            directory.path,
+            open_screen(Settings().progress),
+            logging_config.log_level,
+        )
+        directory.write_run(self._describe(engine))
+        controller = Controller(
+            engine,
+            directory,
+            self._scaling,
+            self._config,
+            (self._backend_config.backend_cls(), self._backend_config),
+            job,
+            progress,
+        )
+        state = State.ABORTED
+        try:
+            with _interrupts_go_to(controller.interrupt):
+                outcome = engine.drive(controller.run)
+            state = outcome.state
+        finally:
+            progress.close()
+            result = self._result(directory, state)
+            progress.summary(state, self._best(result))
+        return self._conclude(outcome, result)
+
+    def _result(self, directory: RunDirectory, state: State) -> Result:
+        return Result.read(directory, self._config.checkpoint_config)
+
+    def _conclude(self, outcome: Outcome, result: Result) -> Result:
+        if outcome.error is not None:
+            raise outcome.error
+        if outcome.state is State.ABORTED:
+            raise KeyboardInterrupt(
+                f"the run was stopped; run again with RunConfig(name={Path(result.path).name!r}) "
+                "to go on from its newest checkpoint"
+            )
+        return dataclasses.replace(result, return_value=outcome.return_value)
+
+    def _best(self, result: Result) -> str:
+        config: CheckpointConfig = self._config.checkpoint_config
+        attribute = config.checkpoint_score_attribute
+        if attribute is not None and result.best_checkpoints:
+            checkpoint, metrics = result.best_checkpoints[-1]
+            return f"best {attribute}={lookup(metrics, attribute)} in {Path(checkpoint.path).name}"
+        return f"last {format_metrics(result.metrics)}" if result.metrics else ""
+
+    def _describe(self, engine: Engine) -> dict[str, Any]:
+        """Returns what run.json says: enough to know what ran, and on what."""
+        import dray
+
+        scaling = dataclasses.asdict(self._scaling)
+        return {
+            "format": 1,
+            "started": datetime.now().astimezone().isoformat(timespec="seconds"),
+            "engine": engine.name,
+            "versions": {"dray": dray.__version__, "python": platform.python_version()},
+            "train_function": _fingerprint(self._function),
+            "scaling_config": {**scaling, "resources_per_worker": self._scaling.bundle},
+            "failure_config": dataclasses.asdict(self._config.failure_config),
+            "checkpoint_config": dataclasses.asdict(self._config.checkpoint_config),
+            "backend": type(self._backend_config).__name__,
+        }
+
+
+def _takes_config(function: object) -> bool:
+    """Returns whether a train function takes the config.
+
+    Raises:
+        ConfigError: It is no function, or needs more arguments than one.
+    """
+    if not callable(function):
+        raise ConfigError(f"train_loop_per_worker must be a function, not {function!r}")
+    parameters = inspect.signature(function).parameters.values()
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    required = [p.name for p in positional if p.default is p.empty]
+    required += [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    keyword_only = any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters)
+    if len(required) > 1 or keyword_only:
+        raise ConfigError(
+            f"the train function takes no argument or one (the config), but "
+            f"{getattr(function, '__name__', function)!r} needs {', '.join(required)}; put them "
+            "into train_loop_config"
+        )
+    return bool(positional)
+
+
+def _checked(value: Any, kind: type, name: str) -> Any:
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise ConfigError(f"{name} must be a {kind.__name__}, not {value!r}")
+    return value
+
+
+@contextlib.contextmanager
+def _engine_for(scaling: ScalingConfig) -> Iterator[Engine]:
+    """Gives the session's engine, or for num_workers=0 an inline one of the run's own."""
+    if scaling.num_workers:
+        yield session.current_engine()
+        return
+    engine = load("inline", session.local_node(), Settings())
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def _new_name(storage: Path) -> str:
+    stem = time.strftime("run-%Y-%m-%d_%H-%M-%S")
+    name, number = stem, 1
+    while (storage / name).exists():
+        number += 1
+        name = f"{stem}-{number}"
+    return name
+
+
+def _fingerprint(function: Callable[..., Any]) -> dict[str, str | None]:
+    try:
+        source = inspect.getsource(function)
+    except (OSError, TypeError):
+        return {"name": getattr(function, "__qualname__", repr(function)), "sha256": None}
+    return {
+        "name": getattr(function, "__qualname__", repr(function)),
+        "sha256": hashlib.sha256(source.encode()).hexdigest(),
+    }
+
+
+@contextlib.contextmanager
+def _interrupts_go_to(interrupt: Callable[[], None]) -> Iterator[None]:
+    """Takes Ctrl-C while a run goes on: the first asks, the second raises KeyboardInterrupt."""
+    python_answers = callable(signal.getsignal(signal.SIGINT))  # not so under nohup
+    if threading.current_thread() is not threading.main_thread() or not python_answers:
+        yield
+        return
+    pressed = False
+
+    def handler(number: int, frame: Any) -> None:
+        nonlocal pressed
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+        interrupt()
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
