@@ -19,7 +19,8 @@ def module_name(path: Path) -> str:
 class Imports(ast.NodeVisitor):
     """Collects what a module imports when it runs; `if TYPE_CHECKING` does not run."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: set[str]) -> None:
+        self._modules = modules
         self.names: set[str] = set()
 
     def visit_If(self, node: ast.If) -> None:
@@ -32,9 +33,10 @@ class Imports(ast.NodeVisitor):
         self.names.update(alias.name for alias in node.names)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        """Takes `from a import b`, where b may be a module."""
-        self.names.update(f"{node.module}.{alias.name}" for alias in node.names)
-        self.names.add(node.module or "")
+        """Takes `from a import b`; where b is a module, it is b that is needed, not all of a."""
+        for alias in node.names:
+            full = f"{node.module}.{alias.name}"
+            self.names.add(full if full in self._modules else node.module or "")
 
 
 def graph() -> dict[str, set[str]]:
@@ -42,10 +44,9 @@ def graph() -> dict[str, set[str]]:
     files = {module_name(path): path for path in SOURCE.rglob("*.py")}
     edges: dict[str, set[str]] = {}
     for name, path in files.items():
-        visitor = Imports()
+        visitor = Imports(set(files))
         visitor.visit(ast.parse(path.read_text(encoding="utf-8")))
-        # The roots are tables of contents: `from dray import session` needs session alone.
-        edges[name] = {other for other in visitor.names if other in files} - {name, "dray"}
+        edges[name] = {other for other in visitor.names if other in files} - {name}
     return edges
 
 

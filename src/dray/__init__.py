@@ -8,8 +8,8 @@ from dray.session import (
     nodes,
     shutdown,
 )
+from dray.version import VERSION as __version__
 
-__version__ = "0.1.0"
 
 __all__ = [
     "__version__",

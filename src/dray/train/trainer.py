@@ -29,6 +29,7 @@ from dray.train.retention import lookup
 from dray.train.run_directory import RunDirectory
 from dray.train.state import State
 from dray.train.worker import Job
+from dray.version import VERSION
 
 
 class DataParallelTrainer:
@@ -172,14 +173,12 @@ class DataParallelTrainer:
 
     def _describe(self, engine: Engine) -> dict[str, Any]:
         """Returns what run.json says: enough to know what ran, and on what."""
-        import dray
-
         scaling = dataclasses.asdict(self._scaling)
         return {
             "format": 1,
             "started": datetime.now().astimezone().isoformat(timespec="seconds"),
             "engine": engine.name,
-            "versions": {"dray": dray.__version__, "python": platform.python_version()},
+            "versions": {"dray": VERSION, "python": platform.python_version()},
             "train_function": _fingerprint(self._function),
             "scaling_config": {**scaling, "resources_per_worker": self._scaling.bundle},
             "failure_config": dataclasses.asdict(self._config.failure_config),
