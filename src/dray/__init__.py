@@ -10,7 +10,6 @@ from dray.session import (
 )
 from dray.version import VERSION as __version__
 
-
 __all__ = [
     "__version__",
     "available_resources",

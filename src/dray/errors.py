@@ -170,7 +170,7 @@ def _rebuild_worker_group_error(
 def as_instance_of_cause(error: WorkerGroupError) -> WorkerGroupError:
     """Returns `error` as an instance of its first failure's type too, where Python allows it."""
     cause = next(iter(error.worker_failures.values()), None)
-    if not isinstance(cause, Exception) or isinstance(cause, WorkerGroupError | DrayError):
+    if not isinstance(cause, Exception) or isinstance(cause, WorkerGroupError):
         return error
     kind = type(cause)
     try:

@@ -85,17 +85,16 @@ class ForkServer:
             self._notify(wire.STARTED, number, pid)
 
     def _start(self, fds: list[int]) -> int:
-        server = os.getpid()
         if self._spawn:
             for fd in fds:
                 os.set_inheritable(fd, True)
-            command = interpreter(sys.path, "worker", *map(str, fds), str(server))
+            command = interpreter(sys.path, "worker", *map(str, fds))
             return os.posix_spawn(command[0], command, os.environ, setpgroup=0)
         pid = os.fork()
         if pid == 0:
             try:
                 self._forget()
-                become_worker(fds, server)
+                become_worker(fds)
             finally:
                 os._exit(1)
         with contextlib.suppress(OSError):  # the child does it too; whoever is first wins
@@ -145,19 +144,18 @@ class ForkServer:
             raise EOFError from None
 
 
-def become_worker(fds: list[int], parent: int) -> None:
+def become_worker(fds: list[int]) -> None:
     """Turns this process into a worker; never returns.
 
     Args:
         fds: The control socket, and what become standard output and error.
-        parent: The fork server's pid.
     """
     with contextlib.suppress(PermissionError):  # a spawned worker leads its group already
         os.setpgid(0, 0)
-    lifeline.die_with_parent(parent)
     lifeline.children_die_with_me()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     control, out, err = fds
+    os.set_inheritable(control, False)
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (out, 1), (err, 2)):
         os.dup2(source, target)
@@ -199,14 +197,16 @@ def main(arguments: list[str]) -> None:
 
     Args:
         arguments: `serve CONTROL_FD LIFELINE_FD DRIVER_PID METHOD MODULE...` or
-            `worker CONTROL_FD OUT_FD ERR_FD SERVER_PID`.
+            `worker CONTROL_FD OUT_FD ERR_FD`.
     """
     role, *rest = arguments
     if role == "worker":
-        become_worker([int(fd) for fd in rest[:3]], int(rest[3]))
+        become_worker([int(fd) for fd in rest])
         return
     control_fd, lifeline_fd, driver, method, *modules = rest
     lifeline.signal_on_hangup(int(lifeline_fd))
+    for fd in (control_fd, lifeline_fd):  # or workers would hold them open when this process dies
+        os.set_inheritable(int(fd), False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
     spawn = method == "spawn"
     if not spawn:

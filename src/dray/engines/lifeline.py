@@ -1,14 +1,17 @@
 """What ties processes' lives together, so that nothing outlives the driver.
 
-Four ties, so that a `kill -9` of any process leaves none behind:
+Every worker leads a process group, and whoever notices a death kills groups, so that what a worker
+has started goes with it. A `kill -9` of any process, or of any two, leaves none behind:
 
-- the kernel kills a worker when the fork server dies, and a worker's Python children when the
-  worker dies (parent-death signal, Linux);
-- every worker leads a process group; whoever notices its death kills the group, so programs it
-  started by other means go too;
-- a worker whose control socket closes kills its own group;
-- the fork server watches the driver by process handle, and while it is still importing, by a pipe
-  whose hang-up the kernel answers with a signal.
+- a worker dies: the fork server, its parent, kills its group;
+- the driver dies: the fork server sees it by a process handle and kills all groups (while it is
+  still importing, by a pipe whose hang-up the kernel answers with a signal);
+- the fork server dies: the driver sees its socket close and kills all groups;
+- both die: every worker sees its control socket close and kills its own group.
+
+Python children of a worker (data loaders, pools) are tied to it by the kernel besides, by a
+parent-death signal. Workers are not tied to the fork server by one: it would kill them before they
+could kill what they have started.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import ctypes
 import fcntl
 import functools
 import os
+import select
 import signal
 import sys
 import threading
@@ -78,6 +82,8 @@ def signal_on_hangup(fd: int) -> None:
         return
     fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([fd], [], [], 0)[0]:  # it closed before the signal was asked for
+        os.kill(os.getpid(), signal.SIGIO)
 
 
 def open_process_handle(pid: int) -> int | None:

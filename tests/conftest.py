@@ -1,0 +1,108 @@
+"""Fixtures: an engine of each kind, a place for runs, and a check that a test leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import dray
+from dray import session
+
+ENGINES = ("process", "inline")
+
+# What libraries leave in the temp directory for themselves, once a process.
+_NOT_OURS = ("torchinductor_",)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives the tests, and all they start, a temp directory of their own to be tidy in."""
+    if "TMPDIR" not in os.environ or "dray-tests-" not in os.environ["TMPDIR"]:
+        os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="dray-tests-")
+        tempfile.tempdir = None
+        config.add_cleanup(lambda: shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True))
+
+
+def _temporary_files() -> set[str]:
+    names = os.listdir(tempfile.gettempdir())
+    return {n for n in names if not n.startswith((*_NOT_OURS, "pytest-of-"))}
+
+
+def _children() -> set[psutil.Process]:
+    return {p for p in psutil.Process().children(recursive=True) if p.is_running()}
+
+
+def _engine_processes() -> set[int]:
+    """The fork servers that a session keeps on purpose."""
+    engine = session._engine
+    servers = getattr(engine, "_servers", {}) if dray.is_initialized() else {}
+    return {server._process.pid for server in servers.values()}
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(tmp_path: Path) -> Iterator[None]:
+    """Fails a test that leaves a process, a thread, a temporary file or a variable behind."""
+    environment = dict(os.environ)
+    threads = set(threading.enumerate())
+    processes = _children()
+    files = _temporary_files()
+    yield
+    new_processes = {p for p in _children() - processes if p.pid not in _engine_processes()}
+    _, alive = psutil.wait_procs(new_processes, timeout=2)
+    new_threads = {t for t in set(threading.enumerate()) - threads if t.name != "dray-reader"}
+    for thread in new_threads:
+        thread.join(timeout=2)
+    assert not alive, f"processes left behind: {[p.cmdline() for p in alive]}"
+    assert not [t for t in new_threads if t.is_alive()], "threads left behind"
+    assert not _temporary_files() - files, "temporary files left behind"
+    for name in ("PYTEST_CURRENT_TEST",):
+        environment.pop(name, None)
+    now = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
+    assert now == environment, "environment variables changed"
+
+
+@pytest.fixture(scope="session")
+def _quiet() -> Iterator[None]:
+    before = os.environ.get("DRAY_PROGRESS")
+    os.environ["DRAY_PROGRESS"] = "0"
+    yield
+    if before is None:
+        del os.environ["DRAY_PROGRESS"]
+    else:
+        os.environ["DRAY_PROGRESS"] = before
+
+
+@pytest.fixture(scope="session", params=ENGINES)
+def _engine_session(request: pytest.FixtureRequest, _quiet: None) -> Iterator[str]:
+    """Starts each engine once; fork servers are kept warm between tests, as in a user's session."""
+    dray.shutdown()
+    dray.init(engine=request.param, num_cpus=8)
+    yield request.param
+    dray.shutdown()
+
+
+@pytest.fixture
+def engine(_engine_session: str) -> str:
+    """The name of the engine that runs; a test with it runs once on each."""
+    return _engine_session
+
+
+@pytest.fixture(scope="module")
+def process_engine(_quiet: None) -> Iterator[None]:
+    """The process engine alone, with 8 CPUs to share."""
+    dray.shutdown()
+    dray.init(engine="process", num_cpus=8)
+    yield
+    dray.shutdown()
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    """Where a test's runs are kept."""
+    return tmp_path / "runs"

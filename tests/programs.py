@@ -1,0 +1,116 @@
+"""Runs programs as a user would: scripts, modules, standard input; and reads what they leave."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import psutil
+
+# Standard lines of the programs below: two workers, a storage path from the command line.
+PRELUDE = """
+import os, sys, threading
+import dray.train
+from dray.train import DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
+
+def fit(function, workers=2, **options):
+    return DataParallelTrainer(
+        function,
+        scaling_config=ScalingConfig(num_workers=workers, resources_per_worker={"CPU": 0.1}),
+        run_config=RunConfig(name="run", storage_path=os.environ["STORAGE"], **options),
+    ).fit()
+"""
+
+
+def environment(storage: Path, **extra: str) -> dict[str, str]:
+    """Returns the environment of a program: this one, and where it keeps its runs."""
+    kept = {k: v for k, v in os.environ.items() if k != "DRAY_PROGRESS"}
+    return {**kept, "STORAGE": str(storage), "PYTHONUNBUFFERED": "1", **extra}
+
+
+def write(path: Path, code: str) -> Path:
+    """Writes a program; its indentation is that of the test."""
+    path.write_text(PRELUDE + textwrap.dedent(code))
+    return path
+
+
+def run(path: Path, storage: Path, **extra: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script to its end."""
+    return subprocess.run(
+        [sys.executable, str(path)],
+        env=environment(storage, **extra),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+class Program:
+    """A script that runs beside the test.
+
+    Args:
+        path: The script.
+        storage: Where it keeps its runs.
+    """
+
+    def __init__(self, path: Path, storage: Path, **extra: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(path)],
+            env=environment(storage, **extra),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.lines: list[str] = []
+
+    def wait_for(self, text: str) -> str:
+        """Reads lines until one holds a text; returns it."""
+        assert self.process.stdout is not None
+        watchdog = threading.Timer(30, self.process.kill)
+        watchdog.start()
+        try:
+            for line in self.process.stdout:
+                self.lines.append(line)
+                if text in line:
+                    return line
+        finally:
+            watchdog.cancel()
+            watchdog.join()
+        raise AssertionError(f"{text!r} did not come:\n{''.join(self.lines)}")
+
+    def end(self) -> tuple[int, str]:
+        """Waits for the end; returns the exit status and all output."""
+        rest, _ = self.process.communicate(timeout=30)
+        self.lines.append(rest)
+        return self.process.returncode, "".join(self.lines)
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+def survivors(pids: list[int], within_s: float = 1.0) -> list[int]:
+    """Returns the processes that are still there after a while; zombies do not count."""
+    processes = []
+    for pid in pids:
+        try:
+            processes.append(psutil.Process(pid))
+        except psutil.NoSuchProcess:
+            continue
+    _, alive = psutil.wait_procs(processes, timeout=within_s)
+    return [p.pid for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+def family(pid: int) -> list[int]:
+    """Returns all processes below one, and itself."""
+    return [pid, *(p.pid for p in psutil.Process(pid).children(recursive=True))]

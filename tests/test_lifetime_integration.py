@@ -1,0 +1,219 @@
+"""Nothing outlives the driver, whatever is killed, and whatever workers have started."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.programs import Program, family, survivors, write
+
+# Every worker starts a Python child that forks (as data loaders do) and a program (sleep).
+BUSY = """
+    def train():
+        import multiprocessing, subprocess
+        context = multiprocessing.get_context("fork")
+        child = context.Process(target=threading.Event().wait, daemon=True)
+        child.start()
+        program = subprocess.Popen(["sleep", "1000"])
+        dray.train.collective.barrier()
+        if dray.train.get_context().get_world_rank() == 0:
+            print("ready", os.getpid(), flush=True)
+        threading.Event().wait()
+
+    fit(train)
+"""
+
+
+@pytest.fixture
+def busy(tmp_path: Path):
+    with Program(write(tmp_path / "busy.py", BUSY), tmp_path / "runs") as program:
+        program.wait_for("ready")
+        yield program
+
+
+def roles(driver: int) -> dict[str, list[int]]:
+    """Returns the processes of a driver by what they are."""
+    (server,) = psutil.Process(driver).children()
+    workers = server.children()
+    return {
+        "driver": [driver],
+        "server": [server.pid],
+        "worker": [w.pid for w in workers],
+        "grandchild": [g.pid for w in workers for g in w.children(recursive=True)],
+    }
+
+
+@pytest.mark.parametrize("victim", ["driver", "server", "worker"])
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_kill_9_leaves_nothing(tmp_path: Path, victim: str, method: str) -> None:
+    script = write(tmp_path / "busy.py", BUSY)
+    with Program(script, tmp_path / "runs", DRAY_START_METHOD=method) as program:
+        program.wait_for("ready")
+        everyone = roles(program.process.pid)
+        assert len(everyone["worker"]) == 2
+        assert len(everyone["grandchild"]) == 4
+        os.kill(everyone[victim][0], signal.SIGKILL)
+        below = [pid for role in ("worker", "grandchild") for pid in everyone[role]]
+        assert survivors(below) == []
+        status, output = program.end()
+        if victim == "driver":
+            assert status == -signal.SIGKILL
+        elif victim == "worker":
+            assert "rank 0 failed: its process was killed by signal 9" in output
+        else:
+            assert "its process is gone" in output
+        assert survivors(everyone["server"]) == []
+
+
+def test_kill_9_of_driver_and_server_at_once(busy: Program) -> None:
+    everyone = roles(busy.process.pid)
+    for pid in (*everyone["server"], *everyone["driver"]):
+        os.kill(pid, signal.SIGKILL)
+    assert survivors([*everyone["worker"], *everyone["grandchild"]]) == []
+
+
+def test_kill_9_of_the_driver_while_the_server_imports(tmp_path: Path) -> None:
+    script = write(
+        tmp_path / "slow.py",
+        """
+        import dray.train.torch
+        dray.train.torch.TorchTrainer(lambda: None)
+        print("built", flush=True)
+        threading.Event().wait()
+        """,
+    )
+    with Program(script, tmp_path / "runs") as program:
+        program.wait_for("built")
+        everyone = family(program.process.pid)
+        assert len(everyone) == 2
+        program.process.kill()
+        assert survivors(everyone) == []
+
+
+def test_kill_15_of_the_driver_leaves_nothing(busy: Program) -> None:
+    everyone = family(busy.process.pid)
+    busy.process.terminate()
+    assert survivors(everyone) == []
+
+
+def test_a_driver_that_ends_leaves_nothing(tmp_path: Path) -> None:
+    script = write(
+        tmp_path / "ends.py",
+        """
+        def train():
+            import subprocess
+            program = subprocess.Popen(["sleep", "1000"])
+            print("started", program.pid, flush=True)
+
+        fit(train, workers=1)
+        print("over")
+        """,
+    )
+    with Program(script, tmp_path / "runs") as program:
+        pid = int(program.wait_for("started").split()[-1])
+        status, output = program.end()
+        assert status == 0, output
+        assert survivors([pid]) == []
+
+
+def test_a_driver_that_exits_by_an_error_leaves_nothing(tmp_path: Path) -> None:
+    script = write(
+        tmp_path / "fails.py",
+        """
+        class Broken(dray.train.UserCallback):
+            def after_report(self, run_context, metrics, checkpoint):
+                raise RuntimeError("broken")
+
+        def train():
+            print("pid", os.getpid(), flush=True)
+            dray.train.report({})
+            threading.Event().wait()
+
+        fit(train, callbacks=[Broken()])
+        """,
+    )
+    with Program(script, tmp_path / "runs") as program:
+        pid = int(program.wait_for("pid").split()[-1])
+        status, output = program.end()
+        assert status == 1
+        assert "ControllerError" in output
+        assert survivors([pid]) == []
+
+
+def test_children_of_a_short_lived_thread_live_on(tmp_path: Path) -> None:
+    """The kernel's parent-death signal follows the thread that forked, not the process."""
+    script = write(
+        tmp_path / "thread.py",
+        """
+        def train():
+            import multiprocessing
+            context = multiprocessing.get_context("fork")
+            queue = context.Queue()
+            go = context.Event()
+
+            def work():
+                go.wait()
+                queue.put("alive")
+
+            children = []
+            def start():
+                children.append(context.Process(target=work))
+                children[0].start()
+
+            thread = threading.Thread(target=start)
+            thread.start()
+            thread.join()
+            go.set()
+            answer = queue.get(timeout=20)
+            children[0].join()
+            return answer
+
+        print(fit(train, workers=1).return_value)
+        """,
+    )
+    with Program(script, tmp_path / "runs") as program:
+        status, output = program.end()
+        assert status == 0, output
+        assert output.splitlines()[-1] == "alive"
+
+
+def test_no_tcp_listener_for_control(busy: Program) -> None:
+    for pid in family(busy.process.pid):
+        assert [c for c in psutil.Process(pid).net_connections("tcp") if c.status == "LISTEN"] == []
+
+
+def test_collectives_listen_on_loopback_alone(tmp_path: Path) -> None:
+    script = write(
+        tmp_path / "torch_run.py",
+        """
+        import dray.train.torch
+
+        def train():
+            import torch
+            torch.distributed.all_reduce(torch.ones(1))
+            dray.train.collective.barrier()
+            if dray.train.get_context().get_world_rank() == 0:
+                print("ready", flush=True)
+            threading.Event().wait()
+
+        dray.train.torch.TorchTrainer(
+            train,
+            scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.1}),
+            run_config=RunConfig(storage_path=os.environ["STORAGE"]),
+        ).fit()
+        """,
+    )
+    with Program(script, tmp_path / "runs") as program:
+        program.wait_for("ready")
+        listeners = [
+            connection.laddr.ip
+            for pid in family(program.process.pid)
+            for connection in psutil.Process(pid).net_connections("tcp")
+            if connection.status == "LISTEN"
+        ]
+        assert listeners
+        assert set(listeners) == {"127.0.0.1"}
