@@ -101,7 +101,7 @@ class Program:
 
 def survivors(pids: list[int], within_s: float = 1.0) -> list[int]:
     """Returns the processes that are still there after a while; zombies do not count."""
-    processes = []
+    processes: list[psutil.Process] = []
     for pid in pids:
         try:
             processes.append(psutil.Process(pid))

@@ -45,16 +45,13 @@ T = TypeVar("T")
 class ProcessActor(Actor):
     """An actor in a worker process. Its state changes on the engine's reader thread."""
 
-    def __init__(
-        self, engine: ProcessEngine, server: _Server, number: int, name: str, mailbox: Mailbox
-    ) -> None:
+    def __init__(self, server: _Server, number: int, name: str, mailbox: Mailbox) -> None:
         self.name = name
         self.pid: int | None = None
         self.number = number
         self.mailbox = mailbox
         self.server = server
         self.pipes: dict[int, str] = {}  # descriptor -> stream
-        self._engine = engine
         self._calls = itertools.count()
         self._pending: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
@@ -191,10 +188,14 @@ class _Server:
                 request = wire.REQUEST.pack(wire.FORK, actor.number)
                 socket.send_fds(self.control, [request], fds)
             except OSError as error:
-                del self.actors[actor.number]
+                self.actors.pop(actor.number, None)
                 raise EngineError(
                     f"the fork server is gone (status {self._process.poll()}): {error}"
                 ) from error
+
+    def ended(self) -> bool:
+        """Returns whether the server process is over."""
+        return self._process.poll() is not None
 
     def kill(self, number: int) -> None:
         """Asks for a worker's end; nothing happens if it is over already."""
@@ -252,7 +253,7 @@ class ProcessEngine(Engine):
             if self._closed:
                 raise EngineError("this engine is closed; call dray.init() again")
             server = self._servers.get(modules)
-            if server is None:
+            if server is None or server.ended():
                 server = self._servers[modules] = _Server(modules, self._method)
                 self._on_reader(server.control, lambda: self._on_notice(server))
             return server
@@ -276,15 +277,19 @@ class ProcessEngine(Engine):
         return actor
 
     def _fork(self, server: _Server, name: str, mailbox: Mailbox) -> ProcessActor:
-        actor = ProcessActor(self, server, next(self._numbers), name, mailbox)
+        actor = ProcessActor(server, next(self._numbers), name, mailbox)
         out, out_of_worker = os.pipe()
         err, err_of_worker = os.pipe()
+        actor.pipes = {out: "stdout", err: "stderr"}
+        # Before the worker exists: its end may come at any time after.
+        self._on_reader(actor.connection, lambda: self._on_message(actor))
+        for fd in actor.pipes:
+            os.set_blocking(fd, False)
+            self._on_reader(fd, functools.partial(self._on_output, actor, fd))
         try:
             server.fork(actor, [actor.theirs.fileno(), out_of_worker, err_of_worker])
         except EngineError:
-            actor.connection.close()
-            os.close(out)
-            os.close(err)
+            self._on_thread(lambda: self._bury(actor, None, killed=True))
             with self._lock:
                 if self._servers.get(server.modules) is server:
                     del self._servers[server.modules]
@@ -293,29 +298,37 @@ class ProcessEngine(Engine):
             actor.theirs.close()
             os.close(out_of_worker)
             os.close(err_of_worker)
-        for fd, stream in ((out, "stdout"), (err, "stderr")):
-            os.set_blocking(fd, False)
-            actor.pipes[fd] = stream
-            self._on_reader(fd, functools.partial(self._on_output, actor, fd))
-        self._on_reader(actor.connection, lambda: self._on_message(actor))
         return actor
 
     # What follows runs on the reader thread.
 
     def _read(self) -> None:
-        while not self._closed:
-            for key, _ in self._selector.select():
-                # One callback may close what another one of the same round waits for.
-                if key.fd in self._selector.get_map():
-                    key.data()
+        try:
+            while not self._closed:
+                for key, _ in self._selector.select():
+                    # One callback may close what another one of the same round waits for.
+                    if key.fd in self._selector.get_map():
+                        key.data()
+        except BaseException:  # a bug; but nobody may wait for ever for what will not come
+            for server in self._servers.values():
+                for actor in server.actors.values():
+                    actor.died(None, killed=False)
+            raise
+
+    def _on_thread(self, task: Callable[[], object]) -> None:
+        """Has the reader thread do something."""
+        self._todo.put(task)
+        self._wakeup_in.send(b"\0")
 
     def _on_reader(self, source: Any, callback: Callable[[], object]) -> None:
         """Has the reader thread wait for a source."""
-        self._todo.put(lambda: self._selector.register(source, selectors.EVENT_READ, callback))
-        self._wakeup_in.send(b"\0")
+        self._on_thread(lambda: self._selector.register(source, selectors.EVENT_READ, callback))
 
     def _on_wakeup(self) -> None:
         self._wakeup_out.recv(4096)
+        self._do_tasks()
+
+    def _do_tasks(self) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
                 self._todo.get_nowait()()
@@ -329,7 +342,10 @@ class ProcessEngine(Engine):
             self._selector.unregister(fd)
 
     def _on_notice(self, server: _Server) -> None:
-        data = server.control.recv(wire.NOTICE.size, socket.MSG_WAITALL)
+        try:
+            data = server.control.recv(wire.NOTICE.size, socket.MSG_WAITALL)
+        except ConnectionError:  # it died with requests unread
+            data = b""
         if len(data) < wire.NOTICE.size:
             self._on_server_gone(server)
             return
@@ -354,7 +370,7 @@ class ProcessEngine(Engine):
 
     def _bury(self, actor: ProcessActor, exitcode: int | None, killed: bool) -> None:
         """Takes what a dead worker left in its pipes, then tells the end and frees them."""
-        self._on_wakeup_pending()
+        self._do_tasks()  # start_actor may have handed over what is to be freed here
         registered = self._selector.get_map()
         if actor.connection.fileno() in registered:
             while actor.connection.poll() and actor.on_message():
@@ -368,12 +384,6 @@ class ProcessEngine(Engine):
             os.close(fd)
         actor.died(exitcode, killed)
         actor.connection.close()
-
-    def _on_wakeup_pending(self) -> None:
-        """Registers what start_actor has handed over and the loop has not seen yet."""
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._todo.get_nowait()()
 
     def close(self) -> None:
         with self._lock:

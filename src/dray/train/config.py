@@ -230,7 +230,7 @@ class RunConfig:
                 f"storage_path={path!r}: {scheme[1]}:// storage is not supported yet; use a local "
                 "or network-mounted directory"
             )
-        return Path(path.removeprefix("file://")).expanduser().absolute()
+        return Path(os.path.abspath(Path(path.removeprefix("file://")).expanduser()))
 
 
 def check_name(name: object, what: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dray.engines import wire
 from dray.errors import ConfigError, NotInTrainingError
 from dray.train import messages
 from dray.train.checkpoint import Checkpoint
@@ -101,11 +102,11 @@ class Seat:
         with self._lock:
             sequence = self._sequence
             self._sequence += 1
-            self.post(messages.Joined(sequence, name, data))
+            self.post(messages.Joined(sequence, name, wire.dump(data, "broadcast data")))
             while True:
                 answer = self._answers.get()
                 if isinstance(answer, messages.Gathered) and answer.sequence == sequence:
-                    return answer.data
+                    return wire.load(answer.data)
 
 
 # One seat a worker process; with the inline engine, one a thread that runs a train function.

@@ -47,11 +47,11 @@ class Staged:
 
 @dataclass(frozen=True)
 class Joined:
-    """A rank has come to a collective and waits for the others."""
+    """A rank has come to a collective, with pickled data, and waits for the others."""
 
     sequence: int
     name: str
-    data: Any = None
+    data: bytes
 
 
 # Controller -> worker.
@@ -79,7 +79,7 @@ class Gathered:
     """All ranks have come to the collective."""
 
     sequence: int
-    data: Any = None
+    data: bytes
 
 
 @dataclass(frozen=True)

@@ -195,7 +195,10 @@ def _takes_config(function: object) -> bool:
     """
     if not callable(function):
         raise ConfigError(f"train_loop_per_worker must be a function, not {function!r}")
-    parameters = inspect.signature(function).parameters.values()
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # some built-in functions have none to show
+        return False
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p.name for p in positional if p.default is p.empty]
     required += [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]

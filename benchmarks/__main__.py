@@ -1,0 +1,134 @@
+"""Measures dray and its peers on this machine, prints the tables and writes them down."""
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks import harness, tables
+from benchmarks.cases import Case, Options, Sample
+from benchmarks.measures import MEASURES, start
+from benchmarks.results import Outcome
+from dray import host
+
+
+def main() -> None:
+    """Runs what the command line asks for; the status is 1 if a run failed."""
+    arguments = _parse()
+    if arguments.list:
+        for name, measure in MEASURES.items():
+            print(f"{name:12} {measure.__doc__}")
+        return
+    ray_python = Path(arguments.ray_python or "").absolute()
+    options = Options(
+        python=sys.executable,
+        ray_python=str(ray_python) if ray_python.is_file() else None,
+        ray_all=arguments.ray_all,
+        quick=arguments.quick,
+    )
+    harness.adopt_orphans()
+    cases = [(name, case) for name in arguments.only for case in MEASURES[name](options)]
+    _warm_up(options, {name for _, case in cases for name in case.contestants})
+    runs = arguments.runs or (2 if arguments.quick else 5)
+    outcomes = [_measure(name, case, runs) for name, case in cases]
+    _write(outcomes, options, arguments.out)
+    if any(None in samples for outcome in outcomes for samples in outcome.samples.values()):
+        sys.exit(1)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    parser.add_argument("--ray-python", help="a Python that has Ray Train; else it is left out")
+    parser.add_argument("--ray-all", action="store_true", help="Ray Train with every worker count")
+    parser.add_argument("--runs", type=int, help="runs of each case (default: 5, quick: 2)")
+    parser.add_argument("--only", type=_names, default=list(MEASURES), help="NAME[,NAME]")
+    parser.add_argument("--list", action="store_true", help="list the measures")
+    parser.add_argument("--quick", action="store_true", help="fewer runs of less work")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    return parser.parse_args()
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := set(names) - set(MEASURES):
+        raise argparse.ArgumentTypeError(f"there is no measure {', '.join(sorted(unknown))}")
+    return names
+
+
+def _warm_up(options: Options, names: set[str]) -> None:
+    """Runs each contestant once, so that the first round finds files and bytecode in memory."""
+    for case in start(options):
+        if case.title == "2 workers":
+            for name, sample in case.contestants.items():
+                if sample and (name in names or name.partition(",")[0] in names):
+                    _attempt(f"warm-up: {name}", sample)
+
+
+def _measure(measure: str, case: Case, runs: int) -> Outcome:
+    """Runs the contestants of a case in turn, round after round."""
+    samples: dict[str, list[Sample | None]] = {name: [] for name in case.contestants}
+    for number in range(runs * case.rounds):
+        for name, sample in case.contestants.items():
+            if sample is not None:
+                title = f"{measure}, {case.title}, round {number + 1}: {name}"
+                samples[name].append(_attempt(title, sample))
+    return Outcome(measure, case, samples)
+
+
+def _attempt(title: str, sample: Callable[[], Sample]) -> Sample | None:
+    """Runs one contestant once; None if it failed."""
+    try:
+        result = sample()
+    except harness.ProgramFailed as error:
+        print(f"{title}: failed: {error}", file=sys.stderr, flush=True)
+        return None
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in result.values.items())
+    print(f"{title}: {figures}", file=sys.stderr, flush=True)
+    return result
+
+
+def _write(outcomes: Sequence[Outcome], options: Options, place: Path) -> None:
+    """Writes the tables and every sample to a new pair of files, and prints the tables."""
+    now = datetime.now().astimezone()
+    machine = {"cores": host.cpu_count(), "memory_gib": round(host.memory_bytes() / 2**30)}
+    versions = _versions(options)
+    page = tables.render(
+        outcomes,
+        [
+            f"Date: {now.date()}",
+            f"Machine: {machine['cores']} cores, {machine['memory_gib']} GiB",
+            "Versions: " + ", ".join(f"{name} {number}" for name, number in versions.items()),
+        ],
+    )
+    everything: dict[str, Any] = {
+        "date": now.isoformat(timespec="seconds"),
+        "machine": machine,
+        "versions": versions,
+        "outcomes": [outcome.as_json() for outcome in outcomes],
+    }
+    place.mkdir(parents=True, exist_ok=True)
+    stem = now.strftime("%Y-%m-%d_%H-%M-%S")
+    (place / f"{stem}.md").write_text(page, encoding="utf-8")
+    (place / f"{stem}.json").write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
+    print(page)
+
+
+def _versions(options: Options) -> dict[str, str]:
+    versions = {"python": platform.python_version(), "linux": platform.release()}
+    versions |= {name: version(name) for name in ("dray", "torch")}
+    if options.ray_python:
+        code = "from importlib.metadata import version as v; print(v('ray'), v('torch'))"
+        command = [options.ray_python, "-c", code]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        versions |= {"ray": told[0], "torch beside ray": told[1]}
+    return versions
+
+
+if __name__ == "__main__":
+    main()

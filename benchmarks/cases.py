@@ -1,0 +1,90 @@
+"""What a measure consists of: who is measured in turn, and what of it is compared with what."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+DRAY = "dray"
+RAY = "Ray Train"
+TORCHRUN = "torchrun"
+TORCH = "import torch"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one run of one contestant has come to: quantity to value, and what explains it."""
+
+    values: dict[str, float]
+    details: Any = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A contestant's quantity, as a multiple of a peer's or by itself, and its target.
+
+    Args:
+        quantity: Which of the sample's values.
+        subject: The contestant.
+        peer: What to divide by; None is nothing.
+        target: At most this much, or with `at_least` no less; None if nothing is promised.
+    """
+
+    quantity: str
+    subject: str
+    peer: str | None = None
+    target: float | None = None
+    at_least: bool = False
+
+
+@dataclass(frozen=True)
+class Case:
+    """Contestants that run one after another, round after round.
+
+    Args:
+        title: What sets it apart from the other cases of its measure.
+        unit: "s", "MB" or "images/s".
+        contestants: Name to a function that runs it once; None if it cannot run here.
+        comparisons: What to compare.
+        rounds: How many rounds make up one run.
+    """
+
+    title: str
+    unit: str
+    contestants: Mapping[str, Callable[[], Sample] | None]
+    comparisons: tuple[Comparison, ...]
+    rounds: int = 1
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asks for."""
+
+    python: str
+    ray_python: str | None
+    ray_all: bool = False
+    quick: bool = False
+    programs: Path = field(default=Path(__file__).parent.absolute())
+
+    def command(self, contestant: str, program: str, workers: int, *rest: object) -> list[str]:
+        """Returns the command that runs a program as a contestant."""
+        script = str(self.programs / f"program_{program}.py")
+        arguments = [str(workers), *map(str, rest)]
+        if contestant == RAY:
+            return [str(self.ray_python), script, "ray", *arguments]
+        if contestant == TORCHRUN:
+            launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(workers)]
+            return [self.python, "-m", *launcher, script, "torchrun", *arguments]
+        return [self.python, script, "dray", *arguments]
+
+    def in_turn(
+        self, sample: Callable[[str], Sample], *names: str
+    ) -> dict[str, Callable[[], Sample] | None]:
+        """Returns the contestants of a case; Ray Train is None if it is not installed."""
+
+        def bound(name: str) -> Callable[[], Sample] | None:
+            if name == RAY and self.ray_python is None:
+                return None
+            return lambda: sample(name)
+
+        return {name: bound(name) for name in names}

@@ -1,0 +1,155 @@
+"""Runs a program, reads what its processes tell, and leaves none of them behind."""
+
+import ctypes
+import json
+import os
+import select
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+
+from benchmarks import records
+
+Record = dict[str, Any]
+
+TIMEOUT_S = 180.0
+_ROOT = Path(__file__).parent.parent
+_PR_SET_CHILD_SUBREAPER = 36
+_DROPPED = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "OMP_NUM_THREADS", "RAY_ADDRESS")
+_SETTINGS = {
+    "PYTHONPATH": str(_ROOT),
+    "DRAY_PROGRESS": "0",
+    "RAY_TRAIN_V2_ENABLED": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+class ProgramFailed(Exception):
+    """A program did not end well, or not in time; the message has the end of its output."""
+
+
+class Program:
+    """One program that runs, with all the processes it starts.
+
+    Args:
+        command: The program and its arguments.
+        environment: Variables on top of the usual ones.
+    """
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._place = tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True)
+        place = Path(self._place.name)
+        self._output = place / "output"
+        os.mkfifo(place / "records")
+        # Open for both, so that the pipe neither waits for a writer nor ends with one.
+        self._records = os.open(place / "records", os.O_RDWR)
+        variables = {name: value for name, value in os.environ.items() if name not in _DROPPED}
+        variables |= _SETTINGS | {
+            records.VARIABLE: str(place / "records"),
+            "TMPDIR": str(place),
+            "RAY_TMPDIR": str(place),
+        }
+        self._command = list(command)
+        with self._output.open("wb") as output:
+            self.began = time.monotonic()
+            self._process = subprocess.Popen(
+                self._command,
+                cwd=place,
+                env={**variables, **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    def __enter__(self) -> "Program":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Ends every process that is left."""
+        while left := psutil.Process().children(recursive=True):
+            for process in left:
+                process.kill()
+            psutil.wait_procs(left)
+        self._process.wait()
+        os.close(self._records)
+        self._place.cleanup()
+
+    def records(self) -> Iterator[Record]:
+        """Yields what the processes tell, until the program ends.
+
+        Raises:
+            ProgramFailed: It ended with an error, or not in time.
+        """
+        handle = os.pidfd_open(self.pid)
+        pending = b""
+        try:
+            while True:
+                left = self.began + TIMEOUT_S - time.monotonic()
+                ready, _, _ = select.select([self._records, handle], [], [], max(0, left))
+                if self._records in ready:
+                    *lines, pending = (pending + os.read(self._records, 65536)).split(b"\n")
+                    yield from map(json.loads, lines)
+                elif ready:
+                    break
+                else:
+                    raise self._failed(f"took more than {TIMEOUT_S:.0f} s")
+        finally:
+            os.close(handle)
+        if self._process.wait() != 0:
+            raise self._failed(f"ended with status {self._process.returncode}")
+
+    def _failed(self, what: str) -> ProgramFailed:
+        output = self._output.read_text(encoding="utf-8", errors="replace").splitlines()
+        name = " ".join(Path(argument).name for argument in self._command)
+        return ProgramFailed("\n".join([f"{name} {what}", *output[-20:]]))
+
+
+class Finished:
+    """What a program that has ended told."""
+
+    def __init__(self, program: Program) -> None:
+        self._records = list(program.records())
+        self.seconds = time.monotonic() - program.began
+        self._began = program.began
+
+    def last(self, event: str) -> Record:
+        """Returns the last record of an event."""
+        found = [record for record in self._records if record["event"] == event]
+        if not found:
+            raise ProgramFailed(f"the program never told {event!r}")
+        return found[-1]
+
+    def between(self, first: str, then: str) -> float:
+        """Returns the seconds from the last record of one event to the last of another."""
+        seconds: float = self.last(then)["time"] - self.last(first)["time"]
+        return seconds
+
+    def until(self, event: str) -> float:
+        """Returns the seconds from the program's start to the last record of an event."""
+        seconds: float = self.last(event)["time"] - self._began
+        return seconds
+
+
+def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Finished:
+    """Runs a program to its end.
+
+    Raises:
+        ProgramFailed: It ended with an error, or not in time.
+    """
+    with Program(command, environment) as program:
+        return Finished(program)
+
+
+def adopt_orphans() -> None:
+    """Makes this process the parent of what programs leave behind, so that it can be ended."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -1,0 +1,60 @@
+"""Runs a train function under dray, Ray Train or torchrun: what the programs share.
+
+dray's names are those of Ray Train, so one program serves both, by the name of the library.
+"""
+
+import importlib
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TrainFunction = Callable[[dict[str, Any]], None]
+
+_RAY_OPTIONS = {"address": "local", "include_dashboard": False, "log_to_driver": False}
+
+
+def start_library(library: str, num_cpus: int | None = None) -> None:
+    """Starts a library's engine, as the first lines of a script do."""
+    if library == "ray":
+        importlib.import_module("ray").init(num_cpus=num_cpus, **_RAY_OPTIONS)
+    elif num_cpus is not None:
+        importlib.import_module(library).init(num_cpus=num_cpus)
+
+
+def make_trainer(
+    library: str,
+    function: TrainFunction,
+    workers: int,
+    *,
+    config: dict[str, Any] | None = None,
+    max_failures: int = 0,
+) -> Any:
+    """Makes the `TorchTrainer` of a library; its workers share the machine's cores."""
+    train = importlib.import_module(f"{library}.train")
+    trainer = importlib.import_module(f"{library}.train.torch").TorchTrainer
+    cores = len(os.sched_getaffinity(0))
+    cpus = min(1.0, math.floor(100 * cores / workers) / 100)
+    return trainer(
+        function,
+        train_loop_config=config or {},
+        scaling_config=train.ScalingConfig(num_workers=workers, resources_per_worker={"CPU": cpus}),
+        run_config=train.RunConfig(
+            storage_path=str(Path("results").absolute()),
+            failure_config=train.FailureConfig(max_failures=max_failures),
+        ),
+    )
+
+
+def launch(library: str, function: TrainFunction, workers: int, **options: Any) -> None:
+    """Runs a train function once; under torchrun, this process is one of its workers."""
+    if library != "torchrun":
+        start_library(library)
+        make_trainer(library, function, workers, **options).fit()
+        return
+    from torch import distributed
+
+    distributed.init_process_group("gloo")
+    function(options.get("config", {}))
+    distributed.destroy_process_group()

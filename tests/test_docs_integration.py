@@ -1,0 +1,50 @@
+"""Every Python snippet of the README and the guide runs as a script, as a reader would run it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.programs import environment
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("README.md", "docs/guide.md")
+
+
+def snippets() -> list[tuple[str, str]]:
+    return [
+        (f"{page}-{number}", code)
+        for page in PAGES
+        for number, code in enumerate(
+            re.findall(
+                r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE
+            )
+        )
+    ]
+
+
+@pytest.mark.parametrize(("name", "code"), snippets())
+def test_snippet_runs(name: str, code: str, tmp_path: Path) -> None:
+    script = tmp_path / "snippet.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=environment(tmp_path, HOME=str(tmp_path)),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "FINISHED" in done.stdout
+
+
+def test_links_lead_somewhere() -> None:
+    for page in (*PAGES, "CONTRIBUTING.md", "CHANGELOG.md"):
+        for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
+            if "://" not in link:
+                assert (ROOT / page).parent.joinpath(link).exists(), f"{page}: {link}"

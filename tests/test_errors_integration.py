@@ -1,0 +1,438 @@
+"""Bad input and bad luck: each gets an error that says what happened, where, and what to do."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import dray.train
+from dray.errors import (
+    ConfigError,
+    InfeasibleError,
+    MissingDependencyError,
+    SerializationError,
+    StorageError,
+    WorkerDiedError,
+)
+from dray.train import (
+    DataParallelTrainer,
+    FailureConfig,
+    RunConfig,
+    ScalingConfig,
+    WorkerGroupError,
+)
+from tests.programs import Program, run, survivors, write
+
+pytestmark = pytest.mark.usefixtures("process_engine")
+
+
+def fit(function: Any, storage: Path, workers: int = 2, **options: Any) -> dray.train.Result:
+    return DataParallelTrainer(
+        function,
+        scaling_config=ScalingConfig(num_workers=workers),
+        run_config=RunConfig(name="run", storage_path=storage, **options),
+    ).fit()
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda a, b: None, "needs a, b; put them into train_loop_config"),
+        (lambda *, a: None, "needs a; put"),
+        (42, "must be a function, not 42"),
+    ],
+)
+def test_train_function_of_the_wrong_shape(function: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DataParallelTrainer(function)
+
+
+def test_what_cannot_be_pickled_is_named(storage: Path) -> None:
+    lock = threading.Lock()
+
+    def inner() -> None:
+        print(lock)
+
+    def train() -> None:
+        inner()
+
+    with pytest.raises(SerializationError) as caught:
+        fit(train, storage)
+    assert str(caught.value).startswith(
+        "the train function 'train' cannot be sent to another process: the train function 'train' "
+        "-> variable 'inner' -> variable 'lock' (a _thread.lock) cannot be pickled"
+    )
+    assert not storage.exists()  # nothing was made
+
+
+def test_config_that_cannot_be_pickled_is_named(storage: Path) -> None:
+    trainer = DataParallelTrainer(
+        lambda config: None,
+        train_loop_config={"model": {"lock": threading.Lock()}},
+        run_config=RunConfig(storage_path=storage),
+    )
+    with pytest.raises(SerializationError, match="key 'model' -> key 'lock'"):
+        trainer.fit()
+
+
+def test_return_value_that_cannot_be_pickled_is_named(storage: Path) -> None:
+    with pytest.raises(WorkerGroupError, match="the return value cannot be sent"):
+        fit(threading.Lock, storage)
+
+
+def test_more_cpus_than_there_are(storage: Path) -> None:
+    trainer = DataParallelTrainer(
+        print,
+        scaling_config=ScalingConfig(num_workers=9),
+        run_config=RunConfig(storage_path=storage),
+    )
+    start = time.monotonic()
+    with pytest.raises(InfeasibleError, match="9 CPU asked, 8 CPU exist") as caught:
+        trainer.fit()
+    assert time.monotonic() - start < 1
+    assert caught.value.asked["CPU"] == 9
+    assert caught.value.available["CPU"] == 8
+    assert not storage.exists()
+
+
+def test_resources_that_nothing_offers(storage: Path) -> None:
+    for scaling in (
+        ScalingConfig(resources_per_worker={"unicorn": 1}),
+        ScalingConfig(use_gpu=True),
+    ):
+        trainer = DataParallelTrainer(
+            print, scaling_config=scaling, run_config=RunConfig(storage_path=storage)
+        )
+        with pytest.raises(InfeasibleError, match=r"no node offers (unicorn|GPU)"):
+            trainer.fit()
+
+
+def test_a_busy_machine_is_waited_for(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first_started = threading.Event()
+    second_waits = threading.Event()
+
+    class Watch(io.StringIO):
+        def write(self, text: str) -> int:
+            if "second: waiting for 5 CPU; free now: 3 CPU" in text:
+                second_waits.set()
+            return super().write(text)
+
+    class First(dray.train.UserCallback):
+        def after_report(self, *_: Any) -> None:
+            first_started.set()
+            assert second_waits.wait(20)
+
+    def run_one(name: str, *callbacks: Any) -> None:
+        DataParallelTrainer(
+            lambda: dray.train.report({}),
+            scaling_config=ScalingConfig(num_workers=5),
+            run_config=RunConfig(name=name, storage_path=storage, callbacks=callbacks),
+        ).fit()
+
+    monkeypatch.setenv("DRAY_PROGRESS", "1")
+    monkeypatch.setattr(sys, "stderr", Watch())
+    first = threading.Thread(target=run_one, args=("first", First()))
+    first.start()
+    assert first_started.wait(20)
+    assert dray.available_resources()["CPU"] == 3
+    run_one("second")
+    first.join()
+    assert dray.available_resources()["CPU"] == 8
+
+
+def test_storage_that_cannot_be_written(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(StorageError, match=r"cannot be written.*storage_path"):
+        fit(print, blocked / "below")
+
+
+def test_report_with_something_else_than_a_checkpoint(storage: Path) -> None:
+    with pytest.raises(ConfigError, match=r"must be a dray\.train\.Checkpoint, not '/tmp'"):
+        fit(lambda: dray.train.report({}, checkpoint="/tmp"), storage)  # type: ignore[arg-type]
+
+
+def test_report_with_a_directory_that_is_gone(storage: Path) -> None:
+    def train() -> None:
+        dray.train.report({}, checkpoint=dray.train.Checkpoint("/nowhere"))
+
+    with pytest.raises(StorageError, match="/nowhere does not exist"):
+        fit(train, storage)
+
+
+def test_torch_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.util
+
+    from dray.train.torch import TorchTrainer
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'dray\[torch\]'"):
+        TorchTrainer(print)
+
+
+def fail_on_rank_one(action: Any) -> None:
+    """Rank 1 does something terrible while the others wait for it."""
+    if dray.train.get_context().get_world_rank() == 1:
+        print("last words", flush=True)
+        action()
+    dray.train.collective.barrier()
+
+
+def segfault() -> None:
+    import ctypes
+
+    ctypes.string_at(0)
+
+
+@pytest.mark.parametrize(
+    ("action", "cause", "exitcode"),
+    [
+        (segfault, "killed by signal 11 (SIGSEGV); native code touched memory", -11),
+        (functools.partial(os._exit, 5), "exited with status 5 in the middle of its work", 5),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "killed by signal 9 (SIGKILL)", -9),
+        (lambda: os.kill(os.getpid(), signal.SIGTERM), "killed by signal 15 (SIGTERM)", -15),
+    ],
+)
+def test_worker_that_dies(storage: Path, action: Any, cause: str, exitcode: int) -> None:
+    with pytest.raises(WorkerGroupError) as caught:
+        fit(functools.partial(fail_on_rank_one, action), storage, workers=3)
+    error = caught.value
+    assert f"rank 1 failed: its process was {cause}".replace("was exited", "exited") in str(error)
+    assert error.rank == 1
+    assert isinstance(error.worker_failures[1], WorkerDiedError)
+    assert error.worker_failures[1].exitcode == exitcode
+    assert list(error.worker_failures) == [1]  # the others did nothing wrong
+    assert error.log_path is not None
+    log = Path(error.log_path).read_text()
+    assert "last words" in log
+    if exitcode == -11:
+        assert "in segfault" in log  # the Python stack
+
+
+def test_out_of_memory_killer_is_named() -> None:
+    """The kernel counts its kills; what dray concludes from the count is tested without one."""
+    text = str(WorkerDiedError(-9, out_of_memory=True))
+    assert "the kernel's out-of-memory killer struck" in text
+
+
+def test_the_first_error_comes_first_and_the_rest_is_folded(storage: Path) -> None:
+    def train() -> None:
+        rank = dray.train.get_context().get_world_rank()
+        Path(storage, f"pid-{rank}").write_text(str(os.getpid()))
+        dray.train.collective.barrier()
+        if rank == 2:
+            raise LookupError("the cause")
+        dray.train.collective.barrier()
+
+    with pytest.raises(LookupError) as caught:
+        fit(train, storage, workers=3)
+    text = str(caught.value)
+    assert text.startswith(
+        "rank 2 failed: LookupError: the cause\nTraceback (most recent call last)"
+    )
+    assert "in train\n    raise LookupError" in text
+    assert "src/dray" not in text  # dray's own frames are not the user's business
+    assert "rank-00002.log" in text
+    assert survivors([int(p.read_text()) for p in storage.glob("pid-*")]) == []
+
+
+def test_error_whose_class_does_not_pickle(storage: Path) -> None:
+    class Picky(Exception):
+        def __init__(self, a: int, b: int) -> None:
+            super().__init__("picky")
+            self.lock = threading.Lock()
+
+    def train() -> None:
+        raise Picky(1, 2)
+
+    with pytest.raises(RuntimeError, match="Picky: picky"):
+        fit(train, storage)
+
+
+def test_import_error_in_the_worker_names_the_module(storage: Path, tmp_path: Path) -> None:
+    (tmp_path / "only_here.py").write_text("def train(): pass\n")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        from only_here import train  # type: ignore[import-not-found]
+    finally:
+        sys.path.remove(str(tmp_path))
+    with pytest.raises(ModuleNotFoundError, match="No module named 'only_here'"):
+        fit(train, storage)
+
+
+def test_ranks_at_different_collectives(storage: Path) -> None:
+    def train() -> None:
+        if dray.train.get_context().get_world_rank() == 0:
+            dray.train.collective.barrier()
+        else:
+            dray.train.collective.broadcast_from_rank_zero(1)
+
+    with pytest.raises(dray.train.TrainingFailedError, match="different collectives"):
+        fit(train, storage)
+
+
+def test_killed_worker_and_retry(storage: Path) -> None:
+    def train() -> int:
+        context = dray.train.get_context()
+        marker = storage / "killed"
+        if context.get_world_rank() == 1 and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        dray.train.collective.barrier()
+        return 7
+
+    result = fit(train, storage, failure_config=FailureConfig(max_failures=1))
+    assert result.return_value == 7
+    assert sorted(os.listdir(storage / "run/logs")) == ["attempt-000", "attempt-001"]
+
+
+def test_fork_server_killed_and_retry(storage: Path) -> None:
+    def train() -> int:
+        if not (storage / "killed").exists():
+            dray.train.collective.barrier()
+            if dray.train.get_context().get_world_rank() == 0:
+                (storage / "killed").touch()
+                os.kill(os.getppid(), signal.SIGKILL)
+            threading.Event().wait()
+        return 7
+
+    result = fit(train, storage, failure_config=FailureConfig(max_failures=1))
+    assert result.return_value == 7
+
+
+def test_fork_server_killed_between_runs(storage: Path) -> None:
+    server = fit(os.getppid, storage).return_value
+    os.kill(server, signal.SIGKILL)
+    assert survivors([server]) == []
+    assert fit(os.getppid, storage).return_value != server
+
+
+INTERRUPTED = """
+    import tempfile
+
+    def train():
+        checkpoint = dray.train.get_checkpoint()
+        print("starts at", checkpoint and os.path.basename(checkpoint.path), flush=True)
+        for step in range(1000 if checkpoint is None else 1):
+            dray.train.collective.barrier()
+            with tempfile.TemporaryDirectory() as directory:
+                open(os.path.join(directory, "x"), "w").close()
+                dray.train.report({"step": step}, dray.train.Checkpoint(directory))
+            if step == 2:
+                print("third step", flush=True)
+                go_on = os.path.join(os.environ["STORAGE"], "go-on")
+                while not os.path.exists(go_on):
+                    threading.Event().wait(0.02)
+        return "finished"
+
+    try:
+        print(fit(train).return_value)
+    except KeyboardInterrupt as interrupt:
+        print("interrupted:", interrupt)
+"""
+
+
+def test_ctrl_c_once_ends_at_the_next_report_and_can_go_on(tmp_path: Path) -> None:
+    script = write(tmp_path / "script.py", INTERRUPTED)
+    storage = tmp_path / "runs"
+    with Program(script, storage) as program:
+        program.wait_for("third step")
+        os.kill(program.process.pid, signal.SIGINT)
+        program.wait_for("press Ctrl-C again to stop at once")
+        (storage / "go-on").touch()
+        status, output = program.end()
+    assert status == 0, output
+    assert "interrupted: the run was stopped; run again with RunConfig(name='run')" in output
+    assert "run: ABORTED" in output
+    committed = sorted(p.name for p in (storage / "run").glob("checkpoint_*"))
+    again = run(script, storage)
+    assert f"starts at {committed[-1]}" in again.stdout
+    assert again.stdout.splitlines()[-1] == "finished"
+
+
+def test_ctrl_c_twice_ends_at_once(tmp_path: Path) -> None:
+    script = write(tmp_path / "script.py", INTERRUPTED)
+    with Program(script, tmp_path / "runs") as program:
+        program.wait_for("third step")
+        children = [p.pid for p in psutil.Process(program.process.pid).children(recursive=True)]
+        os.kill(program.process.pid, signal.SIGINT)
+        program.wait_for("press Ctrl-C again")
+        start = time.monotonic()
+        os.kill(program.process.pid, signal.SIGINT)
+        status, output = program.end()
+        assert time.monotonic() - start < 2
+    assert status == 0, output
+    assert "interrupted:" in output
+    assert survivors(children) == []
+
+
+def test_ctrl_c_when_a_rank_hangs_in_a_collective_after_the_other_stopped(tmp_path: Path) -> None:
+    """Only rank 0 reports, so only rank 0 can stop by itself; the other is not waited for long."""
+    script = write(
+        tmp_path / "script.py",
+        """
+        def train():
+            rank = dray.train.get_context().get_world_rank()
+            for step in range(10**9):
+                dray.train.collective.barrier()
+                if rank == 0:
+                    dray.train.report({"step": step})
+                    if step == 3:
+                        print("going", flush=True)
+
+        try:
+            fit(train)
+        except KeyboardInterrupt:
+            print("interrupted")
+        """,
+    )
+    with Program(script, tmp_path / "runs") as program:
+        program.wait_for("going")
+        os.kill(program.process.pid, signal.SIGINT)
+        status, output = program.end()
+    assert status == 0, output
+    assert "interrupted" in output
+
+
+def test_sigint_handler_is_given_back(storage: Path) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    fit(print, storage, workers=1)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_no_output_left_unread_when_the_reader_goes(tmp_path: Path) -> None:
+    """`python train.py | head -1` must not break the run."""
+    script = write(
+        tmp_path / "script.py",
+        """
+        def train():
+            for i in range(2000):
+                print("line", i)
+            return 1
+
+        if fit(train, workers=1).return_value == 1:
+            open(os.path.join(os.environ["STORAGE"], "done"), "w").close()
+        os._exit(0)  # Python itself complains about the closed pipe at a normal exit
+        """,
+    )
+    command = f"{sys.executable} {script} | head -1"
+    done = subprocess.run(
+        command,
+        shell=True,
+        env={**os.environ, "STORAGE": str(tmp_path / "runs"), "DRAY_PROGRESS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (tmp_path / "runs/done").exists(), done.stderr

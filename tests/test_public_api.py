@@ -1,0 +1,74 @@
+"""The public names: what is exported is listed, what is listed exists, and imports stay light."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+# The names that a script which moves over from Ray Train expects, by public module.
+EXPECTED = {
+    "dray": "init shutdown is_initialized nodes cluster_resources available_resources",
+    "dray.train": (
+        "ScalingConfig RunConfig CheckpointConfig FailureConfig LoggingConfig Checkpoint Result "
+        "report get_context get_checkpoint TrainContext UserCallback BackendConfig "
+        "DataParallelTrainer TrainingFailedError WorkerGroupError ControllerError collective"
+    ),
+    "dray.train.backend": "Backend BackendConfig",
+    "dray.train.collective": "barrier broadcast_from_rank_zero",
+    "dray.train.torch": (
+        "TorchTrainer TorchConfig prepare_model prepare_data_loader get_device get_devices "
+        "enable_reproducibility"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_listed_names_exist_and_expected_ones_are_listed(name: str) -> None:
+    module = importlib.import_module(name)
+    assert len(module.__all__) == len(set(module.__all__))
+    assert [n for n in module.__all__ if not hasattr(module, n)] == []
+    assert set(EXPECTED[name].split()) <= set(module.__all__)
+
+
+@pytest.mark.parametrize("name", ["dray.train", "dray"])
+def test_what_a_root_exports_is_listed(name: str) -> None:
+    code = (
+        f"import types, {name} as m; "
+        "print(*(n for n, v in vars(m).items() "
+        "if not n.startswith('_') and not isinstance(v, types.ModuleType)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    listed = set(importlib.import_module(name).__all__)
+    assert set(found.stdout.split()) - listed == set()
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_public_objects_are_documented(name: str) -> None:
+    module = importlib.import_module(name)
+    for public in module.__all__:
+        value = getattr(module, public)
+        if callable(value):
+            assert value.__doc__, f"{name}.{public} has no docstring"
+
+
+def test_import_is_light() -> None:
+    code = (
+        "import sys, dray, dray.train, dray.train.torch; "
+        "print({'torch', 'ray', 'pandas', 'pyarrow', 'numpy', 'rich'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_import_starts_nothing() -> None:
+    code = (
+        "import threading, signal, os; before = dict(os.environ), signal.getsignal(signal.SIGINT); "
+        "import dray.train.torch; "
+        "after = dict(os.environ), signal.getsignal(signal.SIGINT); "
+        "print(before == after, threading.active_count(), dray.is_initialized())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True 1 False\n"
