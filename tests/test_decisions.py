@@ -1,0 +1,179 @@
+"""Decisions without I/O: reports, retention, failures, folding."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dray.errors import RemoteTraceback, WorkerDiedError, WorkerGroupError
+from dray.train.config import CheckpointConfig
+from dray.train.failure import FailureLog, FailurePolicy, to_error
+from dray.train.folding import Folder, Lines, Shown
+from dray.train.messages import Reported, Staged
+from dray.train.reports import MOST_OPEN, ReportBook
+from dray.train.retention import ranked, surplus
+from dray.train.run_directory import Committed
+
+
+def committed(report: int, **metrics: Any) -> Committed:
+    return Committed(Path(f"c{report}"), report, 1, {}, {0: {"metrics": metrics}})
+
+
+def numbers(checkpoints: list[Committed]) -> list[int]:
+    return [c.report for c in checkpoints]
+
+
+@given(st.data())
+def test_reports_complete_in_order_with_every_ranks_metrics(data: st.DataObject) -> None:
+    """Ranks report at their own pace; each file of a checkpoint is staged exactly once."""
+    world = data.draw(st.integers(1, 4))
+    total = data.draw(st.integers(1, 5))
+    with_files = data.draw(st.lists(st.booleans(), min_size=total, max_size=total))
+    book = ReportBook(world)
+    next_report = [0] * world
+    blocked: dict[int, int] = {}
+    done: list[int] = []
+    while len(done) < total:
+        free = [r for r in range(world) if r not in blocked and next_report[r] < total]
+        rank = data.draw(st.sampled_from(free))
+        number = next_report[rank]
+        files = ("shared", f"rank-{rank}") if with_files[number] else None
+        book.reported(rank, Reported(number, {"metrics": {"rank": rank}}, files))
+        next_report[rank] += 1
+        if files:
+            blocked[rank] = number
+        for entry in book.to_stage():
+            staged = [name for share in entry.shares.values() for name in share]
+            assert sorted(staged) == sorted({"shared", *(f"rank-{r}" for r in range(world))})
+            assert "shared" in entry.shares[0]
+            for r, share in entry.shares.items():
+                book.staged(r, Staged(entry.report, dict.fromkeys(share, (0, 0))))
+        for entry in book.complete():
+            assert sorted(entry.metrics) == list(range(world))
+            done.append(entry.report)
+            blocked = {r: n for r, n in blocked.items() if n != entry.report}
+    assert done == list(range(total))
+
+
+def test_a_rank_that_ended_is_not_waited_for() -> None:
+    book = ReportBook(2)
+    book.reported(0, Reported(0, {}, ("a",)))
+    assert not list(book.to_stage())
+    assert book.missing() == {0: [1]}
+    book.ended(1)
+    assert [e.report for e in book.to_stage()] == [0]
+
+
+def test_a_rank_far_ahead_is_not_waited_for() -> None:
+    book = ReportBook(2)
+    for number in range(MOST_OPEN + 5):
+        book.reported(0, Reported(number, {}))
+    assert [e.report for e in book.complete()] == list(range(5))
+
+
+def test_retention_without_a_score_keeps_the_newest() -> None:
+    checkpoints = [committed(i) for i in range(5)]
+    assert numbers(surplus(checkpoints, CheckpointConfig(num_to_keep=2))) == [2, 1, 0]
+    assert surplus(checkpoints, CheckpointConfig()) == []
+
+
+@given(st.lists(st.one_of(st.none(), st.floats()), min_size=1, max_size=8), st.integers(1, 5))
+def test_retention_keeps_the_newest_and_the_best(scores: list[Any], keep: int) -> None:
+    config = CheckpointConfig(num_to_keep=keep, checkpoint_score_attribute="s")
+    checkpoints = [committed(i, s=score) for i, score in enumerate(scores)]
+    gone = set(numbers(surplus(checkpoints, config)))
+    kept = [c for c in checkpoints if c.report not in gone]
+    assert checkpoints[-1] in kept
+    assert len(kept) == min(keep, len(checkpoints))
+    best = numbers(ranked(checkpoints[:-1], config))
+    assert set(numbers(kept[:-1])) == set(best[len(best) - (len(kept) - 1) :])
+
+
+def test_back_off_grows_to_a_limit() -> None:
+    policy = FailurePolicy(max_failures=-1)
+    delays = []
+    for _ in range(9):
+        assert policy.failed()
+        delays.append(policy.back_off_s())
+    assert delays == [0, 1, 2, 4, 8, 16, 30, 30, 30]
+    assert not FailurePolicy(max_failures=0).failed()
+
+
+def test_a_sudden_death_comes_before_its_consequences() -> None:
+    log = FailureLog()
+    log.add(0, RuntimeError("connection closed"))
+    log.add(2, WorkerDiedError(-6))  # an abort may be a consequence too
+    log.add(1, WorkerDiedError(-9))
+    log.add(1, RuntimeError("a second failure of a rank does not count"))
+    assert list(log.by_cause()) == [1, 0, 2]
+
+
+def test_equal_consequences_are_folded() -> None:
+    cause = ValueError("bad batch")
+    cause.__cause__ = RemoteTraceback("Traceback...\nValueError: bad batch")
+    failures = {3: cause, 0: RuntimeError("lost"), 1: RuntimeError("lost"), 2: OSError("other")}
+    error = to_error(failures, Path("log"), Path("run"), 1)
+    assert isinstance(error, ValueError)
+    lines = str(error).splitlines()
+    assert lines[0] == "rank 3 failed: ValueError: bad batch"
+    assert "ranks 0 and 1 failed after that: RuntimeError: lost" in lines
+    assert "rank 2 failed after that: OSError: other" in lines
+    assert "log of rank 3: log" in lines
+
+
+def test_errors_survive_pickling() -> None:
+    import pickle
+
+    error = to_error({1: KeyError("k")}, None, Path("run"), 1)
+    again = pickle.loads(pickle.dumps(error))
+    assert isinstance(again, WorkerGroupError)
+    assert isinstance(again, KeyError)
+    assert str(again) == str(error)
+    assert list(again.worker_failures) == [1]
+
+
+def test_an_error_class_that_forbids_subclasses_is_still_the_cause() -> None:
+    class Sealed(Exception):
+        def __init_subclass__(cls) -> None:
+            raise TypeError("sealed")
+
+    error = to_error({0: Sealed("x")}, None, Path("run"), 1)
+    assert type(error) is WorkerGroupError
+    assert isinstance(error.worker_failures[0], Sealed)
+
+
+@given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=5))
+def test_lines_do_not_depend_on_how_output_is_cut(data: bytes, cuts: list[int]) -> None:
+    edges = sorted({0, len(data), *(c for c in cuts if c < len(data))})
+    lines = Lines()
+    pieces = [data[a:b] for a, b in itertools.pairwise(edges)]
+    got = [line for piece in pieces for line in lines.feed(piece)] + list(lines.rest())
+    whole = Lines()
+    assert got == [*whole.feed(data), *whole.rest()]
+
+
+def test_a_progress_bar_shows_its_last_state() -> None:
+    assert list(Lines().feed(b"10%\r50%\r100%\r\n")) == ["100%"]
+
+
+def test_repeated_lines_are_folded() -> None:
+    folder = Folder(window_s=5)
+    first = [s for rank in range(3) for s in folder.feed(rank, "stderr", "warning", rank / 10)]
+    assert first == [Shown(0, "stderr", "warning")]
+    later = list(folder.feed(0, "stdout", "next", 6))
+    assert later == [
+        Shown(1, "stderr", "warning", repeated=2, ranks=(1, 2)),
+        Shown(0, "stdout", "next"),
+    ]
+    assert list(folder.feed(1, "stdout", "", 6)) == [Shown(1, "stdout", "")]
+    assert list(folder.flush()) == []
+
+
+@pytest.mark.parametrize("exitcode", [None, 0, 5, -9, -6, -7, -11, -64, -200])
+def test_every_end_of_a_process_is_described(exitcode: int | None) -> None:
+    assert "its process" in str(WorkerDiedError(exitcode))
