@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -65,6 +67,8 @@ class Program:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            # Ctrl-C is ignored by what a shell runs in the background, such as a whole test run.
+            preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
         self.lines: list[str] = []
 

@@ -29,6 +29,7 @@ class Settings:
     Attributes:
         engine: `DRAY_ENGINE`: the engine when `dray.init` names none.
         start_method: `DRAY_START_METHOD`: how the process engine makes workers.
+        share_imports: `DRAY_SHARE_IMPORTS`: whether the fork server may be a fork of the driver.
         progress: `DRAY_PROGRESS`: whether runs print to the terminal.
     """
 
@@ -36,4 +37,5 @@ class Settings:
     start_method: str = field(
         default_factory=lambda: _choice("DRAY_START_METHOD", "", ("", *START_METHODS))
     )
+    share_imports: bool = field(default_factory=lambda: _flag("DRAY_SHARE_IMPORTS", True))
     progress: bool = field(default_factory=lambda: _flag("DRAY_PROGRESS", True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import pickle
 import queue
 import signal
 import sys
@@ -37,8 +38,8 @@ class ActorHost:
         _leave()
 
     def post(self, message: Any) -> None:
-        """Pushes a message to the actor's mailbox."""
-        self._send(wire.Message(wire.dump(message, "a message")))
+        """Pushes a message to the actor's mailbox; it is of plain values and importable classes."""
+        self._send_bytes(pickle.dumps(wire.Message(message), protocol=5))
 
     def _answer(self, call: wire.Call) -> wire.Answer:
         try:
@@ -49,9 +50,12 @@ class ActorHost:
             return wire.Answer(call.number, "raised", wire.dump_error(error, _users_part(error)))
 
     def _send(self, message: wire.ToDriver) -> None:
+        self._send_bytes(pickle.dumps(message, protocol=5))
+
+    def _send_bytes(self, data: bytes) -> None:
         with self._sending:
             try:
-                self._connection.send(message)
+                self._connection.send_bytes(data)
             except OSError:  # the driver is gone, and with it the reason to live
                 lifeline.kill_group(0)
 
@@ -93,8 +97,21 @@ def _take_surroundings(begin: wire.Begin) -> None:
     os.environ.update(begin.environment)
     os.chdir(begin.cwd)
     sys.path[:] = begin.path
-    if "numpy" in sys.modules:  # every worker inherits one state; a fresh process would not
+    _reset_inherited_state()
+
+
+def _reset_inherited_state() -> None:
+    """Makes a fork start as a fresh process would, where libraries keep state of their own.
+
+    Python seeds `random` anew after a fork by itself.
+    """
+    if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
+        torch.set_default_dtype(torch.float32)
+        torch.set_grad_enabled(True)
 
 
 def _leave() -> None:

@@ -19,6 +19,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
+from typing import TextIO
 
 from dray.engines import actor_host, lifeline, wire
 
@@ -162,20 +163,25 @@ def become_worker(fds: list[int]) -> None:
     for fd in (null, out, err):
         if fd >= _INHERITED:
             os.close(fd)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    # New ones: those of a server that is a fork of the driver are whatever the driver made them.
+    sys.stdout = _text_stream(1)
+    sys.stderr = _text_stream(2)
     faulthandler.enable()
     atexit._clear()  # what the server's imports registered is the server's
     gc.enable()
     actor_host.run(Connection(control))
 
 
-def _import_quietly(modules: list[str]) -> None:
+def _text_stream(fd: int) -> TextIO:
+    return os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+
+
+def _import_quietly(modules: Sequence[str]) -> None:
     """Imports what workers will need; what fails to import fails again, in sight, in a worker."""
     gc.disable()  # a collection during imports finds nothing, and costs 5 % of the time
-    for module in modules:
+    for module in ("cloudpickle", *modules):
         with contextlib.suppress(Exception):
             importlib.import_module(module)
-    gc.collect()
     gc.freeze()  # so that a worker's collector does not write to, and so copy, shared pages
 
 
@@ -204,14 +210,29 @@ def main(arguments: list[str]) -> None:
         become_worker([int(fd) for fd in rest])
         return
     control_fd, lifeline_fd, driver, method, *modules = rest
-    lifeline.signal_on_hangup(int(lifeline_fd))
+    serve(int(control_fd), int(lifeline_fd), int(driver), method, modules)
+
+
+def serve(
+    control_fd: int, lifeline_fd: int, driver: int, method: str, modules: Sequence[str]
+) -> None:
+    """Runs a fork server to its end, in a process of its own; never returns.
+
+    Args:
+        control_fd: A socket to the driver.
+        lifeline_fd: A pipe that closes when the driver dies.
+        driver: The driver's pid.
+        method: "fork" or "spawn".
+        modules: What to import first.
+    """
+    lifeline.signal_on_hangup(lifeline_fd)
     for fd in (control_fd, lifeline_fd):  # or workers would hold them open when this process dies
-        os.set_inheritable(int(fd), False)
+        os.set_inheritable(fd, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
     spawn = method == "spawn"
     if not spawn:
         _import_quietly(modules)
-    server = ForkServer(socket.socket(fileno=int(control_fd)), int(driver), spawn)
-    os.close(int(lifeline_fd))
+    server = ForkServer(socket.socket(fileno=control_fd), driver, spawn)
+    os.close(lifeline_fd)
     server.serve()
     os._exit(0)

@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from dray.engines import fork_server, lifeline, wire
+from dray.engines import clone, fork_server, lifeline, wire
 from dray.engines.contract import (
     Actor,
     ActorFactory,
@@ -106,7 +106,7 @@ class ProcessActor(Actor):
         except (EOFError, OSError):
             return False
         if isinstance(message, wire.Message):
-            self.mailbox.put(Posted(self, wire.load(message.payload)))
+            self.mailbox.put(Posted(self, message.message))
             return True
         future = self._pending.pop(message.number)
         if message.kind == "raised":
@@ -160,25 +160,22 @@ def _out_of_memory_kills() -> int:
 class _Server:
     """The driver's end of one fork server process."""
 
-    def __init__(self, modules: tuple[str, ...], method: str) -> None:
+    def __init__(self, modules: tuple[str, ...], method: str, share_imports: bool) -> None:
         self.modules = modules
         self.actors: dict[int, ProcessActor] = {}
+        self._lock = threading.Lock()
         self.control, theirs = socket.socketpair()
         lifeline_read, self._lifeline = os.pipe()
-        command = fork_server.interpreter(
-            sys.path,
-            "serve",
-            *map(str, (theirs.fileno(), lifeline_read, os.getpid(), method)),
-            *modules,
-        )
         try:
-            self._process = subprocess.Popen(
-                command, pass_fds=(theirs.fileno(), lifeline_read), stdin=subprocess.DEVNULL
-            )
+            fds = (theirs.fileno(), lifeline_read)
+            shared = None
+            if share_imports and method == "fork" and clone.can_share(modules):
+                serve = functools.partial(fork_server.serve, *fds, os.getpid(), method, modules)
+                shared = clone.fork_driver(serve, keep=fds)
+            self._process = shared or _fresh_server(fds, method, modules)
         finally:
             theirs.close()
             os.close(lifeline_read)
-        self._lock = threading.Lock()
 
     def fork(self, actor: ProcessActor, fds: Sequence[int]) -> None:
         """Asks for a worker process for an actor."""
@@ -209,6 +206,15 @@ class _Server:
         self._process.wait()
 
 
+def _fresh_server(
+    fds: tuple[int, int], method: str, modules: Sequence[str]
+) -> subprocess.Popen[bytes]:
+    """Starts a fork server as an interpreter of its own."""
+    arguments = (*map(str, fds), str(os.getpid()), method, *modules)
+    command = fork_server.interpreter(sys.path, "serve", *arguments)
+    return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL)
+
+
 class ProcessEngine(Engine):
     """Runs actors as processes of this machine."""
 
@@ -218,6 +224,7 @@ class ProcessEngine(Engine):
     def __init__(self, node: Node, settings: Settings) -> None:
         self._ledger = Ledger([node])
         self._method = settings.start_method or ("fork" if sys.platform == "linux" else "spawn")
+        self._share_imports = settings.share_imports
         self._servers: dict[tuple[str, ...], _Server] = {}
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -226,8 +233,8 @@ class ProcessEngine(Engine):
         self._todo: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._wakeup_out, self._wakeup_in = socket.socketpair()
         self._selector.register(self._wakeup_out, selectors.EVENT_READ, self._on_wakeup)
+        # Started after the first server: one that shares the driver's imports needs it unthreaded.
         self._reader = threading.Thread(target=self._read, name="dray-reader", daemon=True)
-        self._reader.start()
 
     def nodes(self) -> list[Node]:
         return list(self._ledger.nodes)
@@ -254,7 +261,11 @@ class ProcessEngine(Engine):
                 raise EngineError("this engine is closed; call dray.init() again")
             server = self._servers.get(modules)
             if server is None or server.ended():
-                server = self._servers[modules] = _Server(modules, self._method)
+                server = self._servers[modules] = _Server(
+                    modules, self._method, self._share_imports
+                )
+                if not self._reader.is_alive():
+                    self._reader.start()
                 self._on_reader(server.control, lambda: self._on_notice(server))
             return server
 
@@ -393,7 +404,8 @@ class ProcessEngine(Engine):
             servers = list(self._servers.values())
             self._servers.clear()
         self._wakeup_in.send(b"\0")
-        self._reader.join()
+        if self._reader.is_alive():
+            self._reader.join()
         for server in servers:
             server.close()
             for actor in list(server.actors.values()):

@@ -54,9 +54,9 @@ class Answer(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What an actor pushes, pickled."""
+    """What an actor pushes: plain values and importable classes."""
 
-    payload: bytes
+    message: Any
 
 
 ToWorker: TypeAlias = "Begin | Call | Signal | Stop"

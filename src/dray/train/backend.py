@@ -22,7 +22,7 @@ class BackendConfig:
         modules: What the framework imports, imported before workers start, once for all of them.
     """
 
-    modules: tuple[str, ...] = ("cloudpickle", "dray.train.worker")
+    modules: tuple[str, ...] = ("dray.train.worker",)
 
     @property
     def backend_cls(self) -> type[Backend]:

@@ -1,0 +1,122 @@
+"""A fork server that shares the driver's imports: a fork of the driver, where that is safe.
+
+A script that has imported torch itself need not wait for a second import. Forking is safe if the
+process has one thread at that moment: then no lock is held by a thread that the fork lacks, and
+there is no OpenMP pool and no CUDA context, which both have threads. Whether it had one is known
+only afterwards, since numpy's BLAS ends its threads as part of a fork: so the fork waits until its
+parent has counted its own threads, and is thrown away if there is a second one.
+
+What the driver's memory holds must not act in the fork: descriptors lead nowhere, signal handlers
+are gone, `__main__` is empty, and nothing is ever finalised.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+
+# A driver that holds much more than imports would have it twice as it changes.
+_MOST_RESIDENT_BYTES = 1 << 30
+
+_kept: list[object] = []
+
+
+class Clone:
+    """A fork of this process, with the part of `subprocess.Popen` that its owner needs."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._status: int | None = None
+
+    def poll(self) -> int | None:
+        """Returns the exit status, or None while it runs."""
+        return self._reap(os.WNOHANG)
+
+    def wait(self) -> int | None:
+        """Returns the exit status when it has ended."""
+        return self._reap(0)
+
+    def _reap(self, options: int) -> int | None:
+        if self._status is None:
+            done, status = os.waitpid(self.pid, options)
+            if done:
+                self._status = os.waitstatus_to_exitcode(status)
+        return self._status
+
+
+def can_share(modules: Iterable[str]) -> bool:
+    """Returns whether a fork is worth a try: the imports are here, nothing speaks against it."""
+    return (
+        sys.platform == "linux"
+        and all(module.partition(".")[0] in sys.modules for module in modules)
+        and threading.active_count() == 1
+        and threading.current_thread() is threading.main_thread()
+        and sys.gettrace() is None
+        and sys.getprofile() is None
+        and _resident_bytes() < _MOST_RESIDENT_BYTES
+    )
+
+
+def fork_driver(serve: Callable[[], object], keep: Sequence[int]) -> Clone | None:
+    """Forks this process, if it has one thread.
+
+    Args:
+        serve: What the fork does; its end is the fork's end.
+        keep: The descriptors that the fork needs.
+
+    Returns:
+        The fork, or None if there was another thread.
+    """
+    told, tell = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # Python warns of threads; they are counted
+        pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(tell)
+            if os.read(told, 1):
+                _forget_driver(keep)
+                serve()
+        finally:
+            os._exit(0)
+    os.close(told)
+    alone = len(os.listdir("/proc/self/task")) == 1
+    if alone:
+        os.write(tell, b"1")
+    os.close(tell)
+    clone = Clone(pid)
+    if not alone:
+        clone.wait()
+        return None
+    return clone
+
+
+def _forget_driver(keep: Sequence[int]) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd > 2 and fd not in (null, *keep):
+            # Not closed: a number that is free would be given to another file, and what a buffer
+            # of the driver's still holds must not end up in that one.
+            os.dup2(null, fd, inheritable=False)
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    _kept.append(sys.modules["__main__"])
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    gc.disable()
+    gc.freeze()
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
