@@ -21,7 +21,7 @@ check: $(VENV)/dev-installed  ## Format, lint, types, import loops, public API.
 	$(BIN)/python -m pytest --quiet tests/test_public_api.py
 
 bench: $(VENV)/dev-installed $(VENV)-ray/installed  ## Measure against Ray Train and torchrun (takes long).
-	$(BIN)/python -m benchmarks --ray-python $(VENV)-ray/bin/python
+	$(BIN)/python -m benchmarks --ray-python $(VENV)-ray/bin/python $(BENCH_OPTIONS)
 
 docs: $(VENV)/dev-installed  ## Draw the diagrams in docs/ again.
 	$(BIN)/python tools/state_diagram.py

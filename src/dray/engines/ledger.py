@@ -154,11 +154,19 @@ class Ledger:
             reason = f"the {len(demand)} bundles do not fit the nodes under strategy {strategy}"
         return InfeasibleError(
             f"The request can never be met: {reason}. Nearest node: {self.nodes[nearest].node_id} "
-            f"with {_describe(self._total[nearest])}. Ask for less (num_workers, "
-            "resources_per_worker), or declare more with dray.init(num_cpus=..., resources=...).",
+            f"with {_describe(self._total[nearest])}. {_advice(demand, short, total)}"
+            "or declare more with dray.init(num_cpus=..., resources=...).",
             asked=from_fixed(asked),
             available=from_fixed(self._total[nearest]),
         )
+
+
+def _advice(demand: Bundles, short: Sequence[str], total: Mapping[str, int]) -> str:
+    """Returns what to ask for instead, as something to copy."""
+    shares = {n: total[n] // len(demand) * 100 // UNIT / 100 for n in short if n != "memory"}
+    if not shares or not all(shares.values()):
+        return "Ask for less (num_workers, resources_per_worker), "
+    return f"Ask for fewer workers, or for less each (resources_per_worker={shares}), "
 
 
 def _amount(name: str, units: int) -> str:

@@ -36,8 +36,8 @@ class Screen(Protocol):
     def line(self, text: str, stream: str = "stdout") -> None:
         """Shows one line, for good."""
 
-    def status(self, text: str) -> None:
-        """Shows the line that is replaced by the next one."""
+    def status(self, describe: Callable[[], str]) -> None:
+        """Shows a line that is replaced by the next one; `describe` says what is true now."""
 
     def close(self) -> None:
         """Takes the status line away."""
@@ -54,12 +54,12 @@ class PlainScreen:
         """Shows one line."""
         _write(sys.stderr if stream == "stderr" else sys.stdout, text)
 
-    def status(self, text: str) -> None:
+    def status(self, describe: Callable[[], str]) -> None:
         """Shows a status as a line, unless there was one just now."""
         now = self._clock()
         if now - self._last >= _PLAIN_INTERVAL_S:
             self._last = now
-            self.line(text)
+            self.line(describe())
 
     def close(self) -> None:
         """There is nothing to take away."""
@@ -83,20 +83,27 @@ class LiveScreen:
 
         self._text = Text
         self._console = Console(highlight=False)
+        self._describe: Callable[[], str] = str
         self._live = Live(
-            "", console=self._console, transient=True, auto_refresh=False, redirect_stdout=False,
+            console=self._console,
+            get_renderable=self._draw,
+            transient=True,
+            refresh_per_second=2,
+            redirect_stdout=False,
             redirect_stderr=False,
-        )  # fmt: skip
+        )
         self._live.start()
 
     def line(self, text: str, stream: str = "stdout") -> None:
         """Shows one line above the status."""
         self._console.print(self._text(text), soft_wrap=True)
 
-    def status(self, text: str) -> None:
-        """Replaces the status."""
-        self._live.update(self._text(text, style="bold cyan", overflow="ellipsis", no_wrap=True))
-        self._live.refresh()
+    def status(self, describe: Callable[[], str]) -> None:
+        """Replaces the status, which is drawn again twice a second, so that its clock goes."""
+        self._describe = describe
+
+    def _draw(self) -> Any:
+        return self._text(self._describe(), style="bold cyan", overflow="ellipsis", no_wrap=True)
 
     def close(self) -> None:
         """Takes the status line away."""
@@ -109,7 +116,7 @@ class SilentScreen:
     def line(self, text: str, stream: str = "stdout") -> None:
         """Shows nothing."""
 
-    def status(self, text: str) -> None:
+    def status(self, describe: Callable[[], str]) -> None:
         """Shows nothing."""
 
     def close(self) -> None:
@@ -149,6 +156,8 @@ class Progress:
     def started(self, attempt: int, world_size: int, checkpoint: Any) -> None:
         """Workers are about to start."""
         workers = f"{world_size} worker{'s' if world_size != 1 else ''}"
+        if checkpoint:
+            self.checkpoint = checkpoint.path
         origin = f", going on from {checkpoint.path.name}" if checkpoint else ""
         self._info(f"{self._name}: attempt {attempt}, {workers}{origin}; logs in {self._path}")
 
@@ -191,7 +200,8 @@ class Progress:
     def summary(self, state: State, best: str) -> None:
         """Shows how the run ended."""
         seconds = time.monotonic() - self._start
-        parts = [f"{self._name}: {state.value} in {seconds:.1f} s, {self.reports} reports"]
+        reports = f"{self.reports} report{'s' if self.reports != 1 else ''}"
+        parts = [f"{self._name}: {state.value} in {seconds:.1f} s, {reports}"]
         if best:
             parts.append(best)
         if self.checkpoint is not None:
@@ -204,9 +214,12 @@ class Progress:
 
     def _show_status(self) -> None:
         if self._level <= logging.INFO:
-            seconds = time.monotonic() - self._start
-            text = f"{self._name}: {self._state.value} {seconds:.0f} s"
-            self._screen.status(f"{text}, {self._latest}" if self._latest else text)
+            self._screen.status(self._status)
+
+    def _status(self) -> str:
+        seconds = time.monotonic() - self._start
+        text = f"{self._name}: {self._state.value} {seconds:.0f} s"
+        return f"{text}, {self._latest}" if self._latest else text
 
     def _show(self, rank: int, stream: str, text: str) -> None:
         if self._level <= logging.INFO:
