@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.errors import RemoteTraceback, WorkerDiedError, WorkerGroupError
+from dray.errors import (
+    ConfigError,
+    ControllerError,
+    DrayError,
+    InfeasibleError,
+    MissingDependencyError,
+    NotInTrainingError,
+    RemoteTraceback,
+    StorageError,
+    WorkerDiedError,
+    WorkerGroupError,
+)
 from dray.train.config import CheckpointConfig
 from dray.train.failure import FailureLog, FailurePolicy, to_error
 from dray.train.folding import Folder, Lines, Shown
@@ -126,9 +138,28 @@ def test_equal_consequences_are_folded() -> None:
     assert "log of rank 3: log" in lines
 
 
-def test_errors_survive_pickling() -> None:
-    import pickle
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConfigError("bad"),
+        InfeasibleError("too much", asked={"CPU": 9}, available={"CPU": 2}),
+        MissingDependencyError("torch", "torch"),
+        NotInTrainingError("report"),
+        StorageError("full"),
+        WorkerDiedError(-9, out_of_memory=True),
+        ControllerError(KeyError("k")),
+    ],
+)
+def test_every_error_survives_pickling_with_its_data(error: DrayError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert {k: repr(v) for k, v in vars(again).items()} == {
+        k: repr(v) for k, v in vars(error).items()
+    }
 
+
+def test_a_workers_error_survives_pickling() -> None:
     error = to_error({1: KeyError("k")}, None, Path("run"), 1)
     again = pickle.loads(pickle.dumps(error))
     assert isinstance(again, WorkerGroupError)

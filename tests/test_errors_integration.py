@@ -8,8 +8,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -220,10 +222,65 @@ def test_worker_that_dies(storage: Path, action: Any, cause: str, exitcode: int)
         assert "in segfault" in log  # the Python stack
 
 
-def test_out_of_memory_killer_is_named() -> None:
-    """The kernel counts its kills; what dray concludes from the count is tested without one."""
-    text = str(WorkerDiedError(-9, out_of_memory=True))
-    assert "the kernel's out-of-memory killer struck" in text
+@pytest.fixture
+def small_memory() -> Iterator[Path]:
+    """A control group with 300 MiB, which kills what needs more; needs root."""
+    for root, limit in (
+        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
+        (Path("/sys/fs/cgroup"), "memory.max"),
+    ):
+        group = root / f"dray-test-{os.getpid()}"
+        try:
+            group.mkdir()
+            (group / limit).write_text(str(300 << 20))
+        except OSError:
+            if group.exists():
+                group.rmdir()
+            continue
+        yield group
+        group.rmdir()
+        return
+    pytest.skip("no control group can be made here: not root, or /sys/fs/cgroup is read-only")
+
+
+def test_out_of_memory_killer_is_named(storage: Path, small_memory: Path) -> None:
+    def train() -> None:
+        if dray.train.get_context().get_world_rank() == 1:
+            (small_memory / "cgroup.procs").write_text(str(os.getpid()))
+            hoard = []
+            while True:
+                hoard.append(b"x" * (16 << 20))
+        dray.train.collective.barrier()
+
+    with pytest.raises(WorkerDiedError, match="the kernel's out-of-memory killer struck") as caught:
+        fit(train, storage)
+    assert caught.value.rank == 1  # type: ignore[attr-defined]
+    assert "rank-00001.log" in str(caught.value)
+
+
+def test_a_rank_that_dies_while_it_stages_leaves_nothing_in_the_way(storage: Path) -> None:
+    """Rank 1 blocks on a pipe among its files, and dies when rank 0 has staged its own."""
+
+    def train() -> None:
+        context = dray.train.get_context()
+        rank, first = context.get_world_rank(), not (storage / "died").exists()
+        with tempfile.TemporaryDirectory() as directory:
+            Path(directory, f"rank-{rank}").write_text(str(rank))
+            if first and rank == 1:
+                os.mkfifo(Path(directory, "pipe"))
+
+                def die() -> None:
+                    while not list(storage.glob("run/.staging-*/rank-0")):
+                        threading.Event().wait(0.01)
+                    (storage / "died").touch()
+                    os._exit(9)
+
+                threading.Thread(target=die).start()
+            dray.train.report({}, checkpoint=dray.train.Checkpoint(directory))
+
+    result = fit(train, storage, failure_config=FailureConfig(max_failures=1))
+    assert result.checkpoint is not None
+    assert sorted(os.listdir(result.checkpoint.path)) == [".dray.json", "rank-0", "rank-1"]
 
 
 def test_the_first_error_comes_first_and_the_rest_is_folded(storage: Path) -> None:

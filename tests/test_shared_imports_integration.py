@@ -20,7 +20,9 @@ def start(function=lambda: None):
     trainer = dray.train.torch.TorchTrainer(
         function, run_config=RunConfig(name="run", storage_path=os.environ["STORAGE"])
     )
-    (server,) = psutil.Process().children()
+    (server,) = (
+        p for p in psutil.Process().children() if "resource_tracker" not in str(p.cmdline())
+    )
     print("fresh" if "-c" in server.cmdline() else "shared", flush=True)
     return trainer
 
@@ -48,6 +50,12 @@ def check():
             "fresh",
         ),
         ("import torch; sys.settrace(lambda *_: None)", "fresh"),
+        # Shared memory has a tracker process, which a fork could not tell of its own.
+        (
+            "import torch; from multiprocessing import resource_tracker as tracker;"
+            "tracker.ensure_running()",
+            "fresh",
+        ),
         ("import torch; os.environ['DRAY_SHARE_IMPORTS'] = '0'", "fresh"),
         ("import torch; os.environ['DRAY_START_METHOD'] = 'spawn'", "fresh"),
     ],

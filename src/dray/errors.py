@@ -16,6 +16,7 @@ DrayError
 
 from __future__ import annotations
 
+import functools
 import signal
 from collections.abc import Mapping, Sequence
 
@@ -43,6 +44,10 @@ class InfeasibleError(DrayError):
         self.asked = dict(asked)
         self.available = dict(available)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        rebuild = functools.partial(type(self), asked=self.asked, available=self.available)
+        return (rebuild, self.args)
+
 
 class MissingDependencyError(DrayError, ImportError):
     """An optional package is needed and not installed."""
@@ -54,6 +59,9 @@ class MissingDependencyError(DrayError, ImportError):
         )
         self.package = package
         self.extra = extra
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.package, self.extra))
 
 
 class SerializationError(DrayError, TypeError):
@@ -68,6 +76,10 @@ class NotInTrainingError(DrayError, RuntimeError):
             f"{name}() was called outside a train function. It works only inside the function "
             "that a trainer runs: call it there, or guard it in code that runs in both places."
         )
+        self.name = name
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.name,))
 
 
 class StorageError(DrayError, OSError):
@@ -90,6 +102,10 @@ class WorkerDiedError(EngineError):
         super().__init__(_describe_exit(exitcode, out_of_memory=out_of_memory))
         self.exitcode = exitcode
         self.out_of_memory = out_of_memory
+
+    def __reduce__(self) -> tuple[object, ...]:
+        rebuild = functools.partial(type(self), out_of_memory=self.out_of_memory)
+        return (rebuild, (self.exitcode,))
 
 
 def _describe_exit(exitcode: int | None, *, out_of_memory: bool) -> str:

@@ -59,6 +59,7 @@ def can_share(modules: Iterable[str]) -> bool:
         and threading.current_thread() is threading.main_thread()
         and sys.gettrace() is None
         and sys.getprofile() is None
+        and not _tracks_resources()
         and _resident_bytes() < _MOST_RESIDENT_BYTES
     )
 
@@ -115,6 +116,13 @@ def _forget_driver(keep: Sequence[int]) -> None:
     sys.modules["__main__"] = types.ModuleType("__main__")
     gc.disable()
     gc.freeze()
+
+
+def _tracks_resources() -> bool:
+    """Returns whether multiprocessing has a tracker process here, which a fork would not reach."""
+    module = sys.modules.get("multiprocessing.resource_tracker")
+    tracker = getattr(module, "_resource_tracker", None)
+    return getattr(tracker, "_fd", None) is not None
 
 
 def _resident_bytes() -> int:

@@ -20,14 +20,12 @@ from dray.engines.contract import (
     Actor,
     ActorFactory,
     Died,
-    Engine,
     Mailbox,
     Node,
     Placement,
     Posted,
-    Reservation,
 )
-from dray.engines.ledger import Ledger
+from dray.engines.local import LocalEngine
 from dray.settings import Settings
 
 T = TypeVar("T")
@@ -90,27 +88,15 @@ class InlineActor(Actor):
         self._mailbox.put(Died(self, 0, expected=True))
 
 
-class InlineEngine(Engine):
+class InlineEngine(LocalEngine):
     """Runs actors in this process."""
 
     name = "inline"
     distributed = False
 
     def __init__(self, node: Node, settings: Settings) -> None:
-        self._ledger = Ledger([node])
+        super().__init__(node)
         self._driving = threading.local()
-
-    def nodes(self) -> list[Node]:
-        return list(self._ledger.nodes)
-
-    def available(self) -> dict[str, float]:
-        return self._ledger.available()
-
-    def check(self, bundles: Sequence[Mapping[str, float]], strategy: str) -> None:
-        self._ledger.check(bundles, strategy)
-
-    def reserve(self, bundles: Sequence[Mapping[str, float]], strategy: str) -> Future[Reservation]:
-        return self._ledger.reserve(bundles, strategy)
 
     def prepare(self, modules: Sequence[str]) -> None:
         return None

@@ -27,15 +27,13 @@ from dray.engines.contract import (
     Actor,
     ActorFactory,
     Died,
-    Engine,
     Mailbox,
     Node,
     Output,
     Placement,
     Posted,
-    Reservation,
 )
-from dray.engines.ledger import Ledger
+from dray.engines.local import LocalEngine
 from dray.errors import EngineError, WorkerDiedError
 from dray.settings import Settings
 
@@ -215,14 +213,14 @@ def _fresh_server(
     return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL)
 
 
-class ProcessEngine(Engine):
+class ProcessEngine(LocalEngine):
     """Runs actors as processes of this machine."""
 
     name = "process"
     distributed = True
 
     def __init__(self, node: Node, settings: Settings) -> None:
-        self._ledger = Ledger([node])
+        super().__init__(node)
         self._method = settings.start_method or ("fork" if sys.platform == "linux" else "spawn")
         self._share_imports = settings.share_imports
         self._servers: dict[tuple[str, ...], _Server] = {}
@@ -235,18 +233,6 @@ class ProcessEngine(Engine):
         self._selector.register(self._wakeup_out, selectors.EVENT_READ, self._on_wakeup)
         # Started after the first server: one that shares the driver's imports needs it unthreaded.
         self._reader = threading.Thread(target=self._read, name="dray-reader", daemon=True)
-
-    def nodes(self) -> list[Node]:
-        return list(self._ledger.nodes)
-
-    def available(self) -> dict[str, float]:
-        return self._ledger.available()
-
-    def check(self, bundles: Sequence[Mapping[str, float]], strategy: str) -> None:
-        self._ledger.check(bundles, strategy)
-
-    def reserve(self, bundles: Sequence[Mapping[str, float]], strategy: str) -> Future[Reservation]:
-        return self._ledger.reserve(bundles, strategy)
 
     def drive(self, loop: Callable[[], T]) -> T:
         return loop()

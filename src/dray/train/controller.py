@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import IO, Any, ClassVar
 
 from dray.engines.contract import Died, Engine, Output, Posted, Reservation
@@ -30,6 +29,7 @@ from dray.train.backend import Backend, BackendConfig
 from dray.train.callback import RunContext
 from dray.train.checkpoint import Checkpoint
 from dray.train.config import RunConfig, ScalingConfig
+from dray.train.events import BackedOff, FunctionEnded, GraceOver, Interrupt, Outcome, Reserved
 from dray.train.failure import FailureLog, FailurePolicy, describe, to_error
 from dray.train.metrics import decode
 from dray.train.progress import Progress
@@ -41,51 +41,6 @@ from dray.train.worker import Ended, Job
 from dray.train.worker_group import RankFailed, Worker, WorkerGroup
 
 _STOP_GRACE_S = 5.0
-
-
-@dataclass(frozen=True)
-class Reserved:
-    """The reservation has been granted."""
-
-    future: Future[Reservation]
-
-
-@dataclass(frozen=True)
-class FunctionEnded:
-    """The train function of a rank has returned or raised."""
-
-    worker: Worker
-    future: Future[Ended]
-
-
-@dataclass(frozen=True)
-class BackedOff:
-    """It is time to restart."""
-
-
-@dataclass(frozen=True)
-class Interrupt:
-    """The user pressed Ctrl-C."""
-
-
-@dataclass(frozen=True)
-class GraceOver:
-    """Ranks that have not stopped by now will not stop by themselves."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended.
-
-    Attributes:
-        state: One of the final states.
-        return_value: What rank 0's function returned.
-        error: What `fit()` raises, if it raises.
-    """
-
-    state: State
-    return_value: Any = None
-    error: BaseException | None = None
 
 
 class Controller:
@@ -261,9 +216,12 @@ class Controller:
 
     def _take_death(self, rank: int, death: Died) -> None:
         self._alive.discard(rank)
-        if not death.expected and self._state not in (State.FINISHING, State.ABORTING):
+        if not death.expected and self._state is not State.ABORTING:
             error = WorkerDiedError(death.exitcode, out_of_memory=death.out_of_memory)
-            self._fail(rank, error)
+            if self._state is State.FINISHING:  # its function had returned, nothing is lost
+                self._progress.warn(f"rank {rank} did not end in good order: {error}")
+            else:
+                self._fail(rank, error)
         if not self._alive:
             self._group_down()
 
@@ -332,6 +290,7 @@ class Controller:
 
     def _start_workers(self) -> None:
         assert self._reservation is not None
+        self._directory.recover()
         checkpoint = self._newest_good_checkpoint()
         self._new_attempt()
         self._progress.started(self._attempt, self._world_size, checkpoint)

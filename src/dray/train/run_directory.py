@@ -121,7 +121,7 @@ class RunDirectory:
                 f"another process is at the run {self.path} now; give this one another "
                 "RunConfig(name=...), or wait for that one to end"
             ) from error
-        self._recover()
+        self.recover()
 
     def close(self) -> None:
         """Lets other drivers have the directory."""
@@ -129,8 +129,8 @@ class RunDirectory:
             os.close(self._lock)
             self._lock = None
 
-    def _recover(self) -> None:
-        """Clears away what a killed run had not committed."""
+    def recover(self) -> None:
+        """Clears away what killed workers, or a killed driver, had not committed."""
         for entry in list(self.path.iterdir()):
             if entry.name.startswith(_REPLACED):
                 original = self.path / entry.name.removeprefix(_REPLACED)

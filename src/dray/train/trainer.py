@@ -22,7 +22,8 @@ from dray.errors import ConfigError
 from dray.settings import Settings
 from dray.train.backend import BackendConfig
 from dray.train.config import CheckpointConfig, RunConfig, ScalingConfig
-from dray.train.controller import Controller, Outcome
+from dray.train.controller import Controller
+from dray.train.events import Outcome
 from dray.train.progress import Progress, format_metrics, open_screen
 from dray.train.result import Result
 from dray.train.retention import lookup

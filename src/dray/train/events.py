@@ -1,0 +1,57 @@
+"""What the controller's mailbox holds besides what the engine puts there, and how a run ends."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from dray.engines.contract import Reservation
+from dray.train.state import State
+from dray.train.worker import Ended
+from dray.train.worker_group import Worker
+
+
+@dataclass(frozen=True)
+class Reserved:
+    """The reservation has been granted."""
+
+    future: Future[Reservation]
+
+
+@dataclass(frozen=True)
+class FunctionEnded:
+    """The train function of a rank has returned or raised."""
+
+    worker: Worker
+    future: Future[Ended]
+
+
+@dataclass(frozen=True)
+class BackedOff:
+    """It is time to restart."""
+
+
+@dataclass(frozen=True)
+class Interrupt:
+    """The user pressed Ctrl-C."""
+
+
+@dataclass(frozen=True)
+class GraceOver:
+    """Ranks that have not stopped by now will not stop by themselves."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        state: One of the final states.
+        return_value: What rank 0's function returned.
+        error: What `fit()` raises, if it raises.
+    """
+
+    state: State
+    return_value: Any = None
+    error: BaseException | None = None
