@@ -264,7 +264,7 @@ def test_a_rank_that_dies_while_it_stages_leaves_nothing_in_the_way(storage: Pat
     def train() -> None:
         context = dray.train.get_context()
         rank, first = context.get_world_rank(), not (storage / "died").exists()
-        with tempfile.TemporaryDirectory() as directory:
+        with tempfile.TemporaryDirectory(dir=storage) as directory:
             Path(directory, f"rank-{rank}").write_text(str(rank))
             if first and rank == 1:
                 os.mkfifo(Path(directory, "pipe"))
