@@ -20,7 +20,7 @@ def diagram() -> str:
     for (state, event), step in TABLE.items():
         if event.name == "CONTROLLER_FAILED" or step.state is state:
             continue
-        actions = "; ".join(action.value for action in step.actions)
+        actions = ", ".join(action.value for action in step.actions)
         label = f"{event.value} / {actions}" if actions else event.value
         lines.append(f"    {state.value} --> {step.state.value}: {label}")
     lines += [f"    {state.value} --> [*]" for state in sorted(FINAL)]
