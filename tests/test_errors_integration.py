@@ -304,6 +304,23 @@ def test_the_first_error_comes_first_and_the_rest_is_folded(storage: Path) -> No
     assert survivors([int(p.read_text()) for p in storage.glob("pid-*")]) == []
 
 
+def test_a_traceback_is_shown_once(tmp_path: Path) -> None:
+    script = write(
+        tmp_path / "script.py",
+        """
+        def train():
+            raise ValueError("bad batch")
+
+        fit(train)
+        """,
+    )
+    done = run(script, tmp_path / "runs", DRAY_PROGRESS="0")
+    assert done.returncode == 1
+    assert done.stderr.count('raise ValueError("bad batch")') == 1
+    inline = run(script, tmp_path / "runs", DRAY_PROGRESS="0", DRAY_ENGINE="inline")
+    assert inline.stderr.count('raise ValueError("bad batch")') == 1
+
+
 def test_error_whose_class_does_not_pickle(storage: Path) -> None:
     class Picky(Exception):
         def __init__(self, a: int, b: int) -> None:

@@ -20,6 +20,7 @@ from dray.engines.contract import Died, Engine, Output, Posted, Reservation
 from dray.errors import (
     ControllerError,
     DrayError,
+    RemoteTraceback,
     StorageError,
     TrainingFailedError,
     WorkerDiedError,
@@ -253,7 +254,8 @@ class Controller:
                 self._directory.path,
                 self._policy.failures,
             )
-            self._error.__cause__ = cause
+            if not isinstance(cause.__cause__, RemoteTraceback):  # else the message holds it
+                self._error.__cause__ = cause
             self._move(Event.GIVE_UP)
 
     def _limit(self) -> str:
