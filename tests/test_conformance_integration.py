@@ -258,6 +258,7 @@ def test_retry_goes_on_from_the_newest_checkpoint(storage: Path) -> None:
         checkpoint = dray.train.get_checkpoint()
         start = int(Path(checkpoint.path, "step").read_text()) + 1 if checkpoint else 0
         for step in range(start, 4):
+            dray.train.collective.barrier()  # a killed rank would leave its temporary directory
             if step == 2 and start == 0:
                 raise RuntimeError("flaky")
             with tempfile.TemporaryDirectory() as directory:
@@ -288,6 +289,7 @@ def test_history_leaves_out_what_a_restart_went_back_over(storage: Path) -> None
         if first:
             with tempfile.TemporaryDirectory() as directory:
                 dray.train.report({"step": 0, "first": True}, checkpoint=save(directory, a="a"))
+        dray.train.collective.barrier()  # a killed rank would leave its temporary directory
         for step in (1, 2, 3):
             dray.train.report({"step": step, "first": first})
             if first and step == 2:
