@@ -39,7 +39,7 @@ class ActorHost:
 
     def post(self, message: Any) -> None:
         """Pushes a message to the actor's mailbox; it is of plain values and importable classes."""
-        self._send_bytes(pickle.dumps(wire.Message(message), protocol=5))
+        self._send(wire.Message(message))
 
     def _answer(self, call: wire.Call) -> wire.Answer:
         try:
@@ -50,9 +50,7 @@ class ActorHost:
             return wire.Answer(call.number, "raised", wire.dump_error(error, _users_part(error)))
 
     def _send(self, message: wire.ToDriver) -> None:
-        self._send_bytes(pickle.dumps(message, protocol=5))
-
-    def _send_bytes(self, data: bytes) -> None:
+        data = pickle.dumps(message, protocol=5)  # faster than the connection's own pickler
         with self._sending:
             try:
                 self._connection.send_bytes(data)
