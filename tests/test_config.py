@@ -54,7 +54,9 @@ def test_what_a_worker_asks_for() -> None:
         (RunConfig, {"name": ".."}, "the name of one directory"),
         (RunConfig, {"failure_config": {}}, r"dray\.train\.FailureConfig"),
         (RunConfig, {"callbacks": [print]}, r"instances of dray\.train\.UserCallback"),
-        (RunConfig, {"worker_runtime_env": {"pip": []}}, "holds pip"),
+        (RunConfig, {"worker_runtime_env": {"env": {}}}, "has no env; there are env_vars"),
+        (RunConfig, {"worker_runtime_env": {"env_vars": {"A": 1}}}, "strings to strings"),
+        (RunConfig, {"worker_runtime_env": [1]}, "must be a dict"),
     ],
 )
 def test_other_configs_that_are_refused(kind: Any, options: Any, message: str) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.engines.contract import Node
-from dray.engines.ledger import STRATEGIES, Ledger, from_fixed, to_fixed
+from dray.engines.contract import Node, Request
+from dray.engines.ledger import STRATEGIES, Held, Ledger, from_fixed, to_fixed
 from dray.errors import ConfigError, InfeasibleError
 
 QUANTITIES = st.integers(0, 40).map(lambda n: n / 10)
@@ -28,18 +28,17 @@ def test_never_over_committed_and_all_comes_back(requests: Any) -> None:
     asked = []
     for bundles, strategy, release in requests:
         try:
-            asked.append(book.reserve(bundles, strategy))
+            asked.append(book.reserve(Request(bundles, strategy)))
         except InfeasibleError:
             continue
         held = [f.result() for f in asked if f.done()]
         for index, node in enumerate(book.nodes):
             for name, total in node.resources.items():
                 used = sum(
-                    p.resources.get(name, 0)
+                    quantities.get(name, 0) / 10_000
                     for reservation in held
-                    if reservation._claims  # type: ignore[attr-defined]
-                    for p in reservation.placements
-                    if p.node is node
+                    for claimed, quantities in reservation._claims  # type: ignore[attr-defined]
+                    if claimed == index
                 )
                 assert used <= total + 1e-9, (index, name)
         if release < len(held):
@@ -55,9 +54,9 @@ def test_never_over_committed_and_all_comes_back(requests: Any) -> None:
 
 def test_tenths_and_thirds_add_up() -> None:
     book = ledger(1)
-    held = [book.reserve([{"CPU": 0.1}], "PACK") for _ in range(10)]
+    held = [book.reserve(Request([{"CPU": 0.1}], "PACK")) for _ in range(10)]
     assert all(f.done() for f in held)
-    assert not book.reserve([{"CPU": 0.0001}], "PACK").done()
+    assert not book.reserve(Request([{"CPU": 0.0001}], "PACK")).done()
 
 
 @given(st.dictionaries(st.sampled_from("ABC"), st.integers(1, 10**9).map(lambda n: n / 10_000)))
@@ -81,8 +80,9 @@ def test_quantities_that_are_refused(quantity: Any) -> None:
     ],
 )
 def test_strategies(strategy: str, nodes: list[str]) -> None:
-    reservation = ledger(4, 4).reserve([{"CPU": 1}] * 2, strategy).result()
-    assert [p.node.node_id for p in reservation.placements] == nodes
+    reservation = ledger(4, 4).reserve(Request([{"CPU": 1}] * 2, strategy)).result()
+    assert isinstance(reservation, Held)
+    assert [node.node_id for node in reservation.nodes] == nodes
 
 
 def test_strict_strategies_are_strict() -> None:
@@ -93,23 +93,23 @@ def test_strict_strategies_are_strict() -> None:
         with pytest.raises(
             InfeasibleError, match=f"do not fit the nodes under strategy {strategy}"
         ):
-            ledger(4, 4).reserve(bundles, strategy)
+            ledger(4, 4).reserve(Request(bundles, strategy))
     with pytest.raises(ConfigError, match="'FOO' is not one of PACK"):
-        ledger(4).reserve([{"CPU": 1}], "FOO")
+        ledger(4).reserve(Request([{"CPU": 1}], "FOO"))
 
 
 def test_impossible_requests_say_both_numbers() -> None:
     with pytest.raises(
         InfeasibleError, match=r"9 CPU asked, 7 CPU exist.*Nearest node: n0 with 4 CPU"
     ):
-        ledger(4, 3).reserve([{"CPU": 1}] * 9, "PACK")
+        ledger(4, 3).reserve(Request([{"CPU": 1}] * 9, "PACK"))
     with pytest.raises(InfeasibleError, match=r"no node offers TPU \(nodes offer CPU, GPU\)"):
-        ledger(4).reserve([{"TPU": 1}], "PACK")
+        ledger(4).reserve(Request([{"TPU": 1}], "PACK"))
 
 
 def test_oldest_first_and_cancelled_ones_are_passed_over() -> None:
     book = ledger(2)
-    first, second, third, fourth = (book.reserve([{"CPU": 2}], "PACK") for _ in range(4))
+    first, second, third, fourth = (book.reserve(Request([{"CPU": 2}], "PACK")) for _ in range(4))
     assert (first.done(), second.done(), third.done()) == (True, False, False)
     second.cancel()
     first.result().release()

@@ -7,8 +7,15 @@ DrayError
 ├── SerializationError (TypeError)      an object cannot travel between processes
 ├── NotInTrainingError (RuntimeError)   a function of the train loop was called outside a worker
 ├── StorageError (OSError)              a run directory or checkpoint cannot be written or read
+├── GetTimeoutError (TimeoutError)      a result did not come in time
+├── TaskCancelledError                  a call was cancelled before it ended
 ├── EngineError                         the engine itself broke
-│   └── WorkerDiedError                 a worker's process ended before its work did
+│   ├── WorkerDiedError                 a worker's process ended before its work did
+│   │   └── NodeDiedError               because its node did, or can no longer be reached
+│   ├── RuntimeEnvSetupError            a worker's runtime environment cannot be made
+│   ├── ObjectLostError                 an object is gone, with the process or node that held it
+│   ├── ObjectStoreFullError            there is no room for an object, in memory or on disk
+│   └── ClusterUnreachableError (ConnectionError)  no cluster there, or one that does not fit
 └── TrainingFailedError                 fit() did not reach its end
     ├── WorkerGroupError                because of a worker: the user's function or its process
     └── ControllerError                 because of the driver: a callback, the storage, dray itself
@@ -96,16 +103,52 @@ class WorkerDiedError(EngineError):
     Attributes:
         exitcode: The exit status; negative is the number of the signal that killed it;
             None where the engine cannot know.
+        out_of_memory: Whether it was killed for want of memory.
+        details: What the engine says about it.
     """
 
-    def __init__(self, exitcode: int | None, *, out_of_memory: bool = False) -> None:
-        super().__init__(_describe_exit(exitcode, out_of_memory=out_of_memory))
+    def __init__(
+        self, exitcode: int | None, *, out_of_memory: bool = False, details: str = ""
+    ) -> None:
+        text = details or _describe_exit(exitcode, out_of_memory=out_of_memory)
+        super().__init__(text)
         self.exitcode = exitcode
         self.out_of_memory = out_of_memory
+        self.details = details
 
     def __reduce__(self) -> tuple[object, ...]:
-        rebuild = functools.partial(type(self), out_of_memory=self.out_of_memory)
+        rebuild = functools.partial(
+            type(self), out_of_memory=self.out_of_memory, details=self.details
+        )
         return (rebuild, (self.exitcode,))
+
+
+class NodeDiedError(WorkerDiedError):
+    """A worker is gone because its node is, or can no longer be reached."""
+
+
+class RuntimeEnvSetupError(EngineError):
+    """A worker's runtime environment cannot be made."""
+
+
+class ObjectLostError(EngineError):
+    """An object is gone, with the process or the node that held it."""
+
+
+class ObjectStoreFullError(EngineError):
+    """There is no room for an object, in memory or on the disk."""
+
+
+class ClusterUnreachableError(EngineError, ConnectionError):
+    """There is no cluster at the address, or it does not fit this program."""
+
+
+class GetTimeoutError(DrayError, TimeoutError):
+    """A result did not come in time."""
+
+
+class TaskCancelledError(DrayError):
+    """A call was cancelled before it ended."""
 
 
 def _describe_exit(exitcode: int | None, *, out_of_memory: bool) -> str:

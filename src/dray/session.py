@@ -6,12 +6,12 @@ import atexit
 import os
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dray.engines.contract import Engine, Node
+    from dray.engines.contract import Engine
 
 _lock = threading.RLock()
 _engine: Engine | None = None
@@ -21,23 +21,37 @@ _owner = 0  # the process that started the engine: a fork of it has none
 def init(
     *,
     engine: str | None = None,
+    address: str | None = None,
     num_cpus: float | None = None,
     num_gpus: float | None = None,
     resources: Mapping[str, float] | None = None,
+    labels: Mapping[str, str] | None = None,
+    namespace: str | None = None,
+    runtime_env: Mapping[str, Any] | None = None,
     ignore_reinit_error: bool = False,
 ) -> None:
     """Starts an engine for this process. Optional: the first use starts the default one.
 
     Args:
-        engine: "process" (workers are processes of this machine, the default) or "inline" (the
-            function runs in this process, for debugging). `DRAY_ENGINE` sets the default.
+        engine: "process" (workers are processes of this machine, the default), "ray" (workers are
+            actors of a Ray cluster, the default within a Ray job), or "inline" (the function runs
+            in this process, for debugging). `DRAY_ENGINE` sets the default.
+        address: With the Ray engine, the cluster: "auto" (the one that `RAY_ADDRESS` names or that
+            runs on this machine, the default), "host:port", or "local" (one of its own, on this
+            machine, that ends with this process).
         num_cpus: CPUs to offer, more or fewer than the machine has; logical, not enforced.
         num_gpus: GPUs to offer.
         resources: Further resources to offer, name to quantity; "memory" is in bytes.
+        labels: Labels of this machine, which label selectors choose by.
+        namespace: With the Ray engine, the namespace of this program.
+        runtime_env: What workers find around themselves: `env_vars` and `working_dir`; on the Ray
+            engine also `pip`, `py_modules` and what else Ray knows.
         ignore_reinit_error: Keep the engine that runs, if one does, instead of raising.
 
     Raises:
         ConfigError: An engine runs already, or an argument is malformed.
+        MissingDependencyError: The engine needs a package that is not installed.
+        ClusterUnreachableError: There is no cluster at the address, or it does not fit.
 
     Example:
         >>> import dray
@@ -47,6 +61,8 @@ def init(
         >>> dray.shutdown()
     """
     from dray import engines
+    from dray.engines.contract import Options
+    from dray.engines.runtime_env import RuntimeEnv
     from dray.settings import Settings
 
     global _engine, _owner
@@ -59,30 +75,18 @@ def init(
                 "ignore_reinit_error=True"
             )
         settings = Settings()
-        node = local_node(num_cpus=num_cpus, num_gpus=num_gpus, resources=resources)
-        _engine = engines.load(engine or settings.engine, node, settings)
+        options = Options(
+            num_cpus=num_cpus,
+            num_gpus=num_gpus,
+            resources=resources or {},
+            labels=labels or {},
+            address=address,
+            namespace=namespace,
+            runtime_env=RuntimeEnv.parse(runtime_env, "runtime_env"),
+        )
+        _engine = engines.load(engine or settings.engine, options, settings)
         _owner = os.getpid()
         atexit.register(shutdown)
-
-
-def local_node(
-    *,
-    num_cpus: float | None = None,
-    num_gpus: float | None = None,
-    resources: Mapping[str, float] | None = None,
-) -> Node:
-    """Returns this machine as a node; what is not given is read off the machine."""
-    from dray import host
-    from dray.engines.contract import Node
-    from dray.engines.ledger import from_fixed, to_fixed
-
-    offered = {
-        "CPU": host.cpu_count() if num_cpus is None else num_cpus,
-        "memory": host.memory_bytes(),
-        **({} if num_gpus is None else {"GPU": num_gpus}),
-        **(resources or {}),
-    }
-    return Node("this machine", "127.0.0.1", from_fixed(to_fixed(offered)))
 
 
 def is_initialized() -> bool:
@@ -124,13 +128,14 @@ def available_resources() -> dict[str, float]:
 
 
 def nodes() -> list[dict[str, object]]:
-    """Returns the machines, each with its id, address and resources."""
+    """Returns the machines, each with its id, address, resources and labels."""
     return [
         {
             "NodeID": node.node_id,
             "NodeManagerAddress": node.address,
             "Alive": True,
             "Resources": dict(node.resources),
+            "Labels": dict(node.labels),
         }
         for node in current_engine().nodes()
     ]

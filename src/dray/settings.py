@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dray.errors import ConfigError
 
-ENGINES = ("process", "inline")
+ENGINES = ("process", "inline", "ray")
 START_METHODS = ("fork", "spawn")
 
 
@@ -16,6 +16,24 @@ def _choice(variable: str, default: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
         raise ConfigError(f"{variable}={value!r} is not one of {', '.join(allowed)}")
     return value
+
+
+def _seconds(variable: str, default: float) -> float:
+    text = os.environ.get(variable)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1
+    if not 0 <= value < float("inf"):
+        raise ConfigError(f"{variable}={text!r} is not a number of seconds, 0 or more")
+    return value
+
+
+def _default_engine() -> str:
+    """Within a Ray job the program is on a cluster already, and means to use it."""
+    return "ray" if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else "process"
 
 
 def _flag(variable: str, default: bool) -> bool:
@@ -27,15 +45,17 @@ class Settings:
     """What the environment says, read when a session starts.
 
     Attributes:
-        engine: `DRAY_ENGINE`: the engine when `dray.init` names none.
+        engine: `DRAY_ENGINE`: the engine when `dray.init` names none; within a Ray job, "ray".
         start_method: `DRAY_START_METHOD`: how the process engine makes workers.
         share_imports: `DRAY_SHARE_IMPORTS`: whether the fork server may be a fork of the driver.
         progress: `DRAY_PROGRESS`: whether runs print to the terminal.
+        start_timeout_s: `DRAY_START_TIMEOUT_S`: how long a run waits for nodes that are not there.
     """
 
-    engine: str = field(default_factory=lambda: _choice("DRAY_ENGINE", "process", ENGINES))
+    engine: str = field(default_factory=lambda: _choice("DRAY_ENGINE", _default_engine(), ENGINES))
     start_method: str = field(
         default_factory=lambda: _choice("DRAY_START_METHOD", "", ("", *START_METHODS))
     )
     share_imports: bool = field(default_factory=lambda: _flag("DRAY_SHARE_IMPORTS", True))
     progress: bool = field(default_factory=lambda: _flag("DRAY_PROGRESS", True))
+    start_timeout_s: float = field(default_factory=lambda: _seconds("DRAY_START_TIMEOUT_S", 600))

@@ -9,6 +9,7 @@ import queue
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -16,26 +17,36 @@ from dray.engines import lifeline, wire
 
 
 class ActorHost:
-    """Serves one actor until the driver says stop or goes away."""
+    """Serves one actor until the driver says stop or goes away.
 
-    def __init__(self, connection: Connection) -> None:
+    Args:
+        connection: To the driver.
+        take_surroundings: Puts this process where the first message says.
+    """
+
+    def __init__(
+        self, connection: Connection, take_surroundings: Callable[[wire.Begin], None]
+    ) -> None:
         self._connection = connection
+        self._take_surroundings = take_surroundings
         self._sending = threading.Lock()
         self._calls: queue.SimpleQueue[wire.Call | None] = queue.SimpleQueue()
         self._actor: Any = None
         self._made = threading.Event()
+        self._over = False
 
     def serve(self) -> None:
-        """Makes the actor, then runs its calls in the order they come."""
+        """Makes the actor, then runs its calls in the order they come, until it is stopped."""
         begin = self._connection.recv()
-        _take_surroundings(begin)
+        self._take_surroundings(begin)
         threading.Thread(target=self._control, name="dray-control", daemon=True).start()
         self._actor = wire.load(begin.factory)(self.post)
         self._made.set()
         while (call := self._calls.get()) is not None:
             self._send(self._answer(call))
         close_actor(self._actor)
-        _leave()
+        self._over = True
+        self._send(wire.Left())
 
     def post(self, message: Any) -> None:
         """Pushes a message to the actor's mailbox; it is of plain values and importable classes."""
@@ -70,7 +81,8 @@ class ActorHost:
                 elif isinstance(message, wire.Stop):
                     self._calls.put(None)
         except (EOFError, OSError):
-            lifeline.kill_group(0)
+            if not self._over:
+                lifeline.kill_group(0)
 
 
 def close_actor(actor: Any) -> None:
@@ -127,7 +139,8 @@ def run(connection: Connection) -> None:
     """Runs a worker process to its end; never returns."""
     status = 1
     try:
-        ActorHost(connection).serve()
+        ActorHost(connection, _take_surroundings).serve()
+        _leave()
         status = 0
     except BaseException:  # noqa: BLE001 (the process ends here, whatever it was)
         sys.excepthook(*sys.exc_info())

@@ -1,20 +1,46 @@
 """What an engine is: the few things that dray asks of whatever runs its workers.
 
 An engine knows nothing of training. It reserves resources, starts actors in them, carries calls
-to actors and messages back, and says when an actor's process ended. Nothing here polls: calls
-answer through futures, everything else is pushed into a mailbox.
+to actors and messages back, and says when an actor's process has started and ended. Nothing here
+polls: calls answer through futures, everything else is pushed into a mailbox. `docs/new-engine.md`
+is the checklist for writing one.
 """
 
 from __future__ import annotations
 
-import queue
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from dray.engines.runtime_env import RuntimeEnv
+from dray.errors import EngineError, InfeasibleError
+
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What `dray.init` asks of an engine; None and empty stand for the engine's own defaults.
+
+    Attributes:
+        num_cpus: CPUs that this machine offers.
+        num_gpus: GPUs that this machine offers.
+        resources: Further resources that this machine offers.
+        labels: Labels of this machine.
+        address: The cluster to connect to.
+        namespace: Where named actors of this program live in the cluster.
+        runtime_env: What every worker of this program finds around itself.
+    """
+
+    num_cpus: float | None = None
+    num_gpus: float | None = None
+    resources: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    address: str | None = None
+    namespace: str | None = None
+    runtime_env: RuntimeEnv = field(default_factory=RuntimeEnv)
 
 
 @dataclass(frozen=True)
@@ -25,29 +51,58 @@ class Node:
         node_id: A name that is unique in this engine.
         address: Where collectives of this node listen.
         resources: Name to quantity: CPU in cores, memory in bytes, others as declared.
+        labels: Name to value; requests select nodes by them.
     """
 
     node_id: str
     address: str
     resources: Mapping[str, float]
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Placement:
-    """Where one bundle of a reservation lies."""
+class Request:
+    """Bundles of resources that are wanted together.
 
-    node: Node
-    resources: Mapping[str, float]
+    Attributes:
+        bundles: Name to quantity, for each bundle.
+        strategy: How bundles spread over nodes: one of `ledger.STRATEGIES`.
+        selectors: For each bundle the labels that its node must have (`labels.py`); or empty.
+    """
+
+    bundles: Sequence[Mapping[str, float]]
+    strategy: str = "PACK"
+    selectors: Sequence[Mapping[str, str]] = ()
 
 
 class Reservation(ABC):
-    """Resources set aside, one placement a bundle, until they are released."""
+    """The bundles of a request, set aside until they are released."""
 
-    placements: Sequence[Placement]
+    @property
+    def broken(self) -> bool:
+        """Whether a part of it is gone, with a node that died; then ask for a new one."""
+        return False
 
     @abstractmethod
     def release(self) -> None:
         """Gives everything back. A second call does nothing."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """An actor's process runs; its calls are answered from now on.
+
+    Attributes:
+        actor: Whose process.
+        node_id: The node it runs on.
+        address: That node's address.
+        devices: Resource name to the ids of the devices that the process holds, in node order.
+    """
+
+    actor: Actor
+    node_id: str
+    address: str
+    devices: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -69,23 +124,21 @@ class Output:
 
 @dataclass(frozen=True)
 class Died:
-    """An actor's process ended.
+    """An actor's process ended, or never came to be. The last event of every actor.
 
     Attributes:
         actor: Whose process.
-        exitcode: As in `WorkerDiedError`.
+        error: What a call that it did not answer raises; most often a `WorkerDiedError`.
         expected: Whether dray stopped or killed it, rather than something else.
-        out_of_memory: Whether the kernel ran out of memory meanwhile.
     """
 
     actor: Actor
-    exitcode: int | None
+    error: EngineError
     expected: bool
-    out_of_memory: bool = False
 
 
 class Mailbox(Protocol):
-    """Where an engine pushes `Posted`, `Output` and `Died`; `queue.SimpleQueue` is one."""
+    """Where an engine pushes `Started`, `Posted`, `Output` and `Died`, such as a `SimpleQueue`."""
 
     def put(self, item: Any, /) -> None:
         """Takes one event; never blocks."""
@@ -107,7 +160,7 @@ class Actor(ABC):
         """Calls a method on the actor's main thread, after all earlier calls.
 
         The future gets what it returns or raises (with `RemoteTraceback` as the cause), or
-        `WorkerDiedError` if the process ends first.
+        the error of `Died` if the process ends first.
         """
 
     @abstractmethod
@@ -147,19 +200,27 @@ class Engine(ABC):
         """Begins to import modules where workers will need them. Returns at once."""
 
     @abstractmethod
-    def check(self, bundles: Sequence[Mapping[str, float]], strategy: str) -> None:
-        """Returns if these bundles can be reserved, now or later.
+    def check(self, request: Request, runtime_env: RuntimeEnv) -> None:
+        """Returns if actors with this runtime environment can be placed so, now or later.
 
         Raises:
-            InfeasibleError: This engine can never offer them.
+            InfeasibleError: This engine can never offer the bundles.
+            ConfigError: It cannot make that runtime environment.
         """
 
+    def lacking(self, request: Request) -> InfeasibleError | None:
+        """Returns what the nodes of today lack for a request that `check` lets pass, if anything.
+
+        An engine whose nodes come and go overrides this.
+        """
+        return None
+
     @abstractmethod
-    def reserve(self, bundles: Sequence[Mapping[str, float]], strategy: str) -> Future[Reservation]:
+    def reserve(self, request: Request) -> Future[Reservation]:
         """Asks for bundles of resources; the future is done when they are free.
 
-        Raises:
-            InfeasibleError: At once, if this engine can never offer them.
+        Cancelling the future takes the request back. What can never be met, though `check` let it
+        pass, waits: a node may come back.
         """
 
     @abstractmethod
@@ -168,18 +229,20 @@ class Engine(ABC):
         factory: ActorFactory,
         *,
         name: str,
-        placement: Placement,
-        environment: Mapping[str, str],
+        reservation: Reservation,
+        bundle: int,
+        runtime_env: RuntimeEnv,
         mailbox: Mailbox,
         modules: Sequence[str] = (),
     ) -> Actor:
-        """Starts an actor.
+        """Begins to start an actor; `Started` or `Died` says what came of it.
 
         Args:
             factory: Makes the actor's object in the worker.
             name: How messages call it.
-            placement: Where it runs.
-            environment: Variables set in the worker on top of the driver's.
+            reservation: Where it runs.
+            bundle: In which bundle of the reservation, from 0.
+            runtime_env: What it finds around itself, on top of the session's.
             mailbox: Gets the actor's events.
             modules: The modules given to `prepare`.
         """
@@ -191,6 +254,3 @@ class Engine(ABC):
     @abstractmethod
     def close(self) -> None:
         """Ends every actor and frees everything. A second call does nothing."""
-
-
-Events = queue.SimpleQueue

@@ -11,7 +11,7 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -22,10 +22,15 @@ from dray.engines.contract import (
     Died,
     Mailbox,
     Node,
-    Placement,
+    Options,
     Posted,
+    Reservation,
+    Started,
 )
+from dray.engines.ledger import Held
 from dray.engines.local import LocalEngine
+from dray.engines.runtime_env import RuntimeEnv
+from dray.errors import WorkerDiedError
 from dray.settings import Settings
 
 T = TypeVar("T")
@@ -43,14 +48,19 @@ class InlineActor(Actor):
         self._actor: Any = None
         self._ended = False
 
-    def make(self, factory: ActorFactory, environment: Mapping[str, str]) -> None:
+    def begin(self, factory: ActorFactory, node: Node, runtime_env: RuntimeEnv) -> None:
         """Makes the actor's object, as the first job."""
-        self._jobs.put(lambda: self._make(factory, environment))
+        self._jobs.put(lambda: self._make(factory, node, runtime_env))
 
-    def _make(self, factory: ActorFactory, environment: Mapping[str, str]) -> None:
-        self._environment = dict(os.environ)
-        os.environ.update(environment)
+    def _make(self, factory: ActorFactory, node: Node, runtime_env: RuntimeEnv) -> None:
+        self._before = (dict(os.environ), os.getcwd(), list(sys.path))
+        os.environ.update(runtime_env.env_vars)
+        directory = runtime_env.local_directory("inline")
+        if directory is not None:
+            os.chdir(directory)
+            sys.path.insert(0, directory)
         self._actor = factory(lambda message: self._mailbox.put(Posted(self, message)))
+        self._mailbox.put(Started(self, node.node_id, node.address))
 
     def call(self, method: str, /, *args: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -78,14 +88,16 @@ class InlineActor(Actor):
         self._jobs.put(self._end)
 
     def _end(self) -> None:
-        """Frees what the actor held, and gives this process its environment back."""
+        """Frees what the actor held, and puts this process back where it was."""
         if self._ended:
             return
         self._ended = True
         close_actor(self._actor)
+        environment, directory, sys.path[:] = self._before
         os.environ.clear()
-        os.environ.update(self._environment)
-        self._mailbox.put(Died(self, 0, expected=True))
+        os.environ.update(environment)
+        os.chdir(directory)
+        self._mailbox.put(Died(self, WorkerDiedError(0), expected=True))
 
 
 class InlineEngine(LocalEngine):
@@ -94,25 +106,24 @@ class InlineEngine(LocalEngine):
     name = "inline"
     distributed = False
 
-    def __init__(self, node: Node, settings: Settings) -> None:
-        super().__init__(node)
+    def __init__(self, options: Options, settings: Settings) -> None:
+        super().__init__(options)
         self._driving = threading.local()
-
-    def prepare(self, modules: Sequence[str]) -> None:
-        return None
 
     def start_actor(
         self,
         factory: ActorFactory,
         *,
         name: str,
-        placement: Placement,
-        environment: Mapping[str, str],
+        reservation: Reservation,
+        bundle: int,
+        runtime_env: RuntimeEnv,
         mailbox: Mailbox,
         modules: Sequence[str] = (),
     ) -> Actor:
+        assert isinstance(reservation, Held)
         actor = InlineActor(name, mailbox, self._driving.jobs)
-        actor.make(factory, environment)
+        actor.begin(factory, reservation.nodes[bundle], self._runtime_env | runtime_env)
         return actor
 
     def drive(self, loop: Callable[[], T]) -> T:

@@ -10,15 +10,31 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from typing import NamedTuple
 
-from dray.engines.contract import Node, Placement, Reservation
+from dray.engines import labels
+from dray.engines.contract import Node, Request, Reservation
 from dray.errors import ConfigError, InfeasibleError
 
 UNIT = 10_000
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 Quantities = dict[str, int]
-Bundles = tuple[tuple[tuple[str, int], ...], ...]
+Selector = tuple[tuple[str, str], ...]
+
+
+class Bundle(NamedTuple):
+    """What one bundle asks for: quantities in fixed point, and labels of its node."""
+
+    quantities: tuple[tuple[str, int], ...]
+    selector: Selector = ()
+
+
+class Demand(NamedTuple):
+    """The shape of a request; requests of one shape are met in turn."""
+
+    bundles: tuple[Bundle, ...]
+    strategy: str
 
 
 def to_fixed(resources: Mapping[str, float]) -> Quantities:
@@ -46,15 +62,20 @@ def from_fixed(quantities: Mapping[str, int]) -> dict[str, float]:
     return {k: v // UNIT if v % UNIT == 0 else v / UNIT for k, v in quantities.items()}
 
 
-class _Held(Reservation):
-    def __init__(
-        self, ledger: Ledger, placements: list[Placement], claims: list[tuple[int, Quantities]]
-    ):
-        self.placements = placements
+class Held(Reservation):
+    """Bundles that lie on nodes of a ledger.
+
+    Attributes:
+        nodes: The node of each bundle.
+    """
+
+    def __init__(self, ledger: Ledger, nodes: list[Node], claims: list[tuple[int, Quantities]]):
+        self.nodes = nodes
         self._ledger = ledger
         self._claims = claims
 
     def release(self) -> None:
+        """Gives everything back. A second call does nothing."""
         claims, self._claims = self._claims, []
         self._ledger._give_back(claims)
 
@@ -66,7 +87,7 @@ class Ledger:
         self.nodes = list(nodes)
         self._total = [to_fixed(node.resources) for node in nodes]
         self._free = [dict(total) for total in self._total]
-        self._waiting: list[tuple[Bundles, str, Future[Reservation]]] = []
+        self._waiting: list[tuple[Demand, Future[Reservation]]] = []
         self._lock = threading.Lock()
 
     def available(self) -> dict[str, float]:
@@ -75,23 +96,30 @@ class Ledger:
             names = dict.fromkeys(name for total in self._total for name in total)
             return from_fixed({n: sum(free.get(n, 0) for free in self._free) for n in names})
 
-    def check(self, bundles: Sequence[Mapping[str, float]], strategy: str) -> Bundles:
-        """Returns bundles in fixed point; see `Engine.check`."""
-        if strategy not in STRATEGIES:
+    def check(self, request: Request) -> Demand:
+        """Returns the shape of a request; see `Engine.check`."""
+        if request.strategy not in STRATEGIES:
             raise ConfigError(
-                f"placement strategy {strategy!r} is not one of {', '.join(STRATEGIES)}"
+                f"placement strategy {request.strategy!r} is not one of {', '.join(STRATEGIES)}"
             )
-        demand: Bundles = tuple(tuple(sorted(to_fixed(bundle).items())) for bundle in bundles)
-        if _place(demand, strategy, self._total) is None:
-            raise self._infeasible(demand, strategy)
+        selectors = request.selectors or [{}] * len(request.bundles)
+        demand = Demand(
+            tuple(
+                Bundle(tuple(sorted(to_fixed(bundle).items())), tuple(sorted(selector.items())))
+                for bundle, selector in zip(request.bundles, selectors, strict=True)
+            ),
+            request.strategy,
+        )
+        if self._place(demand, self._total) is None:
+            raise self._infeasible(demand)
         return demand
 
-    def reserve(self, bundles: Sequence[Mapping[str, float]], strategy: str) -> Future[Reservation]:
+    def reserve(self, request: Request) -> Future[Reservation]:
         """Asks for bundles; see `Engine.reserve`."""
-        demand = self.check(bundles, strategy)
+        demand = self.check(request)
         future: Future[Reservation] = Future()
         with self._lock:
-            self._waiting.append((demand, strategy, future))
+            self._waiting.append((demand, future))
         self._grant()
         return future
 
@@ -108,34 +136,49 @@ class Ledger:
         granted: list[tuple[Future[Reservation], Reservation]] = []
         with self._lock:
             waiting, self._waiting = self._waiting, []
-            stuck: set[tuple[Bundles, str]] = set()
-            for demand, strategy, future in waiting:
+            stuck: set[Demand] = set()
+            for demand, future in waiting:
                 if future.cancelled():
                     continue
                 chosen = None
-                if (demand, strategy) not in stuck:
-                    chosen = _place(demand, strategy, self._free)
+                if demand not in stuck:
+                    chosen = self._place(demand, self._free)
                 if chosen is None:
-                    stuck.add((demand, strategy))
-                    self._waiting.append((demand, strategy, future))
+                    stuck.add(demand)
+                    self._waiting.append((demand, future))
                 elif future.set_running_or_notify_cancel():
                     granted.append((future, self._take(demand, chosen)))
         for future, reservation in granted:  # outside the lock: callbacks may reserve again
             future.set_result(reservation)
 
-    def _take(self, demand: Bundles, chosen: Sequence[int]) -> Reservation:
-        claims = [(index, dict(bundle)) for index, bundle in zip(chosen, demand, strict=True)]
+    def _take(self, demand: Demand, chosen: Sequence[int]) -> Reservation:
+        claims = [
+            (index, dict(bundle.quantities))
+            for index, bundle in zip(chosen, demand.bundles, strict=True)
+        ]
         for index, quantities in claims:
             for name, units in quantities.items():
                 self._free[index][name] -= units
-        placements = [Placement(self.nodes[i], from_fixed(quantities)) for i, quantities in claims]
-        return _Held(self, placements, claims)
+        return Held(self, [self.nodes[index] for index in chosen], claims)
 
-    def _infeasible(self, demand: Bundles, strategy: str) -> InfeasibleError:
+    def _place(self, demand: Demand, free: Sequence[Quantities]) -> list[int] | None:
+        """Returns a node's index for each bundle, or None if they do not fit together."""
+        allowed = [
+            {i for i, n in enumerate(self.nodes) if labels.matches(dict(b.selector), n.labels)}
+            for b in demand.bundles
+        ]
+        return _place(demand, free, allowed)
+
+    def _infeasible(self, demand: Demand) -> InfeasibleError:
         asked: Quantities = {}
-        for bundle in demand:
-            for name, units in bundle:
+        for bundle in demand.bundles:
+            for name, units in bundle.quantities:
                 asked[name] = asked.get(name, 0) + units
+        unmatched = [
+            bundle.selector
+            for bundle in demand.bundles
+            if not any(labels.matches(dict(bundle.selector), node.labels) for node in self.nodes)
+        ]
         names = {name for total in self._total for name in total}
         unknown = [name for name in asked if name not in names]
         nearest = max(
@@ -150,20 +193,28 @@ class Ledger:
             reason = "; ".join(
                 f"{_amount(n, asked[n])} {n} asked, {_amount(n, total[n])} {n} exist" for n in short
             )
+        elif unmatched:
+            wanted = ", ".join(f"{name}={value}" for name, value in unmatched[0])
+            reason = f"no node has the labels {wanted}"
         else:
-            reason = f"the {len(demand)} bundles do not fit the nodes under strategy {strategy}"
+            reason = (
+                f"the {len(demand.bundles)} bundles do not fit the nodes under strategy "
+                f"{demand.strategy}"
+            )
+            if any(bundle.selector for bundle in demand.bundles):
+                reason += " and their label selectors"
         return InfeasibleError(
             f"The request can never be met: {reason}. Nearest node: {self.nodes[nearest].node_id} "
-            f"with {_describe(self._total[nearest])}. {_advice(demand, short, total)}"
+            f"with {_describe(self._total[nearest])}. {_advice(len(demand.bundles), short, total)}"
             "or declare more with dray.init(num_cpus=..., resources=...).",
             asked=from_fixed(asked),
             available=from_fixed(self._total[nearest]),
         )
 
 
-def _advice(demand: Bundles, short: Sequence[str], total: Mapping[str, int]) -> str:
+def _advice(bundles: int, short: Sequence[str], total: Mapping[str, int]) -> str:
     """Returns what to ask for instead, as something to copy."""
-    shares = {n: total[n] // len(demand) * 100 // UNIT / 100 for n in short if n != "memory"}
+    shares = {n: total[n] // bundles * 100 // UNIT / 100 for n in short if n != "memory"}
     if not shares or not all(shares.values()):
         return "Ask for less (num_workers, resources_per_worker), "
     return f"Ask for fewer workers, or for less each (resources_per_worker={shares}), "
@@ -179,47 +230,47 @@ def _describe(quantities: Quantities) -> str:
     return ", ".join(f"{_amount(name, units)} {name}" for name, units in quantities.items())
 
 
-def _place(demand: Bundles, strategy: str, free: Sequence[Quantities]) -> list[int] | None:
+def _place(
+    demand: Demand, free: Sequence[Quantities], allowed: Sequence[set[int]]
+) -> list[int] | None:
     """Returns a node's index for each bundle, or None if they do not fit together."""
+    strategy = demand.strategy
+    nodes = range(len(free))
     if strategy == "STRICT_PACK":
-        for index in range(len(free)):
-            if _fill(demand, [index], free, spread=False):
-                return [index] * len(demand)
+        for index in nodes:
+            if _fill(demand, [index], free, allowed, spread=False):
+                return [index] * len(demand.bundles)
         return None
-    if strategy == "STRICT_SPREAD" and len(demand) > len(free):
+    spread, once = strategy.endswith("SPREAD"), strategy == "STRICT_SPREAD"
+    if once and len(demand.bundles) > len(free):
         return None
-    chosen = _fill(
-        demand,
-        range(len(free)),
-        free,
-        spread=strategy.endswith("SPREAD"),
-        once=strategy == "STRICT_SPREAD",
-    )
-    return chosen
+    return _fill(demand, nodes, free, allowed, spread=spread, once=once)
 
 
 def _fill(
-    demand: Bundles,
+    demand: Demand,
     nodes: Sequence[int],
     free: Sequence[Quantities],
+    allowed: Sequence[set[int]],
     *,
     spread: bool,
     once: bool = False,
 ) -> list[int] | None:
     left = {index: dict(free[index]) for index in nodes}
     used = dict.fromkeys(nodes, 0)
-    chosen: list[int] = []
-    for bundle in demand:
-        order = sorted(nodes, key=lambda i: used[i] if spread else -used[i])
-        for index in order:
-            if once and used[index]:
+    chosen = [-1] * len(demand.bundles)
+    # Bundles that few nodes may take go first, or freer ones would take their places.
+    for position in sorted(range(len(chosen)), key=lambda p: len(allowed[p])):
+        quantities = demand.bundles[position].quantities
+        for index in sorted(nodes, key=lambda i: used[i] if spread else -used[i]):
+            if index not in allowed[position] or (once and used[index]):
                 continue
-            if all(left[index].get(name, 0) >= units for name, units in bundle):
+            if all(left[index].get(name, 0) >= units for name, units in quantities):
                 break
         else:
             return None
-        for name, units in bundle:
+        for name, units in quantities:
             left[index][name] -= units
         used[index] += 1
-        chosen.append(index)
+        chosen[position] = index
     return chosen

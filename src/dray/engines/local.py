@@ -1,19 +1,29 @@
-"""What the engines of one machine share: the machine's resources, in a ledger."""
+"""What the engines of one machine share: the machine as a node, and its resources in a ledger."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 
-from dray.engines.contract import Engine, Node, Reservation
-from dray.engines.ledger import Ledger
+from dray import host
+from dray.engines.contract import Engine, Node, Options, Request, Reservation
+from dray.engines.ledger import Ledger, from_fixed, to_fixed
+from dray.engines.runtime_env import RuntimeEnv
+from dray.errors import ConfigError
 
 
 class LocalEngine(Engine):
     """An engine of this machine alone."""
 
-    def __init__(self, node: Node) -> None:
-        self._ledger = Ledger([node])
+    def __init__(self, options: Options) -> None:
+        if options.address is not None:
+            raise ConfigError(
+                f"address={options.address!r}: the {self.name} engine runs on this machine alone; "
+                "dray.init(engine='ray', address=...) connects to a cluster"
+            )
+        self._ledger = Ledger([this_machine(options)])
+        self._runtime_env = options.runtime_env
+        self._runtime_env.local_directory(self.name)
 
     def nodes(self) -> list[Node]:
         return list(self._ledger.nodes)
@@ -21,8 +31,23 @@ class LocalEngine(Engine):
     def available(self) -> dict[str, float]:
         return self._ledger.available()
 
-    def check(self, bundles: Sequence[Mapping[str, float]], strategy: str) -> None:
-        self._ledger.check(bundles, strategy)
+    def prepare(self, modules: Sequence[str]) -> None:
+        return None
 
-    def reserve(self, bundles: Sequence[Mapping[str, float]], strategy: str) -> Future[Reservation]:
-        return self._ledger.reserve(bundles, strategy)
+    def check(self, request: Request, runtime_env: RuntimeEnv) -> None:
+        self._ledger.check(request)
+        runtime_env.local_directory(self.name)
+
+    def reserve(self, request: Request) -> Future[Reservation]:
+        return self._ledger.reserve(request)
+
+
+def this_machine(options: Options) -> Node:
+    """Returns this machine as a node; what is not given is read off the machine."""
+    offered = {
+        "CPU": host.cpu_count() if options.num_cpus is None else options.num_cpus,
+        "memory": host.memory_bytes(),
+        **({} if options.num_gpus is None else {"GPU": options.num_gpus}),
+        **options.resources,
+    }
+    return Node("this machine", "127.0.0.1", from_fixed(to_fixed(offered)), dict(options.labels))

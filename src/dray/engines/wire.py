@@ -59,8 +59,12 @@ class Message(NamedTuple):
     message: Any
 
 
+class Left(NamedTuple):
+    """Last message of a worker: it has done all it was asked, and its process ends now."""
+
+
 ToWorker: TypeAlias = "Begin | Call | Signal | Stop"
-ToDriver: TypeAlias = "Answer | Message"
+ToDriver: TypeAlias = "Answer | Message | Left"
 
 
 def dump(value: Any, what: str) -> bytes:

@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dray.engines.contract import Request
+from dray.engines.labels import check_selector
 from dray.engines.ledger import STRATEGIES, from_fixed, to_fixed
+from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError, join_names
 from dray.train.callback import UserCallback
 
@@ -27,6 +30,8 @@ class ScalingConfig:
         resources_per_worker: Name to quantity: "CPU" (cores), "GPU", "memory" (bytes), or a
             custom name. Default: one CPU, or with `use_gpu` one GPU.
         placement_strategy: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD" over the nodes.
+        label_selector: Which nodes workers may run on: label to "value", "!value", "in(a, b)" or
+            "!in(a, b)"; or a list of these, one a worker.
 
     Raises:
         ConfigError: A value is malformed; the message says what is allowed.
@@ -41,6 +46,7 @@ class ScalingConfig:
     use_gpu: bool = False
     resources_per_worker: Mapping[str, float] | None = None
     placement_strategy: str = "PACK"
+    label_selector: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None
 
     def __post_init__(self) -> None:
         workers = self.num_workers
@@ -67,6 +73,23 @@ class ScalingConfig:
                 "which needs use_gpu=True"
             )
 
+        self._check_selectors()
+
+    def _check_selectors(self) -> None:
+        chosen = self.label_selector
+        if chosen is None or isinstance(chosen, Mapping):
+            check_selector(chosen or {}, "label_selector")
+            return
+        if not isinstance(chosen, list | tuple):
+            raise ConfigError(f"label_selector must be a dict or a list of dicts, not {chosen!r}")
+        if len(chosen) != self.num_workers:
+            raise ConfigError(
+                f"label_selector has {len(chosen)} entries for {self.num_workers} workers; give "
+                "one dict for all of them, or one for each"
+            )
+        for index, selector in enumerate(chosen):
+            check_selector(selector, f"label_selector[{index}]")
+
     def _check_name(self, name: object) -> None:
         if not isinstance(name, str) or not name:
             raise ConfigError(f"a resource's name must be a string, not {name!r}")
@@ -85,6 +108,15 @@ class ScalingConfig:
         if self.use_gpu:
             asked.setdefault("GPU", 1)
         return asked or {"CPU": 1}
+
+    def request(self, workers: int) -> Request:
+        """Returns what so many workers ask an engine for."""
+        chosen = self.label_selector
+        if chosen is None or isinstance(chosen, Mapping):
+            selectors = [dict(chosen)] * workers if chosen else []
+        else:
+            selectors = [dict(selector) for selector in chosen[:workers]]
+        return Request([self.bundle] * workers, self.placement_strategy, selectors)
 
     @property
     def total_resources(self) -> dict[str, float]:
@@ -177,7 +209,14 @@ class RunConfig:
         checkpoint_config: Which checkpoints to keep.
         logging_config: What to print.
         callbacks: Called on the driver as the run goes.
-        worker_runtime_env: `{"env_vars": {...}}`: environment variables of the workers.
+        worker_runtime_env: What workers find around themselves, on top of
+            `dray.init(runtime_env=...)`: `env_vars` (name to value) and `working_dir` on every
+            engine; `pip`, `py_modules` and what else Ray knows on the Ray engine.
+        shared_storage: Says that all nodes see `storage_path`, so that workers do not look
+            whether they do: for file systems that show new files late.
+
+    Attributes:
+        runtime_env: `worker_runtime_env`, parsed.
     """
 
     name: str | None = None
@@ -187,6 +226,8 @@ class RunConfig:
     logging_config: LoggingConfig = field(default_factory=LoggingConfig)
     callbacks: Sequence[UserCallback] = ()
     worker_runtime_env: Mapping[str, Any] | None = None
+    shared_storage: bool = False
+    runtime_env: RuntimeEnv = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, kind in (
@@ -207,18 +248,7 @@ class RunConfig:
                 )
         if self.name is not None:
             check_name(self.name, "RunConfig.name")
-        unknown = set(self.worker_runtime_env or {}) - {"env_vars"}
-        if unknown:
-            raise ConfigError(
-                f"worker_runtime_env holds {join_names(sorted(unknown))}; on this engine only "
-                "'env_vars' works"
-            )
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """The environment variables that the workers get."""
-        variables = (self.worker_runtime_env or {}).get("env_vars", {})
-        return {str(name): str(value) for name, value in variables.items()}
+        self.runtime_env = RuntimeEnv.parse(self.worker_runtime_env, "worker_runtime_env")
 
     @property
     def storage(self) -> Path:

@@ -37,13 +37,14 @@ class Seat:
     def __init__(self, assignment: messages.Assignment, post: Callable[[Any], None]) -> None:
         self.assignment = assignment
         self.post = post
-        self.checkpoint = Checkpoint(assignment.checkpoint) if assignment.checkpoint else None
-        self._report = assignment.first_report
+        run = assignment.run
+        self.checkpoint = Checkpoint(run.checkpoint) if run.checkpoint else None
+        self._report = run.first_report
         self._sequence = 0
         self._stop_at: int | None = None
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        metrics = RunDirectory(Path(assignment.run_path)).metrics_path(assignment.rank)
+        metrics = RunDirectory(Path(run.path)).metrics_path(assignment.rank)
         self._metrics = os.open(
             metrics, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
         )
@@ -71,7 +72,7 @@ class Seat:
             files = None if checkpoint is None else tuple(list_files(checkpoint.path))
             line = {
                 "report": number,
-                "attempt": self.assignment.attempt,
+                "attempt": self.assignment.run.attempt,
                 "time": round(time.time(), 6),
                 **record,
             }
@@ -168,7 +169,7 @@ class TrainContext:
 
     def get_experiment_name(self) -> str:
         """Returns the run's name."""
-        return os.path.basename(self._assignment.run_path)
+        return os.path.basename(self._assignment.run.path)
 
 
 def get_context() -> TrainContext:

@@ -16,21 +16,33 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import IO, Any, ClassVar
 
-from dray.engines.contract import Died, Engine, Output, Posted, Reservation
+from dray.engines.contract import Actor, Died, Engine, Output, Posted, Reservation, Started
 from dray.errors import (
+    ConfigError,
     ControllerError,
     DrayError,
+    EngineError,
+    InfeasibleError,
     RemoteTraceback,
     StorageError,
     TrainingFailedError,
-    WorkerDiedError,
 )
 from dray.train import messages
 from dray.train.backend import Backend, BackendConfig
 from dray.train.callback import RunContext
 from dray.train.checkpoint import Checkpoint
 from dray.train.config import RunConfig, ScalingConfig
-from dray.train.events import BackedOff, FunctionEnded, GraceOver, Interrupt, Outcome, Reserved
+from dray.train.events import (
+    BackedOff,
+    FunctionEnded,
+    GraceOver,
+    Interrupt,
+    Outcome,
+    Reserved,
+    StillStarting,
+    StillWaiting,
+    WaitOver,
+)
 from dray.train.failure import FailureLog, FailurePolicy, describe, to_error
 from dray.train.metrics import decode
 from dray.train.progress import Progress
@@ -42,6 +54,9 @@ from dray.train.worker import Ended, Job
 from dray.train.worker_group import RankFailed, Worker, WorkerGroup
 
 _STOP_GRACE_S = 5.0
+# Waits that are shorter are not worth a line.
+_WORTH_A_LINE_S = 1.0
+_SLOW_START_S = 10.0
 
 
 class Controller:
@@ -56,6 +71,7 @@ class Controller:
         backend: tuple[Backend, BackendConfig],
         job: bytes | Job,
         progress: Progress,
+        start_timeout_s: float,
     ) -> None:
         self.mailbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._engine = engine
@@ -65,19 +81,22 @@ class Controller:
         self._backend, self._backend_config = backend
         self._job = job
         self._progress = progress
+        self._start_timeout_s = start_timeout_s
         self._policy = FailurePolicy(config.failure_config.max_failures)
         self._state = State.INITIALIZING
         self._attempt = directory.next_attempt()
         self._reservation: Reservation | None = None
         self._asked: Future[Reservation] | None = None
         self._group: WorkerGroup | None = None
-        self._alive: set[int] = set()
+        self._alive: set[Actor] = set()
+        self._early: list[Output] = []
         self._timer: threading.Timer | None = None
         self._failures = FailureLog()
         self._error: BaseException | None = None
         self._return_value: Any = None
         self._logs: dict[int, IO[bytes]] = {}
         self._checkpoints = directory.checkpoints()
+        self._checkpoint: Committed | None = None
         self._new_attempt()
 
     def _new_attempt(self) -> None:
@@ -120,18 +139,25 @@ class Controller:
 
     @contextlib.contextmanager
     def _failing_as_controller(self) -> Any:
-        """Ends the run on an error of the driver's own side, its cause kept."""
+        """Takes what goes wrong on the driver's own side."""
         try:
             yield
         except RankFailed as error:
-            self._fail(error.rank, error.error)
+            if isinstance(error.error, ConfigError):  # asking again would not help
+                self._end_with(error.error)
+            else:
+                self._fail(error.rank, error.error)
         except Exception as error:  # noqa: BLE001 (any callback may raise anything)
-            known = isinstance(error, DrayError)
-            self._error = error if known else ControllerError(error)
-            if not known:
-                self._error.__cause__ = error
-            if self._state not in FINAL:
-                self._move(Event.CONTROLLER_FAILED)
+            self._end_with(error)
+
+    def _end_with(self, error: BaseException) -> None:
+        """Ends the run on an error that is not one of its workers'."""
+        known = isinstance(error, DrayError)
+        self._error = error if known else ControllerError(error)
+        if not known:
+            self._error.__cause__ = error
+        if self._state not in FINAL:
+            self._move(Event.CONTROLLER_FAILED)
 
     def _clean_up(self) -> None:
         """Frees everything, on every way out; in good order nothing is left to free."""
@@ -142,10 +168,9 @@ class Controller:
             while self._alive:  # every worker's end is told, and a killed one's comes at once
                 event = self.mailbox.get()
                 if isinstance(event, Died):
-                    self._alive.discard(self._group.rank_of(event.actor))
+                    self._alive.discard(event.actor)
         self._release()
-        for log in self._logs.values():
-            log.close()
+        self._close_logs()
 
     # Events.
 
@@ -155,9 +180,10 @@ class Controller:
             if rank is not None and self._state in (State.RUNNING, State.STOPPING):
                 self._take_message(rank, event.message)
         elif isinstance(event, Output):
-            rank = self._rank_of(event.actor)
-            if rank is not None:
-                self._log(rank, event.stream, event.data)
+            if self._rank_of(event.actor) is not None:
+                self._take_output(event)
+        elif isinstance(event, Started):
+            self._take_start(event)
         elif isinstance(event, FunctionEnded):
             if self._rank_of(event.worker.actor) is not None:
                 self._take_end(event.worker, event.future)
@@ -169,9 +195,20 @@ class Controller:
             if self._state is State.SCHEDULING:
                 self._reservation = event.future.result()
                 self._move(Event.RESERVED)
+        elif isinstance(event, StillWaiting):
+            if self._state is State.SCHEDULING:
+                self._tell_what_is_waited_for()
+        elif isinstance(event, WaitOver):
+            if self._state is State.SCHEDULING:
+                self._error = event.error
+                self._move(Event.WAITED)
+        elif isinstance(event, StillStarting):
+            if self._state is State.STARTING and self._group is not None:
+                self._progress.warn(f"workers {self._group.missing()} have not started yet")
         elif isinstance(event, BackedOff):
             if self._state is State.RESTARTING:
-                self._move(Event.BACKED_OFF)
+                broken = self._reservation is not None and self._reservation.broken
+                self._move(Event.NODE_LOST if broken else Event.BACKED_OFF)
         elif isinstance(event, GraceOver):
             if self._state is State.STOPPING:
                 self._move(Event.INTERRUPTED)
@@ -195,8 +232,8 @@ class Controller:
 
     def _take_end(self, worker: Worker, future: Future[Ended]) -> None:
         error = future.exception()
-        if isinstance(error, WorkerDiedError):
-            return  # its `Died` comes too, and says whether the death was ours
+        if isinstance(error, EngineError) and not isinstance(error.__cause__, RemoteTraceback):
+            return  # it died: its `Died` comes too, and says whether the death was ours
         if error is not None:
             self._fail(worker.rank, error)
             return
@@ -216,13 +253,12 @@ class Controller:
             self._after(_STOP_GRACE_S, GraceOver())
 
     def _take_death(self, rank: int, death: Died) -> None:
-        self._alive.discard(rank)
+        self._alive.discard(death.actor)
         if not death.expected and self._state is not State.ABORTING:
-            error = WorkerDiedError(death.exitcode, out_of_memory=death.out_of_memory)
             if self._state is State.FINISHING:  # its function had returned, nothing is lost
-                self._progress.warn(f"rank {rank} did not end in good order: {error}")
+                self._progress.warn(f"rank {rank} did not end in good order: {death.error}")
             else:
-                self._fail(rank, error)
+                self._fail(rank, death.error)
         if not self._alive:
             self._group_down()
 
@@ -266,10 +302,11 @@ class Controller:
 
     def _move(self, event: Event) -> None:
         before, (self._state, actions) = self._state, advance(self._state, event)
-        self._directory.record(
-            "state", state=self._state.value, cause=event.value, attempt=self._attempt
-        )
-        self._progress.state(self._state)
+        if self._state is not before:
+            self._directory.record(
+                "state", state=self._state.value, cause=event.value, attempt=self._attempt
+            )
+            self._progress.state(self._state)
         if event is Event.INTERRUPTED and self._state is State.STOPPING and before is State.RUNNING:
             self._progress.warn(
                 "stopping at the next report of every rank; press Ctrl-C again to stop at once"
@@ -278,37 +315,73 @@ class Controller:
             self._actions[action](self)
 
     def _reserve(self) -> None:
-        bundle = self._scaling.bundle
-        self._asked = self._engine.reserve(
-            [bundle] * self._world_size, self._scaling.placement_strategy
-        )
+        request = self._scaling.request(self._world_size)
+        self._asked = self._engine.reserve(request)
+        self._asked.add_done_callback(lambda future: self.mailbox.put(Reserved(future)))
         if not self._asked.done():
+            self._after(_WORTH_A_LINE_S, StillWaiting())
+
+    def _tell_what_is_waited_for(self) -> None:
+        """Says what is waited for; what no node offers today is waited for up to a limit."""
+        request = self._scaling.request(self._world_size)
+        asked = ", ".join(f"{v:g} {k}" for k, v in self._scaling.total_resources.items())
+        lacking: InfeasibleError | None = None
+        try:
+            self._engine.check(request, self._config.runtime_env)
+            lacking = self._engine.lacking(request)
+        except InfeasibleError as error:
+            lacking = error
+        if lacking is None:
+            bundle = self._scaling.bundle
             free = ", ".join(
                 f"{v:g} {k}" for k, v in self._engine.available().items() if k in bundle
             )
-            asked = ", ".join(f"{v:g} {k}" for k, v in self._scaling.total_resources.items())
             self._progress.warn(f"waiting for {asked}; free now: {free}")
-        self._asked.add_done_callback(lambda future: self.mailbox.put(Reserved(future)))
+            return
+        self._progress.warn(
+            f"waiting up to {self._start_timeout_s:g} s for nodes that offer {asked}: {lacking}"
+        )
+        self._after(self._start_timeout_s, WaitOver(lacking))
 
     def _start_workers(self) -> None:
         assert self._reservation is not None
         self._directory.recover()
-        checkpoint = self._newest_good_checkpoint()
+        self._checkpoint = self._newest_good_checkpoint()
         self._new_attempt()
-        self._progress.started(self._attempt, self._world_size, checkpoint)
+        self._progress.started(self._attempt, self._world_size, self._checkpoint)
+        self._close_logs()
         self._group = WorkerGroup.start(
             self._engine,
-            self._reservation.placements,
+            self._reservation,
+            self._world_size,
             mailbox=self.mailbox,
-            run_path=self._directory.path,
+            runtime_env=self._config.runtime_env,
+            modules=self._backend_config.modules,
+        )
+        self._alive = {worker.actor for worker in self._group.workers}
+        self._after(_SLOW_START_S, StillStarting())
+
+    def _take_start(self, event: Started) -> None:
+        if self._group is None or self._rank_of(event.actor) is None:
+            return
+        if self._group.started(event) and self._state is State.STARTING:
+            self._move(Event.PLACED)
+
+    def _set_up(self) -> None:
+        assert self._group is not None
+        checkpoint = self._checkpoint
+        run = messages.RunInfo(
+            path=str(self._directory.path),
+            token=None if self._config.shared_storage else self._directory.token(),
             attempt=self._attempt,
             first_report=checkpoint.report + 1 if checkpoint else 0,
             checkpoint=str(checkpoint.path) if checkpoint else None,
-            environment=self._config.environment,
-            modules=self._backend_config.modules,
         )
-        self._alive = set(range(len(self._group)))
+        self._group.take_seats(run, self._scaling.num_gpus_per_worker)
         self._open_logs()
+        self._directory.record(
+            "workers started", attempt=self._attempt, ranks=self._group.describe()
+        )
         self._with_group(self._backend.on_start)
         self._with_group(self._backend.on_training_start)
         self._move(Event.STARTED)
@@ -374,14 +447,16 @@ class Controller:
 
     def _release(self) -> None:
         asked, self._asked = self._asked, None
-        if self._reservation is None and asked is not None and not asked.cancel():
-            self._reservation = asked.result()
-        if self._reservation is not None:
-            self._reservation.release()
+        reservation, self._reservation = self._reservation, None
+        if reservation is None and asked is not None and not asked.cancel():
+            reservation = None if asked.exception() else asked.result()
+        if reservation is not None:
+            reservation.release()
 
     _actions: ClassVar[dict[Action, Callable[[Controller], None]]] = {
         Action.RESERVE: _reserve,
         Action.START_WORKERS: _start_workers,
+        Action.SET_UP: _set_up,
         Action.RUN: _run_function,
         Action.ASK_TO_STOP: _ask_to_stop,
         Action.STOP_WORKERS: _stop_workers,
@@ -444,16 +519,28 @@ class Controller:
 
     # Output.
 
+    def _take_output(self, event: Output) -> None:
+        if not self._logs and self._engine.distributed:  # ranks are not known yet
+            self._early.append(event)
+            return
+        rank = self._rank_of(event.actor)
+        assert rank is not None
+        self._logs[rank].write(event.data)
+        self._progress.output(rank, event.stream, event.data)
+
     def _open_logs(self) -> None:
-        for log in self._logs.values():
-            log.close()
-        self._logs = {}
         first = self._directory.log_path(self._attempt, 0)
         first.parent.mkdir(parents=True, exist_ok=True)
         for rank in range(self._world_size if self._engine.distributed else 0):
             path = self._directory.log_path(self._attempt, rank)
             self._logs[rank] = path.open("ab", buffering=0)
+        early, self._early = self._early, []
+        for event in early:
+            self._take_output(event)
 
-    def _log(self, rank: int, stream: str, data: bytes) -> None:
-        self._logs[rank].write(data)
-        self._progress.output(rank, stream, data)
+    def _close_logs(self) -> None:
+        if self._early and not self._logs:  # the workers died before they had ranks
+            self._open_logs()
+        for log in self._logs.values():
+            log.close()
+        self._logs = {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dray.engines.contract import Reservation
+from dray.errors import InfeasibleError
 from dray.train.state import State
 from dray.train.worker import Ended
 from dray.train.worker_group import Worker
@@ -17,6 +18,23 @@ class Reserved:
     """The reservation has been granted."""
 
     future: Future[Reservation]
+
+
+@dataclass(frozen=True)
+class StillWaiting:
+    """The reservation has not been granted at once."""
+
+
+@dataclass(frozen=True)
+class WaitOver:
+    """Nodes that could meet the request have not come in time."""
+
+    error: InfeasibleError
+
+
+@dataclass(frozen=True)
+class StillStarting:
+    """Workers take long to start."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,25 @@ from dray.train.run_directory import Fingerprint
 
 
 @dataclass(frozen=True)
+class RunInfo:
+    """What every worker of an attempt must know of the run.
+
+    Attributes:
+        path: The run directory.
+        token: What the directory's lock file holds; None if workers need not look.
+        attempt: The attempt's number.
+        first_report: The number of the attempt's first report.
+        checkpoint: Where to go on from.
+    """
+
+    path: str
+    token: str | None
+    attempt: int
+    first_report: int
+    checkpoint: str | None
+
+
+@dataclass(frozen=True)
 class Assignment:
     """A worker's place in the run."""
 
@@ -17,10 +36,8 @@ class Assignment:
     local_rank: int
     local_world_size: int
     node_rank: int
-    run_path: str
-    attempt: int
-    first_report: int
-    checkpoint: str | None
+    address: str
+    run: RunInfo
     gpus: float = 0
 
 

@@ -17,6 +17,7 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import shutil
 import time
 import zlib
@@ -121,7 +122,16 @@ class RunDirectory:
                 f"another process is at the run {self.path} now; give this one another "
                 "RunConfig(name=...), or wait for that one to end"
             ) from error
+        os.truncate(self._lock, 0)
+        os.write(self._lock, secrets.token_hex(16).encode())
         self.recover()
+
+    def token(self) -> str | None:
+        """Returns what the driver that holds the directory has written, if it can be seen here."""
+        try:
+            return (self.path / ".lock").read_text(encoding="ascii")
+        except OSError:
+            return None
 
     def close(self) -> None:
         """Lets other drivers have the directory."""

@@ -33,13 +33,16 @@ class Event(str, Enum):
 
     BEGIN = "fit() called"
     RESERVED = "resources reserved"
-    STARTED = "workers and framework ready"
+    PLACED = "all workers have started"
+    STARTED = "framework ready"
     RETURNED = "train function ended on every rank"
     WORKER_FAILED = "a worker failed"
     GROUP_DOWN = "all workers gone"
     RETRY = "all workers gone, failures left"
     GIVE_UP = "all workers gone, no failures left"
     BACKED_OFF = "back-off over"
+    NODE_LOST = "back-off over, a node lost"
+    WAITED = "waited too long"
     INTERRUPTED = "Ctrl-C"
     CONTROLLER_FAILED = "controller failed"
 
@@ -49,6 +52,7 @@ class Action(str, Enum):
 
     RESERVE = "reserve resources"
     START_WORKERS = "start workers"
+    SET_UP = "give out ranks, set up the framework"
     RUN = "run the train function"
     ASK_TO_STOP = "ask workers to stop at their next report"
     STOP_WORKERS = "stop workers in good order"
@@ -70,6 +74,8 @@ TABLE: dict[tuple[State, Event], Step] = {
     (State.INITIALIZING, Event.BEGIN): Step(State.SCHEDULING, (Action.RESERVE,)),
     (State.SCHEDULING, Event.RESERVED): Step(State.STARTING, (Action.START_WORKERS,)),
     (State.SCHEDULING, Event.INTERRUPTED): Step(State.ABORTED, (Action.RELEASE,)),
+    (State.SCHEDULING, Event.WAITED): Step(State.ERRORED, (Action.RELEASE,)),
+    (State.STARTING, Event.PLACED): Step(State.STARTING, (Action.SET_UP,)),
     (State.STARTING, Event.STARTED): Step(State.RUNNING, (Action.RUN,)),
     (State.STARTING, Event.WORKER_FAILED): Step(State.FAILING, (Action.KILL_WORKERS,)),
     (State.STARTING, Event.INTERRUPTED): Step(State.ABORTING, (Action.KILL_WORKERS,)),
@@ -82,6 +88,7 @@ TABLE: dict[tuple[State, Event], Step] = {
     (State.FAILING, Event.GIVE_UP): Step(State.ERRORED, (Action.RELEASE,)),
     (State.FAILING, Event.INTERRUPTED): Step(State.ABORTING),
     (State.RESTARTING, Event.BACKED_OFF): Step(State.STARTING, (Action.START_WORKERS,)),
+    (State.RESTARTING, Event.NODE_LOST): Step(State.SCHEDULING, (Action.RELEASE, Action.RESERVE)),
     (State.RESTARTING, Event.INTERRUPTED): Step(State.ABORTED, (Action.RELEASE,)),
     (State.FINISHING, Event.GROUP_DOWN): Step(State.FINISHED, (Action.RELEASE,)),
     (State.FINISHING, Event.INTERRUPTED): Step(State.FINISHING),

@@ -17,7 +17,7 @@ from typing import Any
 
 from dray import session
 from dray.engines import load, wire
-from dray.engines.contract import Engine
+from dray.engines.contract import Engine, Options
 from dray.errors import ConfigError
 from dray.settings import Settings
 from dray.train.backend import BackendConfig
@@ -111,7 +111,7 @@ class DataParallelTrainer:
     def _check_feasible(self, engine: Engine) -> None:
         """Refuses at once what can never be met, before anything is made."""
         workers = self._scaling.num_workers if engine.distributed else 1
-        engine.check([self._scaling.bundle] * workers, self._scaling.placement_strategy)
+        engine.check(self._scaling.request(workers), self._config.runtime_env)
 
     def _job(self, engine: Engine) -> bytes | Job:
         config = dict(self._function_config or {})
@@ -124,10 +124,11 @@ class DataParallelTrainer:
 
     def _run(self, engine: Engine, directory: RunDirectory, job: bytes | Job) -> Result:
         logging_config = self._config.logging_config
+        settings = Settings()
         progress = Progress(
             directory.name,
             directory.path,
-            open_screen(Settings().progress),
+            open_screen(settings.progress),
             logging_config.log_level,
         )
         directory.write_run(self._describe(engine))
@@ -139,6 +140,7 @@ class DataParallelTrainer:
             (self._backend_config.backend_cls(), self._backend_config),
             job,
             progress,
+            settings.start_timeout_s,
         )
         state = State.ABORTED
         try:
@@ -227,7 +229,7 @@ def _engine_for(scaling: ScalingConfig) -> Iterator[Engine]:
     if scaling.num_workers:
         yield session.current_engine()
         return
-    engine = load("inline", session.local_node(), Settings())
+    engine = load("inline", Options(), Settings())
     try:
         yield engine
     finally:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from dray.engines import wire
+from dray.errors import ConfigError
 from dray.train import messages
 from dray.train.context import Seat, TrainingStopped, leave_seat, take_seat
+from dray.train.run_directory import RunDirectory
 
 Job = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -25,15 +29,23 @@ class TrainWorker:
 
     Args:
         post: Pushes a message to the controller.
-        assignment: Which rank of which run.
         own_process: Whether this process belongs to the worker alone.
     """
 
-    def __init__(
-        self, post: Callable[[Any], None], *, assignment: messages.Assignment, own_process: bool
-    ) -> None:
-        self._seat = Seat(assignment, post)
+    def __init__(self, post: Callable[[Any], None], *, own_process: bool) -> None:
+        self._post = post
         self._own_process = own_process
+        self._seat: Seat | None = None
+
+    def take_seat(self, assignment: messages.Assignment) -> None:
+        """Takes a place in the run.
+
+        Raises:
+            ConfigError: This node does not see the run directory.
+        """
+        _check_storage(assignment)
+        os.environ.update(_rank_variables(assignment))
+        self._seat = Seat(assignment, self._post)
         take_seat(self._seat)
 
     def execute(self, function: Callable[..., Any], *args: Any) -> Any:
@@ -60,11 +72,39 @@ class TrainWorker:
 
     def close(self) -> None:
         """Frees what the rank held."""
-        leave_seat()
+        if self._seat is not None:
+            leave_seat()
 
     def deliver(self, message: Any) -> None:
         """Takes a message of the controller, on the control thread."""
+        assert self._seat is not None
         self._seat.deliver(message)
+
+
+def _check_storage(assignment: messages.Assignment) -> None:
+    """Looks whether this node sees what the driver has written into the run directory."""
+    run = assignment.run
+    if run.token is None:
+        Path(run.path, "metrics").mkdir(parents=True, exist_ok=True)
+    elif RunDirectory(Path(run.path)).token() != run.token:
+        raise ConfigError(
+            f"the run directory {run.path} is on the driver's machine alone: the node "
+            f"{assignment.address}, where rank {assignment.rank} runs, does not see it. Set "
+            "RunConfig(storage_path=...) to a directory that all nodes share (NFS or another "
+            "network file system, at the same path); if this one is shared but shows new files "
+            "late, say so with RunConfig(shared_storage=True)"
+        )
+
+
+def _rank_variables(assignment: messages.Assignment) -> dict[str, str]:
+    """The part of torch.distributed's environment contract that is known from the start."""
+    return {
+        "RANK": str(assignment.rank),
+        "WORLD_SIZE": str(assignment.world_size),
+        "LOCAL_RANK": str(assignment.local_rank),
+        "LOCAL_WORLD_SIZE": str(assignment.local_world_size),
+        "NODE_RANK": str(assignment.node_rank),
+    }
 
 
 def _show_in_main(function: Callable[..., Any]) -> None:

@@ -5,27 +5,48 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from dray.engines.contract import Actor, Engine, Mailbox, Placement
-from dray.train.messages import Assignment
+from dray.engines.contract import Actor, Engine, Mailbox, Reservation, Started
+from dray.engines.runtime_env import RuntimeEnv
+from dray.train.messages import Assignment, RunInfo
 from dray.train.worker import Ended, Job, TrainWorker
 
 
-@dataclass(frozen=True)
 class Worker:
-    """One rank: its actor, and its place."""
+    """One worker: its actor, and once it has started, its place.
 
-    actor: Actor
-    assignment: Assignment
-    address: str
+    Attributes:
+        actor: Where it lives.
+        rank: Its rank; until all workers have started, the number of its bundle.
+        started: Where its process runs, once it does.
+    """
+
+    def __init__(self, actor: Actor, bundle: int) -> None:
+        self.actor = actor
+        self.bundle = bundle
+        self.rank = bundle
+        self.started: Started | None = None
 
     @property
-    def rank(self) -> int:
-        """Its rank in the whole group."""
-        return self.assignment.rank
+    def node_id(self) -> str:
+        """The node it runs on."""
+        assert self.started is not None
+        return self.started.node_id
+
+    @property
+    def address(self) -> str:
+        """The address of its node."""
+        assert self.started is not None
+        return self.started.address
+
+    @property
+    def first_device(self) -> tuple[int, str]:
+        """Where its devices stand among those of its node."""
+        assert self.started is not None
+        ids = [device for ids in self.started.devices.values() for device in ids]
+        first = ids[0] if ids else ""
+        return (int(first), "") if first.isdigit() else (0, first)
 
 
 class RankFailed(Exception):
@@ -38,61 +59,96 @@ class RankFailed(Exception):
 
 
 class WorkerGroup:
-    """Workers that have started; backends run functions on them."""
+    """The workers of one attempt, by rank; backends run functions on them."""
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self.workers = list(workers)
+        self._by_actor = {worker.actor: worker for worker in workers}
 
     @classmethod
     def start(
         cls,
         engine: Engine,
-        placements: Sequence[Placement],
+        reservation: Reservation,
+        size: int,
         *,
         mailbox: Mailbox,
-        run_path: Path,
-        attempt: int,
-        first_report: int,
-        checkpoint: str | None,
-        environment: Mapping[str, str],
+        runtime_env: RuntimeEnv,
         modules: Sequence[str],
     ) -> WorkerGroup:
-        """Starts a worker in each placement; ranks run node by node."""
-        nodes = list(dict.fromkeys(placement.node.node_id for placement in placements))
-        ordered = sorted(placements, key=lambda p: nodes.index(p.node.node_id))
+        """Begins to start a worker in each bundle of a reservation."""
         workers: list[Worker] = []
         try:
-            for rank, placement in enumerate(ordered):
-                node_id = placement.node.node_id
-                before = [p.node.node_id for p in ordered[:rank]]
-                assignment = Assignment(
-                    rank=rank,
-                    world_size=len(ordered),
-                    local_rank=before.count(node_id),
-                    local_world_size=sum(p.node.node_id == node_id for p in ordered),
-                    node_rank=nodes.index(node_id),
-                    run_path=str(run_path),
-                    attempt=attempt,
-                    first_report=first_report,
-                    checkpoint=checkpoint,
-                    gpus=placement.resources.get("GPU", 0),
-                )
+            for bundle in range(size):
                 actor = engine.start_actor(
-                    functools.partial(
-                        TrainWorker, assignment=assignment, own_process=engine.distributed
-                    ),
-                    name=f"rank {rank}",
-                    placement=placement,
-                    environment={**_rank_variables(assignment), **environment},
+                    functools.partial(TrainWorker, own_process=engine.distributed),
+                    name=f"worker {bundle}",
+                    reservation=reservation,
+                    bundle=bundle,
+                    runtime_env=runtime_env,
                     mailbox=mailbox,
                     modules=modules,
                 )
-                workers.append(Worker(actor, assignment, placement.node.address))
+                workers.append(Worker(actor, bundle))
         except BaseException:
             for worker in workers:
                 worker.actor.kill()
             raise
         return cls(workers)
+
+    def started(self, event: Started) -> bool:
+        """Takes note of a worker's start; returns whether all have started now."""
+        self._by_actor[event.actor].started = event
+        return all(worker.started is not None for worker in self.workers)
+
+    def missing(self) -> list[int]:
+        """Returns the workers that have not started."""
+        return [worker.rank for worker in self.workers if worker.started is None]
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Returns for every rank where it runs, as JSON can say it."""
+        return [
+            {
+                "node": worker.node_id,
+                "address": worker.address,
+                "pid": worker.actor.pid,
+                **({"devices": dict(worker.started.devices)} if worker.started.devices else {}),
+            }
+            for worker in self.workers
+            if worker.started is not None
+        ]
+
+    def take_seats(self, run: RunInfo, gpus: float) -> None:
+        """Gives every worker its rank: node by node, on a node by device, then as they were asked.
+
+        Raises:
+            RankFailed: A worker could not take its seat.
+        """
+        nodes = list(dict.fromkeys(worker.node_id for worker in self.workers))
+        node_ranks = {node_id: rank for rank, node_id in enumerate(nodes)}
+        self.workers.sort(key=lambda w: (node_ranks[w.node_id], w.first_device, w.bundle))
+        local: dict[str, list[Worker]] = {node_id: [] for node_id in nodes}
+        for rank, worker in enumerate(self.workers):
+            worker.rank = rank
+            local[worker.node_id].append(worker)
+        self._collect(
+            {
+                worker.actor.call(
+                    "take_seat",
+                    Assignment(
+                        rank=worker.rank,
+                        world_size=len(self),
+                        local_rank=local[worker.node_id].index(worker),
+                        local_world_size=len(local[worker.node_id]),
+                        node_rank=node_ranks[worker.node_id],
+                        address=worker.address,
+                        run=run,
+                        gpus=gpus,
+                    ),
+                ): worker.rank
+                for worker in self.workers
+            }
+        )
 
     def __len__(self) -> int:
         """Returns the number of workers."""
@@ -100,10 +156,8 @@ class WorkerGroup:
 
     def rank_of(self, actor: Actor) -> int | None:
         """Returns an actor's rank; None if it is of another attempt."""
-        for worker in self.workers:
-            if worker.actor is actor:
-                return worker.rank
-        return None
+        worker = self._by_actor.get(actor)
+        return None if worker is None else worker.rank
 
     def execute(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         """Runs a function on every worker at once; returns what each returned, by rank.
@@ -142,9 +196,8 @@ class WorkerGroup:
 
     def tell(self, message: Any, ranks: Sequence[int] | None = None) -> None:
         """Sends a message to the given ranks, or to all, even while the train function runs."""
-        for worker in self.workers:
-            if ranks is None or worker.rank in ranks:
-                worker.actor.signal("deliver", message)
+        for worker in self.workers if ranks is None else [self.workers[rank] for rank in ranks]:
+            worker.actor.signal("deliver", message)
 
     def stop(self) -> None:
         """Lets every worker end in good order."""
@@ -155,14 +208,3 @@ class WorkerGroup:
         """Ends every worker at once."""
         for worker in self.workers:
             worker.actor.kill()
-
-
-def _rank_variables(assignment: Assignment) -> dict[str, str]:
-    """The part of torch.distributed's environment contract that is known from the start."""
-    return {
-        "RANK": str(assignment.rank),
-        "WORLD_SIZE": str(assignment.world_size),
-        "LOCAL_RANK": str(assignment.local_rank),
-        "LOCAL_WORLD_SIZE": str(assignment.local_world_size),
-        "NODE_RANK": str(assignment.node_rank),
-    }

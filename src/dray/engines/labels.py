@@ -1,0 +1,53 @@
+"""Label selectors: which nodes a request may go to, in the language that Ray uses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from dray.errors import ConfigError
+
+_VALUE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
+_SELECTOR = re.compile(rf"!?(?:{_VALUE}|in\(\s*{_VALUE}(?:\s*,\s*{_VALUE})*\s*\))")
+
+
+def check_selector(selector: object, what: str) -> None:
+    """Checks that a label selector is well formed.
+
+    Args:
+        selector: Label to "value", "!value", "in(a, b)" or "!in(a, b)".
+        what: The argument's name, for the message.
+
+    Raises:
+        ConfigError: It is not.
+    """
+    if not isinstance(selector, Mapping):
+        raise ConfigError(f"{what} must be a dict of labels to values, not {selector!r}")
+    for name, value in selector.items():
+        if not isinstance(name, str) or not isinstance(value, str) or not name:
+            raise ConfigError(f"{what} must map strings to strings, not {name!r} to {value!r}")
+        if not _SELECTOR.fullmatch(value):
+            raise ConfigError(
+                f"{what}[{name!r}] must be 'value', '!value', 'in(a, b)' or '!in(a, b)', "
+                f"not {value!r}"
+            )
+
+
+def matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    """Returns whether a node with these labels is one that the selector allows.
+
+    Example:
+        >>> matches({"zone": "in(a, b)", "tier": "!spot"}, {"zone": "a"})
+        True
+    """
+    return all(_allows(value, labels.get(name)) for name, value in selector.items())
+
+
+def _allows(wanted: str, label: str | None) -> bool:
+    negated = wanted.startswith("!")
+    values = wanted.removeprefix("!")
+    if values.startswith("in("):
+        among = {value.strip() for value in values[3:-1].split(",")}
+    else:
+        among = {values}
+    return (label in among) != negated

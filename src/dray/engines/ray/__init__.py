@@ -1,0 +1,7 @@
+"""The Ray engine: workers are actors of a Ray cluster. The one place of dray that imports Ray."""
+
+from dray.engines.ray.engine import RayEngine
+
+__all__ = ["ENGINE"]
+
+ENGINE = RayEngine

@@ -1,0 +1,162 @@
+"""The driver's end of an actor in a Ray cluster: what Ray says of it, and what its wire says."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+from dray.engines.contract import Mailbox, Started
+from dray.engines.ray.errors import CrashedError, translate
+from dray.engines.ray.link import Hello
+from dray.engines.reader import Reader
+from dray.engines.remote_actor import RemoteActor
+from dray.errors import EngineError, NodeDiedError
+
+# A node that lives says within milliseconds that a worker of its has died.
+_SILENCE_S = 1.0
+# How long after a worker's end its last output may take to come.
+_LAST_WORDS_S = 1.0
+
+
+class RayActor(RemoteActor):
+    """An actor of a Ray cluster.
+
+    Two things tell its end. The connection closes, at once. Ray says why, as a rule within
+    milliseconds, because the node has seen its worker die; if it says nothing, the node is gone as
+    well, long before Ray itself gives it up.
+
+    Args:
+        number: Unique in the engine.
+        name: How messages call it.
+        mailbox: Gets its events.
+        reader: The engine's reader thread.
+        on_silence: Called with the node's id when the node does not answer for its worker.
+        on_over: Called when the end has been told.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        mailbox: Mailbox,
+        reader: Reader,
+        on_silence: Callable[[str], None],
+        on_over: Callable[[RayActor], object],
+    ) -> None:
+        super().__init__(number, name, mailbox, reader)
+        self._on_silence = on_silence
+        self._on_over = on_over
+        self._end: Callable[[], None] | None = None
+        self._hello: Hello | None = None
+        self._verdict: EngineError | None = None
+        self._hung_up = False
+        self._killed = False
+        self._hung_up_before_kill = False
+        self._timers: list[threading.Timer] = []
+        self._awaits_last_words = False
+        self._over = False
+
+    def lives_in(self, end: Callable[[], None]) -> None:
+        """Takes what ends the process."""
+        self._end = end
+
+    def kill(self) -> None:
+        if not self._killed:
+            self._killed = True
+            self._hung_up_before_kill = self._hung_up and not self.has_left
+        if self._end is not None:
+            self._end()
+
+    # On the reader thread.
+
+    def on_hello(self, hello: Hello, connection: Connection) -> None:
+        """Takes one of the worker's connections."""
+        if self._over:
+            connection.close()
+        elif hello.stream != "wire":
+            self.attach_output(_own_descriptor(connection), hello.stream)
+        else:
+            self._hello = hello
+            self.pid = hello.pid
+            self.attach(connection)
+            self.mailbox.put(Started(self, hello.node_id, hello.address, hello.devices))
+
+    def refuse(self, error: EngineError) -> None:
+        """Ends a worker that cannot be used."""
+        self.on_verdict(error)
+        if self._end is not None:
+            self._end()
+
+    def on_hangup(self) -> None:
+        self._hung_up = True
+        if self._verdict is None:
+            self._later(_SILENCE_S, self._on_no_verdict)
+        self._conclude()
+
+    def on_verdict(self, error: BaseException | None) -> None:
+        """Takes what Ray says of the process's end."""
+        if self._verdict is not None:
+            return
+        translated = EngineError("its process ended") if error is None else translate(error)
+        if not isinstance(translated, EngineError):
+            translated = EngineError(str(translated))
+        if isinstance(translated, NodeDiedError) and self._hello is not None:
+            self._on_silence(self._hello.node_id)
+        self._verdict = translated
+        self._conclude()
+
+    def _on_no_verdict(self) -> None:
+        if self._verdict is None:
+            assert self._hello is not None
+            self.on_verdict(
+                NodeDiedError(
+                    None,
+                    details=f"its connection broke, and its node {self._hello.address} "
+                    f"({self._hello.node_id[:8]}) does not answer",
+                )
+            )
+
+    def on_output_end(self) -> None:
+        self._conclude()
+
+    def _conclude(self) -> None:
+        """Tells the end, once it is certain and the last words are there."""
+        left_but_open = self.has_left and not self._hung_up
+        if self._verdict is None or left_but_open or self._over:
+            return
+        if self.has_output and not self._awaits_last_words:
+            self._awaits_last_words = True
+            self._later(_LAST_WORDS_S, self._tell_end)
+        elif not self.has_output:
+            self._tell_end()
+
+    def _tell_end(self) -> None:
+        if self._over or self._verdict is None:
+            return
+        self._over = True
+        for timer in self._timers:
+            timer.cancel()
+        self.on_death(self._verdict, expected=self.has_left or self._was_killed())
+        self._end = None
+        self._on_over(self)
+
+    def _was_killed(self) -> bool:
+        """Whether dray's kill ended it, rather than something that came before the kill."""
+        if not self._killed or self._hung_up_before_kill or self._verdict is None:
+            return False
+        return not isinstance(self._verdict, CrashedError)
+
+    def _later(self, delay_s: float, task: Callable[[], object]) -> None:
+        timer = threading.Timer(delay_s, self._reader.run, [task])
+        timer.daemon = True
+        timer.start()
+        self._timers.append(timer)
+
+
+def _own_descriptor(connection: Connection) -> int:
+    """Takes the descriptor out of a connection, which closes."""
+    fd = os.dup(connection.fileno())
+    connection.close()
+    return fd

@@ -1,0 +1,283 @@
+"""The Ray engine: placement groups for reservations, actors of Ray's for workers.
+
+Ray schedules, starts processes, makes their environments and says why they ended. What driver and
+workers say to each other takes the same wire as on the process engine (`link.py`), so nothing that
+a worker reports waits for a poll, and a run needs no actors besides its workers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+from dray.engines import wire
+from dray.engines.contract import (
+    Actor,
+    ActorFactory,
+    Engine,
+    Mailbox,
+    Node,
+    Options,
+    Request,
+    Reservation,
+)
+from dray.engines.runtime_env import RuntimeEnv
+from dray.errors import (
+    ClusterUnreachableError,
+    ConfigError,
+    EngineError,
+    InfeasibleError,
+    MissingDependencyError,
+)
+from dray.settings import Settings
+
+try:
+    import ray
+except ImportError as missing:
+    raise MissingDependencyError("ray", "ray") from missing
+
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from dray.engines.ray import cluster
+from dray.engines.ray.actor import RayActor
+from dray.engines.ray.connect import connect
+from dray.engines.ray.errors import translate
+from dray.engines.ray.link import VERSIONS, Hello, Link
+from dray.engines.ray.worker import RayWorker
+from dray.engines.reader import Reader
+
+T = TypeVar("T")
+_NODE_ID = "ray.io/node-id"
+# Ray itself needs longer than this to find that a node is dead.
+_SUSPICION_S = 60.0
+_WAIT_STEP_S = 3600
+
+
+class _PlacementGroup(Reservation):
+    """Bundles that Ray has set aside."""
+
+    def __init__(
+        self, group: PlacementGroup, bundles: Sequence[Mapping[str, float]], engine: RayEngine
+    ) -> None:
+        self.group = group
+        self.bundles = bundles
+        self._engine = engine
+        table = placement_group_table(group)
+        self._nodes = set(table["bundles_to_node_id"].values())
+        self._released = False
+
+    @property
+    def broken(self) -> bool:
+        return not self._nodes <= self._engine.reachable()
+
+    def release(self) -> None:
+        if not self._released:
+            self._released = True
+            if ray.is_initialized():
+                remove_placement_group(self.group)
+
+
+class RayEngine(Engine):
+    """Runs actors in a Ray cluster."""
+
+    name = "ray"
+    distributed = True
+
+    def __init__(self, options: Options, settings: Settings) -> None:
+        self._owns_connection = connect(options)
+        # What Ray has taken for the whole job needs not be said again for every actor.
+        self._runtime_env = RuntimeEnv() if self._owns_connection else options.runtime_env
+        self._has_working_dir = options.runtime_env.working_dir is not None
+        self._numbers = itertools.count()
+        self._actors: dict[int, RayActor] = {}
+        self._suspects: dict[str, float] = {}
+        self._closed = False
+        self._reader = Reader(self._on_crash)
+        self._link = Link(ray.util.get_node_ip_address(), self._reader, self._on_hello)
+        self._reader.start()
+        self._worker_class = ray.remote(RayWorker)
+
+    def nodes(self) -> list[Node]:
+        return cluster.nodes()
+
+    def available(self) -> dict[str, float]:
+        return dict(ray.available_resources())
+
+    def prepare(self, modules: Sequence[str]) -> None:
+        return None
+
+    def drive(self, loop: Callable[[], T]) -> T:
+        return loop()
+
+    def check(self, request: Request, runtime_env: RuntimeEnv) -> None:
+        try:
+            ray.runtime_env.RuntimeEnv(**runtime_env.as_dict())
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"Ray refuses this runtime environment: {error}") from error
+        present = cluster.nodes()
+        lacking = cluster.lacking(request, present)
+        if lacking is not None:
+            later = [*present, *cluster.may_come(len(request.bundles))]
+            if cluster.lacking(request, later) is not None:
+                raise lacking
+
+    def lacking(self, request: Request) -> InfeasibleError | None:
+        return cluster.lacking(request, cluster.nodes())
+
+    def reserve(self, request: Request) -> Future[Reservation]:
+        bundles = [dict(bundle) for bundle in request.bundles]
+        group = placement_group(bundles, strategy=request.strategy, **self._selectors(request))
+        future: Future[Reservation] = Future()
+
+        def wait() -> None:
+            try:
+                while not group.wait(_WAIT_STEP_S):
+                    pass
+                reservation = _PlacementGroup(group, bundles, self)
+            except Exception as error:  # noqa: BLE001 (whoever asked must learn of it)
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(translate(error))
+                return
+            if future.set_running_or_notify_cancel():
+                future.set_result(reservation)
+            else:
+                reservation.release()
+
+        def take_back(future: Future[Reservation]) -> None:
+            if future.cancelled():
+                remove_placement_group(group)
+
+        future.add_done_callback(take_back)
+        threading.Thread(target=wait, name="dray-reserve", daemon=True).start()
+        return future
+
+    def _selectors(self, request: Request) -> dict[str, Any]:
+        """Returns which nodes each bundle may lie on, those that do not answer left out."""
+        suspects = self._suspected()
+        selectors = [dict(s) for s in request.selectors or [{}] * len(request.bundles)]
+        others = [node for node in cluster.nodes() if node.node_id not in suspects]
+        if suspects and cluster.lacking(request, others) is None:
+            for selector in selectors:
+                selector.setdefault(_NODE_ID, f"!in({','.join(sorted(suspects))})")
+        return {"bundle_label_selector": selectors} if any(selectors) else {}
+
+    def _suspected(self) -> set[str]:
+        now = time.monotonic()
+        return {node for node, since in self._suspects.items() if now - since < _SUSPICION_S}
+
+    def reachable(self) -> set[str]:
+        """Returns the ids of the nodes that are alive as far as anybody knows."""
+        return {node.node_id for node in cluster.nodes()} - self._suspected()
+
+    def start_actor(
+        self,
+        factory: ActorFactory,
+        *,
+        name: str,
+        reservation: Reservation,
+        bundle: int,
+        runtime_env: RuntimeEnv,
+        mailbox: Mailbox,
+        modules: Sequence[str] = (),
+    ) -> Actor:
+        if self._closed:
+            raise EngineError("this engine is closed; call dray.init() again")
+        assert isinstance(reservation, _PlacementGroup)
+        payload = wire.dump(factory, name)
+        actor = RayActor(
+            next(self._numbers),
+            name,
+            mailbox,
+            self._reader,
+            self._on_silence,
+            lambda actor: self._actors.pop(actor.number, None),
+        )
+        self._actors[actor.number] = actor
+        here = "" if self._has_working_dir else os.getcwd()
+        actor.begin(wire.Begin({}, runtime_env.working_dir or here, list(sys.path), payload))
+        handle = self._worker_class.options(
+            **_resources(reservation.bundles[bundle]),
+            max_restarts=0,
+            max_task_retries=0,
+            runtime_env=(self._runtime_env | runtime_env).as_dict() or None,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                reservation.group,
+                placement_group_bundle_index=bundle,
+                placement_group_capture_child_tasks=True,
+            ),
+        ).remote()
+        actor.lives_in(lambda: ray.kill(handle))
+        meeting = self._link.meeting(actor.number, tee=self._owns_connection)
+        life = handle.serve.remote(meeting, tuple(modules)).future()
+        life.add_done_callback(lambda f: self._reader.run(lambda: self._on_end(actor, f)))
+        return actor
+
+    # On the reader thread.
+
+    def _on_hello(self, hello: Hello, connection: Connection) -> None:
+        actor = self._actors.get(hello.number)
+        if actor is None:
+            connection.close()
+            return
+        if hello.versions == VERSIONS:
+            actor.on_hello(hello, connection)
+            return
+        connection.close()
+        theirs, ours = (f"dray {v[0]} on Python {v[1]}" for v in (hello.versions, VERSIONS))
+        actor.refuse(
+            ClusterUnreachableError(
+                f"the node {hello.address} has {theirs}, this program has {ours}; install the same "
+                "on every node, for example with dray.init(runtime_env={'pip': [...]})"
+            )
+        )
+
+    def _on_end(self, actor: RayActor, life: Future[Any]) -> None:
+        actor.on_verdict(life.exception())
+
+    def _on_silence(self, node_id: str) -> None:
+        self._suspects[node_id] = time.monotonic()
+
+    def _on_crash(self) -> None:
+        for actor in list(self._actors.values()):
+            actor.on_death(
+                EngineError("dray's reader thread failed; this is a bug"), expected=False
+            )
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for actor in list(self._actors.values()):
+            actor.kill()
+        self._reader.stop()
+        self._reader.do_tasks()
+        for actor in list(self._actors.values()):
+            actor.on_death(EngineError("dray.shutdown() was called"), expected=True)
+        self._link.close()
+        self._reader.close()
+        if self._owns_connection:
+            ray.shutdown()
+
+
+def _resources(bundle: Mapping[str, float]) -> dict[str, Any]:
+    """Returns a bundle in the words of an actor's options."""
+    further = dict(bundle)
+    options = {
+        "num_cpus": further.pop("CPU", 0),
+        "num_gpus": further.pop("GPU", 0),
+        "memory": further.pop("memory", 0),
+    }
+    return {**options, "resources": further}

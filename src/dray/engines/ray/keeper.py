@@ -1,0 +1,61 @@
+"""The keeper of a worker: a small process that sees the worker's end, whatever it was.
+
+It carries the worker's output to the driver, so that its last words arrive even if it crashed, and
+then kills what the worker has started and left behind. It is a program of its own, run with
+`python -I -S`, and imports nothing of dray.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+
+
+def keep(worker: int, streams: "dict[int, list[int]]") -> None:
+    """Carries output until it ends, and ends what the worker leaves behind.
+
+    Args:
+        worker: Its pid; it leads a process group.
+        streams: The read end of a pipe -> where its data goes.
+    """
+    poll = select.poll()
+    for source in streams:
+        poll.register(source, select.POLLIN)
+    handle = os.pidfd_open(worker)
+    poll.register(handle, select.POLLIN)
+    while streams:
+        for fd, _ in poll.poll():
+            if fd == handle:
+                poll.unregister(handle)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(worker, signal.SIGKILL)
+                continue
+            data = os.read(fd, 65536)
+            if data:
+                _write(streams[fd], data)
+                continue
+            poll.unregister(fd)
+            for target in streams.pop(fd):
+                os.close(target)
+
+
+def _write(targets: "list[int]", data: bytes) -> None:
+    for target in list(targets):
+        rest = data
+        while rest:
+            try:
+                rest = rest[os.write(target, rest) :]
+            except OSError:  # the driver is gone, or a disk is full: the others still want it
+                targets.remove(target)
+                break
+
+
+if __name__ == "__main__":
+    if os.fork():  # not a child of the worker: Ray kills those before it lets a worker end
+        os._exit(0)
+    os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    pid, out, err, out_target, err_target, tee = map(int, sys.argv[1:])
+    keep(pid, {out: [out_target, 1][: 1 + tee], err: [err_target, 2][: 1 + tee]})

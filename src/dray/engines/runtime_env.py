@@ -1,0 +1,98 @@
+"""The runtime environment: what a worker finds around itself, under the names that Ray uses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dray.errors import ConfigError, join_names
+
+# What every engine can make; the rest needs one that installs software on nodes.
+_EVERYWHERE = ("env_vars", "working_dir")
+_ON_A_CLUSTER = ("py_modules", "pip", "uv", "conda", "container", "image_uri", "excludes", "config")
+
+
+@dataclass(frozen=True)
+class RuntimeEnv:
+    """What a worker finds around itself.
+
+    Attributes:
+        env_vars: Environment variables.
+        working_dir: The directory it runs in, and imports from; None leaves it to the engine.
+        further: Everything else, as the user gave it.
+    """
+
+    env_vars: Mapping[str, str] = field(default_factory=dict)
+    working_dir: str | None = None
+    further: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, value: Mapping[str, Any] | None, what: str) -> RuntimeEnv:
+        """Returns the runtime environment that a user's dict describes.
+
+        Args:
+            value: Such as `{"env_vars": {"A": "1"}, "working_dir": "."}`.
+            what: The argument's name, for messages.
+
+        Raises:
+            ConfigError: It is malformed, or has a key that does not exist.
+        """
+        if not isinstance(value or {}, Mapping):
+            raise ConfigError(f"{what} must be a dict, not {value!r}")
+        fields = dict(value or {})
+        unknown = sorted(map(str, set(fields) - {*_EVERYWHERE, *_ON_A_CLUSTER}))
+        if unknown:
+            raise ConfigError(
+                f"{what} has no {join_names(unknown)}; there are "
+                f"{join_names((*_EVERYWHERE, *_ON_A_CLUSTER))}"
+            )
+        variables = fields.pop("env_vars", None) or {}
+        if not isinstance(variables, Mapping):
+            raise ConfigError(f"{what}['env_vars'] must be a dict, not {variables!r}")
+        for name, text in variables.items():
+            if not isinstance(name, str) or not isinstance(text, str):
+                raise ConfigError(
+                    f"{what}['env_vars'] must map strings to strings, not {name!r} to {text!r}"
+                )
+        directory = fields.pop("working_dir", None)
+        return cls(dict(variables), None if directory is None else os.fspath(directory), fields)
+
+    def __or__(self, other: RuntimeEnv) -> RuntimeEnv:
+        """Returns this one with another on top: variables are merged, the rest is replaced."""
+        return RuntimeEnv(
+            {**self.env_vars, **other.env_vars},
+            other.working_dir or self.working_dir,
+            {**self.further, **other.further},
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it as the dict that a user would write; empty if it asks for nothing."""
+        directory = {} if self.working_dir is None else {"working_dir": self.working_dir}
+        variables = {"env_vars": dict(self.env_vars)} if self.env_vars else {}
+        return {**variables, **directory, **self.further}
+
+    def local_directory(self, engine: str) -> str | None:
+        """Returns the working directory, for an engine that runs on this machine alone.
+
+        Raises:
+            ConfigError: Something is asked for that such an engine cannot make.
+        """
+        if self.further:
+            raise ConfigError(
+                f"the {engine} engine uses the Python environment that the driver runs in, so "
+                f"runtime_env cannot hold {join_names(sorted(self.further))}, only "
+                f"{join_names(_EVERYWHERE)}; install what is needed here, or use "
+                "dray.init(engine='ray')"
+            )
+        if self.working_dir is None:
+            return None
+        path = Path(self.working_dir).expanduser()
+        if not path.is_dir():
+            raise ConfigError(
+                f"runtime_env['working_dir'] is {self.working_dir!r}, which is not a directory of "
+                f"this machine; the {engine} engine takes nothing else"
+            )
+        return str(path.resolve())
