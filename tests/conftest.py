@@ -14,8 +14,9 @@ import pytest
 
 import dray
 from dray import session
+from tests.clusters import Cluster
 
-ENGINES = ("process", "inline")
+ENGINES = ("process", "inline", "ray")
 
 # What libraries leave in the temp directory for themselves, once a process.
 _NOT_OURS = ("torchinductor_",)
@@ -27,6 +28,18 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="dray-tests-")
         tempfile.tempdir = None
         config.add_cleanup(lambda: shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True))
+
+
+# What an engine keeps for the next run; Ray's own threads have the names that Python gives.
+_KEPT_THREADS = ("dray-reader", "Dummy-", "ray_")
+
+
+def _is_rays(process: psutil.Process) -> bool:
+    """Whether it belongs to the cluster: Ray keeps idle workers, and ends others at leisure."""
+    try:
+        return process.cmdline()[0].startswith("ray::") or "raylet" in " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, IndexError):
+        return True
 
 
 def _temporary_files() -> set[str]:
@@ -46,16 +59,22 @@ def _engine_processes() -> set[int]:
 
 
 @pytest.fixture(autouse=True)
-def no_leaks(tmp_path: Path) -> Iterator[None]:
+def no_leaks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
     """Fails a test that leaves a process, a thread, a temporary file or a variable behind."""
+    if "_engine_session" in request.fixturenames:
+        request.getfixturevalue("_engine_session")  # what an engine keeps was there before the test
     environment = dict(os.environ)
     threads = set(threading.enumerate())
     processes = _children()
     files = _temporary_files()
     yield
-    new_processes = {p for p in _children() - processes if p.pid not in _engine_processes()}
+    new_processes = {
+        p for p in _children() - processes if p.pid not in _engine_processes() and not _is_rays(p)
+    }
     _, alive = psutil.wait_procs(new_processes, timeout=2)
-    new_threads = {t for t in set(threading.enumerate()) - threads if t.name != "dray-reader"}
+    new_threads = {
+        t for t in set(threading.enumerate()) - threads if not t.name.startswith(_KEPT_THREADS)
+    }
     for thread in new_threads:
         thread.join(timeout=2)
     assert not alive, f"processes left behind: {[p.cmdline() for p in alive]}"
@@ -78,11 +97,22 @@ def _quiet() -> Iterator[None]:
         os.environ["DRAY_PROGRESS"] = before
 
 
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A Ray cluster of three nodes on this machine, real but for the one address they share."""
+    cluster = Cluster()
+    yield cluster
+    cluster.shutdown()
+
+
 @pytest.fixture(scope="session", params=ENGINES)
 def _engine_session(request: pytest.FixtureRequest, _quiet: None) -> Iterator[str]:
     """Starts each engine once; fork servers are kept warm between tests, as in a user's session."""
     dray.shutdown()
-    dray.init(engine=request.param, num_cpus=8)
+    if request.param == "ray":
+        dray.init(engine="ray", address=request.getfixturevalue("cluster").address)
+    else:
+        dray.init(engine=request.param, num_cpus=8)
     yield request.param
     dray.shutdown()
 

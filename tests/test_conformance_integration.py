@@ -88,7 +88,7 @@ def test_context_tells_who_is_who(storage: Path, engine: str) -> None:
             }
         )
 
-    world = 3 if engine == "process" else 1  # the inline engine has one worker, this process
+    world = 1 if engine == "inline" else 3  # the inline engine has one worker, this process
     fit(train, storage, workers=3)
     for rank in range(world):
         line = json.loads((storage / f"run/metrics/rank-{rank:05d}.jsonl").read_text())
@@ -176,7 +176,7 @@ def test_checkpoint_holds_the_files_of_all_ranks(storage: Path, engine: str) -> 
     assert result.checkpoint is not None
     assert result.checkpoint.path == str(storage / "run" / "checkpoint_000000")
     with result.checkpoint.as_directory() as path:
-        ranks = ["rank-0", "rank-1"] if engine == "process" else ["rank-0"]
+        ranks = ["rank-0"] if engine == "inline" else ["rank-0", "rank-1"]
         assert sorted(os.listdir(os.path.join(path, "sub"))) == ranks
         assert Path(path, "shared").read_text() == "from rank 0"
     assert result.best_checkpoints == [(result.checkpoint, {"rank": 0})]
@@ -408,7 +408,7 @@ def test_callbacks_see_the_run(storage: Path, engine: str) -> None:
 
     record = Record()
     fit(train, storage, callbacks=[record], failure_config=FailureConfig(max_failures=1))
-    ranks = [{"rank": 0}, {"rank": 1}] if engine == "process" else [{"rank": 0}]
+    ranks = [{"rank": 0}] if engine == "inline" else [{"rank": 0}, {"rank": 1}]
     assert record.seen == [
         ("before", "run"),
         ("report", ranks, True),
@@ -471,7 +471,7 @@ def test_the_run_is_its_directory(storage: Path, engine: str) -> None:
         for p in (storage / "run").rglob("*")
         if p.is_file() and p.name != ".lock"
     )
-    logs = ["logs/attempt-000/rank-00000.log"] if engine == "process" else []
+    logs = [] if engine == "inline" else ["logs/attempt-000/rank-00000.log"]
     assert files == [
         "checkpoint_000000/.dray.json",
         "checkpoint_000000/model",
