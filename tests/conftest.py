@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -61,8 +62,9 @@ def _engine_processes() -> set[int]:
 @pytest.fixture(autouse=True)
 def no_leaks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
     """Fails a test that leaves a process, a thread, a temporary file or a variable behind."""
-    if "_engine_session" in request.fixturenames:
-        request.getfixturevalue("_engine_session")  # what an engine keeps was there before the test
+    for name in ("engine", "process_engine"):
+        if name in request.fixturenames:
+            request.getfixturevalue(name)  # what an engine keeps was there before the test
     environment = dict(os.environ)
     threads = set(threading.enumerate())
     processes = _children()
@@ -102,32 +104,51 @@ def cluster() -> Iterator[Cluster]:
     """A Ray cluster of three nodes on this machine, real but for the one address they share."""
     cluster = Cluster()
     yield cluster
+    dray.shutdown()
     cluster.shutdown()
 
 
 @pytest.fixture(scope="session", params=ENGINES)
-def _engine_session(request: pytest.FixtureRequest, _quiet: None) -> Iterator[str]:
-    """Starts each engine once; fork servers are kept warm between tests, as in a user's session."""
-    dray.shutdown()
-    if request.param == "ray":
-        dray.init(engine="ray", address=request.getfixturevalue("cluster").address)
-    else:
-        dray.init(engine=request.param, num_cpus=8)
-    yield request.param
-    dray.shutdown()
+def engine_name(request: pytest.FixtureRequest) -> str:
+    """Of the session's scope, so that pytest runs all tests of one engine before the next one's."""
+    name: str = request.param
+    return name
 
 
 @pytest.fixture
-def engine(_engine_session: str) -> str:
+def engine(engine_name: str, request: pytest.FixtureRequest, _quiet: None) -> str:
     """The name of the engine that runs; a test with it runs once on each."""
-    return _engine_session
+    if engine_name == "ray":
+        _use("ray", address=request.getfixturevalue("cluster").address)
+    else:
+        _use(engine_name, num_cpus=8)
+    return engine_name
 
 
-@pytest.fixture(scope="module")
-def process_engine(_quiet: None) -> Iterator[None]:
+@pytest.fixture
+def process_engine(_quiet: None) -> None:
     """The process engine alone, with 8 CPUs to share."""
-    dray.shutdown()
-    dray.init(engine="process", num_cpus=8)
+    _use("process", num_cpus=8)
+
+
+def _use(name: str, **options: Any) -> None:
+    """Keeps an engine that runs: its fork servers stay warm, as in a user's session."""
+    if not dray.is_initialized() or session.current_engine().name != name:
+        dray.shutdown()
+        dray.init(engine=name, **options)
+
+
+@pytest.fixture
+def variables(engine: str, request: pytest.FixtureRequest) -> dict[str, str]:
+    """What makes a program use the engine."""
+    if engine == "ray":
+        address = request.getfixturevalue("cluster").address
+        return {"DRAY_ENGINE": "ray", "RAY_ADDRESS": address}
+    return {"DRAY_ENGINE": engine}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _end_engines() -> Iterator[None]:
     yield
     dray.shutdown()
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 from dray.engines.contract import Mailbox, Started
-from dray.engines.ray.errors import CrashedError, translate
+from dray.engines.ray.errors import is_crash, translate
 from dray.engines.ray.link import Hello
 from dray.engines.reader import Reader
 from dray.engines.remote_actor import RemoteActor
@@ -51,6 +51,7 @@ class RayActor(RemoteActor):
         self._end: Callable[[], None] | None = None
         self._hello: Hello | None = None
         self._verdict: EngineError | None = None
+        self._crashed = False
         self._hung_up = False
         self._killed = False
         self._hung_up_before_kill = False
@@ -104,6 +105,7 @@ class RayActor(RemoteActor):
             translated = EngineError(str(translated))
         if isinstance(translated, NodeDiedError) and self._hello is not None:
             self._on_silence(self._hello.node_id)
+        self._crashed = error is not None and is_crash(error)
         self._verdict = translated
         self._conclude()
 
@@ -144,9 +146,7 @@ class RayActor(RemoteActor):
 
     def _was_killed(self) -> bool:
         """Whether dray's kill ended it, rather than something that came before the kill."""
-        if not self._killed or self._hung_up_before_kill or self._verdict is None:
-            return False
-        return not isinstance(self._verdict, CrashedError)
+        return self._killed and not self._hung_up_before_kill and not self._crashed
 
     def _later(self, delay_s: float, task: Callable[[], object]) -> None:
         timer = threading.Timer(delay_s, self._reader.run, [task])

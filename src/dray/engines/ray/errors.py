@@ -45,8 +45,9 @@ def _infeasible(error: BaseException, text: str) -> DrayError:
     return InfeasibleError(text, asked={}, available={})
 
 
-class CrashedError(WorkerDiedError):
-    """A worker's process ended by itself, as its node saw it."""
+def is_crash(error: BaseException) -> bool:
+    """Returns whether Ray says that a worker's process ended by itself."""
+    return "worker process has died" in str(error)
 
 
 def _actor_died(error: BaseException, text: str) -> DrayError:
@@ -57,9 +58,9 @@ def _actor_died(error: BaseException, text: str) -> DrayError:
         return NodeDiedError(None, details=f"its node is gone. {text.splitlines()[-1]}")
     if "runtime env failed" in text:
         return RuntimeEnvSetupError(f"its runtime environment cannot be made. {text}")
-    if "worker process has died" in text:
+    if is_crash(error):
         detail = text.partition("Worker exit detail: ")[2].partition(". Some common")[0]
-        return CrashedError(
+        return WorkerDiedError(
             None,
             details=f"its process ended by itself (Ray says: {detail or 'nothing more'}); often by "
             "kill -9, for want of memory, or by a crash in native code: then the log holds its "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -26,6 +27,7 @@ class RayWorker:
         if os.getpgid(0) != os.getpid():
             os.setpgid(0, 0)
         lifeline.children_die_with_me()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's raises SystemExit in users' code
         _keep_output(meeting)
         connection = call(meeting, _hello(meeting, "wire"))
         _import_quietly(modules)
