@@ -7,6 +7,7 @@ a worker reports waits for a poll, and a run needs no actors besides its workers
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import sys
@@ -51,7 +52,7 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from dray.engines.ray import cluster
+from dray.engines.ray import cluster, surroundings
 from dray.engines.ray.actor import RayActor
 from dray.engines.ray.connect import connect
 from dray.engines.ray.errors import translate
@@ -206,13 +207,15 @@ class RayEngine(Engine):
             lambda actor: self._actors.pop(actor.number, None),
         )
         self._actors[actor.number] = actor
-        here = "" if self._has_working_dir else os.getcwd()
-        actor.begin(wire.Begin({}, runtime_env.working_dir or here, list(sys.path), payload))
+        actor.begin(
+            wire.Begin(surroundings.portable(os.environ), self._cwd(), list(sys.path), payload)
+        )
+        environment, directory = _split(self._runtime_env | runtime_env)
         handle = self._worker_class.options(
             **_resources(reservation.bundles[bundle]),
             max_restarts=0,
             max_task_retries=0,
-            runtime_env=(self._runtime_env | runtime_env).as_dict() or None,
+            runtime_env=environment.as_dict() or None,
             scheduling_strategy=PlacementGroupSchedulingStrategy(
                 reservation.group,
                 placement_group_bundle_index=bundle,
@@ -221,9 +224,13 @@ class RayEngine(Engine):
         ).remote()
         actor.lives_in(lambda: ray.kill(handle))
         meeting = self._link.meeting(actor.number, tee=self._owns_connection)
-        life = handle.serve.remote(meeting, tuple(modules)).future()
+        life = handle.serve.remote(meeting, tuple(modules), directory).future()
         life.add_done_callback(lambda f: self._reader.run(lambda: self._on_end(actor, f)))
         return actor
+
+    def _cwd(self) -> str:
+        """Returns where workers run if their node has it; Ray has moved them if asked to."""
+        return "" if self._has_working_dir else os.getcwd()
 
     # On the reader thread.
 
@@ -281,3 +288,15 @@ def _resources(bundle: Mapping[str, float]) -> dict[str, Any]:
         "memory": further.pop("memory", 0),
     }
     return {**options, "resources": further}
+
+
+def _split(environment: RuntimeEnv) -> tuple[RuntimeEnv, str | None]:
+    """Returns what Ray makes for an actor, and the directory that dray must see to.
+
+    Ray carries a local directory to the nodes for a whole job only; for an actor it takes an URL.
+    """
+    directory = environment.working_dir
+    if directory is None or "://" in directory:
+        return environment, None
+    rest = dataclasses.replace(environment, working_dir=None)
+    return rest, os.path.abspath(os.path.expanduser(directory))

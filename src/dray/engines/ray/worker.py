@@ -8,22 +8,27 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TextIO
 
 import ray
 
-from dray.engines import lifeline, wire
+from dray.engines import lifeline
 from dray.engines.actor_host import ActorHost
-from dray.engines.ray import keeper
+from dray.engines.ray import keeper, surroundings
 from dray.engines.ray.link import Hello, Meeting, call
 
 
 class RayWorker:
     """Lives in a worker process of Ray's; its one method is the worker's life."""
 
-    def serve(self, meeting: Meeting, modules: tuple[str, ...]) -> None:
-        """Serves the driver, on this process's main thread, until it says stop or goes away."""
+    def serve(self, meeting: Meeting, modules: tuple[str, ...], directory: str | None) -> None:
+        """Serves the driver, on this process's main thread, until it says stop or goes away.
+
+        Args:
+            meeting: How to reach the driver.
+            modules: What will be needed.
+            directory: Where to run, if that was asked for.
+        """
         if os.getpgid(0) != os.getpid():
             os.setpgid(0, 0)
         lifeline.children_die_with_me()
@@ -31,7 +36,7 @@ class RayWorker:
         _keep_output(meeting)
         connection = call(meeting, _hello(meeting, "wire"))
         _import_quietly(modules)
-        ActorHost(connection, _take_surroundings).serve()
+        ActorHost(connection, lambda begin: surroundings.take(begin, directory)).serve()
         ray.actor.exit_actor()
 
 
@@ -82,26 +87,3 @@ def _import_quietly(modules: tuple[str, ...]) -> None:
     for module in modules:
         with suppress(Exception):
             importlib.import_module(module)
-
-
-def _take_surroundings(begin: wire.Begin) -> None:
-    """Goes where the driver is, as far as this node has it.
-
-    Environment variables are the node's own: those that a program wants to carry along are in its
-    runtime environment, which Ray has made before this process began.
-    """
-    os.environ.update(begin.environment)
-    if begin.cwd and os.path.isdir(begin.cwd):
-        os.chdir(begin.cwd)
-    sys.path += [entry for entry in begin.path if entry not in sys.path]
-    if not _was_given("OMP_NUM_THREADS"):
-        os.environ.pop("OMP_NUM_THREADS", None)  # Ray's guess; the framework's backend knows better
-
-
-def _was_given(variable: str) -> bool:
-    """Returns whether a variable was there when this process began."""
-    try:
-        given = Path("/proc/self/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return any(entry.startswith(variable.encode() + b"=") for entry in given)
