@@ -4,13 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check bench docs stress clean
+.PHONY: demo test test-cluster check bench docs stress clean
 
 demo: $(VENV)/demo-installed  ## Train a ResNet-18 on handwritten digits with two worker processes.
 	$(BIN)/python examples/image_classification.py --num-workers 2
 
 test: $(VENV)/dev-installed  ## Run the tests.
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not cluster"
+
+test-cluster: $(VENV)/dev-installed  ## Run the tests that need a Ray cluster of their own each.
+	$(BIN)/python -m pytest -m cluster
 
 check: $(VENV)/dev-installed  ## Format, lint, types, import loops, public API.
 	$(BIN)/ruff format --check .
@@ -43,7 +46,7 @@ $(VENV)/dev-installed: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
 	$(INSTALL) -e '.[dev]'
 	touch $@ $(VENV)/demo-installed
 
-$(VENV)-ray/installed: constraints.txt
+$(VENV)-ray/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-ray
-	$(VENV)-ray/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'ray[train]==2.60.0' torch numpy
+	$(VENV)-ray/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'ray[train]==2.60.0' -e '.[torch,ray]'
 	touch $@

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
+import psutil
 import ray
 import ray.cluster_utils
 
@@ -40,7 +42,12 @@ class Cluster:
 
     def kill(self, node: Any) -> None:
         """Ends a node as a power cut would: nobody is told."""
-        self._cluster.remove_node(node, allow_graceful=False)
+        (raylet,) = node.all_processes["raylet"]
+        victims = psutil.Process(raylet.process.pid).children(recursive=True)
+        raylet.process.kill()
+        for victim in victims:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                victim.kill()
 
     def shutdown(self) -> None:
         """Ends every process of the cluster."""

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from tests.clusters import Cluster
 ENGINES = ("process", "inline", "ray")
 
 # What libraries leave in the temp directory for themselves, once a process.
-_NOT_OURS = ("torchinductor_",)
+_NOT_OURS = ("torchinductor_", "ray")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,6 +41,12 @@ def _is_rays(process: psutil.Process) -> bool:
         return process.cmdline()[0].startswith("ray::") or "raylet" in " ".join(process.cmdline())
     except (psutil.NoSuchProcess, IndexError):
         return True
+
+
+def _variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that neither pytest nor Ray changes."""
+    theirs = ("PYTEST_CURRENT_TEST", "PYTHONBREAKPOINT", "RAY_")
+    return {k: v for k, v in environment.items() if not k.startswith(theirs)}
 
 
 def _temporary_files() -> set[str]:
@@ -82,10 +88,7 @@ def no_leaks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
     assert not alive, f"processes left behind: {[p.cmdline() for p in alive]}"
     assert not [t for t in new_threads if t.is_alive()], "threads left behind"
     assert not _temporary_files() - files, "temporary files left behind"
-    for name in ("PYTEST_CURRENT_TEST",):
-        environment.pop(name, None)
-    now = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
-    assert now == environment, "environment variables changed"
+    assert _variables(os.environ) == _variables(environment), "environment variables changed"
 
 
 @pytest.fixture(scope="session")

@@ -459,6 +459,33 @@ def test_worker_gets_the_environment_asked_for(storage: Path) -> None:
     assert result.return_value == "red"
 
 
+def test_worker_runs_in_the_directory_asked_for(storage: Path, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/module_of_the_run.py").write_text("VALUE = 7")
+
+    def train() -> tuple[str, int]:
+        import module_of_the_run
+
+        return os.getcwd(), module_of_the_run.VALUE
+
+    result = fit(train, storage, worker_runtime_env={"working_dir": str(tmp_path / "work")})
+    assert result.return_value == (str(tmp_path / "work"), 7)
+
+
+def test_worker_runs_where_the_driver_does(storage: Path) -> None:
+    assert fit(os.getcwd, storage).return_value == os.getcwd()
+
+
+def test_label_selector_that_no_node_matches(storage: Path) -> None:
+    trainer = DataParallelTrainer(
+        print,
+        scaling_config=ScalingConfig(label_selector={"planet": "mars"}),
+        run_config=RunConfig(storage_path=storage),
+    )
+    with pytest.raises(dray.errors.InfeasibleError, match="no node has the labels planet=mars"):
+        trainer.fit()
+
+
 def test_the_run_is_its_directory(storage: Path, engine: str) -> None:
     def train() -> None:
         print("hello")

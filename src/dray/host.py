@@ -1,8 +1,9 @@
-"""What this machine offers a run: cores and memory, with a container's limits respected."""
+"""What this machine offers a run: cores, memory, interfaces; a container's limits respected."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -25,6 +26,28 @@ def memory_bytes() -> int:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = _read(_CGROUP / "memory.max")
     return min(total, int(limit)) if limit.isdigit() else total
+
+
+def interface_of(address: str) -> str | None:
+    """Returns the network interface that has an IPv4 address; None if that cannot be told.
+
+    Source: `man 7 netdevice`, SIOCGIFADDR.
+    """
+    if sys.platform != "linux":
+        return None
+    import fcntl
+    import socket
+    import struct
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(sock, 0x8915, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # it has no such address
+                continue
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return None
 
 
 def _read(path: Path) -> str:

@@ -59,6 +59,11 @@ class Node:
     resources: Mapping[str, float]
     labels: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def title(self) -> str:
+        """How messages call it."""
+        return self.node_id if len(self.node_id) < 24 else f"{self.address} ({self.node_id[:8]})"
+
 
 @dataclass(frozen=True)
 class Request:

@@ -81,10 +81,20 @@ class Held(Reservation):
 
 
 class Ledger:
-    """Reserves bundles of resources on nodes. Safe to use from several threads."""
+    """Reserves bundles of resources on nodes. Safe to use from several threads.
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    Args:
+        nodes: What there is.
+        remedy: How a user gets more, for messages.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        remedy: str = "declare more with dray.init(num_cpus=..., resources=...)",
+    ) -> None:
         self.nodes = list(nodes)
+        self._remedy = remedy
         self._total = [to_fixed(node.resources) for node in nodes]
         self._free = [dict(total) for total in self._total]
         self._waiting: list[tuple[Demand, Future[Reservation]]] = []
@@ -188,7 +198,8 @@ class Ledger:
         total = {n: sum(t.get(n, 0) for t in self._total) for n in (*names, *asked)}
         short = [name for name in asked if total[name] < asked[name]]
         if unknown:
-            reason = f"no node offers {', '.join(unknown)} (nodes offer {', '.join(sorted(names))})"
+            offered = sorted(name for name in names if not name.startswith("node:"))
+            reason = f"no node offers {', '.join(unknown)} (nodes offer {', '.join(offered)})"
         elif short:
             reason = "; ".join(
                 f"{_amount(n, asked[n])} {n} asked, {_amount(n, total[n])} {n} exist" for n in short
@@ -204,9 +215,9 @@ class Ledger:
             if any(bundle.selector for bundle in demand.bundles):
                 reason += " and their label selectors"
         return InfeasibleError(
-            f"The request can never be met: {reason}. Nearest node: {self.nodes[nearest].node_id} "
+            f"The nodes cannot offer this: {reason}. Nearest node: {self.nodes[nearest].title} "
             f"with {_describe(self._total[nearest])}. {_advice(len(demand.bundles), short, total)}"
-            "or declare more with dray.init(num_cpus=..., resources=...).",
+            f"or {self._remedy}.",
             asked=from_fixed(asked),
             available=from_fixed(self._total[nearest]),
         )
@@ -227,7 +238,11 @@ def _amount(name: str, units: int) -> str:
 
 
 def _describe(quantities: Quantities) -> str:
-    return ", ".join(f"{_amount(name, units)} {name}" for name, units in quantities.items())
+    return ", ".join(
+        f"{_amount(name, units)} {name}"
+        for name, units in sorted(quantities.items())
+        if not name.startswith("node:")  # Ray gives every node one of its own
+    )
 
 
 def _place(

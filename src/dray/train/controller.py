@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import queue
 import threading
 import time
@@ -41,7 +42,6 @@ from dray.train.events import (
     Reserved,
     StillStarting,
     StillWaiting,
-    WaitOver,
 )
 from dray.train.failure import FailureLog, FailurePolicy, describe, to_error
 from dray.train.metrics import decode
@@ -57,6 +57,8 @@ _STOP_GRACE_S = 5.0
 # Waits that are shorter are not worth a line.
 _WORTH_A_LINE_S = 1.0
 _SLOW_START_S = 10.0
+# How often to look whether what is waited for has changed, of which no engine tells.
+_LOOK_AGAIN_S = 5.0
 
 
 class Controller:
@@ -90,6 +92,8 @@ class Controller:
         self._group: WorkerGroup | None = None
         self._alive: set[Actor] = set()
         self._early: list[Output] = []
+        self._told = ""
+        self._lacks_since = math.inf
         self._timer: threading.Timer | None = None
         self._failures = FailureLog()
         self._error: BaseException | None = None
@@ -197,11 +201,7 @@ class Controller:
                 self._move(Event.RESERVED)
         elif isinstance(event, StillWaiting):
             if self._state is State.SCHEDULING:
-                self._tell_what_is_waited_for()
-        elif isinstance(event, WaitOver):
-            if self._state is State.SCHEDULING:
-                self._error = event.error
-                self._move(Event.WAITED)
+                self._still_waiting()
         elif isinstance(event, StillStarting):
             if self._state is State.STARTING and self._group is not None:
                 self._progress.warn(f"workers {self._group.missing()} have not started yet")
@@ -318,30 +318,34 @@ class Controller:
         request = self._scaling.request(self._world_size)
         self._asked = self._engine.reserve(request)
         self._asked.add_done_callback(lambda future: self.mailbox.put(Reserved(future)))
+        self._told = ""
+        self._lacks_since = math.inf
         if not self._asked.done():
             self._after(_WORTH_A_LINE_S, StillWaiting())
 
-    def _tell_what_is_waited_for(self) -> None:
-        """Says what is waited for; what no node offers today is waited for up to a limit."""
-        request = self._scaling.request(self._world_size)
-        asked = ", ".join(f"{v:g} {k}" for k, v in self._scaling.total_resources.items())
-        lacking: InfeasibleError | None = None
-        try:
-            self._engine.check(request, self._config.runtime_env)
-            lacking = self._engine.lacking(request)
-        except InfeasibleError as error:
-            lacking = error
-        if lacking is None:
-            bundle = self._scaling.bundle
-            free = ", ".join(
-                f"{v:g} {k}" for k, v in self._engine.available().items() if k in bundle
-            )
-            self._progress.warn(f"waiting for {asked}; free now: {free}")
+    def _still_waiting(self) -> None:
+        """Says what is waited for, and again when that changes; nodes have a limit to come."""
+        lacking = self._engine.lacking(self._scaling.request(self._world_size))
+        now = time.monotonic()
+        self._lacks_since = min(self._lacks_since, now) if lacking else math.inf
+        if lacking and now >= self._lacks_since + self._start_timeout_s:
+            self._error = lacking
+            self._move(Event.WAITED)
             return
-        self._progress.warn(
-            f"waiting up to {self._start_timeout_s:g} s for nodes that offer {asked}: {lacking}"
-        )
-        self._after(self._start_timeout_s, WaitOver(lacking))
+        text = self._wanted(lacking)
+        if text != self._told:
+            self._told = text
+            self._progress.warn(text)
+        self._after(min(_LOOK_AGAIN_S, self._start_timeout_s), StillWaiting())
+
+    def _wanted(self, lacking: InfeasibleError | None) -> str:
+        asked = ", ".join(f"{v:g} {k}" for k, v in self._scaling.total_resources.items())
+        if lacking is not None:
+            limit = self._start_timeout_s
+            return f"waiting up to {limit:g} s for nodes that offer {asked}: {lacking}"
+        bundle = self._scaling.bundle
+        free = ", ".join(f"{v:g} {k}" for k, v in self._engine.available().items() if k in bundle)
+        return f"waiting for {asked}; free now: {free}"
 
     def _start_workers(self) -> None:
         assert self._reservation is not None

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from dray.engines.contract import Reservation
-from dray.errors import InfeasibleError
 from dray.train.state import State
 from dray.train.worker import Ended
 from dray.train.worker_group import Worker
@@ -22,14 +21,7 @@ class Reserved:
 
 @dataclass(frozen=True)
 class StillWaiting:
-    """The reservation has not been granted at once."""
-
-
-@dataclass(frozen=True)
-class WaitOver:
-    """Nodes that could meet the request have not come in time."""
-
-    error: InfeasibleError
+    """The reservation has not been granted yet."""
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ class Assignment:
     address: str
     run: RunInfo
     gpus: float = 0
+    own_devices: bool = False
 
 
 # Worker -> controller.

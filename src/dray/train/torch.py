@@ -173,9 +173,7 @@ def _join_process_group(address: str, port: int, backend: str | None, timeout: t
         # What calls init_process_group("env://") later on meets at the same store.
         TORCHELASTIC_USE_AGENT_STORE="True",
     )
-    loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
-    if address == "127.0.0.1" and loopback:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback[0])
+    _choose_interface(assignment.address)
     if _store is None:
         _store = distributed.TCPStore(address, port, None, False, timeout)
     if assignment.gpus:
@@ -189,6 +187,17 @@ def _join_process_group(address: str, port: int, backend: str | None, timeout: t
         world_size=assignment.world_size,
         timeout=timeout,
     )
+
+
+def _choose_interface(address: str) -> None:
+    """Has collectives use the interface of this node's address, unless the user has chosen one."""
+    interface = host.interface_of(address)
+    if interface is None and address == "127.0.0.1":
+        interface = next((n for _, n in socket.if_nameindex() if n in ("lo", "lo0")), None)
+    if interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        if address != "127.0.0.1":
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
 
 
 def _leave_process_group() -> None:
@@ -228,7 +237,8 @@ def get_devices() -> list[torch.device]:
     assignment = current_seat("get_devices").assignment
     if not assignment.gpus:
         return [torch.device("cpu")]
-    first = int(assignment.local_rank * assignment.gpus)
+    # A worker that was given devices by an engine that knows them sees no others.
+    first = 0 if assignment.own_devices else int(assignment.local_rank * assignment.gpus)
     return [torch.device("cuda", first + i) for i in range(math.ceil(assignment.gpus))]
 
 

@@ -41,6 +41,11 @@ class Worker:
         return self.started.address
 
     @property
+    def has_devices(self) -> bool:
+        """Whether the engine gave its process devices of its own."""
+        return self.started is not None and bool(self.started.devices)
+
+    @property
     def first_device(self) -> tuple[int, str]:
         """Where its devices stand among those of its node."""
         assert self.started is not None
@@ -144,6 +149,7 @@ class WorkerGroup:
                         address=worker.address,
                         run=run,
                         gpus=gpus,
+                        own_devices=worker.has_devices,
                     ),
                 ): worker.rank
                 for worker in self.workers

@@ -11,7 +11,7 @@ from dray.engines.ledger import Ledger
 from dray.errors import InfeasibleError
 
 # Ray's own bookkeeping, which no program asks for.
-_INTERNAL = "node:__internal_head__"
+_INTERNAL = ("node:__internal_head__", "object_store_memory")
 
 
 def nodes() -> list[Node]:
@@ -20,7 +20,7 @@ def nodes() -> list[Node]:
         Node(
             entry["NodeID"],
             entry["NodeManagerAddress"],
-            {name: amount for name, amount in entry["Resources"].items() if name != _INTERNAL},
+            {name: amount for name, amount in entry["Resources"].items() if name not in _INTERNAL},
             entry.get("Labels") or {},
         )
         for entry in ray.nodes()
@@ -33,7 +33,7 @@ def lacking(request: Request, present: Sequence[Node]) -> InfeasibleError | None
     if not present:
         return InfeasibleError("the cluster has no nodes", asked={}, available={})
     try:
-        Ledger(present).check(request)
+        Ledger(present, "add nodes to the cluster").check(request)
     except InfeasibleError as error:
         return error
     return None

@@ -12,6 +12,10 @@ from dray.engines.contract import Options
 from dray.errors import ClusterUnreachableError, ConfigError
 
 _PATIENCE_S = 5.0
+# What a client of a gRPC server says first, and the type of the frame that the server answers with
+# (RFC 9113, sections 3.4 and 6.5).
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_HTTP2_SETTINGS = bytes([4])
 
 
 def connect(options: Options) -> bool:
@@ -118,10 +122,16 @@ def _probe(address: str) -> None:
             "such as '10.0.0.1:6379'"
         )
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE_S):
-            return
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE_S) as sock:
+            if "RAY_USE_TLS" in os.environ:
+                return
+            sock.sendall(_HTTP2_PREFACE)
+            if sock.recv(4)[3:] == _HTTP2_SETTINGS:
+                return
+        reason = "something else listens there"
     except OSError as error:
-        raise ClusterUnreachableError(
-            f"no Ray cluster answers at {address} ({error}). `ray start --head` prints the address "
-            "of its cluster; `ray status` tells whether it runs"
-        ) from error
+        reason = str(error)
+    raise ClusterUnreachableError(
+        f"no Ray cluster answers at {address} ({reason}). `ray start --head` prints the address "
+        "of its cluster; `ray status` tells whether it runs"
+    )

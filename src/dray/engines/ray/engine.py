@@ -136,7 +136,7 @@ class RayEngine(Engine):
                 raise lacking
 
     def lacking(self, request: Request) -> InfeasibleError | None:
-        return cluster.lacking(request, cluster.nodes())
+        return cluster.lacking(request, self._reachable_nodes())
 
     def reserve(self, request: Request) -> Future[Reservation]:
         bundles = [dict(bundle) for bundle in request.bundles]
@@ -169,8 +169,7 @@ class RayEngine(Engine):
         """Returns which nodes each bundle may lie on, those that do not answer left out."""
         suspects = self._suspected()
         selectors = [dict(s) for s in request.selectors or [{}] * len(request.bundles)]
-        others = [node for node in cluster.nodes() if node.node_id not in suspects]
-        if suspects and cluster.lacking(request, others) is None:
+        if suspects and cluster.lacking(request, self._reachable_nodes()) is None:
             for selector in selectors:
                 selector.setdefault(_NODE_ID, f"!in({','.join(sorted(suspects))})")
         return {"bundle_label_selector": selectors} if any(selectors) else {}
@@ -181,7 +180,11 @@ class RayEngine(Engine):
 
     def reachable(self) -> set[str]:
         """Returns the ids of the nodes that are alive as far as anybody knows."""
-        return {node.node_id for node in cluster.nodes()} - self._suspected()
+        return {node.node_id for node in self._reachable_nodes()}
+
+    def _reachable_nodes(self) -> list[Node]:
+        suspects = self._suspected()
+        return [node for node in cluster.nodes() if node.node_id not in suspects]
 
     def start_actor(
         self,

@@ -45,9 +45,18 @@ def _infeasible(error: BaseException, text: str) -> DrayError:
     return InfeasibleError(text, asked={}, available={})
 
 
+def _no_runtime_env(error: BaseException, text: str) -> DrayError:
+    reason = " ".join(text.removeprefix("Failed to set up runtime environment.").split())
+    reason = reason or "Ray does not say why; the runtime_env_setup logs of the node do"
+    return RuntimeEnvSetupError(f"its runtime environment cannot be made: {reason}")
+
+
+_CRASH = "worker process has died"
+
+
 def is_crash(error: BaseException) -> bool:
     """Returns whether Ray says that a worker's process ended by itself."""
-    return "worker process has died" in str(error)
+    return _CRASH in str(error)
 
 
 def _actor_died(error: BaseException, text: str) -> DrayError:
@@ -57,8 +66,8 @@ def _actor_died(error: BaseException, text: str) -> DrayError:
     if "its node has died" in text or getattr(error, "preempted", False):
         return NodeDiedError(None, details=f"its node is gone. {text.splitlines()[-1]}")
     if "runtime env failed" in text:
-        return RuntimeEnvSetupError(f"its runtime environment cannot be made. {text}")
-    if is_crash(error):
+        return _no_runtime_env(error, text)
+    if _CRASH in text:
         detail = text.partition("Worker exit detail: ")[2].partition(". Some common")[0]
         return WorkerDiedError(
             None,
@@ -94,7 +103,7 @@ TABLE: dict[str, Translator] = {
     "UserCodeException": _task_error,
     "UnserializableException": _as(SerializationError),
     "OufOfBandObjectRefSerializationException": _as(SerializationError),
-    "RuntimeEnvSetupError": _as(RuntimeEnvSetupError),
+    "RuntimeEnvSetupError": _no_runtime_env,
     "AuthenticationError": _as(ClusterUnreachableError),
     "TaskCancelledError": _as(TaskCancelledError),
     "GetTimeoutError": _as(GetTimeoutError),

@@ -19,7 +19,17 @@ from dray.errors import ConfigError
 _BOUND = frozenset(
     (
         *("_", "DISPLAY", "HOME", "HOST", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PATH", "PS1"),
-        *("PWD", "PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "SHELL", "SHLVL", "TEMP", "TERM"),
+        *(
+            "PWD",
+            "PYTHONBREAKPOINT",
+            "PYTHONHOME",
+            "PYTHONPATH",
+            "PYTHONSTARTUP",
+            "SHELL",
+            "SHLVL",
+            "TEMP",
+            "TERM",
+        ),
         *("TMP", "TMPDIR", "TTY", "TZ", "USER", "VIRTUAL_ENV"),
     )
 )
