@@ -3,6 +3,7 @@
 import argparse
 import json
 import platform
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 from benchmarks import harness, tables
 from benchmarks.cases import Case, Options, Sample
+from benchmarks.cluster import Cluster
 from benchmarks.measures import MEASURES, start
 from benchmarks.results import Outcome
 from dray import host
@@ -23,20 +25,24 @@ def main() -> None:
     arguments = _parse()
     if arguments.list:
         for name, measure in MEASURES.items():
-            print(f"{name:12} {measure.__doc__}")
+            print(f"{name:16} {measure.__doc__}")
         return
-    ray_python = Path(arguments.ray_python or "").absolute()
+    path = Path(arguments.ray_python or "").absolute()
+    ray_python = str(path) if path.is_file() else None
     options = Options(
         python=sys.executable,
-        ray_python=str(ray_python) if ray_python.is_file() else None,
+        ray_python=ray_python,
+        cluster=Cluster(ray_python),
         ray_all=arguments.ray_all,
         quick=arguments.quick,
     )
     harness.adopt_orphans()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # in good order, as by Ctrl-C
     cases = [(name, case) for name in arguments.only for case in MEASURES[name](options)]
-    _warm_up(options, {name for _, case in cases for name in case.contestants})
+    _warm_up(options, {name for _, case in cases if not case.nodes for name in case.contestants})
     runs = arguments.runs or (2 if arguments.quick else 5)
-    outcomes = [_measure(name, case, runs) for name, case in cases]
+    with options.cluster as cluster:
+        outcomes = [_measure(name, case, runs, cluster) for name, case in cases]
     _write(outcomes, options, arguments.out)
     if any(None in samples for outcome in outcomes for samples in outcome.samples.values()):
         sys.exit(1)
@@ -70,8 +76,12 @@ def _warm_up(options: Options, names: set[str]) -> None:
                     _attempt(f"warm-up: {name}", sample)
 
 
-def _measure(measure: str, case: Case, runs: int) -> Outcome:
-    """Runs the contestants of a case in turn, round after round."""
+def _measure(measure: str, case: Case, runs: int, cluster: Cluster) -> Outcome:
+    """Runs the contestants of a case in turn, round after round, on the cluster that it needs."""
+    if cluster.become(case.nodes):
+        for name, sample in case.contestants.items():
+            if sample is not None:
+                _attempt(f"warm-up of a cluster: {name}", sample)
     samples: dict[str, list[Sample | None]] = {name: [] for name in case.contestants}
     for number in range(runs * case.rounds):
         for name, sample in case.contestants.items():

@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cluster import Cluster
+
 DRAY = "dray"
+DRAY_ON_RAY = "dray on Ray"
 RAY = "Ray Train"
 TORCHRUN = "torchrun"
 TORCH = "import torch"
@@ -47,6 +50,7 @@ class Case:
         contestants: Name to a function that runs it once; None if it cannot run here.
         comparisons: What to compare.
         rounds: How many rounds make up one run.
+        nodes: The CPUs of each node of the Ray cluster that it needs; none if it needs none.
     """
 
     title: str
@@ -54,6 +58,7 @@ class Case:
     contestants: Mapping[str, Callable[[], Sample] | None]
     comparisons: tuple[Comparison, ...]
     rounds: int = 1
+    nodes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ class Options:
 
     python: str
     ray_python: str | None
+    cluster: Cluster
     ray_all: bool = False
     quick: bool = False
     programs: Path = field(default=Path(__file__).parent.absolute())
@@ -72,6 +78,8 @@ class Options:
         arguments = [str(workers), *map(str, rest)]
         if contestant == RAY:
             return [str(self.ray_python), script, "ray", *arguments]
+        if contestant.startswith(DRAY_ON_RAY):  # a cluster's Python and Ray must be the driver's
+            return [str(self.ray_python), script, "dray", *arguments]
         if contestant == TORCHRUN:
             launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(workers)]
             return [self.python, "-m", *launcher, script, "torchrun", *arguments]
@@ -80,10 +88,10 @@ class Options:
     def in_turn(
         self, sample: Callable[[str], Sample], *names: str
     ) -> dict[str, Callable[[], Sample] | None]:
-        """Returns the contestants of a case; Ray Train is None if it is not installed."""
+        """Returns the contestants of a case; those that need Ray are None if it is not there."""
 
         def bound(name: str) -> Callable[[], Sample] | None:
-            if name == RAY and self.ray_python is None:
+            if name.startswith((RAY, DRAY_ON_RAY)) and self.ray_python is None:
                 return None
             return lambda: sample(name)
 

@@ -1,5 +1,6 @@
 """Runs a program, reads what its processes tell, and leaves none of them behind."""
 
+import contextlib
 import ctypes
 import json
 import os
@@ -9,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil  # type: ignore[import-untyped]
 
@@ -20,7 +21,10 @@ Record = dict[str, Any]
 TIMEOUT_S = 180.0
 _ROOT = Path(__file__).parent.parent
 _PR_SET_CHILD_SUBREAPER = 36
-_DROPPED = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "OMP_NUM_THREADS", "RAY_ADDRESS")
+_DROPPED = (
+    *("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "OMP_NUM_THREADS"),
+    *("DRAY_ENGINE", "RAY_ADDRESS"),
+)
 _SETTINGS = {
     "PYTHONPATH": str(_ROOT),
     "DRAY_PROGRESS": "0",
@@ -41,6 +45,8 @@ class Program:
         command: The program and its arguments.
         environment: Variables on top of the usual ones.
     """
+
+    _running: ClassVar[list["Program"]] = []
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str] | None = None
@@ -70,19 +76,30 @@ class Program:
                 start_new_session=True,
             )
         self.pid = self._process.pid
+        self._running.append(self)
 
     def __enter__(self) -> "Program":
         return self
 
     def __exit__(self, *error: object) -> None:
         """Ends every process that is left."""
-        while left := psutil.Process().children(recursive=True):
+        self._running.remove(self)
+        while left := self._left():
             for process in left:
-                process.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                    process.kill()
             psutil.wait_procs(left)
         self._process.wait()
         os.close(self._records)
         self._place.cleanup()
+
+    def _left(self) -> set[psutil.Process]:
+        """Returns all processes but those of programs that go on beside this one."""
+        left = set(psutil.Process().children(recursive=True))
+        for program in self._running:
+            other = psutil.Process(program.pid)
+            left -= {other, *other.children(recursive=True)}
+        return left
 
     def records(self) -> Iterator[Record]:
         """Yields what the processes tell, until the program ends.
@@ -122,16 +139,20 @@ class Finished:
         self.seconds = time.monotonic() - program.began
         self._began = program.began
 
-    def last(self, event: str) -> Record:
-        """Returns the last record of an event."""
+    def every(self, event: str) -> list[Record]:
+        """Returns all records of an event; there is at least one."""
         found = [record for record in self._records if record["event"] == event]
         if not found:
             raise ProgramFailed(f"the program never told {event!r}")
-        return found[-1]
+        return found
 
-    def between(self, first: str, then: str) -> float:
-        """Returns the seconds from the last record of one event to the last of another."""
-        seconds: float = self.last(then)["time"] - self.last(first)["time"]
+    def last(self, event: str) -> Record:
+        """Returns the last record of an event."""
+        return self.every(event)[-1]
+
+    def between(self, first: str, then: str, turn: int = -1) -> float:
+        """Returns the seconds from one event to another, in their last turn or an earlier one."""
+        seconds: float = self.every(then)[turn]["time"] - self.every(first)[turn]["time"]
         return seconds
 
     def until(self, event: str) -> float:

@@ -1,6 +1,7 @@
 """Runs a train function under dray, Ray Train or torchrun: what the programs share.
 
-dray's names are those of Ray Train, so one program serves both, by the name of the library.
+dray's names are those of Ray Train, so one program serves both, by the name of the library. Both
+use the Ray cluster that `RAY_ADDRESS` names, if it does.
 """
 
 import importlib
@@ -10,17 +11,36 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks import records
+
 TrainFunction = Callable[[dict[str, Any]], None]
 
-_RAY_OPTIONS = {"address": "local", "include_dashboard": False, "log_to_driver": False}
+_RAY_OPTIONS = {"include_dashboard": False, "log_to_driver": False}
 
 
 def start_library(library: str, num_cpus: int | None = None) -> None:
     """Starts a library's engine, as the first lines of a script do."""
+    cluster = os.environ.get("RAY_ADDRESS")
     if library == "ray":
-        importlib.import_module("ray").init(num_cpus=num_cpus, **_RAY_OPTIONS)
-    elif num_cpus is not None:
+        options = {"address": cluster or "local", "num_cpus": num_cpus, **_RAY_OPTIONS}
+        importlib.import_module("ray").init(**options)
+    elif cluster or num_cpus is not None:
         importlib.import_module(library).init(num_cpus=num_cpus)
+
+
+def told_here(function: TrainFunction) -> TrainFunction:
+    """Makes a train function's records go to this program's pipe.
+
+    A running cluster's workers do not have this program's variables, and a runtime environment
+    would keep Ray from taking workers that it has started beforehand.
+    """
+    pipe = os.environ[records.VARIABLE]
+
+    def run(config: dict[str, Any]) -> None:
+        os.environ[records.VARIABLE] = pipe
+        function(config)
+
+    return run
 
 
 def make_trainer(
@@ -37,7 +57,7 @@ def make_trainer(
     cores = len(os.sched_getaffinity(0))
     cpus = min(1.0, math.floor(100 * cores / workers) / 100)
     return trainer(
-        function,
+        told_here(function),
         train_loop_config=config or {},
         scaling_config=train.ScalingConfig(num_workers=workers, resources_per_worker={"CPU": cpus}),
         run_config=train.RunConfig(

@@ -4,6 +4,7 @@ import functools
 import statistics
 from collections.abc import Callable
 
+from benchmarks import cluster_measures
 from benchmarks.cases import DRAY, RAY, TORCH, TORCHRUN, Case, Comparison, Options, Sample
 from benchmarks.harness import Program, run
 from benchmarks.memory import read_descendants
@@ -212,4 +213,5 @@ MEASURES: dict[str, Callable[[Options], list[Case]]] = {
     "warm16": warm16,
     "throughput": throughput,
     "import": imports,
+    **cluster_measures.MEASURES,
 }

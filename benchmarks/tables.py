@@ -10,17 +10,25 @@ NOT_MEASURED = "not measured"
 
 def render(outcomes: Sequence[Outcome], facts: Sequence[str]) -> str:
     """Returns the whole page."""
-    comparisons = [row for outcome in outcomes for row in _comparison_rows(outcome)]
-    figures = [row for outcome in outcomes for row in _figure_rows(outcome)]
+    alone = [outcome for outcome in outcomes if not outcome.case.nodes]
+    on_cluster = [outcome for outcome in outcomes if outcome.case.nodes]
     processes = [row for outcome in outcomes for row in _process_rows(outcome)]
     parts = ["# Benchmarks", "\n".join(f"- {fact}" for fact in facts)]
-    parts += ["## Targets and ratios", _table(_COMPARISON_HEAD, comparisons)]
-    parts += ["## Figures", _table(_FIGURE_HEAD, figures)]
+    if alone:
+        parts += ["## Targets and ratios", _comparisons(alone), "## Figures", _figures(alone)]
     if processes:
         parts += ["## Processes of the runtime, last run", _table(_PROCESS_HEAD, processes)]
+    if on_cluster:
+        parts += ["## On a Ray cluster", _ON_CLUSTER]
+        parts += [_comparisons(on_cluster), _figures(on_cluster)]
     return "\n\n".join(parts) + "\n"
 
 
+_ON_CLUSTER = (
+    "All programs ran on Ray clusters that had been started before, on this machine: of one node "
+    "with 4 CPUs, and for scaling of a head and three nodes with 4 CPUs each. Times begin when "
+    "`fit()` is called in a driver that is connected already, or when a worker is killed."
+)
 _COMPARISON_HEAD = (
     "Measure",
     "Case",
@@ -32,6 +40,15 @@ _COMPARISON_HEAD = (
 )
 _FIGURE_HEAD = ("Measure", "Case", "Quantity", "Who", "Median", "Min..max", "Samples")
 _PROCESS_HEAD = ("Whose", "Case", "Process", "Private", "Proportional")
+
+
+def _comparisons(outcomes: Sequence[Outcome]) -> str:
+    rows = [row for outcome in outcomes for row in _comparison_rows(outcome)]
+    return _table(_COMPARISON_HEAD, rows)
+
+
+def _figures(outcomes: Sequence[Outcome]) -> str:
+    return _table(_FIGURE_HEAD, [row for outcome in outcomes for row in _figure_rows(outcome)])
 
 
 def _comparison_rows(outcome: Outcome) -> Iterator[Sequence[str]]:
