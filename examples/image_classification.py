@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import dray.train
 import dray.train.torch
-from dray.train import Checkpoint, Result, RunConfig, ScalingConfig
+from dray.train import Checkpoint, FailureConfig, Result, RunConfig, ScalingConfig
 
 IMAGE_SIZE = 28
 LEARNING_RATE = 0.001
@@ -275,7 +275,11 @@ def main() -> None:
             num_workers=options.num_workers,
             use_gpu=torch.cuda.device_count() >= max(1, options.num_workers),
         ),
-        run_config=RunConfig(name=options.name, storage_path=options.storage_path),
+        run_config=RunConfig(
+            name=options.name,
+            storage_path=options.storage_path,
+            failure_config=FailureConfig(max_failures=options.max_failures),
+        ),
     )
     show(trainer.fit())
 
@@ -292,6 +296,7 @@ def parse_options() -> argparse.Namespace:
     add("--data-dir", type=Path, default=Path("~/.cache/dray"), help="where data sets are kept")
     add("--storage-path", default="~/dray_results", help="where runs are kept")
     add("--name", help="the run's name; one used before goes on with that run")
+    add("--max-failures", type=int, default=1, help="how often to go on after a worker failed")
     return parser.parse_args()
 
 

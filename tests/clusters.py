@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -52,3 +57,52 @@ class Cluster:
     def shutdown(self) -> None:
         """Ends every process of the cluster."""
         self._cluster.shutdown()
+
+
+# `ray` as a command of the interpreter that runs the tests.
+RAY = (sys.executable, "-c", "from ray.scripts.scripts import main; main()")
+
+
+class Head:
+    """A cluster that the `ray start --head` of the command line has started.
+
+    Args:
+        directory: Where its output goes.
+        options: Further options of `ray start`.
+        variables: Environment variables of the cluster.
+    """
+
+    def __init__(self, directory: Path, *options: str, **variables: str) -> None:
+        self.address = f"127.0.0.1:{free_port()}"
+        port = self.address.partition(":")[2]
+        self._log = directory / "head.log"
+        self._process = subprocess.Popen(
+            [*RAY, "start", "--head", f"--port={port}", "--block", *options],
+            env={**os.environ, **variables},
+            stdout=self._log.open("w"),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + 60
+        while "runtime started" not in self._log.read_text():
+            assert time.monotonic() < deadline, self._log.read_text()
+            assert self._process.poll() is None, self._log.read_text()
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """Ends every process of this cluster, and of no other one (`ray stop` ends all)."""
+        processes = psutil.Process(self._process.pid).children(recursive=True)
+        self._process.kill()
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.wait()
+        psutil.wait_procs(processes, timeout=10)
+
+
+def free_port() -> int:
+    """Returns a port that nobody listens on now."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port

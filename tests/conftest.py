@@ -20,7 +20,7 @@ from tests.clusters import Cluster
 ENGINES = ("process", "inline", "ray")
 
 # What libraries leave in the temp directory for themselves, once a process.
-_NOT_OURS = ("torchinductor_", "ray")
+_NOT_OURS = ("torchinductor_", "ray", "pymp-")
 
 
 def pytest_configure(config: pytest.Config) -> None:

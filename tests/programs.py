@@ -57,11 +57,13 @@ class Program:
     Args:
         path: The script.
         storage: Where it keeps its runs.
+        options: Of its command line.
+        extra: Environment variables.
     """
 
-    def __init__(self, path: Path, storage: Path, **extra: str) -> None:
+    def __init__(self, path: Path, storage: Path, *options: str, **extra: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(path)],
+            [sys.executable, str(path), *options],
             env=environment(storage, **extra),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -72,10 +74,10 @@ class Program:
         )
         self.lines: list[str] = []
 
-    def wait_for(self, text: str) -> str:
+    def wait_for(self, text: str, within_s: float = 30) -> str:
         """Reads lines until one holds a text; returns it."""
         assert self.process.stdout is not None
-        watchdog = threading.Timer(30, self.process.kill)
+        watchdog = threading.Timer(within_s, self.process.kill)
         watchdog.start()
         try:
             for line in self.process.stdout:
@@ -87,9 +89,9 @@ class Program:
             watchdog.join()
         raise AssertionError(f"{text!r} did not come:\n{''.join(self.lines)}")
 
-    def end(self) -> tuple[int, str]:
+    def end(self, within_s: float = 30) -> tuple[int, str]:
         """Waits for the end; returns the exit status and all output."""
-        rest, _ = self.process.communicate(timeout=30)
+        rest, _ = self.process.communicate(timeout=within_s)
         self.lines.append(rest)
         return self.process.returncode, "".join(self.lines)
 

@@ -54,7 +54,6 @@ class RayActor(RemoteActor):
         self._crashed = False
         self._hung_up = False
         self._killed = False
-        self._hung_up_before_kill = False
         self._timers: list[threading.Timer] = []
         self._awaits_last_words = False
         self._over = False
@@ -64,9 +63,9 @@ class RayActor(RemoteActor):
         self._end = end
 
     def kill(self) -> None:
-        if not self._killed:
-            self._killed = True
-            self._hung_up_before_kill = self._hung_up and not self.has_left
+        if self._hung_up and not self.has_left:
+            return  # it is gone, and Ray is about to say why
+        self._killed = True
         if self._end is not None:
             self._end()
 
@@ -146,7 +145,7 @@ class RayActor(RemoteActor):
 
     def _was_killed(self) -> bool:
         """Whether dray's kill ended it, rather than something that came before the kill."""
-        return self._killed and not self._hung_up_before_kill and not self._crashed
+        return self._killed and not self._crashed
 
     def _later(self, delay_s: float, task: Callable[[], object]) -> None:
         timer = threading.Timer(delay_s, self._reader.run, [task])

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import ray
+import ray.experimental.internal_kv
+from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 
 from dray.engines.contract import Node, Request
 from dray.engines.ledger import Ledger
@@ -12,6 +18,8 @@ from dray.errors import InfeasibleError
 
 # Ray's own bookkeeping, which no program asks for.
 _INTERNAL = ("node:__internal_head__", "object_store_memory")
+
+_PATIENCE_S = 1.0
 
 
 def nodes() -> list[Node]:
@@ -28,6 +36,29 @@ def nodes() -> list[Node]:
     ]
 
 
+def unreachable(node_ids: Iterable[str]) -> set[str]:
+    """Returns those of some nodes that are gone: dead for Ray, or not there when called.
+
+    Ray itself takes a quarter of a minute to find that a node is dead.
+    """
+    entries = {entry["NodeID"]: entry for entry in ray.nodes() if entry["Alive"]}
+    wanted = list(node_ids)
+    with ThreadPoolExecutor(max_workers=max(1, min(32, len(wanted)))) as pool:
+        answers = pool.map(lambda node_id: _answers(entries.get(node_id)), wanted)
+        return {node_id for node_id, answer in zip(wanted, answers, strict=True) if not answer}
+
+
+def _answers(entry: Mapping[str, Any] | None) -> bool:
+    if entry is None:
+        return False
+    try:
+        address = (entry["NodeManagerAddress"], entry["NodeManagerPort"])
+        with socket.create_connection(address, timeout=_PATIENCE_S):
+            return True
+    except OSError:
+        return False
+
+
 def lacking(request: Request, present: Sequence[Node]) -> InfeasibleError | None:
     """Returns why nodes cannot hold a request, if they cannot, even if all were free."""
     if not present:
@@ -39,20 +70,17 @@ def lacking(request: Request, present: Sequence[Node]) -> InfeasibleError | None
     return None
 
 
-def may_come(bundles: int) -> list[Node]:
-    """Returns the nodes that the cluster's autoscaler could add, if it has one.
+def autoscales() -> bool:
+    """Returns whether an autoscaler may add nodes to this cluster.
 
-    Args:
-        bundles: More than this many of a kind are of no use.
+    Ray's newer autoscaler puts its state beside the cluster's. The older one publishes a report, in
+    which a cluster without one shows every node as a type of its own.
     """
-    try:
-        config = ray._private.state.state.get_cluster_config()
-    except AttributeError:  # a release of Ray that does not tell
-        return []
-    if config is None:
-        return []
-    return [
-        Node(f"a new {group.name}", "", dict(group.resources), dict(getattr(group, "labels", {})))
-        for group in config.node_group_configs
-        for _ in range(min(group.max_count, bundles) if group.max_count > 0 else bundles)
-    ]
+    reply = GetClusterStatusReply()
+    client = ray._raylet.GcsClient(address=ray.get_runtime_context().gcs_address)
+    reply.ParseFromString(client.get_cluster_status(timeout_s=_PATIENCE_S))
+    if reply.HasField("autoscaling_state"):
+        return True
+    report = ray.experimental.internal_kv._internal_kv_get("__autoscaling_status")
+    types = json.loads(report)["autoscaler_report"]["node_type_mapping"] if report else {}
+    return any(not name.startswith("node_") for name in types.values())

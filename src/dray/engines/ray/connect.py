@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
 import ray
 
 from dray.engines.contract import Options
+from dray.engines.ray.errors import translate
 from dray.errors import ClusterUnreachableError, ConfigError
 
 _PATIENCE_S = 5.0
-# What a client of a gRPC server says first, and the type of the frame that the server answers with
-# (RFC 9113, sections 3.4 and 6.5).
-_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-_HTTP2_SETTINGS = bytes([4])
 
 
 def connect(options: Options) -> bool:
@@ -50,8 +50,12 @@ def connect(options: Options) -> bool:
             f"address={address!r}: Ray Client is not supported, because workers could not reach "
             "this process; run the program on a node of the cluster, best with `ray job submit`"
         )
-    for known in _addresses(address):
-        _probe(known)
+    if address == "auto":
+        for known in _addresses():
+            _probe(known)
+    else:
+        _probe(address)
+        _greet(address)
     _initialise(options, address)
     return True
 
@@ -95,12 +99,12 @@ def _initialise(options: Options, address: str, **further: Any) -> None:
         ) from error
     except (ValueError, TypeError) as error:
         raise ConfigError(f"Ray refuses this: {error}") from error
+    except ray.exceptions.RayError as error:
+        raise translate(error) from error
 
 
-def _addresses(address: str) -> list[str]:
-    """Returns what `address` stands for, as host:port, as far as that can be known beforehand."""
-    if address != "auto":
-        return [address]
+def _addresses() -> list[str]:
+    """Returns what "auto" stands for, as host:port, as far as that can be known beforehand."""
     named = os.environ.get("RAY_ADDRESS", "auto")
     if named != "auto":
         return [named]
@@ -122,16 +126,42 @@ def _probe(address: str) -> None:
             "such as '10.0.0.1:6379'"
         )
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE_S) as sock:
-            if "RAY_USE_TLS" in os.environ:
-                return
-            sock.sendall(_HTTP2_PREFACE)
-            if sock.recv(4)[3:] == _HTTP2_SETTINGS:
-                return
-        reason = "something else listens there"
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE_S).close()
     except OSError as error:
-        reason = str(error)
-    raise ClusterUnreachableError(
+        raise _unreachable(address, str(error)) from error
+
+
+def _greet(address: str) -> None:
+    """Asks the cluster's head who it is, and does not wait for an answer for long.
+
+    Raises:
+        ClusterUnreachableError: It does not answer, or not to this program.
+    """
+    answer: Future[Any] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(ray._raylet.GcsClient(address=address))
+        except Exception as error:  # noqa: BLE001 (whatever it is, it is the answer)
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="dray-greeting", daemon=True).start()
+    try:
+        answer.result(_PATIENCE_S)
+    except FutureTimeoutError as error:
+        raise _unreachable(address, "something listens there, and does not answer") from error
+    except Exception as error:
+        if "AuthToken" in str(error) or "Unauthenticated" in str(error):
+            raise ClusterUnreachableError(
+                f"the cluster at {address} asks for a token, and does not know this program's; set "
+                "RAY_AUTH_MODE=token, and have the cluster's token in ~/.ray/auth_token or "
+                "RAY_AUTH_TOKEN"
+            ) from error
+        raise _unreachable(address, str(error)) from error
+
+
+def _unreachable(address: str, reason: str) -> ClusterUnreachableError:
+    return ClusterUnreachableError(
         f"no Ray cluster answers at {address} ({reason}). `ray start --head` prints the address "
         "of its cluster; `ray status` tells whether it runs"
     )

@@ -82,7 +82,10 @@ class _PlacementGroup(Reservation):
 
     @property
     def broken(self) -> bool:
-        return not self._nodes <= self._engine.reachable()
+        gone = cluster.unreachable(self._nodes)
+        for node_id in gone:
+            self._engine.suspect(node_id)
+        return bool(gone)
 
     def release(self) -> None:
         if not self._released:
@@ -128,12 +131,9 @@ class RayEngine(Engine):
             ray.runtime_env.RuntimeEnv(**runtime_env.as_dict())
         except (ValueError, TypeError) as error:
             raise ConfigError(f"Ray refuses this runtime environment: {error}") from error
-        present = cluster.nodes()
-        lacking = cluster.lacking(request, present)
-        if lacking is not None:
-            later = [*present, *cluster.may_come(len(request.bundles))]
-            if cluster.lacking(request, later) is not None:
-                raise lacking
+        lacking = cluster.lacking(request, cluster.nodes())
+        if lacking is not None and not cluster.autoscales():
+            raise lacking
 
     def lacking(self, request: Request) -> InfeasibleError | None:
         return cluster.lacking(request, self._reachable_nodes())
@@ -178,9 +178,9 @@ class RayEngine(Engine):
         now = time.monotonic()
         return {node for node, since in self._suspects.items() if now - since < _SUSPICION_S}
 
-    def reachable(self) -> set[str]:
-        """Returns the ids of the nodes that are alive as far as anybody knows."""
-        return {node.node_id for node in self._reachable_nodes()}
+    def suspect(self, node_id: str) -> None:
+        """Takes note of a node that does not answer, though Ray thinks that it lives."""
+        self._suspects[node_id] = time.monotonic()
 
     def _reachable_nodes(self) -> list[Node]:
         suspects = self._suspected()
@@ -206,7 +206,7 @@ class RayEngine(Engine):
             name,
             mailbox,
             self._reader,
-            self._on_silence,
+            self.suspect,
             lambda actor: self._actors.pop(actor.number, None),
         )
         self._actors[actor.number] = actor
@@ -256,9 +256,6 @@ class RayEngine(Engine):
 
     def _on_end(self, actor: RayActor, life: Future[Any]) -> None:
         actor.on_verdict(life.exception())
-
-    def _on_silence(self, node_id: str) -> None:
-        self._suspects[node_id] = time.monotonic()
 
     def _on_crash(self) -> None:
         for actor in list(self._actors.values()):

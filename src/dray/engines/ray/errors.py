@@ -64,7 +64,7 @@ def _actor_died(error: BaseException, text: str) -> DrayError:
     if getattr(error, "actor_init_failed", False):
         return _task_error(error, text)
     if "its node has died" in text or getattr(error, "preempted", False):
-        return NodeDiedError(None, details=f"its node is gone. {text.splitlines()[-1]}")
+        return NodeDiedError(None, details="its node is gone")
     if "runtime env failed" in text:
         return _no_runtime_env(error, text)
     if _CRASH in text:
@@ -75,7 +75,7 @@ def _actor_died(error: BaseException, text: str) -> DrayError:
             "kill -9, for want of memory, or by a crash in native code: then the log holds its "
             "last words",
         )
-    return WorkerDiedError(None, details=text)
+    return WorkerDiedError(None, details=text.splitlines()[-1])
 
 
 def _task_error(error: BaseException, text: str) -> DrayError:
