@@ -1,4 +1,4 @@
-"""Every Python snippet of the README and the guide runs as a script, as a reader would run it."""
+"""Every Python snippet of the README and the guides runs as a script, as a reader would run it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", "docs/guide.md")
 
 
-def snippets() -> list[tuple[str, str]]:
+def snippets(*pages: str) -> list[tuple[str, str]]:
     return [
         (f"{page}-{number}", code)
-        for page in PAGES
+        for page in pages
         for number, code in enumerate(
             re.findall(
                 r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE
@@ -27,13 +27,25 @@ def snippets() -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize(("name", "code"), snippets())
+@pytest.mark.parametrize(("name", "code"), snippets(*PAGES))
 def test_snippet_runs(name: str, code: str, tmp_path: Path) -> None:
+    run_snippet(code, tmp_path)
+
+
+@pytest.mark.parametrize("engine_name", ["ray"], indirect=True)
+@pytest.mark.parametrize(("name", "code"), snippets("docs/cluster.md"))
+def test_snippet_runs_on_a_cluster(
+    name: str, code: str, tmp_path: Path, variables: dict[str, str]
+) -> None:
+    run_snippet(code, tmp_path, **variables)
+
+
+def run_snippet(code: str, tmp_path: Path, **variables: str) -> None:
     script = tmp_path / "snippet.py"
     script.write_text(code)
     done = subprocess.run(
         [sys.executable, str(script)],
-        env=environment(tmp_path, HOME=str(tmp_path)),
+        env=environment(tmp_path, HOME=str(tmp_path), **variables),
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -44,7 +56,7 @@ def test_snippet_runs(name: str, code: str, tmp_path: Path) -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    for page in (*PAGES, "CONTRIBUTING.md", "CHANGELOG.md"):
+    for page in (*PAGES, "docs/cluster.md", "docs/design.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
             if "://" not in link:
                 assert (ROOT / page).parent.joinpath(link).exists(), f"{page}: {link}"
