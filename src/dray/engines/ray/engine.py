@@ -209,27 +209,35 @@ class RayEngine(Engine):
             self.suspect,
             lambda actor: self._actors.pop(actor.number, None),
         )
-        self._actors[actor.number] = actor
         actor.begin(
             wire.Begin(surroundings.portable(os.environ), self._cwd(), list(sys.path), payload)
         )
         environment, directory = _split(self._runtime_env | runtime_env)
-        handle = self._worker_class.options(
-            **_resources(reservation.bundles[bundle]),
-            max_restarts=0,
-            max_task_retries=0,
-            runtime_env=environment.as_dict() or None,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(
-                reservation.group,
-                placement_group_bundle_index=bundle,
-                placement_group_capture_child_tasks=True,
-            ),
-        ).remote()
+        handle = self._make(reservation, bundle, environment)
         actor.lives_in(lambda: ray.kill(handle))
+        self._actors[actor.number] = actor
         meeting = self._link.meeting(actor.number, tee=self._owns_connection)
         life = handle.serve.remote(meeting, tuple(modules), directory).future()
-        life.add_done_callback(lambda f: self._reader.run(lambda: self._on_end(actor, f)))
+        life.add_done_callback(lambda f: self._reader.run(lambda: actor.on_verdict(f.exception())))
         return actor
+
+    def _make(self, reservation: _PlacementGroup, bundle: int, environment: RuntimeEnv) -> Any:
+        """Has Ray make an actor; returns its handle."""
+        place = PlacementGroupSchedulingStrategy(
+            reservation.group,
+            placement_group_bundle_index=bundle,
+            placement_group_capture_child_tasks=True,
+        )
+        try:
+            return self._worker_class.options(
+                **_resources(reservation.bundles[bundle]),
+                max_restarts=0,
+                max_task_retries=0,
+                runtime_env=environment.as_dict() or None,
+                scheduling_strategy=place,
+            ).remote()
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"Ray refuses this worker: {error}") from error
 
     def _cwd(self) -> str:
         """Returns where workers run if their node has it; Ray has moved them if asked to."""
@@ -253,9 +261,6 @@ class RayEngine(Engine):
                 "on every node, for example with dray.init(runtime_env={'pip': [...]})"
             )
         )
-
-    def _on_end(self, actor: RayActor, life: Future[Any]) -> None:
-        actor.on_verdict(life.exception())
 
     def _on_crash(self) -> None:
         for actor in list(self._actors.values()):

@@ -23,6 +23,8 @@ from dray.engines.reader import Reader
 from dray.version import VERSION
 
 _HANDSHAKE_S = 10
+# When to give up the other machine: in seconds, and for what was sent to it in milliseconds.
+_KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 15_000}
 # Of dray and Python; what is pickled by one minor version of Python may not load in another.
 VERSIONS = (VERSION, ".".join(platform.python_version_tuple()[:2]))
 
@@ -125,7 +127,13 @@ def call(meeting: Meeting, hello: Hello) -> Connection:
     Raises:
         OSError: The driver cannot be reached, or has another key.
     """
-    caller = socket.create_connection((meeting.host, meeting.port), timeout=_HANDSHAKE_S)
+    try:
+        caller = socket.create_connection((meeting.host, meeting.port), timeout=_HANDSHAKE_S)
+    except OSError as error:
+        raise ConnectionError(
+            f"the worker cannot reach its driver at {meeting.host}:{meeting.port} ({error}); the "
+            "driver must run on a node of the cluster, and nodes must let each other connect"
+        ) from error
     caller.settimeout(None)
     _tune(caller)
     connection = Connection(caller.detach())
@@ -146,7 +154,7 @@ def _tune(sock: socket.socket) -> None:
     """Sends small messages at once, and notices within seconds that the other machine is gone."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3)):
+    for name, value in _KEEPALIVE.items():
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _HANDSHAKE_S, 0))
