@@ -14,25 +14,27 @@ from dray.engines.reader import Reader
 from dray.engines.remote_actor import RemoteActor
 from dray.errors import EngineError, NodeDiedError
 
-# A node that lives says within milliseconds that a worker of its has died.
+# A node that lives says within milliseconds that a worker of its has died, or seconds under load.
 _SILENCE_S = 1.0
 # How long after a worker's end its last output may take to come.
 _LAST_WORDS_S = 1.0
+# How long a worker that has left in good order may take to end: users' exit handlers run then.
+_LEAVING_S = 60.0
 
 
 class RayActor(RemoteActor):
     """An actor of a Ray cluster.
 
     Two things tell its end. The connection closes, at once. Ray says why, as a rule within
-    milliseconds, because the node has seen its worker die; if it says nothing, the node is gone as
-    well, long before Ray itself gives it up.
+    milliseconds, because the node has seen its worker die; if it says nothing, and the node does
+    not answer when called, the node is gone as well, long before Ray itself gives it up.
 
     Args:
         number: Unique in the engine.
         name: How messages call it.
         mailbox: Gets its events.
         reader: The engine's reader thread.
-        on_silence: Called with the node's id when the node does not answer for its worker.
+        is_gone: Calls a node by its id, and tells whether it does not answer.
         on_over: Called when the end has been told.
     """
 
@@ -42,11 +44,11 @@ class RayActor(RemoteActor):
         name: str,
         mailbox: Mailbox,
         reader: Reader,
-        on_silence: Callable[[str], None],
+        is_gone: Callable[[str], bool],
         on_over: Callable[[RayActor], object],
     ) -> None:
         super().__init__(number, name, mailbox, reader)
-        self._on_silence = on_silence
+        self._is_gone = is_gone
         self._on_over = on_over
         self._end: Callable[[], None] | None = None
         self._hello: Hello | None = None
@@ -92,8 +94,16 @@ class RayActor(RemoteActor):
     def on_hangup(self) -> None:
         self._hung_up = True
         if self._verdict is None:
-            self._later(_SILENCE_S, self._on_no_verdict)
+            self._later(_SILENCE_S, self._call_node)
         self._conclude()
+
+    def _call_node(self) -> None:
+        """Looks, in a thread of its own, whether the silent node is there."""
+        if self._verdict is None and self._hello is not None:
+            if self._is_gone(self._hello.node_id):
+                self._reader.run(self._on_node_gone)
+            else:
+                self._later(_SILENCE_S, self._call_node)
 
     def on_verdict(self, error: BaseException | None) -> None:
         """Takes what Ray says of the process's end."""
@@ -102,36 +112,31 @@ class RayActor(RemoteActor):
         translated = EngineError("its process ended") if error is None else translate(error)
         if not isinstance(translated, EngineError):
             translated = EngineError(str(translated))
-        if isinstance(translated, NodeDiedError) and self._hello is not None:
-            self._on_silence(self._hello.node_id)
         self._crashed = error is not None and is_crash(error)
         self._verdict = translated
         self._conclude()
 
-    def _on_no_verdict(self) -> None:
-        if self._verdict is None:
-            assert self._hello is not None
-            self.on_verdict(
-                NodeDiedError(
-                    None,
-                    details=f"its connection broke, and its node {self._hello.address} "
-                    f"({self._hello.node_id[:8]}) does not answer",
-                )
-            )
+    def _on_node_gone(self) -> None:
+        assert self._hello is not None
+        node = f"{self._hello.address} ({self._hello.node_id[:8]})"
+        self.on_verdict(
+            NodeDiedError(None, details=f"its connection broke, and its node {node} is gone")
+        )
 
     def on_output_end(self) -> None:
         self._conclude()
 
     def _conclude(self) -> None:
         """Tells the end, once it is certain and the last words are there."""
-        left_but_open = self.has_left and not self._hung_up
-        if self._verdict is None or left_but_open or self._over:
+        if self._verdict is None or self._over:
             return
-        if self.has_output and not self._awaits_last_words:
-            self._awaits_last_words = True
-            self._later(_LAST_WORDS_S, self._tell_end)
-        elif not self.has_output:
+        leaving = self.has_left and not self._hung_up
+        if not leaving and not self.has_output:
             self._tell_end()
+        elif not self._awaits_last_words or not leaving:
+            self._awaits_last_words = True
+            patience = _LEAVING_S if leaving else _LAST_WORDS_S
+            self._later(patience, lambda: self._reader.run(self._tell_end))
 
     def _tell_end(self) -> None:
         if self._over or self._verdict is None:
@@ -148,7 +153,8 @@ class RayActor(RemoteActor):
         return self._killed and not self._crashed
 
     def _later(self, delay_s: float, task: Callable[[], object]) -> None:
-        timer = threading.Timer(delay_s, self._reader.run, [task])
+        """Does something later, in a thread of its own."""
+        timer = threading.Timer(delay_s, task)
         timer.daemon = True
         timer.start()
         self._timers.append(timer)

@@ -81,6 +81,7 @@ def autoscales() -> bool:
     reply.ParseFromString(client.get_cluster_status(timeout_s=_PATIENCE_S))
     if reply.HasField("autoscaling_state"):
         return True
-    report = ray.experimental.internal_kv._internal_kv_get("__autoscaling_status")
-    types = json.loads(report)["autoscaler_report"]["node_type_mapping"] if report else {}
+    status = ray.experimental.internal_kv._internal_kv_get("__autoscaling_status") or "{}"
+    report = json.loads(status).get("autoscaler_report") or {}  # it comes a little later
+    types = report.get("node_type_mapping") or {}
     return any(not name.startswith("node_") for name in types.values())

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
@@ -82,10 +82,7 @@ class _PlacementGroup(Reservation):
 
     @property
     def broken(self) -> bool:
-        gone = cluster.unreachable(self._nodes)
-        for node_id in gone:
-            self._engine.suspect(node_id)
-        return bool(gone)
+        return self._engine.any_gone(self._nodes)
 
     def release(self) -> None:
         if not self._released:
@@ -178,9 +175,15 @@ class RayEngine(Engine):
         now = time.monotonic()
         return {node for node, since in self._suspects.items() if now - since < _SUSPICION_S}
 
-    def suspect(self, node_id: str) -> None:
-        """Takes note of a node that does not answer, though Ray thinks that it lives."""
-        self._suspects[node_id] = time.monotonic()
+    def any_gone(self, node_ids: Iterable[str]) -> bool:
+        """Calls nodes, and returns whether one does not answer; it is left out for a while."""
+        gone = cluster.unreachable(node_ids)
+        self._suspects.update(dict.fromkeys(gone, time.monotonic()))
+        return bool(gone)
+
+    def is_gone(self, node_id: str) -> bool:
+        """Calls a node, and returns whether it does not answer."""
+        return self.any_gone([node_id])
 
     def _reachable_nodes(self) -> list[Node]:
         suspects = self._suspected()
@@ -206,7 +209,7 @@ class RayEngine(Engine):
             name,
             mailbox,
             self._reader,
-            self.suspect,
+            self.is_gone,
             lambda actor: self._actors.pop(actor.number, None),
         )
         actor.begin(
