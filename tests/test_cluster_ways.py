@@ -24,7 +24,7 @@ from dray.engines.ray import cluster
 from dray.errors import ClusterUnreachableError, ConfigError, InfeasibleError
 from dray.train import DataParallelTrainer, RunConfig, ScalingConfig
 from tests.clusters import RAY, Cluster, Head, free_port
-from tests.programs import Program, environment, write
+from tests.programs import Program, environment, run, write
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
@@ -174,6 +174,27 @@ def test_an_autoscaler_may_add_what_is_missing_so_it_is_waited_for(
     events = [json.loads(line) for line in (storage / "run/events.jsonl").open()]
     assert [event["cause"] for event in events] == ["fit() called", "waited too long"]
     assert events[1]["time"] - events[0]["time"] >= 2
+
+
+def test_a_cluster_of_ones_own(tmp_path: Path) -> None:
+    """It starts with the program and ends with it."""
+    script = write(
+        tmp_path / "train.py",
+        """
+        dray.init(engine="ray", address="local", num_cpus=3, resources={"unicorn": 1})
+        offered = dray.cluster_resources()
+        print(offered["CPU"], offered["unicorn"], fit(lambda: "done").return_value)
+        """,
+    )
+    before = clusters()
+    done = run(script, tmp_path / "runs")
+    assert done.stdout.split()[-3:] == ["3.0", "1.0", "done"], done.stderr
+    assert clusters() == before
+
+
+def clusters() -> set[int]:
+    """Returns the processes that are heads of clusters."""
+    return {p.pid for p in psutil.process_iter(["name"]) if p.info["name"] == "gcs_server"}
 
 
 def test_ray_job_submit(tmp_path: Path) -> None:

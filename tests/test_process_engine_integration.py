@@ -7,11 +7,13 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import dray
 import dray.train
-from dray.errors import WorkerDiedError
+from dray.errors import ConfigError, WorkerDiedError
 from dray.train import FailureConfig
 from tests.programs import survivors
 from tests.test_errors_integration import fit
@@ -74,3 +76,43 @@ def test_fork_server_killed_between_runs(storage: Path) -> None:
     os.kill(server, signal.SIGKILL)
     assert survivors([server]) == []
     assert fit(os.getppid, storage).return_value != server
+
+
+def test_runtime_envs_that_need_a_cluster_are_refused(storage: Path) -> None:
+    with pytest.raises(ConfigError, match=r"the process engine uses .* cannot hold pip, only env"):
+        fit(print, storage, worker_runtime_env={"pip": ["numpy"]})
+    with pytest.raises(ConfigError, match="is not a directory of this machine"):
+        fit(print, storage, worker_runtime_env={"working_dir": "s3://bucket/code.zip"})
+    assert not storage.exists()
+
+
+def test_the_sessions_runtime_env_and_the_runs(storage: Path, tmp_path: Path) -> None:
+    variables = {"COLOUR": "red", "SHAPE": "round"}
+    dray.shutdown()
+    dray.init(engine="process", runtime_env={"env_vars": variables, "working_dir": str(tmp_path)})
+    try:
+        seen = fit(
+            lambda: (os.getcwd(), os.environ["COLOUR"], os.environ["SHAPE"]),
+            storage,
+            workers=1,
+            worker_runtime_env={"env_vars": {"SHAPE": "square"}},
+        ).return_value
+    finally:
+        dray.shutdown()
+    assert seen == (str(tmp_path), "red", "square")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"engine": "slurm"}, "engine 'slurm' does not exist; there are process, inline and ray"),
+        ({"address": "10.0.0.1:6379"}, "the process engine runs on this machine alone"),
+        ({"runtime_env": {"pip": ["numpy"]}}, "cannot hold pip"),
+        ({"runtime_env": {"envs": {}}}, "runtime_env has no envs"),
+    ],
+)
+def test_sessions_that_are_refused(options: dict[str, Any], message: str) -> None:
+    dray.shutdown()
+    with pytest.raises(ConfigError, match=message):
+        dray.init(**options)
+    assert not dray.is_initialized()
