@@ -82,21 +82,26 @@ def train_with_checkpoints() -> dict[str, Any]:
     return {"first": first, "at": time.monotonic()}
 
 
-def test_a_node_killed_costs_seconds_and_no_committed_progress(
-    own_cluster: Cluster, storage: Path
-) -> None:
-    own_cluster.nodes.append(own_cluster.add(num_cpus=2))
-    kill = KillNode(own_cluster, storage, rank=1)
-    result = DataParallelTrainer(
+def spread(storage: Path, callback: UserCallback, max_failures: int = 1) -> DataParallelTrainer:
+    """Two workers that must not share a node."""
+    return DataParallelTrainer(
         train_with_checkpoints,
         scaling_config=ScalingConfig(num_workers=2, placement_strategy="STRICT_SPREAD"),
         run_config=RunConfig(
             name="run",
             storage_path=storage,
-            callbacks=[kill],
-            failure_config=FailureConfig(max_failures=1),
+            callbacks=[callback],
+            failure_config=FailureConfig(max_failures=max_failures),
         ),
-    ).fit()
+    )
+
+
+def test_a_node_killed_costs_seconds_and_no_committed_progress(
+    own_cluster: Cluster, storage: Path
+) -> None:
+    own_cluster.nodes.append(own_cluster.add(num_cpus=2))
+    kill = KillNode(own_cluster, storage, rank=1)
+    result = spread(storage, kill).fit()
     assert result.return_value["at"] - kill.at < 10  # Ray needs 14 s to give up the node
     steps = list(result.metrics_dataframe["step"])
     assert steps == list(range(result.return_value["first"] + 2))  # none lost, none twice
@@ -110,11 +115,7 @@ def test_a_node_killed_costs_seconds_and_no_committed_progress(
 def test_a_node_killed_without_retries_is_named(own_cluster: Cluster, storage: Path) -> None:
     kill = KillNode(own_cluster, storage, rank=0)
     with pytest.raises(WorkerGroupError, match=r"rank 0 failed: .*node") as caught:
-        DataParallelTrainer(
-            train_with_checkpoints,
-            scaling_config=ScalingConfig(num_workers=2, placement_strategy="STRICT_SPREAD"),
-            run_config=RunConfig(name="run", storage_path=storage, callbacks=[kill]),
-        ).fit()
+        spread(storage, kill, max_failures=0).fit()
     assert isinstance(caught.value, NodeDiedError)
 
 
@@ -132,16 +133,7 @@ def test_a_node_that_is_missing_is_waited_for(
 
     monkeypatch.setenv("DRAY_PROGRESS", "1")
     monkeypatch.setattr(sys, "stderr", Watch())
-    trainer = DataParallelTrainer(
-        train_with_checkpoints,
-        scaling_config=ScalingConfig(num_workers=2, placement_strategy="STRICT_SPREAD"),
-        run_config=RunConfig(
-            name="run",
-            storage_path=storage,
-            callbacks=[KillNode(own_cluster, storage, rank=1)],
-            failure_config=FailureConfig(max_failures=1),
-        ),
-    )
+    trainer = spread(storage, KillNode(own_cluster, storage, rank=1))
     with ThreadPoolExecutor() as pool:
         result = pool.submit(trainer.fit)
         assert waits.wait(60)
@@ -155,16 +147,7 @@ def test_a_missing_node_is_not_waited_for_longer_than_allowed(
     monkeypatch.setenv("DRAY_START_TIMEOUT_S", "3")
     kill = KillNode(own_cluster, storage, rank=1)
     with pytest.raises(InfeasibleError, match="do not fit the nodes under strategy STRICT_SPREAD"):
-        DataParallelTrainer(
-            train_with_checkpoints,
-            scaling_config=ScalingConfig(num_workers=2, placement_strategy="STRICT_SPREAD"),
-            run_config=RunConfig(
-                name="run",
-                storage_path=storage,
-                callbacks=[kill],
-                failure_config=FailureConfig(max_failures=1),
-            ),
-        ).fit()
+        spread(storage, kill).fit()
     assert (storage / "run/checkpoint_000000").is_dir()
 
 
