@@ -69,13 +69,14 @@ class KillNode(UserCallback):
         self.cluster.kill(node)
 
 
-def train_with_checkpoints() -> dict[str, Any]:
+def train_with_checkpoints(config: dict[str, str]) -> dict[str, Any]:
     """Saves every step; tells where it began, and on which nodes."""
     checkpoint = dray.train.get_checkpoint()
     first = int(Path(checkpoint.path, "step").read_text()) + 1 if checkpoint else 0
     for step in range(first, first + 400 if first == 0 else first + 2):
         dray.train.collective.barrier()
-        with tempfile.TemporaryDirectory() as directory:
+        # In the test's own directory: a rank that is killed leaves it behind.
+        with tempfile.TemporaryDirectory(dir=config["directory"]) as directory:
             Path(directory, "step").write_text(str(step))
             dray.train.report({"step": step}, Checkpoint(directory))
         time.sleep(0.05)
@@ -86,6 +87,7 @@ def spread(storage: Path, callback: UserCallback, max_failures: int = 1) -> Data
     """Two workers that must not share a node."""
     return DataParallelTrainer(
         train_with_checkpoints,
+        train_loop_config={"directory": str(storage)},
         scaling_config=ScalingConfig(num_workers=2, placement_strategy="STRICT_SPREAD"),
         run_config=RunConfig(
             name="run",
