@@ -45,7 +45,7 @@ def _is_rays(process: psutil.Process) -> bool:
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that neither pytest nor Ray changes."""
-    theirs = ("PYTEST_CURRENT_TEST", "PYTHONBREAKPOINT", "RAY_")
+    theirs = ("PYTEST_CURRENT_TEST", "RAY_")
     return {k: v for k, v in environment.items() if not k.startswith(theirs)}
 
 

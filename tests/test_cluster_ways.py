@@ -197,6 +197,28 @@ def clusters() -> set[int]:
     return {p.pid for p in psutil.process_iter(["name"]) if p.info["name"] == "gcs_server"}
 
 
+def submit(
+    script: Path, port: int, storage: Path, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Submits a script as a job, once the cluster takes jobs, a little after its start."""
+    environment_of_job = {"env_vars": {"STORAGE": str(storage)}}
+    deadline = time.monotonic() + 60
+    while True:
+        done = subprocess.run(
+            [
+                *(*RAY, "job", "submit", f"--address=http://127.0.0.1:{port}"),
+                *("--runtime-env-json", json.dumps(environment_of_job)),
+                *("--", sys.executable, str(script)),
+            ],
+            env=environment(storage, **variables),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        if "No available agent" not in done.stderr or time.monotonic() > deadline:
+            return done
+
+
 def test_ray_job_submit(tmp_path: Path) -> None:
     """The three steps of docs/cluster.md: the script that ran here is submitted as it is."""
     script = write(
@@ -225,17 +247,7 @@ def test_ray_job_submit(tmp_path: Path) -> None:
             text=True,
             timeout=60,
         )
-        submitted = subprocess.run(
-            [
-                *(*RAY, "job", "submit", f"--address=http://127.0.0.1:{port}"),
-                *("--runtime-env-json", json.dumps({"env_vars": {"STORAGE": f"{tmp_path}/runs"}})),
-                *("--", sys.executable, str(script)),
-            ],
-            env=environment(tmp_path / "runs", **token),
-            capture_output=True,
-            text=True,
-            timeout=200,
-        )
+        submitted = submit(script, port, tmp_path / "runs", **token)
     finally:
         head.stop()
     assert "asks for a token, and does not know this program's" in refused.stderr

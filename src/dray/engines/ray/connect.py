@@ -72,6 +72,7 @@ def _own_resources(options: Options) -> dict[str, Any]:
 
 def _initialise(options: Options, address: str, **further: Any) -> None:
     environment = options.runtime_env.as_dict()
+    debugger = os.environ.get("PYTHONBREAKPOINT")
     try:
         ray.init(
             address=address,
@@ -101,6 +102,11 @@ def _initialise(options: Options, address: str, **further: Any) -> None:
         raise ConfigError(f"Ray refuses this: {error}") from error
     except ray.exceptions.RayError as error:
         raise translate(error) from error
+    finally:  # Ray has set its own: breakpoint() in this program means what it meant before
+        if debugger is None:
+            os.environ.pop("PYTHONBREAKPOINT", None)
+        else:
+            os.environ["PYTHONBREAKPOINT"] = debugger
 
 
 def _addresses() -> list[str]:
