@@ -77,7 +77,11 @@ class Head:
         port = self.address.partition(":")[2]
         self._log = directory / "head.log"
         self._process = subprocess.Popen(
-            [*RAY, "start", "--head", f"--port={port}", "--block", *options],
+            [
+                *(*RAY, "start", "--head", f"--port={port}", "--block"),
+                f"--dashboard-agent-listen-port={free_port()}",  # jobs come by it
+                *options,
+            ],
             env={**os.environ, **variables},
             stdout=self._log.open("w"),
             stderr=subprocess.STDOUT,

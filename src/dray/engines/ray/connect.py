@@ -38,24 +38,25 @@ def connect(options: Options) -> bool:
     if options.address == "local":
         _initialise(options, "local", **_own_resources(options))
         return True
-    given = [name for name, value in _own_resources(options).items() if value]
+    given = [name.lstrip("_") for name, value in _own_resources(options).items() if value]
     if given:
         raise ConfigError(
             f"{', '.join(given)}: what a cluster offers is declared by its nodes (`ray start "
             "--num-cpus=... --resources=... --labels=...`); with address='local' it works here"
         )
     address = options.address or "auto"
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS") or "auto"
     if address.startswith("ray://"):
         raise ConfigError(
             f"address={address!r}: Ray Client is not supported, because workers could not reach "
             "this process; run the program on a node of the cluster, best with `ray job submit`"
         )
-    if address == "auto":
-        for known in _addresses():
-            _probe(known)
-    else:
+    if address != "auto":
         _probe(address)
         _greet(address)
+    elif last_started := ray._private.services.find_bootstrap_address(None):
+        _probe(last_started)
     _initialise(options, address)
     return True
 
@@ -66,6 +67,7 @@ def _own_resources(options: Options) -> dict[str, Any]:
         "num_cpus": options.num_cpus,
         "num_gpus": options.num_gpus,
         "resources": resources or None,
+        "_memory": options.resources.get("memory"),
         "labels": dict(options.labels) or None,
     }
 
@@ -107,15 +109,6 @@ def _initialise(options: Options, address: str, **further: Any) -> None:
             os.environ.pop("PYTHONBREAKPOINT", None)
         else:
             os.environ["PYTHONBREAKPOINT"] = debugger
-
-
-def _addresses() -> list[str]:
-    """Returns what "auto" stands for, as host:port, as far as that can be known beforehand."""
-    named = os.environ.get("RAY_ADDRESS", "auto")
-    if named != "auto":
-        return [named]
-    last_started = ray._private.services.find_bootstrap_address(None)
-    return [last_started] if last_started else []  # else Ray looks for processes, fast
 
 
 def _probe(address: str) -> None:
