@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import importlib
 import os
 import pickle
 import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TextIO
 
 from dray.engines import lifeline, wire
 
@@ -90,6 +92,18 @@ def close_actor(actor: Any) -> None:
     close = getattr(actor, "close", None)
     if close is not None:
         close()
+
+
+def text_stream(fd: int) -> TextIO:
+    """Returns a stream for `sys.stdout` or `sys.stderr` that shows every line at once."""
+    return os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+
+
+def import_quietly(modules: Iterable[str]) -> None:
+    """Imports what will be needed; what fails to import fails again, in sight, where it is used."""
+    for module in modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
 
 
 def _users_part(error: BaseException) -> Any:

@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import faulthandler
 import gc
-import importlib
 import os
 import selectors
 import signal
@@ -19,7 +18,6 @@ import socket
 import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from typing import TextIO
 
 from dray.engines import actor_host, lifeline, wire
 
@@ -164,24 +162,18 @@ def become_worker(fds: list[int]) -> None:
         if fd >= _INHERITED:
             os.close(fd)
     # New ones: those of a server that is a fork of the driver are whatever the driver made them.
-    sys.stdout = _text_stream(1)
-    sys.stderr = _text_stream(2)
+    sys.stdout = actor_host.text_stream(1)
+    sys.stderr = actor_host.text_stream(2)
     faulthandler.enable()
     atexit._clear()  # what the server's imports registered is the server's
     gc.enable()
     actor_host.run(Connection(control))
 
 
-def _text_stream(fd: int) -> TextIO:
-    return os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
-
-
-def _import_quietly(modules: Sequence[str]) -> None:
-    """Imports what workers will need; what fails to import fails again, in sight, in a worker."""
+def _import_for_workers(modules: Sequence[str]) -> None:
+    """Imports what workers will need, so that they share it."""
     gc.disable()  # a collection during imports finds nothing, and costs 5 % of the time
-    for module in ("cloudpickle", *modules):
-        with contextlib.suppress(Exception):
-            importlib.import_module(module)
+    actor_host.import_quietly(("cloudpickle", *modules))
     gc.freeze()  # so that a worker's collector does not write to, and so copy, shared pages
 
 
@@ -231,7 +223,7 @@ def serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
     spawn = method == "spawn"
     if not spawn:
-        _import_quietly(modules)
+        _import_for_workers(modules)
     server = ForkServer(socket.socket(fileno=control_fd), driver, spawn)
     os.close(lifeline_fd)
     server.serve()

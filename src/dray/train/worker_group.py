@@ -104,7 +104,7 @@ class WorkerGroup:
     def started(self, event: Started) -> bool:
         """Takes note of a worker's start; returns whether all have started now."""
         self._by_actor[event.actor].started = event
-        return all(worker.started is not None for worker in self.workers)
+        return not self.missing()
 
     def missing(self) -> list[int]:
         """Returns the workers that have not started."""

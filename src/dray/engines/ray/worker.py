@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
-from typing import TextIO
 
 import ray
 
 from dray.engines import lifeline
-from dray.engines.actor_host import ActorHost
+from dray.engines.actor_host import ActorHost, import_quietly, text_stream
 from dray.engines.ray import keeper, surroundings
 from dray.engines.ray.link import Hello, Meeting, call
 
@@ -35,7 +32,7 @@ class RayWorker:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's raises SystemExit in users' code
         _keep_output(meeting)
         connection = call(meeting, _hello(meeting, "wire"))
-        _import_quietly(modules)
+        import_quietly(modules)
         ActorHost(connection, lambda begin: surroundings.take(begin, directory)).serve()
         ray.actor.exit_actor()
 
@@ -75,15 +72,4 @@ def _keep_output(meeting: Meeting) -> None:
         connection.close()
     os.close(out)
     os.close(err)
-    sys.stdout, sys.stderr = _text_stream(1), _text_stream(2)
-
-
-def _text_stream(fd: int) -> TextIO:
-    return os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
-
-
-def _import_quietly(modules: tuple[str, ...]) -> None:
-    """Imports what will be needed while others still start; what fails fails again, in sight."""
-    for module in modules:
-        with suppress(Exception):
-            importlib.import_module(module)
+    sys.stdout, sys.stderr = text_stream(1), text_stream(2)
