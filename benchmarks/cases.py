@@ -10,6 +10,7 @@ from benchmarks.cluster import Cluster
 DRAY = "dray"
 DRAY_ON_RAY = "dray on Ray"
 RAY = "Ray Train"
+RAY_CORE = "Ray Core"
 TORCHRUN = "torchrun"
 TORCH = "import torch"
 
@@ -46,7 +47,7 @@ class Case:
 
     Args:
         title: What sets it apart from the other cases of its measure.
-        unit: "s", "MB" or "images/s".
+        unit: "s", "MB", "images/s" or "a second".
         contestants: Name to a function that runs it once; None if it cannot run here.
         comparisons: What to compare.
         rounds: How many rounds make up one run.
@@ -76,7 +77,7 @@ class Options:
         """Returns the command that runs a program as a contestant."""
         script = str(self.programs / f"program_{program}.py")
         arguments = [str(workers), *map(str, rest)]
-        if contestant == RAY:
+        if contestant in (RAY, RAY_CORE):
             return [str(self.ray_python), script, "ray", *arguments]
         if contestant.startswith(DRAY_ON_RAY):  # a cluster's Python and Ray must be the driver's
             return [str(self.ray_python), script, "dray", *arguments]
@@ -91,7 +92,7 @@ class Options:
         """Returns the contestants of a case; those that need Ray are None if it is not there."""
 
         def bound(name: str) -> Callable[[], Sample] | None:
-            if name.startswith((RAY, DRAY_ON_RAY)) and self.ray_python is None:
+            if name.startswith((RAY, RAY_CORE, DRAY_ON_RAY)) and self.ray_python is None:
                 return None
             return lambda: sample(name)
 

@@ -4,7 +4,7 @@ import functools
 import statistics
 from collections.abc import Callable
 
-from benchmarks import cluster_measures
+from benchmarks import cluster_measures, core_measures
 from benchmarks.cases import DRAY, RAY, TORCH, TORCHRUN, Case, Comparison, Options, Sample
 from benchmarks.harness import Program, run
 from benchmarks.memory import read_descendants
@@ -213,5 +213,6 @@ MEASURES: dict[str, Callable[[Options], list[Case]]] = {
     "warm16": warm16,
     "throughput": throughput,
     "import": imports,
+    **core_measures.MEASURES,
     **cluster_measures.MEASURES,
 }

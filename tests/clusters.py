@@ -30,7 +30,7 @@ class Cluster:
         )
         if nodes is None:
             nodes = (
-                {"num_cpus": 4, "labels": {"zone": "a"}},
+                {"num_cpus": 4, "labels": {"zone": "a"}, "resources": {"special": 2}},
                 {"num_cpus": 4, "labels": {"zone": "b"}},
             )
         self.nodes = [self.add(**node) for node in nodes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -15,9 +16,13 @@ import pytest
 
 import dray
 from dray import session
+from dray.engines.process.engine import ProcessEngine
 from tests.clusters import Cluster
+from tests.gates import Gate
 
 ENGINES = ("process", "inline", "ray")
+# What tasks, actors and objects are tested on.
+CORE_ENGINES = ("process", "ray")
 
 # What libraries leave in the temp directory for themselves, once a process.
 _NOT_OURS = ("torchinductor_", "ray", "pymp-")
@@ -32,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 # What an engine keeps for the next run; Ray's own threads have the names that Python gives.
-_KEPT_THREADS = ("dray-reader", "Dummy-", "ray_")
+_KEPT_THREADS = ("dray-reader", "dray-hub", "Dummy-", "ray_")
 
 
 def _is_rays(process: psutil.Process) -> bool:
@@ -59,16 +64,23 @@ def _children() -> set[psutil.Process]:
 
 
 def _engine_processes() -> set[int]:
-    """The fork servers that a session keeps on purpose."""
+    """The fork servers, and the idle workers of tasks, that a session keeps on purpose."""
     engine = session._engine
-    servers = getattr(engine, "_servers", {}) if dray.is_initialized() else {}
-    return {server._process.pid for server in servers.values()}
+    if engine is None or engine.name != "process":
+        return set()
+    assert isinstance(engine, ProcessEngine)
+    runtime = engine._runtime
+    idle = [] if runtime is None else [w for w in runtime.pool.all.values() if not w.actor]
+    return {
+        *(server._process.pid for server in engine._servers.values()),
+        *(worker.pid for worker in idle if worker.pid is not None),
+    }
 
 
 @pytest.fixture(autouse=True)
 def no_leaks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
     """Fails a test that leaves a process, a thread, a temporary file or a variable behind."""
-    for name in ("engine", "process_engine"):
+    for name in ("engine", "process_engine", "core_engine", "zones"):
         if name in request.fixturenames:
             request.getfixturevalue(name)  # what an engine keeps was there before the test
     environment = dict(os.environ)
@@ -76,6 +88,8 @@ def no_leaks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
     processes = _children()
     files = _temporary_files()
     yield
+    gc.collect()  # errors hold frames, and these hold handles of actors
+    gc.collect()  # handles of actors in the frames of expected errors
     new_processes = {
         p for p in _children() - processes if p.pid not in _engine_processes() and not _is_rays(p)
     }
@@ -134,11 +148,68 @@ def process_engine(_quiet: None) -> None:
     _use("process", num_cpus=8)
 
 
+@pytest.fixture(scope="session", params=CORE_ENGINES)
+def core_engine_name(request: pytest.FixtureRequest) -> str:
+    """The engines of `core_engine`, one after the other."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def core_engine(core_engine_name: str, request: pytest.FixtureRequest, _quiet: None) -> str:
+    """An engine that runs tasks and actors, with 4 CPUs a node and 2 of the resource `special`."""
+    if core_engine_name == "ray":
+        _use("ray", address=request.getfixturevalue("cluster").address)
+    else:
+        _use("process", num_cpus=4, resources={"special": 2})
+    return core_engine_name
+
+
+@pytest.fixture
+def zones(core_engine_name: str, request: pytest.FixtureRequest, _quiet: None) -> str:
+    """The same with two nodes of 4 CPUs, whose label `zone` is `a` and `b`; `special` is in `a`."""
+    if core_engine_name == "ray":
+        _use("ray", address=request.getfixturevalue("cluster").address)
+    else:
+        a = {"num_cpus": 4, "resources": {"special": 2}, "labels": {"zone": "a"}}
+        _use("process", nodes=[a, {"num_cpus": 4, "labels": {"zone": "b"}}])
+    return core_engine_name
+
+
+@pytest.fixture
+def core_variables(core_engine: str, request: pytest.FixtureRequest) -> dict[str, str]:
+    """What makes a program use that engine."""
+    if core_engine == "ray":
+        return {"DRAY_ENGINE": "ray", "RAY_ADDRESS": request.getfixturevalue("cluster").address}
+    return {"DRAY_ENGINE": core_engine}
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    """What tasks wait at until the test opens it; at the end it is opened in any case."""
+    gate = Gate(tmp_path)
+    yield gate
+    gate.close()
+
+
+@pytest.fixture
+def second_gate(tmp_path: Path) -> Iterator[Gate]:
+    """One more."""
+    gate = Gate(tmp_path, "second")
+    yield gate
+    gate.close()
+
+
+_kept: tuple[object, ...] = ()
+
+
 def _use(name: str, **options: Any) -> None:
     """Keeps an engine that runs: its fork servers stay warm, as in a user's session."""
-    if not dray.is_initialized() or session.current_engine().name != name:
+    global _kept
+    if not dray.is_initialized() or _kept != (session.current_engine(), name, options):
         dray.shutdown()
         dray.init(engine=name, **options)
+        _kept = (session.current_engine(), name, options)
 
 
 @pytest.fixture

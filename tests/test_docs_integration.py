@@ -32,6 +32,11 @@ def test_snippet_runs(name: str, code: str, tmp_path: Path) -> None:
     run_snippet(code, tmp_path)
 
 
+@pytest.mark.parametrize(("name", "code"), snippets("docs/core.md"))
+def test_snippet_of_the_core_runs(name: str, code: str, tmp_path: Path) -> None:
+    run_snippet(code, tmp_path, trains=False)
+
+
 @pytest.mark.parametrize("engine_name", ["ray"], indirect=True)
 @pytest.mark.parametrize(("name", "code"), snippets("docs/cluster.md"))
 def test_snippet_runs_on_a_cluster(
@@ -40,7 +45,7 @@ def test_snippet_runs_on_a_cluster(
     run_snippet(code, tmp_path, **variables)
 
 
-def run_snippet(code: str, tmp_path: Path, **variables: str) -> None:
+def run_snippet(code: str, tmp_path: Path, *, trains: bool = True, **variables: str) -> None:
     script = tmp_path / "snippet.py"
     script.write_text(code)
     done = subprocess.run(
@@ -52,11 +57,18 @@ def run_snippet(code: str, tmp_path: Path, **variables: str) -> None:
         timeout=60,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "FINISHED" in done.stdout
+    assert ("FINISHED" in done.stdout) == trains
 
 
 def test_links_lead_somewhere() -> None:
-    for page in (*PAGES, "docs/cluster.md", "docs/design.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+    others = (
+        "docs/cluster.md",
+        "docs/core.md",
+        "docs/design.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+    )
+    for page in (*PAGES, *others):
         for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
             if "://" not in link:
                 assert (ROOT / page).parent.joinpath(link).exists(), f"{page}: {link}"

@@ -1,5 +1,10 @@
-"""dray: run one function on many workers, each with the resources it asks for."""
+"""dray: tasks, actors and training on many workers, each with the resources it asks for."""
 
+from dray.core.actor import ActorHandle, exit_actor, get_actor, method
+from dray.core.context import get_runtime_context
+from dray.core.objects import cancel, get, kill, put, wait
+from dray.core.remote import remote
+from dray.engines.runtime import ObjectRef, ObjectRefGenerator
 from dray.session import (
     available_resources,
     cluster_resources,
@@ -11,11 +16,24 @@ from dray.session import (
 from dray.version import VERSION as __version__
 
 __all__ = [
+    "ActorHandle",
+    "ObjectRef",
+    "ObjectRefGenerator",
     "__version__",
     "available_resources",
+    "cancel",
     "cluster_resources",
+    "exit_actor",
+    "get",
+    "get_actor",
+    "get_runtime_context",
     "init",
     "is_initialized",
+    "kill",
+    "method",
     "nodes",
+    "put",
+    "remote",
     "shutdown",
+    "wait",
 ]

@@ -9,9 +9,13 @@ DrayError
 ├── StorageError (OSError)              a run directory or checkpoint cannot be written or read
 ├── GetTimeoutError (TimeoutError)      a result did not come in time
 ├── TaskCancelledError                  a call was cancelled before it ended
+├── TaskError                           a task or an actor's method raised; also of the user's type
+├── PendingCallsLimitExceeded           an actor has as many waiting calls as it was made for
 ├── EngineError                         the engine itself broke
 │   ├── WorkerDiedError                 a worker's process ended before its work did
-│   │   └── NodeDiedError               because its node did, or can no longer be reached
+│   │   ├── NodeDiedError               because its node did, or can no longer be reached
+│   │   ├── ActorDiedError              an actor is gone, and with it the call
+│   │   └── ActorUnavailableError       an actor is being made again, the call is lost
 │   ├── RuntimeEnvSetupError            a worker's runtime environment cannot be made
 │   ├── ObjectLostError                 an object is gone, with the process or node that held it
 │   ├── ObjectStoreFullError            there is no room for an object, in memory or on disk
@@ -23,9 +27,14 @@ DrayError
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import GetSetDescriptorType, MemberDescriptorType
+from typing import TypeVar
+
+E = TypeVar("E", bound="DrayError")
 
 
 class DrayError(Exception):
@@ -127,6 +136,14 @@ class NodeDiedError(WorkerDiedError):
     """A worker is gone because its node is, or can no longer be reached."""
 
 
+class ActorDiedError(WorkerDiedError):
+    """An actor is gone: killed, crashed, or its `__init__` raised."""
+
+
+class ActorUnavailableError(WorkerDiedError):
+    """An actor's process died in the middle of a call; the actor is being made again."""
+
+
 class RuntimeEnvSetupError(EngineError):
     """A worker's runtime environment cannot be made."""
 
@@ -149,6 +166,54 @@ class GetTimeoutError(DrayError, TimeoutError):
 
 class TaskCancelledError(DrayError):
     """A call was cancelled before it ended."""
+
+
+class PendingCallsLimitExceeded(DrayError):
+    """An actor has as many waiting calls as its `max_pending_calls` allows."""
+
+
+class TaskError(DrayError):
+    """A task or an actor's method raised.
+
+    What `get` raises is also an instance of what the user's code raised, so `except ValueError`
+    catches a task's ValueError; its cause is the traceback in the worker.
+
+    Attributes:
+        cause: What the user's code raised.
+        where: Which task or method of which actor, in which process and on which node.
+        remote_traceback: The traceback there, as text.
+    """
+
+    def __init__(self, cause: BaseException, where: str, remote_traceback: str) -> None:
+        Exception.__init__(self, f"{where} raised {type(cause).__name__}: {cause}")
+        self.cause = cause
+        self.where = where
+        self.remote_traceback = remote_traceback
+        self.__cause__ = RemoteTraceback(remote_traceback)
+
+    def __str__(self) -> str:
+        return f"{self.where} raised {type(self.cause).__name__}: {self.cause}"
+
+    def as_instanceof_cause(self) -> TaskError:
+        """Returns this error as an instance of the user's exception type too."""
+        return raised_in_task(self.cause, self.where, self.remote_traceback)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (raised_in_task, (self.cause, self.where, self.remote_traceback))
+
+
+def raised_in_task(cause: BaseException, where: str, remote_traceback: str) -> TaskError:
+    """Returns a `TaskError` that is an instance of its cause's type too, where Python allows it."""
+    error = TaskError(cause, where, remote_traceback)
+    while isinstance(cause, TaskError):  # tasks that waited for one another: the first one counts
+        cause = cause.cause
+    return _twin(error, cause)
+
+
+def _twin(error: TaskError, cause: BaseException) -> TaskError:
+    return mixed_with(
+        error, cause, lambda both: both(error.cause, error.where, error.remote_traceback)
+    )
 
 
 def _describe_exit(exitcode: int | None, *, out_of_memory: bool) -> str:
@@ -231,18 +296,46 @@ def as_instance_of_cause(error: WorkerGroupError) -> WorkerGroupError:
     cause = next(iter(error.worker_failures.values()), None)
     if not isinstance(cause, Exception) or isinstance(cause, WorkerGroupError):
         return error
+    return mixed_with(
+        error,
+        cause,
+        lambda both: both(error.message, error.worker_failures, log_path=error.log_path),
+    )
+
+
+def mixed_with(error: E, cause: BaseException, build: Callable[[type[E]], E]) -> E:
+    """Returns an error of a type that is both errors', with what the cause carries.
+
+    Args:
+        error: What is to be raised; returned as it is where Python cannot mix the types.
+        cause: The user's exception.
+        build: Makes the new error from its type.
+    """
     kind = type(cause)
+    if not isinstance(cause, Exception):
+        return error
     try:
-        both: type[WorkerGroupError] = type(
-            f"WorkerGroupError({kind.__name__})", (WorkerGroupError, kind), {}
-        )
-        twin = both(error.message, error.worker_failures, log_path=error.log_path)
+        both = type(f"{type(error).__name__}({kind.__name__})", (type(error), kind), {})
+        twin = build(both)
         # What the user's type carries (errno, custom fields) stays reachable on the error.
         for name, value in vars(cause).items():
             vars(twin).setdefault(name, value)
+        if isinstance(cause, OSError):  # it keeps these outside of its vars
+            for name in ("errno", "strerror", "filename", "filename2"):
+                setattr(twin, name, getattr(cause, name))
+        _copy_slots(cause, twin)
     except TypeError:  # two C layouts that do not mix, or a class that forbids subclasses
         return error
     return twin
+
+
+def _copy_slots(cause: BaseException, twin: BaseException) -> None:
+    """Copies what an error keeps outside its `__dict__`, such as an OSError's errno."""
+    for kind in type(cause).__mro__[:-2]:  # BaseException's own fields are the twin's
+        for name, member in vars(kind).items():
+            if isinstance(member, MemberDescriptorType | GetSetDescriptorType):
+                with contextlib.suppress(AttributeError, TypeError):  # not set, or read-only
+                    setattr(twin, name, getattr(cause, name))
 
 
 class ControllerError(TrainingFailedError):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError
 
 if TYPE_CHECKING:
     from dray.engines.contract import Engine
+    from dray.engines.runtime import Runtime
 
 _lock = threading.RLock()
 _engine: Engine | None = None
+_runtime: Runtime | None = None  # of a worker; a driver's belongs to its engine
 _owner = 0  # the process that started the engine: a fork of it has none
 
 
@@ -28,6 +30,8 @@ def init(
     labels: Mapping[str, str] | None = None,
     namespace: str | None = None,
     runtime_env: Mapping[str, Any] | None = None,
+    nodes: Sequence[Mapping[str, Any]] | None = None,
+    object_store_memory: int | None = None,
     ignore_reinit_error: bool = False,
 ) -> None:
     """Starts an engine for this process. Optional: the first use starts the default one.
@@ -46,6 +50,10 @@ def init(
         namespace: With the Ray engine, the namespace of this program.
         runtime_env: What workers find around themselves: `env_vars` and `working_dir`; on the Ray
             engine also `pip`, `py_modules` and what else Ray knows.
+        nodes: With the process engine, simulated nodes in place of this machine: dicts with
+            `num_cpus`, `num_gpus`, `resources`, `labels` and `node_id`, all optional.
+        object_store_memory: How many bytes of memory stored objects may take before they go to
+            the disk; 30 % of this machine's by default.
         ignore_reinit_error: Keep the engine that runs, if one does, instead of raising.
 
     Raises:
@@ -83,6 +91,8 @@ def init(
             address=address,
             namespace=namespace,
             runtime_env=RuntimeEnv.parse(runtime_env, "runtime_env"),
+            nodes=nodes or (),
+            object_store_memory=object_store_memory,
         )
         _engine = engines.load(engine or settings.engine, options, settings)
         _owner = os.getpid()
@@ -91,7 +101,7 @@ def init(
 
 def is_initialized() -> bool:
     """Returns whether this process has an engine."""
-    return _engine is not None and _owner == os.getpid()
+    return (_engine or _runtime) is not None and _owner == os.getpid()
 
 
 def shutdown() -> None:
@@ -113,29 +123,29 @@ def current_engine() -> Engine:
         return _engine
 
 
+def current_runtime() -> Runtime:
+    """Returns what runs tasks and actors for this process: a worker's own, or its engine's."""
+    if _runtime is not None and _owner == os.getpid():
+        return _runtime
+    return current_engine().runtime
+
+
+def adopt(runtime: Runtime) -> None:
+    """Makes a runtime this process's own; called once, in a worker that an engine has made."""
+    global _runtime, _owner
+    _runtime, _owner = runtime, os.getpid()
+
+
 def cluster_resources() -> dict[str, float]:
     """Returns all resources there are, summed over the nodes."""
-    total: dict[str, float] = {}
-    for node in current_engine().nodes():
-        for name, quantity in node.resources.items():
-            total[name] = total.get(name, 0) + quantity
-    return total
+    return current_runtime().cluster_resources()
 
 
 def available_resources() -> dict[str, float]:
     """Returns the resources that nobody holds now, summed over the nodes."""
-    return current_engine().available()
+    return current_runtime().available_resources()
 
 
-def nodes() -> list[dict[str, object]]:
+def nodes() -> list[dict[str, Any]]:
     """Returns the machines, each with its id, address, resources and labels."""
-    return [
-        {
-            "NodeID": node.node_id,
-            "NodeManagerAddress": node.address,
-            "Alive": True,
-            "Resources": dict(node.resources),
-            "Labels": dict(node.labels),
-        }
-        for node in current_engine().nodes()
-    ]
+    return current_runtime().nodes()

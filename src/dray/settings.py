@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, field
 
 from dray.errors import ConfigError
@@ -31,9 +32,18 @@ def _seconds(variable: str, default: float) -> float:
     return value
 
 
-def _default_engine() -> str:
-    """Within a Ray job the program is on a cluster already, and means to use it."""
-    return "ray" if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else "process"
+def _is_rays_worker() -> bool:
+    """Whether Ray runs this process as a worker; nothing is imported to find out."""
+    module = sys.modules.get("ray._private.worker")
+    return module is not None and module.global_worker.mode == module.WORKER_MODE
+
+
+def _engine() -> str:
+    if _is_rays_worker():  # whatever variables the cluster was started with
+        return "ray"
+    # Within a Ray job the program is on a cluster already, and means to use it.
+    default = "ray" if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else "process"
+    return _choice("DRAY_ENGINE", default, ENGINES)
 
 
 def _flag(variable: str, default: bool) -> bool:
@@ -46,13 +56,14 @@ class Settings:
 
     Attributes:
         engine: `DRAY_ENGINE`: the engine when `dray.init` names none; within a Ray job, "ray".
+            In a task or actor of Ray's it is "ray" whatever the variable says.
         start_method: `DRAY_START_METHOD`: how the process engine makes workers.
         share_imports: `DRAY_SHARE_IMPORTS`: whether the fork server may be a fork of the driver.
         progress: `DRAY_PROGRESS`: whether runs print to the terminal.
         start_timeout_s: `DRAY_START_TIMEOUT_S`: how long a run waits for nodes that are not there.
     """
 
-    engine: str = field(default_factory=lambda: _choice("DRAY_ENGINE", _default_engine(), ENGINES))
+    engine: str = field(default_factory=_engine)
     start_method: str = field(
         default_factory=lambda: _choice("DRAY_START_METHOD", "", ("", *START_METHODS))
     )

@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from dray.engines.runtime import Runtime
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import EngineError, InfeasibleError
 
@@ -32,6 +33,8 @@ class Options:
         address: The cluster to connect to.
         namespace: Where named actors of this program live in the cluster.
         runtime_env: What every worker of this program finds around itself.
+        nodes: Simulated nodes instead of this machine, each as `dray.init` takes them.
+        object_store_memory: How many bytes of memory objects may take.
     """
 
     num_cpus: float | None = None
@@ -41,6 +44,8 @@ class Options:
     address: str | None = None
     namespace: str | None = None
     runtime_env: RuntimeEnv = field(default_factory=RuntimeEnv)
+    nodes: Sequence[Mapping[str, Any]] = ()
+    object_store_memory: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,11 +78,13 @@ class Request:
         bundles: Name to quantity, for each bundle.
         strategy: How bundles spread over nodes: one of `ledger.STRATEGIES`.
         selectors: For each bundle the labels that its node must have (`labels.py`); or empty.
+        lasting: Whether it is for something that does not end by itself, unlike a task.
     """
 
     bundles: Sequence[Mapping[str, float]]
     strategy: str = "PACK"
     selectors: Sequence[Mapping[str, str]] = ()
+    lasting: bool = True
 
 
 class Reservation(ABC):
@@ -255,6 +262,11 @@ class Engine(ABC):
     @abstractmethod
     def drive(self, loop: Callable[[], T]) -> T:
         """Runs the loop that waits on a mailbox, while actors work; returns what it returns."""
+
+    @property
+    @abstractmethod
+    def runtime(self) -> Runtime:
+        """Tasks, actors and objects of this engine, as the driver sees them."""
 
     @abstractmethod
     def close(self) -> None:

@@ -27,10 +27,11 @@ from dray.engines.contract import (
     Reservation,
     Started,
 )
+from dray.engines.inline_runtime import InlineRuntime
 from dray.engines.ledger import Held
 from dray.engines.local import LocalEngine
 from dray.engines.runtime_env import RuntimeEnv
-from dray.errors import WorkerDiedError
+from dray.errors import ConfigError, WorkerDiedError
 from dray.settings import Settings
 
 T = TypeVar("T")
@@ -107,8 +108,13 @@ class InlineEngine(LocalEngine):
     distributed = False
 
     def __init__(self, options: Options, settings: Settings) -> None:
+        if options.nodes:
+            raise ConfigError(
+                "nodes=...: the inline engine is this process, and simulates no nodes"
+            )
         super().__init__(options)
         self._driving = threading.local()
+        self._runtime = InlineRuntime(self._ledger, self._runtime_env, options.namespace)
 
     def start_actor(
         self,
@@ -146,7 +152,12 @@ class InlineEngine(LocalEngine):
         thread.join()
         return outcome.result()
 
+    @property
+    def runtime(self) -> InlineRuntime:
+        return self._runtime
+
     def close(self) -> None:
+        self._runtime.close()
         sys.stdout.flush()
 
 

@@ -1,16 +1,19 @@
 """The ledger: who holds which resources of which node, in exact fixed point.
 
 Quantities are integers of 1/10000, so thirds and tenths add up and come back whole. Requests are
-met first in, first out for each shape of demand, and a shape that does not fit now does not hold
-up a smaller one behind it. Devices (GPU, TPU, ...) will join as vectors of one quantity a unit.
+met first in, first out for each shape of demand. A shape that does not fit now lets others pass,
+but only for a while: then nobody takes what it lacks, unless what it lacks is held for good.
+Devices (GPU, TPU, ...) will join as vectors of one quantity a unit.
 """
 
 from __future__ import annotations
 
 import threading
+import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dray.engines import labels
 from dray.engines.contract import Node, Request, Reservation
@@ -18,6 +21,11 @@ from dray.errors import ConfigError, InfeasibleError
 
 UNIT = 10_000
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+
+# How long a request lets others pass that take what it lacks.
+PATIENCE_S = 1.0
+# Every node has this label, with its id, so that a selector can name it.
+NODE_ID_LABEL = "ray.io/node-id"
 
 Quantities = dict[str, int]
 Selector = tuple[tuple[str, str], ...]
@@ -35,6 +43,7 @@ class Demand(NamedTuple):
 
     bundles: tuple[Bundle, ...]
     strategy: str
+    lasting: bool = True
 
 
 def to_fixed(resources: Mapping[str, float]) -> Quantities:
@@ -69,15 +78,45 @@ class Held(Reservation):
         nodes: The node of each bundle.
     """
 
-    def __init__(self, ledger: Ledger, nodes: list[Node], claims: list[tuple[int, Quantities]]):
+    def __init__(
+        self,
+        ledger: Ledger,
+        nodes: list[Node],
+        claims: list[tuple[int, Quantities]],
+        lasting: bool,
+    ) -> None:
         self.nodes = nodes
         self._ledger = ledger
         self._claims = claims
+        self._lasting = lasting
+        self._lent = False
+
+    @property
+    def indices(self) -> list[int]:
+        """Where each bundle's node stands in the ledger."""
+        return [index for index, _ in self._claims]
+
+    @property
+    def broken(self) -> bool:
+        return any(index in self._ledger.dead for index, _ in self._claims)
 
     def release(self) -> None:
         """Gives everything back. A second call does nothing."""
+        self.take_back()
         claims, self._claims = self._claims, []
-        self._ledger._give_back(claims)
+        self._ledger._give_back(claims, self._lasting)
+
+    def lend(self) -> None:
+        """Lets others use the CPUs, while what holds them waits for others' work."""
+        if not self._lent:
+            self._lent = True
+            self._ledger._lend(self._claims, 1)
+
+    def take_back(self) -> None:
+        """Takes them again, at once; there may be too many in use for a while."""
+        if self._lent:
+            self._lent = False
+            self._ledger._lend(self._claims, -1)
 
 
 class Ledger:
@@ -97,14 +136,70 @@ class Ledger:
         self._remedy = remedy
         self._total = [to_fixed(node.resources) for node in nodes]
         self._free = [dict(total) for total in self._total]
-        self._waiting: list[tuple[Demand, Future[Reservation]]] = []
-        self._lock = threading.Lock()
+        # What is held by what does not end by itself: actors, groups, training.
+        self._lasting: list[Quantities] = [{} for _ in nodes]
+        self._waiting: dict[Demand, deque[tuple[float, Future[Reservation]]]] = {}
+        self._lock = threading.RLock()
+        self.dead: set[int] = set()
+        self._alive = set(range(len(self.nodes)))
+        self._paused = False
 
     def available(self) -> dict[str, float]:
         """Returns what is free now, summed over the nodes."""
         with self._lock:
             names = dict.fromkeys(name for total in self._total for name in total)
             return from_fixed({n: sum(free.get(n, 0) for free in self._free) for n in names})
+
+    def waiting(self) -> list[tuple[dict[str, Any], Demand]]:
+        """Returns what waits: as JSON can say it (what, how many, since when), and as a demand."""
+        now = time.monotonic()
+        with self._lock:
+            return [
+                (
+                    {
+                        "bundles": [from_fixed(dict(b.quantities)) for b in demand.bundles],
+                        "strategy": demand.strategy,
+                        "requests": len(requests),
+                        "seconds": round(now - requests[0][0], 1),
+                    },
+                    demand,
+                )
+                for demand, requests in self._waiting.items()
+                if requests
+            ]
+
+    def contended(self, demand: Demand) -> bool:
+        """Returns whether somebody waits for something else."""
+        return any(other != demand for other in tuple(self._waiting))
+
+    def free_of(self, index: int) -> dict[str, float]:
+        """Returns what is free on a node."""
+        with self._lock:
+            return from_fixed(self._free[index])
+
+    def pause(self) -> None:
+        """Grants nothing until `settle_on` is called."""
+        self._paused = True
+
+    def settle_on(self, nodes: Sequence[Node]) -> None:
+        """Says on which nodes lie what were bundles so far, and begins to grant."""
+        with self._lock:
+            self.nodes = [
+                Node(real.node_id, real.address, ours.resources, {**real.labels, **ours.labels})
+                for real, ours in zip(nodes, self.nodes, strict=True)
+            ]
+            self._paused = False
+        self._grant()
+
+    def remove_node(self, node_id: str) -> None:
+        """Takes a node away, with all it offers."""
+        with self._lock:
+            for index, node in enumerate(self.nodes):
+                if node.node_id == node_id:
+                    self.dead.add(index)
+                    self._alive.discard(index)
+                    self._total[index] = {}
+                    self._free[index] = {}
 
     def check(self, request: Request) -> Demand:
         """Returns the shape of a request; see `Engine.check`."""
@@ -119,6 +214,7 @@ class Ledger:
                 for bundle, selector in zip(request.bundles, selectors, strict=True)
             ),
             request.strategy,
+            request.lasting,
         )
         if self._place(demand, self._total) is None:
             raise self._infeasible(demand)
@@ -126,40 +222,83 @@ class Ledger:
 
     def reserve(self, request: Request) -> Future[Reservation]:
         """Asks for bundles; see `Engine.reserve`."""
-        demand = self.check(request)
+        return self.reserve_checked(self.check(request))
+
+    def reserve_checked(self, demand: Demand) -> Future[Reservation]:
+        """Asks for what `check` has returned."""
         future: Future[Reservation] = Future()
         with self._lock:
-            self._waiting.append((demand, future))
+            self._waiting.setdefault(demand, deque()).append((time.monotonic(), future))
         self._grant()
         return future
 
-    def _give_back(self, claims: Sequence[tuple[int, Quantities]]) -> None:
+    def _give_back(self, claims: Sequence[tuple[int, Quantities]], lasting: bool) -> None:
         with self._lock:
             for index, quantities in claims:
+                if index in self.dead:
+                    continue
                 for name, units in quantities.items():
                     self._free[index][name] += units
+                    if lasting:
+                        self._lasting[index][name] -= units
         if claims:
+            self._grant()
+
+    def _lend(self, claims: Sequence[tuple[int, Quantities]], sign: int) -> None:
+        with self._lock:
+            for index, quantities in claims:
+                if index not in self.dead and "CPU" in quantities:
+                    self._free[index]["CPU"] += sign * quantities["CPU"]
+        if sign > 0:
             self._grant()
 
     def _grant(self) -> None:
         """Meets what can be met now, oldest first; what does not fit waits for its turn."""
+        if not self._waiting or self._paused:
+            return
         granted: list[tuple[Future[Reservation], Reservation]] = []
         with self._lock:
-            waiting, self._waiting = self._waiting, []
-            stuck: set[Demand] = set()
-            for demand, future in waiting:
-                if future.cancelled():
-                    continue
-                chosen = None
-                if demand not in stuck:
-                    chosen = self._place(demand, self._free)
-                if chosen is None:
-                    stuck.add(demand)
-                    self._waiting.append((demand, future))
-                elif future.set_running_or_notify_cancel():
-                    granted.append((future, self._take(demand, chosen)))
+            now = time.monotonic()
+            kept: set[str] = set()  # resources that an older request has waited for long enough
+            for demand in sorted(self._waiting, key=lambda demand: self._waiting[demand][0][0]):
+                requests = self._waiting[demand]
+                while requests:
+                    since, future = requests[0]
+                    if future.cancelled():
+                        requests.popleft()
+                        continue
+                    chosen = None
+                    if not kept or not kept.intersection(_names(demand)):
+                        chosen = self._place(demand, self._free)
+                    if chosen is None:
+                        if now - since > PATIENCE_S and self._may_come(demand):
+                            kept.update(self._lacks(demand))
+                        break
+                    requests.popleft()
+                    if future.set_running_or_notify_cancel():
+                        granted.append((future, self._take(demand, chosen)))
+                if not requests:
+                    del self._waiting[demand]
         for future, reservation in granted:  # outside the lock: callbacks may reserve again
             future.set_result(reservation)
+
+    def _may_come(self, demand: Demand) -> bool:
+        """Returns whether it would fit if all that ends by itself had ended."""
+        left = [
+            {name: units - lasting.get(name, 0) for name, units in total.items()}
+            for total, lasting in zip(self._total, self._lasting, strict=True)
+        ]
+        return self._place(demand, left) is not None
+
+    def _lacks(self, demand: Demand) -> set[str]:
+        """Returns the resources of which no node has enough for one of its bundles."""
+        short = {
+            name
+            for bundle in demand.bundles
+            for name, units in bundle.quantities
+            if all(free.get(name, 0) < units for free in self._free)
+        }
+        return short or set(_names(demand))
 
     def _take(self, demand: Demand, chosen: Sequence[int]) -> Reservation:
         claims = [
@@ -169,15 +308,23 @@ class Ledger:
         for index, quantities in claims:
             for name, units in quantities.items():
                 self._free[index][name] -= units
-        return Held(self, [self.nodes[index] for index in chosen], claims)
+                if demand.lasting:
+                    lasting = self._lasting[index]
+                    lasting[name] = lasting.get(name, 0) + units
+        return Held(self, [self.nodes[index] for index in chosen], claims, demand.lasting)
 
     def _place(self, demand: Demand, free: Sequence[Quantities]) -> list[int] | None:
         """Returns a node's index for each bundle, or None if they do not fit together."""
-        allowed = [
-            {i for i, n in enumerate(self.nodes) if labels.matches(dict(b.selector), n.labels)}
-            for b in demand.bundles
-        ]
-        return _place(demand, free, allowed)
+        return _place(demand, free, [self._allowed(b.selector) for b in demand.bundles])
+
+    def _allowed(self, selector: Selector) -> set[int]:
+        """Returns the nodes that a selector allows, by index."""
+        if not selector:
+            return self._alive
+        wanted = dict(selector)
+        return {
+            index for index in self._alive if labels.matches(wanted, _labels_of(self.nodes[index]))
+        }
 
     def _infeasible(self, demand: Demand) -> InfeasibleError:
         asked: Quantities = {}
@@ -185,9 +332,7 @@ class Ledger:
             for name, units in bundle.quantities:
                 asked[name] = asked.get(name, 0) + units
         unmatched = [
-            bundle.selector
-            for bundle in demand.bundles
-            if not any(labels.matches(dict(bundle.selector), node.labels) for node in self.nodes)
+            bundle.selector for bundle in demand.bundles if not self._allowed(bundle.selector)
         ]
         names = {name for total in self._total for name in total}
         unknown = [name for name in asked if name not in names]
@@ -229,6 +374,14 @@ def _advice(bundles: int, short: Sequence[str], total: Mapping[str, int]) -> str
     if not shares or not all(shares.values()):
         return "Ask for less (num_workers, resources_per_worker), "
     return f"Ask for fewer workers, or for less each (resources_per_worker={shares}), "
+
+
+def _labels_of(node: Node) -> dict[str, str]:
+    return {**node.labels, NODE_ID_LABEL: node.node_id}
+
+
+def _names(demand: Demand) -> set[str]:
+    return {name for bundle in demand.bundles for name, _ in bundle.quantities}
 
 
 def _amount(name: str, units: int) -> str:
@@ -273,11 +426,16 @@ def _fill(
 ) -> list[int] | None:
     left = {index: dict(free[index]) for index in nodes}
     used = dict.fromkeys(nodes, 0)
+
+    def turn(index: int) -> tuple[int, int]:
+        """Whose turn it is when bundles are spread: the emptier node's."""
+        return used[index], -left[index].get("CPU", 0)
+
     chosen = [-1] * len(demand.bundles)
     # Bundles that few nodes may take go first, or freer ones would take their places.
     for position in sorted(range(len(chosen)), key=lambda p: len(allowed[p])):
         quantities = demand.bundles[position].quantities
-        for index in sorted(nodes, key=lambda i: used[i] if spread else -used[i]):
+        for index in sorted(nodes, key=lambda i: turn(i) if spread else (-used[i], 0)):
             if index not in allowed[position] or (once and used[index]):
                 continue
             if all(left[index].get(name, 0) >= units for name, units in quantities):

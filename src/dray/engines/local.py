@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 from dray import host
 from dray.engines.contract import Engine, Node, Options, Request, Reservation
@@ -21,7 +22,9 @@ class LocalEngine(Engine):
                 f"address={options.address!r}: the {self.name} engine runs on this machine alone; "
                 "dray.init(engine='ray', address=...) connects to a cluster"
             )
-        self._ledger = Ledger([this_machine(options)])
+        self._ledger = Ledger(
+            simulated(options.nodes) if options.nodes else [this_machine(options)]
+        )
         self._runtime_env = options.runtime_env
         self._runtime_env.local_directory(self.name)
 
@@ -51,3 +54,35 @@ def this_machine(options: Options) -> Node:
         **options.resources,
     }
     return Node("this machine", "127.0.0.1", from_fixed(to_fixed(offered)), dict(options.labels))
+
+
+_NODE_KEYS = ("node_id", "num_cpus", "num_gpus", "resources", "labels")
+
+
+def simulated(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
+    """Returns the nodes that `dray.init(nodes=[...])` asks for.
+
+    Raises:
+        ConfigError: One is malformed.
+    """
+    made: list[Node] = []
+    for index, entry in enumerate(nodes):
+        if not isinstance(entry, Mapping):
+            raise ConfigError(f"nodes[{index}] must be a dict, not {entry!r}")
+        for name in entry:
+            if name not in _NODE_KEYS:
+                raise ConfigError(
+                    f"nodes[{index}] has no {name!r}; there are {', '.join(_NODE_KEYS)}"
+                )
+        offered = {
+            "CPU": entry.get("num_cpus", host.cpu_count()),
+            "memory": host.memory_bytes() // len(nodes),
+            **({"GPU": entry["num_gpus"]} if entry.get("num_gpus") else {}),
+            **(entry.get("resources") or {}),
+        }
+        node_id = entry.get("node_id") or f"node-{index}"
+        if any(node.node_id == node_id for node in made):
+            raise ConfigError(f"nodes[{index}]: there is a node {node_id!r} already")
+        labels = dict(entry.get("labels") or {})
+        made.append(Node(node_id, "127.0.0.1", from_fixed(to_fixed(offered)), labels))
+    return made

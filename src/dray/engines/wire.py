@@ -134,7 +134,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     elif hasattr(value, "func") and hasattr(value, "args"):  # functools.partial
         yield from (("function", value.func), ("arguments", value.args))
         yield "keyword arguments", getattr(value, "keywords", {})
-    elif hasattr(value, "__dict__") and not isinstance(value, type):
+    elif isinstance(value, type) or hasattr(value, "__dict__"):
         yield from ((f"attribute {name!r}", part) for name, part in vars(value).items())
 
 

@@ -36,6 +36,21 @@ def nodes() -> list[Node]:
     ]
 
 
+def all_nodes() -> list[dict[str, Any]]:
+    """Returns all nodes as `dray.nodes` shows them, dead ones included."""
+    shown = ("NodeID", "NodeManagerAddress", "Alive")
+    return [
+        {
+            **{key: entry[key] for key in shown},
+            "Resources": {
+                name: amount for name, amount in entry["Resources"].items() if name not in _INTERNAL
+            },
+            "Labels": dict(entry.get("Labels") or {}),
+        }
+        for entry in ray.nodes()
+    ]
+
+
 def unreachable(node_ids: Iterable[str]) -> set[str]:
     """Returns those of some nodes that are gone: dead for Ray, or not there when called.
 

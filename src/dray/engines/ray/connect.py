@@ -28,6 +28,11 @@ def connect(options: Options) -> bool:
         ClusterUnreachableError: There is no cluster, or it runs another Python or Ray.
         ConfigError: The options do not fit a cluster.
     """
+    if options.nodes:
+        raise ConfigError(
+            "nodes: simulated nodes are for the process engine; a cluster has its own, and "
+            "ray.cluster_utils.Cluster makes one of several nodes on this machine"
+        )
     if ray.is_initialized():
         if options.address not in (None, "auto"):
             raise ConfigError(
@@ -69,6 +74,7 @@ def _own_resources(options: Options) -> dict[str, Any]:
         "resources": resources or None,
         "_memory": options.resources.get("memory"),
         "labels": dict(options.labels) or None,
+        "object_store_memory": options.object_store_memory,
     }
 
 
@@ -80,7 +86,7 @@ def _initialise(options: Options, address: str, **further: Any) -> None:
             address=address,
             namespace=options.namespace,
             runtime_env=environment or None,
-            log_to_driver=False,  # dray shows what workers print, by rank
+            log_to_driver=True,  # what tasks and actors print; runs print by rank (`keeper.py`)
             logging_level="ERROR",
             **further,
         )

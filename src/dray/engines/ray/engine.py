@@ -8,6 +8,7 @@ a worker reports waits for a poll, and a run needs no actors besides its workers
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
 import sys
@@ -57,8 +58,10 @@ from dray.engines.ray.actor import RayActor
 from dray.engines.ray.connect import connect
 from dray.engines.ray.errors import translate
 from dray.engines.ray.link import VERSIONS, Hello, Link
+from dray.engines.ray.runtime import RayRuntime
 from dray.engines.ray.worker import RayWorker
 from dray.engines.reader import Reader
+from dray.engines.runtime import Runtime
 
 T = TypeVar("T")
 _NODE_ID = "ray.io/node-id"
@@ -107,9 +110,23 @@ class RayEngine(Engine):
         self._suspects: dict[str, float] = {}
         self._closed = False
         self._reader = Reader(self._on_crash)
-        self._link = Link(ray.util.get_node_ip_address(), self._reader, self._on_hello)
-        self._reader.start()
-        self._worker_class = ray.remote(RayWorker)
+        self._runtime = RayRuntime(self._runtime_env)
+        self._link_lock = threading.Lock()
+        self._opened_link: Link | None = None
+
+    @property
+    def runtime(self) -> Runtime:
+        return self._runtime
+
+    @property
+    def _link(self) -> Link:
+        """Listens from the first actor on; what runs inside tasks of Ray's needs no wire."""
+        with self._link_lock:
+            if self._opened_link is None:
+                host = ray.util.get_node_ip_address()
+                self._opened_link = Link(host, self._reader, self._on_hello)
+                self._reader.start()
+            return self._opened_link
 
     def nodes(self) -> list[Node]:
         return cluster.nodes()
@@ -219,7 +236,7 @@ class RayEngine(Engine):
         handle = self._make(reservation, bundle, environment)
         actor.lives_in(lambda: ray.kill(handle))
         self._actors[actor.number] = actor
-        meeting = self._link.meeting(actor.number, tee=self._owns_connection)
+        meeting = self._link.meeting(actor.number)
         life = handle.serve.remote(meeting, tuple(modules), directory).future()
         life.add_done_callback(lambda f: self._reader.run(lambda: actor.on_verdict(f.exception())))
         return actor
@@ -232,13 +249,17 @@ class RayEngine(Engine):
             placement_group_capture_child_tasks=True,
         )
         try:
-            return self._worker_class.options(
-                **_resources(reservation.bundles[bundle]),
-                max_restarts=0,
-                max_task_retries=0,
-                runtime_env=environment.as_dict() or None,
-                scheduling_strategy=place,
-            ).remote()
+            return (
+                _worker_class()
+                .options(
+                    **_resources(reservation.bundles[bundle]),
+                    max_restarts=0,
+                    max_task_retries=0,
+                    runtime_env=environment.as_dict() or None,
+                    scheduling_strategy=place,
+                )
+                .remote()
+            )
         except (ValueError, TypeError) as error:
             raise ConfigError(f"Ray refuses this worker: {error}") from error
 
@@ -281,10 +302,16 @@ class RayEngine(Engine):
         self._reader.do_tasks()
         for actor in list(self._actors.values()):
             actor.on_death(EngineError("dray.shutdown() was called"), expected=True)
-        self._link.close()
+        if self._opened_link is not None:
+            self._opened_link.close()
         self._reader.close()
         if self._owns_connection:
             ray.shutdown()
+
+
+@functools.cache
+def _worker_class() -> Any:
+    return ray.remote(RayWorker)
 
 
 def _resources(bundle: Mapping[str, float]) -> dict[str, Any]:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
+from ray.exceptions import RayError, RayTaskError
+
+from dray.engines import wire
 from dray.errors import (
+    ActorDiedError,
+    ActorUnavailableError,
     ClusterUnreachableError,
     ConfigError,
     DrayError,
@@ -15,11 +21,13 @@ from dray.errors import (
     NodeDiedError,
     ObjectLostError,
     ObjectStoreFullError,
+    PendingCallsLimitExceeded,
     RemoteTraceback,
     RuntimeEnvSetupError,
     SerializationError,
     TaskCancelledError,
     WorkerDiedError,
+    raised_in_task,
 )
 
 Translator = Callable[[BaseException, str], DrayError]
@@ -67,15 +75,19 @@ def _actor_died(error: BaseException, text: str) -> DrayError:
         return NodeDiedError(None, details="its node is gone")
     if "runtime env failed" in text:
         return _no_runtime_env(error, text)
+    if "exit_actor() is called" in text:
+        return ActorDiedError(None, details="it has left by exit_actor()")
+    if "its placement group was removed" in text:
+        return ActorDiedError(None, details="its placement group was removed")
     if _CRASH in text:
         detail = text.partition("Worker exit detail: ")[2].partition(". Some common")[0]
-        return WorkerDiedError(
+        return ActorDiedError(
             None,
             details=f"its process ended by itself (Ray says: {detail or 'nothing more'}); often by "
             "kill -9, for want of memory, or by a crash in native code: then the log holds its "
             "last words",
         )
-    return WorkerDiedError(None, details=text.splitlines()[-1])
+    return ActorDiedError(None, details=text.splitlines()[-1])
 
 
 def _task_error(error: BaseException, text: str) -> DrayError:
@@ -112,7 +124,7 @@ TABLE: dict[str, Translator] = {
     "RayCgraphCapacityExceeded": _as(EngineError),
     "RayDirectTransportError": _as(EngineError),
     "RayAdagCapacityExceeded": _as(EngineError),
-    "PendingCallsLimitExceeded": _as(EngineError),
+    "PendingCallsLimitExceeded": _as(PendingCallsLimitExceeded),
     "ObjectRefStreamEndOfStreamError": _as(EngineError),
     "StreamingGeneratorReplayInconsistentError": _as(EngineError),
     "TaskPlacementGroupRemoved": _as(EngineError),
@@ -135,16 +147,17 @@ TABLE: dict[str, Translator] = {
 }
 
 
-def translate(error: BaseException) -> DrayError:
+def translate(error: BaseException, table: Mapping[str, Translator] = TABLE) -> DrayError:
     """Returns the error of dray's that stands for one that Ray raised; it is the cause.
 
     Args:
         error: What Ray raised; its nearest class in the table decides.
+        table: The table.
     """
     if isinstance(error, DrayError):
         return error
     names = [kind.__name__ for kind in type(error).__mro__]
-    entry = next((TABLE[name] for name in names if name in TABLE), None)
+    entry = next((table[name] for name in names if name in table), None)
     if entry is None:
         return EngineError(f"Ray failed: {type(error).__name__}: {error}")
     translated = entry(error, _plain(str(error)))
@@ -158,3 +171,160 @@ def _plain(text: str) -> str:
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     lines = [line for line in text.splitlines() if not re.match(r"\t(class_name|actor_id):", line)]
     return "\n".join(lines).strip()
+
+
+# What tasks and actors end with.
+
+
+def _actor_never_was(error: BaseException, text: str) -> DrayError:
+    """The actor of a call is gone; what its `__init__` raised is known as text only."""
+    if not getattr(error, "actor_init_failed", False):
+        return _actor_died(error, text)
+    translated = ActorDiedError(None, details=f"its __init__ raised {_last_line(text)}")
+    translated.__cause__ = RemoteTraceback(text)
+    return translated
+
+
+def _actor_unavailable(error: BaseException, text: str) -> DrayError:
+    return ActorUnavailableError(None, details=text)
+
+
+def _cancelled(error: BaseException, text: str) -> DrayError:
+    return TaskCancelledError(text or "the task was cancelled")
+
+
+def _cannot_be_rebuilt(error: BaseException, text: str) -> DrayError:
+    """What a task raised has left its worker, and cannot be made again here."""
+    trace = _ORIGINAL.split(text, maxsplit=1)[-1].partition("\ntraceback: Traceback")[0].strip()
+    return _raised(RuntimeError(f"{_last_line(trace)} (cannot be rebuilt here)"), trace)
+
+
+def _system_error(error: BaseException, text: str) -> DrayError:
+    """Until Ray 2.50 or so, what cannot be rebuilt has no type of its own."""
+    return _cannot_be_rebuilt(error, text) if _ORIGINAL.search(text) else EngineError(text)
+
+
+_ORIGINAL = re.compile(r"Original exception(?: \(string repr\))?:")
+# Where the end of a task or actor differs from that of a worker of a run.
+_RESULTS: dict[str, Translator] = {
+    **TABLE,
+    "RayActorError": _actor_never_was,
+    "ActorDiedError": _actor_never_was,
+    "ActorUnavailableError": _actor_unavailable,
+    "TaskCancelledError": _cancelled,
+    "UnserializableException": _cannot_be_rebuilt,
+    "RaySystemError": _system_error,
+}
+
+_HEADER = re.compile(r"ray::(.+?)\(\) \(pid=(\d+), ip=([^,)\s]+)(, actor_id=)?")
+_PICKLER = "/ray/cloudpickle/"
+_OF_ARGUMENT = "At least one of the input arguments for this task could not be computed:"
+
+
+def result_error(error: BaseException) -> DrayError:
+    """Returns what getting a value raises, for what Ray raises.
+
+    Args:
+        error: An error of Ray's; the one that stands for a task's is also of the user's type.
+    """
+    if isinstance(error, RayTaskError):
+        return _raised(error.cause, _plain(str(error)))
+    return translate(error, _RESULTS)
+
+
+def raise_result(error: BaseException) -> NoReturn:
+    """Raises what stands for an error of Ray's."""
+    translated = result_error(error)
+    raise translated from translated.__cause__
+
+
+def _raised(cause: BaseException, text: str) -> DrayError:
+    """Returns the error of a task that raised.
+
+    Args:
+        cause: What it raised.
+        text: Its traceback in Ray's form: a line with the task and its process heads it.
+    """
+    _, of_argument, below = text.rpartition(_OF_ARGUMENT)
+    if of_argument:  # the task did not run; what its argument was to come from is told of below
+        if isinstance(cause, RayError):
+            return result_error(cause)
+        found = _HEADER.search(below)
+        text = below[found.start() :] if found else below.strip()
+    if isinstance(cause, RayError):
+        cause = _plain_cause(cause, text)
+    if isinstance(cause, TaskCancelledError):
+        return cause
+    if _PICKLER in text.partition('  File "')[2].partition("\n")[0]:
+        # Nothing of the user's stands above the pickler: the task itself has ended well.
+        cause = SerializationError(f"what it returned cannot be pickled: {cause}")
+    return raised_in_task(cause, _where(text), text)
+
+
+def _plain_cause(cause: RayError, text: str) -> BaseException:
+    """Returns what an error of Ray's, raised in a task, is in dray's tree."""
+    if type(cause) is RayError:  # Ray puts it in the place of one that does not pickle
+        return RuntimeError(_last_line(text))
+    return result_error(cause)
+
+
+def _where(text: str) -> str:
+    """Returns which task raised: the last one, since what it was raised from stands above it."""
+    found = _HEADER.findall(text)
+    if not found:
+        return "a task"
+    name, pid, address, of_actor = found[-1]
+    return f"{'actor method' if of_actor else 'task'} {name} (pid={pid}, ip={address})"
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2]
+
+
+# What is refused where it is asked for.
+
+_TAKEN = ("is already taken", "' already exists")
+_IN_NO_BUNDLE = "into any bundles"
+
+
+def refused(
+    error: Exception,
+    what: str,
+    subject: Any = None,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> BaseException:
+    """Returns what to raise when Ray does not take a task, an actor, a call or a value.
+
+    Args:
+        error: What Ray raised.
+        what: How messages call what it does not take.
+        subject: The function or class that was to be sent.
+        args: The arguments.
+        kwargs: Those by name.
+    """
+    if isinstance(error, DrayError):
+        return error
+    if any(text in str(error) for text in _TAKEN):
+        return ConfigError(
+            f"{what} cannot be made: its name is taken. Give it another name, or get the one that "
+            "has it (dray.get_actor, or get_if_exists=True; get_placement_group)"
+        )
+    if isinstance(error, RayError):
+        return translate(error)
+    if _IN_NO_BUNDLE in str(error):
+        return InfeasibleError(f"{what} can never run: {error}", asked={}, available={})
+    methods = vars(subject).items() if isinstance(subject, type) else ()
+    parts = {f"{name} of {what}": method for name, method in methods if callable(method)}
+    parts |= {what: subject, **{f"argument {i} of {what}": arg for i, arg in enumerate(args)}}
+    parts |= {f"argument {name!r} of {what}": arg for name, arg in (kwargs or {}).items()}
+    for name, part in parts.items():
+        try:
+            wire.dump(part, name)
+        except SerializationError as reason:
+            return reason
+    if "ould not serialize" in str(error):
+        return SerializationError(f"{what} cannot be sent to another process: {error}")
+    if isinstance(error, ValueError):
+        return ConfigError(f"Ray refuses {what}: {error}")
+    return error

@@ -12,7 +12,7 @@ import signal
 import sys
 
 
-def keep(worker: int, streams: "dict[int, list[int]]") -> None:
+def keep(worker: int, streams: "dict[int, int]") -> None:
     """Carries output until it ends, and ends what the worker leaves behind.
 
     Args:
@@ -36,19 +36,15 @@ def keep(worker: int, streams: "dict[int, list[int]]") -> None:
                 _write(streams[fd], data)
                 continue
             poll.unregister(fd)
-            for target in streams.pop(fd):
-                os.close(target)
+            os.close(streams.pop(fd))
 
 
-def _write(targets: "list[int]", data: bytes) -> None:
-    for target in list(targets):
-        rest = data
-        while rest:
-            try:
-                rest = rest[os.write(target, rest) :]
-            except OSError:  # the driver is gone, or a disk is full: the others still want it
-                targets.remove(target)
-                break
+def _write(target: int, data: bytes) -> None:
+    while data:
+        try:
+            data = data[os.write(target, data) :]
+        except OSError:  # the driver is gone; the worker must still get rid of its output
+            return
 
 
 if __name__ == "__main__":
@@ -57,5 +53,5 @@ if __name__ == "__main__":
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    pid, out, err, out_target, err_target, tee = map(int, sys.argv[1:])
-    keep(pid, {out: [out_target, 1][: 1 + tee], err: [err_target, 2][: 1 + tee]})
+    pid, out, err, out_target, err_target = map(int, sys.argv[1:])
+    keep(pid, {out: out_target, err: err_target})

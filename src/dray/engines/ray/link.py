@@ -37,14 +37,12 @@ class Meeting(NamedTuple):
         port: Where it listens.
         key: What both sides prove to have.
         number: The actor's number.
-        tee: Whether output also goes where Ray keeps it.
     """
 
     host: str
     port: int
     key: bytes
     number: int
-    tee: bool
 
 
 class Hello(NamedTuple):
@@ -89,10 +87,10 @@ class Link:
         self._address = self._listener.getsockname()[:2]
         reader.watch(self._listener, self._on_call)
 
-    def meeting(self, number: int, *, tee: bool) -> Meeting:
+    def meeting(self, number: int) -> Meeting:
         """Returns what the worker with this number must know."""
         host, port = self._address
-        return Meeting(host, port, self._key, number, tee)
+        return Meeting(host, port, self._key, number)
 
     def _on_call(self) -> None:
         with contextlib.suppress(OSError):  # it may have hung up already

@@ -56,7 +56,7 @@ def _keep_output(meeting: Meeting) -> None:
     err, err_of_worker = os.pipe()
     connections = [call(meeting, _hello(meeting, stream)) for stream in ("stdout", "stderr")]
     fds = (out, err, *(connection.fileno() for connection in connections))
-    arguments = [str(argument) for argument in (os.getpid(), *fds, int(meeting.tee))]
+    arguments = [str(argument) for argument in (os.getpid(), *fds)]
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", keeper.__file__, *arguments],
         pass_fds=fds,

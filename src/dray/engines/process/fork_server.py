@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from dray.engines import actor_host, lifeline, wire
+from dray.engines.process import worker
 
 _INHERITED = 3  # standard input, output and error keep their numbers
 
@@ -68,7 +69,7 @@ class ForkServer:
 
     def _on_request(self) -> None:
         try:
-            data, fds, _, _ = socket.recv_fds(self._control, wire.REQUEST.size, 3)
+            data, fds, _, _ = socket.recv_fds(self._control, wire.REQUEST.size, 6)
         except ConnectionError:
             raise EOFError from None
         if not data:
@@ -147,14 +148,18 @@ def become_worker(fds: list[int]) -> None:
     """Turns this process into a worker; never returns.
 
     Args:
-        fds: The control socket, and what become standard output and error.
+        fds: The control socket, and what become standard output and error; or, for a worker of
+            tasks and actors of `dray.core`, its two sockets, output and error, and where objects
+            lie in memory and on the disk.
     """
     with contextlib.suppress(PermissionError):  # a spawned worker leads its group already
         os.setpgid(0, 0)
     lifeline.children_die_with_me()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    control, out, err = fds
-    os.set_inheritable(control, False)
+    own = fds[:1] if len(fds) == 3 else [*fds[:2], *fds[4:]]
+    out, err = (fd for fd in fds if fd not in own)
+    for fd in own:
+        os.set_inheritable(fd, False)
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (out, 1), (err, 2)):
         os.dup2(source, target)
@@ -167,7 +172,9 @@ def become_worker(fds: list[int]) -> None:
     faulthandler.enable()
     atexit._clear()  # what the server's imports registered is the server's
     gc.enable()
-    actor_host.run(Connection(control))
+    if len(own) == 1:
+        actor_host.run(Connection(own[0]))
+    worker.run(own)
 
 
 def _import_for_workers(modules: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
-from dray.engines import clone, fork_server, lifeline, wire
+from dray.engines import lifeline, wire
 from dray.engines.contract import (
     Actor,
     ActorFactory,
@@ -31,6 +31,9 @@ from dray.engines.contract import (
 )
 from dray.engines.ledger import Held
 from dray.engines.local import LocalEngine
+from dray.engines.process import clone, fork_server
+from dray.engines.process.driver import DriverRuntime
+from dray.engines.process.pool import WorkerProcess
 from dray.engines.reader import Reader
 from dray.engines.remote_actor import RemoteActor
 from dray.engines.runtime_env import RuntimeEnv
@@ -38,6 +41,7 @@ from dray.errors import EngineError, WorkerDiedError
 from dray.settings import Settings
 
 T = TypeVar("T")
+_PRELOADED = ("numpy", "pandas", "torch")
 
 
 class ProcessActor(RemoteActor):
@@ -79,7 +83,7 @@ class _Server:
 
     def __init__(self, modules: tuple[str, ...], method: str, share_imports: bool) -> None:
         self.modules = modules
-        self.actors: dict[int, tuple[ProcessActor, Node]] = {}
+        self.actors: dict[int, tuple[ProcessActor | WorkerProcess, Node]] = {}
         self._lock = threading.Lock()
         self.control, theirs = socket.socketpair()
         lifeline_read, self._lifeline = os.pipe()
@@ -94,7 +98,7 @@ class _Server:
             theirs.close()
             os.close(lifeline_read)
 
-    def fork(self, actor: ProcessActor, node: Node, fds: Sequence[int]) -> None:
+    def fork(self, actor: ProcessActor | WorkerProcess, node: Node, fds: Sequence[int]) -> None:
         """Asks for a worker process for an actor."""
         with self._lock:
             self.actors[actor.number] = (actor, node)
@@ -146,6 +150,9 @@ class ProcessEngine(LocalEngine):
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._closed = False
+        self._runtime: DriverRuntime | None = None
+        self._namespace = options.namespace
+        self._store_bytes = options.object_store_memory
         # Started after the first server: one that shares the driver's imports needs it unthreaded.
         self._reader = Reader(self._on_crash)
 
@@ -154,6 +161,51 @@ class ProcessEngine(LocalEngine):
 
     def prepare(self, modules: Sequence[str]) -> None:
         self._server(tuple(modules))
+
+    @property
+    def runtime(self) -> DriverRuntime:
+        runtime = self._runtime
+        if runtime is None:
+            runtime = self._make_runtime()
+        return runtime
+
+    def _make_runtime(self) -> DriverRuntime:
+        self._task_server()  # before the first thread: it may be a fork of this process
+        with self._lock:
+            if self._runtime is None:
+                self._runtime = DriverRuntime(
+                    self._ledger,
+                    self._reader,
+                    self._fork_worker,
+                    self._kill_worker,
+                    lambda: next(self._numbers) + 1,
+                    self._runtime_env,
+                    self._namespace,
+                    self._store_bytes,
+                )
+            return self._runtime
+
+    def _task_server(self) -> _Server:
+        """Returns a server that makes workers for tasks: any will do."""
+        with self._lock:
+            running = [server for server in self._servers.values() if not server.ended()]
+        if running:
+            return running[0]
+        # What the driver has imported, its tasks will most likely need.
+        return self._server(tuple(name for name in _PRELOADED if name in sys.modules))
+
+    def _fork_worker(self, worker: WorkerProcess, fds: Sequence[int]) -> None:
+        try:
+            self._task_server().fork(worker, worker.node, fds)
+        except EngineError:  # a server that was killed: the next one serves
+            self._task_server().fork(worker, worker.node, fds)
+
+    def _kill_worker(self, worker: WorkerProcess) -> None:
+        with self._lock:
+            servers = list(self._servers.values())
+        for server in servers:
+            if worker.number in server.actors:
+                server.kill(worker.number)
 
     def _server(self, modules: tuple[str, ...]) -> _Server:
         """Returns the server that has these modules, and starts it if there is none."""
@@ -264,6 +316,8 @@ class ProcessEngine(LocalEngine):
             if self._closed:
                 return
             self._closed = True
+            if self._runtime is not None:
+                self._runtime.begin_close()
             servers = list(self._servers.values())
             self._servers.clear()
         self._reader.stop()
@@ -271,7 +325,6 @@ class ProcessEngine(LocalEngine):
             server.close()
             for actor, _ in list(server.actors.values()):
                 actor.on_exit(None, killed=True)
+        if self._runtime is not None:
+            self._runtime.close()
         self._reader.close()
-
-
-ENGINE = ProcessEngine

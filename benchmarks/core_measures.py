@@ -1,0 +1,99 @@
+"""The measures of tasks, actors and objects: dray's engines against Ray Core."""
+
+from collections.abc import Callable
+
+from benchmarks.cases import DRAY, DRAY_ON_RAY, RAY_CORE, Case, Comparison, Options, Sample
+from benchmarks.harness import ProgramFailed, Record, run
+
+COPY = "one memory copy"
+
+TASK_ROUND_TRIPS = "tasks, one at a time"
+TASKS = "tasks, 5,000 at once"
+CALL_ROUND_TRIPS = "actor calls, one at a time"
+CALLS = "actor calls, 5,000 at once"
+_RATES = {
+    TASK_ROUND_TRIPS: "task_round_trips",
+    TASKS: "tasks",
+    CALL_ROUND_TRIPS: "call_round_trips",
+    CALLS: "calls",
+}
+
+INIT = "init()"
+FIRST_TASK = "init() and the first task"
+ACTOR_START = "actor start to its first answer"
+FRESH_TASK = "task in a fresh process"
+FIRST_PUT = "first put of 100 MB"
+PUT = "put of 100 MB"
+GET = "get of 100 MB"
+_TIMES = {
+    INIT: "init",
+    FIRST_TASK: "first_task",
+    ACTOR_START: "actor_start",
+    FRESH_TASK: "fresh_task",
+    FIRST_PUT: "first_put",
+    PUT: "put",
+    GET: "get",
+}
+
+_CPUS = 2
+
+
+def _measured(options: Options, name: str, part: str) -> Record:
+    """Runs the program; Ray, and dray on Ray, have a Ray of their own on this machine."""
+    engine = "ray" if name == DRAY_ON_RAY else "process"
+    return run(options.command(name, "core", _CPUS, engine, part)).last("measured")
+
+
+def core_rates(options: Options) -> list[Case]:
+    """Tasks and calls of actors in a second."""
+
+    def sample(name: str) -> Sample:
+        told = _measured(options, name, "rates")
+        return Sample({quantity: told[key] for quantity, key in _RATES.items()})
+
+    targets = {TASK_ROUND_TRIPS: 10, TASKS: 8, CALL_ROUND_TRIPS: 10, CALLS: 8}
+    comparisons = (
+        *(Comparison(q, DRAY, RAY_CORE, target, at_least=True) for q, target in targets.items()),
+        *(Comparison(q, DRAY_ON_RAY, RAY_CORE, 0.9, at_least=True) for q in targets),
+    )
+    contestants = options.in_turn(sample, DRAY, DRAY_ON_RAY, RAY_CORE)
+    return [Case(f"{_CPUS} CPUs", "a second", contestants, comparisons)]
+
+
+def core_times(options: Options) -> list[Case]:
+    """Starts of engine, actors and processes; storing and reading an array."""
+    copies: dict[str, float] = {}
+
+    def sample(name: str) -> Sample:
+        if name == COPY:  # measured by the process that puts, between its puts
+            if not copies:
+                raise ProgramFailed("the program that copies has failed")
+            return Sample({PUT: copies.pop(DRAY)})
+        told = _measured(options, name, "times")
+        if name == DRAY:
+            copies[DRAY] = told["copy"]
+        values = {quantity: told[key] for quantity, key in _TIMES.items()}
+        return Sample(values, {COPY: told["copy"]})
+
+    comparisons = (
+        Comparison(INIT, DRAY, target=0.1),
+        Comparison(FIRST_TASK, DRAY),
+        Comparison(FIRST_TASK, DRAY, RAY_CORE),
+        Comparison(ACTOR_START, DRAY, RAY_CORE, 1 / 12),
+        Comparison(FRESH_TASK, DRAY, target=30e-3),
+        Comparison(FRESH_TASK, DRAY, RAY_CORE),
+        Comparison(PUT, DRAY, COPY, 1.3),
+        Comparison(PUT, DRAY, RAY_CORE),
+        Comparison(FIRST_PUT, DRAY, RAY_CORE),
+        Comparison(GET, DRAY, target=0.5e-3),
+        Comparison(GET, DRAY, RAY_CORE),
+        *(Comparison(q, DRAY_ON_RAY, RAY_CORE) for q in (ACTOR_START, FRESH_TASK, PUT, GET)),
+    )
+    contestants = options.in_turn(sample, DRAY, COPY, DRAY_ON_RAY, RAY_CORE)
+    return [Case(f"{_CPUS} CPUs", "s", contestants, comparisons)]
+
+
+MEASURES: dict[str, Callable[[Options], list[Case]]] = {
+    "core_rates": core_rates,
+    "core_times": core_times,
+}

@@ -1,0 +1,1 @@
+"""Tasks, actors and objects for every engine: what `import dray` offers."""

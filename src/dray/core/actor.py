@@ -1,0 +1,206 @@
+"""Actors as programs see them: classes to make them from, handles, and methods to call."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from dray import session
+from dray.core.options import CALL, actor_options, call_options, check_names
+from dray.core.signature import Signature
+from dray.engines.runtime import RemoteObject, Returned, Submit
+from dray.errors import ConfigError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def method(**options: Any) -> Callable[[F], F]:
+    """Sets options of an actor's method: `num_returns`, `concurrency_group`, retries.
+
+    Raises:
+        ConfigError: An option is unknown.
+
+    Example:
+        >>> import dray
+        >>> @dray.remote
+        ... class Splitter:
+        ...     @dray.method(num_returns=2)
+        ...     def split(self, text):
+        ...         return text[:1], text[1:]
+    """
+    check_names(options, CALL, "calls of an actor's method")
+
+    def mark(function: F) -> F:
+        function.__dray_method__ = options  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+class ActorMethod:
+    """A method of an actor; `.remote(...)` calls it, `.options(...)` changes how."""
+
+    __slots__ = ("_actor", "_given", "_name", "_signature", "_submit")
+
+    def __init__(
+        self, actor: RemoteObject, name: str, given: Mapping[str, Any], signature: Signature | None
+    ) -> None:
+        self._actor = actor
+        self._name = name
+        self._given = given
+        self._signature = signature
+        self._submit: Submit = actor.bind(name, call_options(name, given))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuses: an actor's method is not called directly."""
+        raise TypeError(
+            f"method {self._name} of an actor cannot be called directly: use "
+            f"{self._name}.remote(...) and dray.get(...) for its result"
+        )
+
+    def remote(self, *args: Any, **kwargs: Any) -> Returned:
+        """Calls the method; returns a reference to its result, or as many as `num_returns` says.
+
+        Raises:
+            TypeError: The arguments do not fit the method.
+            SerializationError: An argument cannot be pickled.
+            PendingCallsLimitExceeded: The actor has too many waiting calls.
+        """
+        if self._signature is not None:
+            self._signature.check(args, kwargs)
+        return self._submit(args, kwargs)
+
+    def options(self, **given: Any) -> ActorMethod:
+        """Returns the same method with other options."""
+        return ActorMethod(self._actor, self._name, {**self._given, **given}, self._signature)
+
+
+class ActorHandle:
+    """An actor, wherever it lives; its methods are attributes. It may be passed around."""
+
+    def __init__(
+        self, actor: RemoteObject, signatures: Mapping[str, Signature] | None = None
+    ) -> None:
+        self._actor = actor
+        self._signatures = signatures or {}
+
+    def __getattr__(self, name: str) -> ActorMethod:
+        given = self._actor.methods.get(name)
+        if given is None:
+            known = ", ".join(n for n in self._actor.methods if not n.startswith("_"))
+            raise AttributeError(
+                f"actor {self._actor.class_name} has no method {name!r}; it has {known}"
+            )
+        found = ActorMethod(self._actor, name, given, self._signatures.get(name))
+        self.__dict__[name] = found
+        return found
+
+    @property
+    def _actor_id(self) -> str:
+        return self._actor.actor_id
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (ActorHandle, (self._actor,))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ActorHandle) and other._actor_id == self._actor_id
+
+    def __hash__(self) -> int:
+        return hash(self._actor_id)
+
+    def __repr__(self) -> str:
+        return f"Actor({self._actor.class_name}, {self._actor_id})"
+
+
+class ActorClass:
+    """A class whose objects are actors; `.remote(...)` starts one, `.options(...)` changes how."""
+
+    def __init__(self, kind: type, given: Mapping[str, Any]) -> None:
+        self._kind = kind
+        self._given = dict(given)
+        self._options = actor_options(kind, given)
+        self.__name__ = kind.__name__
+        self.__doc__ = kind.__doc__
+        init = kind.__init__ if kind.__init__ is not object.__init__ else _no_arguments  # type: ignore[misc]
+        self._init = Signature(init, kind.__qualname__, skip_first=True)
+        self._signatures = _signatures(kind)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuses: an actor class is not called directly."""
+        name = self._kind.__name__
+        raise TypeError(f"actors are not made by {name}(...): use {name}.remote(...)")
+
+    def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
+        """Starts an actor; returns a handle at once.
+
+        Raises:
+            TypeError: The arguments do not fit `__init__`.
+            InfeasibleError: No node can ever hold it.
+            ConfigError: Its name is taken.
+        """
+        self._init.check(args, kwargs)
+        runtime = session.current_runtime()
+        create = runtime.bind_class(self._kind, self._options)
+        return ActorHandle(create(args, kwargs), self._signatures)
+
+    def options(self, **given: Any) -> ActorClass:
+        """Returns the same class with other options."""
+        return ActorClass(self._kind, {**self._given, **given})
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (ActorClass, (self._kind, self._given))
+
+    def __repr__(self) -> str:
+        return f"<actor class {self._kind.__qualname__}>"
+
+
+def is_actor_class(value: object) -> bool:
+    """Returns whether `dray.remote` has made it from a class."""
+    return isinstance(value, ActorClass)
+
+
+def _no_arguments(self: object) -> None:
+    return None
+
+
+def _signatures(kind: type) -> dict[str, Signature]:
+    found = {}
+    for name, member in inspect.getmembers(kind, callable):
+        if not name.startswith("__") or name == "__call__":
+            static = isinstance(inspect.getattr_static(kind, name), staticmethod | classmethod)
+            found[name] = Signature(member, name, skip_first=not static)
+    return found
+
+
+def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
+    """Returns the actor of that name.
+
+    Args:
+        name: What `.options(name=...)` gave it.
+        namespace: The name's namespace; None is this program's.
+
+    Raises:
+        ConfigError: There is none (also a ValueError).
+    """
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"an actor's name is a string that is not empty, not {name!r}")
+    runtime = session.current_runtime()
+    found = runtime.named_actor(name, namespace)
+    if found is None:
+        others = [entry["name"] for entry in runtime.named_actors(False)]
+        raise ConfigError(
+            f"no actor is called {name!r}"
+            + (f" in namespace {namespace!r}" if namespace else "")
+            + f": it was never made, or it is gone. Named actors: {', '.join(others) or 'none'}"
+        )
+    return ActorHandle(found)
+
+
+def exit_actor() -> None:
+    """Ends the actor that calls this, after the call.
+
+    Raises:
+        ConfigError: The calling code runs in no actor.
+    """
+    session.current_runtime().exit_actor()

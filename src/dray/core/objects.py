@@ -1,0 +1,159 @@
+"""What programs do with objects and what makes them: get, put, wait, cancel, kill."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dray import session
+from dray.core.actor import ActorHandle
+from dray.engines.runtime import ObjectRef, ObjectRefGenerator
+from dray.errors import ConfigError
+
+
+def get(refs: Any, *, timeout: float | None = None) -> Any:
+    """Returns the value of a reference, or a list of values for a list of references.
+
+    Args:
+        refs: What `.remote()` or `put` returned, or a list of such.
+        timeout: How many seconds to wait; None is without limit, 0 looks only.
+
+    Raises:
+        TaskError: A task raised; the error is also an instance of what it raised.
+        GetTimeoutError: A value did not come in time.
+        WorkerDiedError: A task's or an actor's process died.
+        TypeError: Something is no reference.
+
+    Example:
+        >>> import dray
+        >>> dray.get(dray.put("a value"))
+        'a value'
+    """
+    if isinstance(refs, ObjectRef):
+        return session.current_runtime().get((refs,), _seconds(timeout))[0]
+    if not isinstance(refs, list | tuple):
+        raise _no_reference("get", refs)
+    for index, ref in enumerate(refs):
+        if not isinstance(ref, ObjectRef):
+            raise _no_reference("get", ref, f"item {index}")
+    if not refs:
+        return []
+    return session.current_runtime().get(refs, _seconds(timeout))
+
+
+def put(value: Any) -> ObjectRef:
+    """Stores a value; returns a reference that may be handed to any number of tasks.
+
+    Raises:
+        SerializationError: The value cannot be pickled.
+        ObjectStoreFullError: There is no room for it, in memory or on the disk.
+        TypeError: The value is a reference already.
+    """
+    if isinstance(value, ObjectRef):
+        raise TypeError(
+            "put() got a reference, which stands for a stored value already: pass it on as it is, "
+            "or put [reference] to store the reference itself"
+        )
+    return session.current_runtime().put(value)
+
+
+def wait(
+    refs: Sequence[ObjectRef],
+    *,
+    num_returns: int = 1,
+    timeout: float | None = None,
+    fetch_local: bool = True,
+) -> tuple[list[ObjectRef], list[ObjectRef]]:
+    """Waits until some of the references are ready.
+
+    Args:
+        refs: The references, each once.
+        num_returns: How many are wanted.
+        timeout: How many seconds to wait; None is without limit, 0 looks only.
+        fetch_local: On a cluster, whether to bring the values to this machine.
+
+    Returns:
+        At most `num_returns` references that are ready, and all the others, both in order.
+
+    Raises:
+        ConfigError: A reference stands there twice, or `num_returns` is no count of them.
+        TypeError: Something is no reference.
+    """
+    if isinstance(refs, ObjectRef) or not isinstance(refs, list | tuple):
+        raise TypeError(f"wait() takes a list of references, not {_kind(refs)}")
+    for index, ref in enumerate(refs):
+        if not isinstance(ref, ObjectRef | ObjectRefGenerator):
+            raise _no_reference("wait", ref, f"item {index}")
+    if not refs:
+        return [], []
+    if len(set(refs)) < len(refs):
+        raise ConfigError("wait() got a reference twice; give each once")
+    if isinstance(num_returns, bool) or not isinstance(num_returns, int) or num_returns < 1:
+        raise ConfigError(f"num_returns must be 1 or more, not {num_returns!r}")
+    if num_returns > len(refs):
+        raise ConfigError(f"num_returns is {num_returns}, but there are {len(refs)} references")
+    runtime = session.current_runtime()
+    return runtime.wait(refs, num_returns, _seconds(timeout), fetch_local)
+
+
+def cancel(
+    ref: ObjectRef | ObjectRefGenerator, *, force: bool = False, recursive: bool = True
+) -> None:
+    """Cancels the task or the actor's call that makes a value; getting it then raises.
+
+    A task that has not begun never does. One that runs gets a KeyboardInterrupt. A call of an actor
+    is taken back if it has not begun; if it runs, only async actors can cancel it.
+
+    Args:
+        ref: What `.remote()` returned.
+        force: Kill the task's process instead; not for actors.
+        recursive: Also cancel what the task has submitted.
+
+    Raises:
+        TypeError: It is no reference.
+        ConfigError: `force=True` for a call of an actor (also a ValueError).
+    """
+    if not isinstance(ref, ObjectRef | ObjectRefGenerator):
+        raise _no_reference("cancel", ref)
+    session.current_runtime().cancel(ref, force=force, recursive=recursive)
+
+
+def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
+    """Ends an actor's process at once; its waiting calls fail.
+
+    Args:
+        actor: The actor's handle.
+        no_restart: False lets it be made again, if it has restarts left.
+
+    Raises:
+        TypeError: It is no handle.
+    """
+    if not isinstance(actor, ActorHandle):
+        raise TypeError(
+            f"kill() takes an actor's handle, not {_kind(actor)}; tasks are ended by dray.cancel()"
+        )
+    session.current_runtime().kill(actor._actor, no_restart=no_restart)
+
+
+def _seconds(timeout: float | None) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout < 0:
+        raise ConfigError(f"timeout must be a number of seconds, 0 or more, not {timeout!r}")
+    return timeout
+
+
+def _kind(value: object) -> str:
+    return f"{type(value).__name__} ({value!r:.60})"
+
+
+def _no_reference(function: str, value: object, where: str = "") -> TypeError:
+    hint = ""
+    if isinstance(value, ObjectRefGenerator):
+        hint = "; iterate over a generator to get its references"
+    elif isinstance(value, ActorHandle):
+        hint = "; call one of the actor's methods with .remote() and get what that returns"
+    at = f"{where} is " if where else ""
+    return TypeError(
+        f"{function}() takes what .remote() or dray.put() returned; {at}{_kind(value)}{hint}"
+    )

@@ -1,0 +1,262 @@
+"""The options of tasks, actors and method calls: checked, and put into dray's own words."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dray.core.placement import as_placement
+from dray.engines.labels import check_selector
+from dray.engines.ledger import to_fixed
+from dray.engines.runtime import ActorOptions, CallOptions, Placement, TaskOptions
+from dray.engines.runtime_env import RuntimeEnv
+from dray.errors import ConfigError
+
+_RESOURCES = ("num_cpus", "num_gpus", "memory", "resources", "accelerator_type")
+_BACK_PRESSURE = "_generator_backpressure_num_objects"
+_PLACE = ("label_selector", "scheduling_strategy", "runtime_env")
+# Accepted and without effect here: Ray's own tuning.
+_RAY_ONLY = ("object_store_memory", "enable_task_events", "fallback_strategy", "_metadata")
+TASK = (
+    *(*_RESOURCES, *_PLACE, "name", "num_returns", "max_calls", "max_retries", "retry_exceptions"),
+    *("_generator_backpressure_num_objects", *_RAY_ONLY),
+)
+ACTOR = (
+    *(*_RESOURCES, *_PLACE, "name", "namespace", "lifetime", "get_if_exists", "max_restarts"),
+    *("max_task_retries", "max_concurrency", "max_pending_calls", "concurrency_groups"),
+    *("allow_out_of_order_execution", *_RAY_ONLY),
+)
+CALL = (
+    *("name", "num_returns", "concurrency_group", "max_task_retries", "retry_exceptions"),
+    *("_generator_backpressure_num_objects", "enable_task_events"),
+)
+# The tenth of a thousandth by which a request asks for a node with a type of accelerator.
+ACCELERATOR_TYPE_QUANTITY = 0.001
+
+
+def check_names(given: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:
+    """Raises ConfigError if an option does not exist; the message lists those that do."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            public = [n for n in known if not n.startswith("_")]
+            raise ConfigError(
+                f"{what} have no option {name!r}{hint} There are: {', '.join(public)}"
+                if hint
+                else f"{what} have no option {name!r}; there are {', '.join(public)}"
+            )
+
+
+def task_options(function: Callable[..., Any], given: Mapping[str, Any]) -> TaskOptions:
+    """Returns a remote function's options.
+
+    Raises:
+        ConfigError: One is unknown, or has a value that is not allowed.
+    """
+    check_names(given, TASK, "tasks")
+    default: Any = "streaming" if _is_generator(function) else 1
+    num_returns = given.get("num_returns")
+    resources = _resources(given, default_cpus=1)
+    # What a process has taken of an accelerator's memory is free only when the process is gone.
+    max_calls = 1 if "GPU" in resources else 0
+    return TaskOptions(
+        name=_text(given, "name") or str(getattr(function, "__qualname__", function)),
+        resources=resources,
+        num_returns=_num_returns(default if num_returns is None else num_returns),
+        most_unread=max(0, _count(given, _BACK_PRESSURE, 0, least=-1)),
+        max_calls=_count(given, "max_calls", max_calls, least=0),
+        max_retries=_count(given, "max_retries", 3, least=-1),
+        retry_exceptions=_retry_exceptions(given.get("retry_exceptions")),
+        **_place(given),
+        given=dict(given),
+    )
+
+
+def actor_options(kind: type, given: Mapping[str, Any]) -> ActorOptions:
+    """Returns an actor class's options.
+
+    Raises:
+        ConfigError: One is unknown, or has a value that is not allowed.
+    """
+    check_names(given, ACTOR, "actors")
+    name, lifetime = _text(given, "name"), given.get("lifetime")
+    if lifetime not in (None, "detached", "non_detached"):
+        raise ConfigError(f"lifetime must be 'detached', 'non_detached' or None, not {lifetime!r}")
+    if name == "":
+        raise ConfigError("name must not be empty")
+    if given.get("get_if_exists") and name is None:
+        raise ConfigError("get_if_exists=True needs a name=...: the name is what is looked for")
+    held = _resources(given, default_cpus=0)
+    asks_nothing = not any(given.get(option) for option in _RESOURCES) and "num_cpus" not in given
+    retries = _count(given, "max_task_retries", 0, least=-1)
+    restarts = _count(given, "max_restarts", 0, least=-1)
+    if retries and not restarts:
+        raise ConfigError(
+            "max_task_retries needs max_restarts: a call can run again only when its actor is made "
+            "again; set max_restarts, or leave max_task_retries out"
+        )
+    groups = given.get("concurrency_groups") or {}
+    methods = {
+        name: {**_default_returns(member), **getattr(member, "__dray_method__", {})}
+        for name, member in inspect.getmembers(kind, callable)
+        if not name.startswith("__") or name in ("__call__",)
+    }
+    _check_groups(groups, methods)
+    return ActorOptions(
+        class_name=kind.__qualname__,
+        resources=held,
+        # An actor that asks for nothing is placed where a CPU is, and then holds none.
+        placement_resources={"CPU": 1} if asks_nothing else held,
+        name=name,
+        namespace=_text(given, "namespace"),
+        get_if_exists=bool(given.get("get_if_exists")),
+        detached=lifetime == "detached",
+        max_restarts=restarts,
+        max_task_retries=retries,
+        max_concurrency=_count(given, "max_concurrency", None, least=1),
+        max_pending_calls=_count(given, "max_pending_calls", -1, least=-1),
+        concurrency_groups=dict(groups),
+        methods=methods,
+        is_async=any(
+            inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
+            for _, member in inspect.getmembers(kind, inspect.isfunction)
+        ),
+        **_place(given),
+        given=dict(given),
+    )
+
+
+def call_options(name: str, given: Mapping[str, Any]) -> CallOptions:
+    """Returns the options of calls of a method.
+
+    Args:
+        name: How messages call it.
+        given: What `dray.method` and `.options` say.
+
+    Raises:
+        ConfigError: One is unknown, or has a value that is not allowed.
+    """
+    given = {key: value for key, value in given.items() if key != "is_generator"}
+    check_names(given, CALL, "calls of an actor's method")
+    num_returns = given.get("num_returns")
+    return CallOptions(
+        name=_text(given, "name") or name,
+        num_returns=_num_returns(1 if num_returns is None else num_returns),
+        most_unread=max(0, _count(given, _BACK_PRESSURE, 0, least=-1)),
+        concurrency_group=_text(given, "concurrency_group"),
+        max_task_retries=_count(given, "max_task_retries", None, least=-1),
+        retry_exceptions=_retry_exceptions(given.get("retry_exceptions")),
+    )
+
+
+def resources_of(given: Mapping[str, float], what: str) -> dict[str, float]:
+    """Returns a bundle's resources, checked, without zeros.
+
+    Raises:
+        ConfigError: A quantity is negative, no number, or finer than 1/10000.
+    """
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{what} must map names of resources to quantities, not {given!r}")
+    to_fixed(given)
+    return {name: quantity for name, quantity in given.items() if quantity}
+
+
+def _resources(given: Mapping[str, Any], default_cpus: float) -> dict[str, float]:
+    custom = given.get("resources") or {}
+    if not isinstance(custom, Mapping):
+        raise ConfigError(f"resources must be a dict of names to quantities, not {custom!r}")
+    for name, option in (("CPU", "num_cpus"), ("GPU", "num_gpus"), ("memory", "memory")):
+        if name in custom:
+            raise ConfigError(
+                f"use {option}={custom[name]!r} instead of resources={{{name!r}: ...}}"
+            )
+    cpus = given.get("num_cpus")
+    quantities = {
+        "CPU": default_cpus if cpus is None else cpus,
+        "GPU": given.get("num_gpus") or 0,
+        "memory": given.get("memory") or 0,
+        **custom,
+    }
+    accelerator = _text(given, "accelerator_type")
+    if accelerator is not None:
+        quantities[f"accelerator_type:{accelerator}"] = ACCELERATOR_TYPE_QUANTITY
+    return resources_of(quantities, "resources")
+
+
+def _place(given: Mapping[str, Any]) -> dict[str, Any]:
+    selector = given.get("label_selector") or {}
+    check_selector(selector, "label_selector")
+    strategy = given.get("scheduling_strategy")
+    placement: Placement = as_placement(strategy)
+    return {
+        "label_selector": dict(selector),
+        "placement": placement,
+        "runtime_env": RuntimeEnv.parse(given.get("runtime_env"), "runtime_env"),
+    }
+
+
+def _default_returns(method: Any) -> dict[str, Any]:
+    return {"num_returns": "streaming"} if _is_generator(method) else {}
+
+
+def _is_generator(function: Callable[..., Any]) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _num_returns(value: Any) -> Any:
+    if value in ("streaming", "dynamic"):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigError(
+            f"num_returns must be a whole number, 0 or more, or 'streaming', not {value!r}"
+        )
+    return value
+
+
+def _count(given: Mapping[str, Any], name: str, default: int | None, *, least: int) -> Any:
+    value = given.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        unlimited = ", or -1 for no limit" if least == -1 else ""
+        raise ConfigError(
+            f"{name} must be a whole number, {max(least, 0)} or more{unlimited}, not {value!r}"
+        )
+    return value
+
+
+def _text(given: Mapping[str, Any], name: str) -> str | None:
+    value = given.get(name)
+    if value is not None and not isinstance(value, str):
+        raise ConfigError(f"{name} must be a string, not {value!r}")
+    return value
+
+
+def _retry_exceptions(value: Any) -> bool | tuple[type[BaseException], ...]:
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    if isinstance(value, list | tuple) and all(
+        isinstance(kind, type) and issubclass(kind, BaseException) for kind in value
+    ):
+        return tuple(value)
+    raise ConfigError(
+        f"retry_exceptions must be a bool or a list of exception types, not {value!r}"
+    )
+
+
+def _check_groups(groups: Any, methods: Mapping[str, Mapping[str, Any]]) -> None:
+    if not isinstance(groups, Mapping):
+        raise ConfigError(f"concurrency_groups must map names to numbers, not {groups!r}")
+    for name, size in groups.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ConfigError(f"concurrency_groups[{name!r}] must be 1 or more, not {size!r}")
+    for method, options in methods.items():
+        group = options.get("concurrency_group")
+        if group is not None and group not in groups:
+            raise ConfigError(
+                f"method {method} is in concurrency group {group!r}, which the actor does not have;"
+                f" add it to concurrency_groups={{...}} (there are {sorted(groups) or 'none'})"
+            )

@@ -1,0 +1,93 @@
+"""Where a task or an actor may run: what `scheduling_strategy=` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dray.engines.labels import check_selector
+from dray.engines.runtime import Group, Placement
+from dray.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class PlacementGroupSchedulingStrategy:
+    """Runs in a placement group.
+
+    Args:
+        placement_group: From `dray.util.placement_group`.
+        placement_group_bundle_index: The bundle, or -1 for any that has room.
+        placement_group_capture_child_tasks: Whether what it starts runs in the group as well.
+    """
+
+    placement_group: Any
+    placement_group_bundle_index: int = -1
+    placement_group_capture_child_tasks: bool | None = None
+
+
+@dataclass(frozen=True)
+class NodeAffinitySchedulingStrategy:
+    """Runs on one node.
+
+    Args:
+        node_id: The node, as `dray.nodes()` calls it.
+        soft: Whether another node will do if that one is gone or can never hold it.
+    """
+
+    node_id: str
+    soft: bool = False
+
+
+@dataclass(frozen=True)
+class NodeLabelSchedulingStrategy:
+    """Runs on nodes with certain labels.
+
+    Args:
+        hard: Labels to "value", "!value", "in(a, b)" or "!in(a, b)"; they must hold.
+        soft: The same; nodes where they hold come first.
+    """
+
+    hard: Mapping[str, str] = field(default_factory=dict)
+    soft: Mapping[str, str] = field(default_factory=dict)
+
+
+def as_placement(strategy: Any) -> Placement:
+    """Returns a scheduling strategy in the engines' words.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if strategy in (None, "DEFAULT"):
+        return Placement()
+    if strategy == "SPREAD":
+        return Placement("spread")
+    if isinstance(strategy, PlacementGroupSchedulingStrategy):
+        return _in_group(strategy)
+    if isinstance(strategy, NodeAffinitySchedulingStrategy):
+        return Placement("node", node_id=strategy.node_id, soft=bool(strategy.soft))
+    if isinstance(strategy, NodeLabelSchedulingStrategy):
+        check_selector(strategy.hard, "hard")
+        check_selector(strategy.soft, "soft")
+        return Placement("labels", hard_labels=strategy.hard, soft_labels=strategy.soft, soft=True)
+    raise ConfigError(
+        "scheduling_strategy must be None, 'DEFAULT', 'SPREAD' or a strategy of "
+        f"dray.util.scheduling_strategies, not {strategy!r}"
+    )
+
+
+def _in_group(strategy: PlacementGroupSchedulingStrategy) -> Placement:
+    placement_group = strategy.placement_group
+    if placement_group is None:
+        return Placement()
+    group = getattr(placement_group, "_group", None)
+    if not isinstance(group, Group):
+        raise ConfigError(f"{placement_group!r} is no placement group of dray.util.placement_group")
+    index, size = strategy.placement_group_bundle_index, len(group.bundles)
+    if not -1 <= index < size:
+        raise ConfigError(
+            f"placement_group_bundle_index is {index}; the group has bundles 0 to {size - 1}, and "
+            "-1 is any of them"
+        )
+    capture = bool(strategy.placement_group_capture_child_tasks)
+    return Placement("group", group=group, bundle=index, capture=capture)

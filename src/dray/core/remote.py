@@ -1,0 +1,117 @@
+"""`dray.remote`: functions that run as tasks, and classes whose objects are actors."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, overload
+
+from dray import session
+from dray.core.actor import ActorClass, is_actor_class
+from dray.core.options import TASK, check_names, task_options
+from dray.core.signature import Signature
+from dray.engines.runtime import Returned, Runtime, Submit
+from dray.errors import ConfigError
+
+
+class RemoteFunction:
+    """A function that runs as a task; `.remote(...)` submits it, `.options(...)` changes how."""
+
+    def __init__(self, function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+        self._function = function
+        self._given = dict(given)
+        self._options = task_options(function, given)
+        self._signature = Signature(function, self._options.name)
+        self._bound: tuple[Runtime, Submit] | None = None
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Refuses: a remote function is not called directly."""
+        name = self._options.name
+        raise TypeError(
+            f"remote function {name} cannot be called directly: use {name}.remote(...) and "
+            f"dray.get(...) for its result, or {name}._function(...) to run it right here"
+        )
+
+    def remote(self, *args: Any, **kwargs: Any) -> Returned:
+        """Submits a task; returns a reference to its result, or as many as `num_returns` says.
+
+        Raises:
+            TypeError: The arguments do not fit the function.
+            InfeasibleError: No node can ever run it.
+            SerializationError: An argument cannot be pickled.
+        """
+        self._signature.check(args, kwargs)
+        runtime = session.current_runtime()
+        bound = self._bound
+        if bound is None or bound[0] is not runtime:
+            bound = self._bound = runtime, runtime.bind_function(self._function, self._options)
+        return bound[1](args, kwargs)
+
+    def options(self, **given: Any) -> RemoteFunction:
+        """Returns the same function with other options."""
+        return RemoteFunction(self._function, _merged(self._given, given))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (RemoteFunction, (self._function, self._given))
+
+    def __repr__(self) -> str:
+        return f"<remote function {self._options.name}>"
+
+
+def _merged(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    return {**before, **given}
+
+
+@overload
+def remote(target: type, /) -> ActorClass: ...  # type: ignore[overload-overlap]
+@overload
+def remote(target: Callable[..., Any], /) -> RemoteFunction: ...
+@overload
+def remote(**options: Any) -> Callable[[Any], Any]: ...
+def remote(*targets: Any, **options: Any) -> Any:
+    """Makes a function a task, or a class one of actors; with or without options.
+
+    Args:
+        *targets: The function or class, when used as a bare decorator.
+        **options: For tasks: `num_cpus` (1), `num_gpus`, `memory` (bytes), `resources`,
+            `accelerator_type`, `label_selector`, `num_returns` (1, "streaming"), `max_calls`,
+            `max_retries` (3), `retry_exceptions`, `name`, `scheduling_strategy`, `runtime_env`.
+            For actors, instead of the calls' and retries' options: `name`, `namespace`,
+            `get_if_exists`, `lifetime`, `max_restarts` (0), `max_task_retries` (0),
+            `max_concurrency` (1), `max_pending_calls`, `concurrency_groups`.
+
+    Raises:
+        ConfigError: An option is unknown or has a value that is not allowed.
+        TypeError: What is decorated is neither a function nor a class.
+
+    Example:
+        >>> import dray
+        >>> @dray.remote
+        ... def square(x):
+        ...     return x * x
+        >>> dray.get([square.remote(i) for i in range(4)])
+        [0, 1, 4, 9]
+    """
+    if targets and (len(targets) > 1 or options):
+        raise ConfigError(
+            "@dray.remote takes a function or class, or options by name: @dray.remote or "
+            "@dray.remote(num_cpus=2)"
+        )
+    if targets:
+        return _make(targets[0], {})
+    if not options:
+        raise ConfigError("@dray.remote without options is written without parentheses")
+    return functools.partial(_make, given=options)
+
+
+def _make(target: Any, given: Mapping[str, Any]) -> RemoteFunction | ActorClass:
+    if inspect.isclass(target):
+        return ActorClass(target, given)
+    if isinstance(target, RemoteFunction) or is_actor_class(target):
+        raise TypeError(f"{target!r} is remote already; use .options(...) to change its options")
+    if callable(target) and hasattr(target, "__code__"):
+        check_names(given, TASK, "tasks")
+        return RemoteFunction(target, given)
+    raise TypeError(f"@dray.remote is for functions and classes, not for {target!r}")

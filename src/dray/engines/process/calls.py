@@ -1,0 +1,183 @@
+"""The calls of an actor in its worker: one after another, in threads, or in an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from dray.engines.process.runtime import ActorExit
+
+if TYPE_CHECKING:
+    from dray.engines.process.worker import Worker
+
+_DEFAULT = ""
+_ASYNC_CONCURRENCY = 1000
+
+
+class ActorCalls:
+    """Runs the calls of one actor.
+
+    Args:
+        worker: The process it lives in.
+        kind: Its class.
+        around: What its code can know of itself.
+        details: Name, whether it is made again, concurrency, groups, whether it is async, and the
+            group of each method.
+        running: Says what runs in a thread or coroutine.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        kind: type,
+        around: Mapping[str, Any],
+        details: tuple[Any, ...],
+        running: ContextVar[Mapping[str, Any]],
+    ) -> None:
+        _, _, concurrency, groups, is_async, group_of = details
+        self._worker = worker
+        self._kind = kind
+        self._around = around
+        self._running = running
+        self._group_of: Mapping[str, str | None] = group_of
+        self._actor: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: dict[int, asyncio.Task[Any]] = {}
+        self._cancelled: set[int] = set()
+        self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._semaphores: dict[str, asyncio.Semaphore] = {}
+        sizes = {_DEFAULT: concurrency, **groups}
+        if is_async:
+            self._start_loop({name: size or _ASYNC_CONCURRENCY for name, size in sizes.items()})
+        elif groups or (concurrency or 1) > 1:
+            self._pools = {
+                name: ThreadPoolExecutor(size or 1, f"dray-{name or 'calls'}")
+                for name, size in sizes.items()
+            }
+
+    def _start_loop(self, sizes: Mapping[str, int]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._semaphores = {name: asyncio.Semaphore(size) for name, size in sizes.items()}
+        ready = threading.Event()
+
+        def run() -> None:
+            assert self._loop is not None
+            asyncio.set_event_loop(self._loop)
+            self._loop.call_soon(ready.set)
+            self._loop.run_forever()
+
+        threading.Thread(target=run, name="dray-async", daemon=True).start()
+        ready.wait()
+
+    def make(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Makes the actor's object."""
+        if self._loop is None:
+            self._actor = self._kind(*args, **kwargs)
+            return
+
+        async def make() -> Any:
+            self._running.set(self._around)
+            return self._kind(*args, **kwargs)
+
+        self._actor = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
+
+    def take(self, message: tuple[Any, ...]) -> bool:
+        """Takes a call that does not run on the main thread; returns False for one that does."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._begin_coroutine, message)
+            return True
+        if self._pools:
+            pool = self._pools.get(self._group(message), self._pools[_DEFAULT])
+            pool.submit(self._run_in_thread, message)
+            return True
+        return False
+
+    def _group(self, message: tuple[Any, ...]) -> str:
+        method, _, group, *_ = message[6]
+        return group or self._group_of.get(method) or _DEFAULT
+
+    def run(self, message: tuple[Any, ...]) -> bool:
+        """Runs a call; returns False if the actor ends with it."""
+        _, number, _, payload, deps, returns, details = message
+        method, name, _, _, retried, unread = details
+        worker = self._worker
+        if number in self._cancelled:
+            worker.runtime.say("raised", number, b"", False)
+            return True
+        self._running.set({**self._around, "task_id": number, "task_name": name})
+        try:
+            args, kwargs = worker.arguments(payload, deps)
+            value = getattr(self._actor, method)(*args, **kwargs)
+            del args, kwargs
+            values = worker.pack_results(value, returns, name, number, unread)
+        except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
+            return self._ended(number, name, retried, error)
+        worker.runtime.say("done", number, values)
+        return True
+
+    def _ended(self, number: int, name: str, retried: Any, error: BaseException) -> bool:
+        worker = self._worker
+        if isinstance(error, ActorExit | SystemExit):
+            worker.runtime.say("exiting", self._around["actor"])
+            return False
+        if isinstance(retried, bytes):
+            import pickle
+
+            retried = pickle.loads(retried)
+        where = f"method {name} of actor {self._around['name']}"
+        worker.tell_error(number, error, where, retried)
+        return True
+
+    def _run_in_thread(self, message: tuple[Any, ...]) -> None:
+        if not self.run(message):
+            self._worker.leave()
+
+    # In the event loop.
+
+    def _begin_coroutine(self, message: tuple[Any, ...]) -> None:
+        assert self._loop is not None
+        number = message[1]
+        task = self._loop.create_task(self._run_coroutine(message))
+        self._tasks[number] = task
+        task.add_done_callback(lambda _: self._tasks.pop(number, None))
+
+    async def _run_coroutine(self, message: tuple[Any, ...]) -> None:
+        _, number, _, payload, deps, returns, details = message
+        method, name, _, _, retried, _ = details
+        worker = self._worker
+        semaphore = self._semaphores.get(self._group(message), self._semaphores[_DEFAULT])
+        try:
+            async with semaphore:
+                self._running.set({**self._around, "task_id": number, "task_name": name})
+                args, kwargs = worker.arguments(payload, deps)
+                value = getattr(self._actor, method)(*args, **kwargs)
+                if inspect.isawaitable(value):
+                    value = await value
+                if inspect.isasyncgen(value):
+                    index = 0
+                    async for item in value:
+                        worker.send_item(number, index, item, name)
+                        index += 1
+                    value = ()
+                values = worker.pack_results(value, returns, name, number)
+        except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
+            if not self._ended(number, name, retried, error):
+                worker.leave()
+        else:
+            worker.runtime.say("done", number, values)
+
+    def cancel(self, number: int) -> None:
+        """Cancels a call, if that is possible."""
+        self._cancelled.add(number)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._cancel_coroutine, number)
+
+    def _cancel_coroutine(self, number: int) -> None:
+        task = self._tasks.get(number)
+        if task is not None:
+            task.cancel()

@@ -1,0 +1,239 @@
+"""The driver's side of tasks, actors and objects: the hub, its workers, its own runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import sys
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dray import host
+from dray.engines.contract import Node
+from dray.engines.ledger import Ledger
+from dray.engines.process.actors import Actors
+from dray.engines.process.arena import Arena, DiskArena
+from dray.engines.process.frames import encode
+from dray.engines.process.groups import Groups
+from dray.engines.process.hub import Hub
+from dray.engines.process.pool import OutputTap, Pool, RuntimeKey, WorkerProcess
+from dray.engines.process.records import Client
+from dray.engines.process.runtime import Message, ProcessRuntime
+from dray.engines.process.status import Status
+from dray.engines.process.streams import Streams
+from dray.engines.process.tasks import Tasks
+from dray.engines.process.turns import Turns
+from dray.engines.reader import Reader
+from dray.engines.runtime import Whereabouts
+from dray.engines.runtime_env import RuntimeEnv
+from dray.errors import EngineError, WorkerDiedError
+
+# Of this machine's memory, what stored objects may take.
+_STORE_SHARE = 0.3
+_NO_TASK: Mapping[str, Any] = {}
+
+# Starts a process: the worker, its descriptors, and its standard output and error.
+Fork = Callable[[WorkerProcess, Sequence[int]], None]
+
+
+class DriverRuntime(ProcessRuntime):
+    """Tasks, actors and objects, as the driver sees them.
+
+    Args:
+        ledger: What the nodes have.
+        reader: The thread that waits for what workers print.
+        fork: Starts a worker's process.
+        kill: Ends one.
+        number: Gives the next process's number.
+        runtime_env: What every worker finds around itself.
+        namespace: Where named actors live.
+        store_bytes: How much memory large objects may take; None is 30 % of this machine's.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        reader: Reader,
+        fork: Fork,
+        kill: Callable[[WorkerProcess], None],
+        number: Callable[[], int],
+        runtime_env: RuntimeEnv,
+        namespace: str | None,
+        store_bytes: int | None,
+    ) -> None:
+        self._fork = fork
+        self._next_number = number
+        self._runtime_env = runtime_env
+        self._namespace = namespace or "default"
+        self._job_id = uuid.uuid4().hex[:8]
+        self._workers: dict[int, WorkerProcess] = {}  # by descriptor
+        self._flushing: set[int] = set()
+        self._closed = False
+        self._poll = select.epoll()
+        self._woken, self._wake = socket.socketpair()
+        self._poll.register(self._woken, select.EPOLLIN)
+        limit = store_bytes or int(host.memory_bytes() * _STORE_SHARE)
+        self.hub = Hub(limit)
+        self.pool = Pool(self._start_worker, max(2, host.cpu_count()))
+        self.tasks = Tasks(self.hub, ledger, self.pool, self._send, kill)
+        self.streams = Streams(self.hub, self.tasks)
+        actors = Actors(self.hub, self.tasks, self.pool, self._send, kill, self._namespace)
+        self.actors = actors
+        self.groups_of = Groups(self.hub, self.tasks, actors, self.pool, kill)
+        Status(self.hub, self.tasks, actors, self.groups_of, self.pool)
+        self.tap = OutputTap(reader, _show)
+        super().__init__(0, Turns(self.read, self._interrupt))
+        self.lock = self.hub.lock  # type: ignore[assignment]
+        self.client = Client(0, self.answered)
+        self._turns.start_background("dray-hub")
+
+    # The runtime's half.
+
+    @property
+    def arena(self) -> Arena:
+        return self.hub.store.arena
+
+    @property
+    def disk(self) -> DiskArena:
+        return self.hub.store.disk
+
+    def here(self) -> Mapping[str, Any]:
+        return _NO_TASK
+
+    def post(self, message: Message) -> None:
+        self.hub.handle(self.client, message)
+
+    def submit_now(self, message: Message) -> Any:
+        if self._closed:
+            raise EngineError("this session has ended; call dray.init() again")
+        return self.hub.handle(self.client, message)
+
+    def whereabouts(self) -> Whereabouts:
+        return Whereabouts(
+            job_id=self._job_id,
+            node_id=self.tasks.ledger.nodes[0].node_id,
+            worker_id=f"{0:08x}",
+            namespace=self._namespace,
+            runtime_env=self._runtime_env.as_dict(),
+        )
+
+    # Workers.
+
+    def _start_worker(self, node: Node, runtime_env: RuntimeKey) -> WorkerProcess:
+        number = self._next_number()
+        worker = WorkerProcess(number, node, runtime_env, self._on_exit)
+        worker.client = Client(number, lambda q, answer: self._answer(worker, q, answer), worker)
+        self.hub.clients[number] = worker.client
+        variables, directory = runtime_env
+        directory = directory or self._runtime_env.local_directory("process")
+        begin = {
+            "number": number,
+            "environment": {**os.environ, **self._runtime_env.env_vars, **dict(variables)},
+            "cwd": directory or os.getcwd(),
+            "path": [*([directory] if directory else []), *sys.path],
+            "node_id": node.node_id,
+            "job_id": self._job_id,
+            "namespace": self._namespace,
+        }
+        self._workers[worker.sock.fileno()] = worker
+        self._poll.register(worker.sock, select.EPOLLIN)
+        self._send(worker, encode(("begin", begin)))
+        store = self.hub.store
+        out, out_of_worker = os.pipe()
+        err, err_of_worker = os.pipe()
+        self.tap.watch(worker, out, "stdout")
+        self.tap.watch(worker, err, "stderr")
+        try:
+            fds = [*worker.fds, out_of_worker, err_of_worker, store.arena.fd, store.disk.fd]
+            self._fork(worker, fds)
+        finally:
+            worker.close_their_ends()
+            os.close(out_of_worker)
+            os.close(err_of_worker)
+        return worker
+
+    def _answer(self, worker: WorkerProcess, question: int, answer: Any) -> None:
+        self._send(worker, encode(("answer", question, answer)))
+
+    def _send(self, worker: WorkerProcess, data: bytes) -> None:
+        if worker.gone:
+            return
+        if not worker.outbox.send(data) and worker.sock.fileno() not in self._flushing:
+            self._flushing.add(worker.sock.fileno())
+            self._poll.modify(worker.sock, select.EPOLLIN | select.EPOLLOUT)
+
+    def read(self, timeout_s: float | None) -> None:
+        """Waits for something from workers, and deals with it."""
+        events = self._poll.poll(-1 if timeout_s is None else timeout_s)
+        for fd, event in events:
+            if fd == self._woken.fileno():
+                self._woken.recv(4096)
+                continue
+            worker = self._workers.get(fd)
+            if worker is None:
+                continue
+            messages = worker.inbox.receive() if event & ~select.EPOLLOUT else []
+            with self.lock:
+                if event & select.EPOLLOUT and worker.outbox.flush():
+                    self._flushing.discard(fd)
+                    self._poll.modify(fd, select.EPOLLIN)
+                if messages is None:
+                    self._unwatch(worker)  # its end is told by the fork server
+                else:
+                    for message in messages:
+                        self.hub.handle(worker.client, message)
+            self.settle()
+
+    def _unwatch(self, worker: WorkerProcess) -> None:
+        fd = worker.sock.fileno()
+        if fd >= 0 and self._workers.pop(fd, None) is not None:
+            self._flushing.discard(fd)
+            self._poll.unregister(fd)
+
+    def _interrupt(self) -> None:
+        with contextlib.suppress(OSError):
+            self._wake.send(b"\0")
+
+    def _on_exit(self, worker: WorkerProcess, exitcode: int | None, killed: bool) -> None:
+        """A worker's process has ended. On the reader's thread."""
+        self.tap.drain(worker)
+        self.hub.lock.later(lambda: self._gone(worker, exitcode, killed))
+
+    def _gone(self, worker: WorkerProcess, exitcode: int | None, killed: bool) -> None:
+        if worker.gone:
+            return
+        while messages := worker.inbox.receive():  # what it said last
+            for message in messages:
+                self.hub.handle(worker.client, message)
+        worker.gone = True
+        self._unwatch(worker)
+        self.pool.forget(worker)
+        error = WorkerDiedError(exitcode)
+        if worker.actor is not None:
+            self.actors.on_worker_gone(worker, error)
+        else:
+            self.tasks.on_worker_gone(worker, error)
+        self.hub.forget_client(worker.client)
+        worker.close()
+
+    def begin_close(self) -> None:
+        """Takes nothing more, so that the end of the workers is not answered with new ones."""
+        self._closed = self.hub.lock.closed = True
+
+    def close(self) -> None:
+        """Ends the session; its processes are gone already."""
+        self._turns.close()
+        self.tap.close()
+        for worker in list(self.pool.all.values()):
+            worker.close()
+        self._poll.close()
+        self._woken.close()
+        self._wake.close()
+        self.hub.store.close()
+
+
+def _show(stream: str, line: str) -> None:
+    print(line, file=sys.stdout if stream == "stdout" else sys.stderr, flush=True)

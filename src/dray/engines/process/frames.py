@@ -1,0 +1,123 @@
+"""Messages on a stream socket: a length, then a pickled tuple."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import socket
+from collections import deque
+from typing import Any
+
+_HEAD = 4
+_CHUNK = 1 << 18
+
+
+def encode(message: tuple[Any, ...]) -> bytes:
+    """Returns a message as it goes over the socket."""
+    body = pickle.dumps(message, 5)
+    return len(body).to_bytes(_HEAD, "big") + body
+
+
+class Inbox:
+    """What has come in on a socket so far.
+
+    Args:
+        sock: Where from; blocking or not.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._rest = b""
+
+    def receive(self) -> list[tuple[Any, ...]] | None:
+        """Reads once; returns the messages that are whole now, or None at the stream's end."""
+        try:
+            data = self._sock.recv(_CHUNK)
+        except (BlockingIOError, InterruptedError):
+            return []
+        except OSError:
+            return None
+        if not data:
+            return None
+        if self._rest:
+            data = self._rest + data
+        messages, at, size = [], 0, len(data)
+        while size - at >= _HEAD:
+            end = at + _HEAD + int.from_bytes(data[at : at + _HEAD], "big")
+            if end > size:
+                if end - size > _CHUNK:
+                    data = self._read_rest(data[at:], end - size)
+                    if data is None:
+                        return None
+                    messages.append(pickle.loads(memoryview(data)[_HEAD:]))
+                    self._rest = b""
+                    return messages
+                break
+            messages.append(pickle.loads(memoryview(data)[at + _HEAD : end]))
+            at = end
+        self._rest = data[at:]
+        return messages
+
+    def _read_rest(self, begun: bytes, missing: int) -> Any:
+        """Reads the rest of a large message at once, so that it is put together only once."""
+        whole = bytearray(len(begun) + missing)
+        whole[: len(begun)] = begun
+        view = memoryview(whole)[len(begun) :]
+        blocking = self._sock.getblocking()
+        self._sock.setblocking(True)
+        try:
+            while view:
+                count = self._sock.recv_into(view)
+                if not count:
+                    return None
+                view = view[count:]
+        except OSError:
+            return None
+        finally:
+            self._sock.setblocking(blocking)
+        return whole
+
+
+class Outbox:
+    """What goes out on a socket that must never block.
+
+    Args:
+        sock: Where to.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._unsent: deque[bytes] = deque()
+
+    def send(self, data: bytes) -> bool:
+        """Sends as much as goes now; returns whether all has gone."""
+        if self._unsent:
+            self._unsent.append(data)
+            return False
+        return self._push(data)
+
+    def flush(self) -> bool:
+        """Sends more of what is left; returns whether all has gone."""
+        while self._unsent:
+            if not self._push(self._unsent.popleft(), front=True):
+                return False
+        return True
+
+    def _push(self, data: bytes, *, front: bool = False) -> bool:
+        sent = 0
+        try:
+            sent = self._sock.send(data)
+        except (BlockingIOError, InterruptedError):
+            pass
+        except OSError:  # the worker is gone; its end is told elsewhere
+            self._unsent.clear()
+            return True
+        if sent == len(data):
+            return True
+        (self._unsent.appendleft if front else self._unsent.append)(data[sent:])
+        return False
+
+    def clear(self) -> None:
+        """Forgets what is left."""
+        with contextlib.suppress(IndexError):
+            self._unsent.clear()

@@ -1,0 +1,306 @@
+"""References as one process holds them, and how the hub learns of their coming and going."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from dray.engines.process.packing import note_reference
+from dray.engines.runtime import (
+    CallOptions,
+    Group,
+    ObjectRef,
+    ObjectRefGenerator,
+    RemoteObject,
+    Submit,
+)
+
+
+class Home(Protocol):
+    """What references need of the process that they live in."""
+
+    table: RefTable
+
+    def future_of(self, ref: ProcessRef) -> Future[Any]:
+        """Returns a future of an object's value."""
+
+    def next_item(self, stream: int, index: int, wait: bool) -> ObjectRef | None:
+        """Returns the reference of an item of a stream; None at its end."""
+
+    def next_item_future(self, stream: int, index: int) -> Future[Any]:
+        """Returns a future of the same."""
+
+    def bind_method(self, actor: ProcessActor, method: str, options: CallOptions) -> Submit:
+        """Returns what calls an actor's method."""
+
+    def wait_for_group(self, group: ProcessGroup, timeout_s: float | None) -> bool:
+        """Waits for a group."""
+
+    def remove_group(self, group: ProcessGroup) -> None:
+        """Removes a group."""
+
+
+class RefTable:
+    """How many references to each object live in this process.
+
+    A reference may die at any moment, also while its own thread is in here; so its end is only
+    noted then, and dealt with by whoever has the lock, at the latest when the lock is released.
+
+    Args:
+        tell: Tells the hub that this process holds an object, or does not any more.
+        settle: Deals with what was noted, if nobody has the lock.
+    """
+
+    def __init__(self, tell: Callable[[str, int], None], settle: Callable[[], None]) -> None:
+        self._tell = tell
+        self._settle = settle
+        self.counts: dict[int, int] = {}
+        self.dropped: deque[int] = deque()
+        self.unpinned: deque[int] = deque()
+
+    def drop(self, number: int) -> None:
+        """Notes that a reference has died."""
+        self.dropped.append(number)
+        self._settle()
+
+    def unpin(self, region: int) -> None:
+        """Notes that nobody here looks into a region of shared memory any more."""
+        self.unpinned.append(region)
+        self._settle()
+
+    # With the lock held.
+
+    def born(self, number: int) -> None:
+        """Takes note of an object's first reference, which the hub knows of."""
+        self.counts[number] = self.counts.get(number, 0) + 1
+
+    def met(self, number: int) -> None:
+        """Takes note of a reference that has come in."""
+        count = self.counts.get(number, 0)
+        self.counts[number] = count + 1
+        if not count:
+            self._tell("hold", number)
+
+    def settle(self) -> None:
+        """Deals with what was noted."""
+        while self.dropped:
+            number = self.dropped.popleft()
+            left = self.counts.get(number, 0) - 1
+            if left > 0:
+                self.counts[number] = left
+            else:
+                self.counts.pop(number, None)
+                self._tell("drop", number)
+        while self.unpinned:
+            self._tell("unpin", self.unpinned.popleft())
+
+
+_home: Home | None = None
+
+
+def settle_in(home: Home) -> None:
+    """Says which runtime's references this process's are; the last one counts."""
+    global _home
+    _home = home
+
+
+def _at_home() -> Home:
+    if _home is None:
+        raise RuntimeError(
+            "a reference of dray's was unpickled in a process that is no part of a session"
+        )
+    return _home
+
+
+class _Counted:
+    """Something with a number that the hub keeps while somebody refers to it."""
+
+    __slots__ = ("__weakref__", "home", "number")
+
+    def __init__(self, home: Home, number: int) -> None:
+        self.home = home
+        self.number = number
+
+    def __del__(self) -> None:
+        self.home.table.drop(self.number)
+
+    def pickle_number(self) -> int:
+        """Returns the number, for somebody who will know it in another process."""
+        if not note_reference(self.number):
+            # Pickled by somebody else's pickler: nobody can say when it will be forgotten.
+            self.home.table.counts[self.number] = self.home.table.counts.get(self.number, 0) + 1
+        return self.number
+
+
+class ProcessRef(_Counted, ObjectRef):
+    """A reference to an object of a session."""
+
+    __slots__ = ()
+
+    def binary(self) -> bytes:
+        return self.number.to_bytes(16, "big")
+
+    def future(self) -> Future[Any]:
+        return self.home.future_of(self)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return asyncio.wrap_future(self.future()).__await__()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProcessRef) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_arrived_ref, (self.pickle_number(),))
+
+
+def _arrived_ref(number: int) -> ProcessRef:
+    home = _at_home()
+    home.table.met(number)
+    return ProcessRef(home, number)
+
+
+class ProcessGenerator(_Counted, ObjectRefGenerator):
+    """The references of what a generator task yields."""
+
+    __slots__ = ("_index",)
+
+    def __init__(self, home: Home, number: int, index: int = 0) -> None:
+        super().__init__(home, number)
+        self._index = index
+
+    @property
+    def next_item(self) -> tuple[int, int]:
+        """The stream, and the index of the item that comes next."""
+        return self.number, self._index
+
+    def __next__(self) -> ObjectRef:
+        ref = self.home.next_item(self.number, self._index, True)
+        if ref is None:
+            raise StopIteration
+        self._index += 1
+        return ref
+
+    async def __anext__(self) -> ObjectRef:
+        ref = await asyncio.wrap_future(self.home.next_item_future(self.number, self._index))
+        if ref is None:
+            raise StopAsyncIteration
+        self._index += 1
+        found: ObjectRef = ref
+        return found
+
+    def completed(self) -> ObjectRef:
+        self.home.table.met(self.number)
+        return ProcessRef(self.home, self.number)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProcessGenerator) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_arrived_generator, (self.pickle_number(), self._index))
+
+
+class ListedGenerator(ObjectRefGenerator):
+    """References that are all there: what a task with `num_returns="dynamic"` returns."""
+
+    def __init__(self, refs: Sequence[ObjectRef]) -> None:
+        self._refs = list(refs)
+        self._index = 0
+
+    def __next__(self) -> ObjectRef:
+        if self._index == len(self._refs):
+            raise StopIteration
+        self._index += 1
+        return self._refs[self._index - 1]
+
+    async def __anext__(self) -> ObjectRef:
+        try:
+            return next(self)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+    def completed(self) -> ObjectRef:
+        return self._refs[-1]
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (ListedGenerator, (self._refs,))
+
+
+def _arrived_generator(number: int, index: int) -> ProcessGenerator:
+    home = _at_home()
+    home.table.met(number)
+    return ProcessGenerator(home, number, index)
+
+
+class ProcessActor(_Counted, RemoteObject):
+    """An actor of a session."""
+
+    def __init__(
+        self,
+        home: Home,
+        number: int,
+        class_name: str,
+        methods: Mapping[str, Mapping[str, Any]],
+    ) -> None:
+        super().__init__(home, number)
+        self.class_name = class_name
+        self.methods = methods
+
+    def bind(self, method: str, options: CallOptions) -> Submit:
+        return self.home.bind_method(self, method, options)
+
+    @property
+    def actor_id(self) -> str:
+        return f"{self.number:032x}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_arrived_actor, (self.pickle_number(), self.class_name, dict(self.methods)))
+
+
+def _arrived_actor(number: int, class_name: str, methods: Mapping[str, Any]) -> ProcessActor:
+    home = _at_home()
+    home.table.met(number)
+    return ProcessActor(home, number, class_name, methods)
+
+
+class ProcessGroup(Group):
+    """A placement group of a session; it lives until it is removed."""
+
+    def __init__(
+        self, home: Home, number: int, bundles: Sequence[Mapping[str, float]], ready: ProcessRef
+    ) -> None:
+        self.home = home
+        self.number = number
+        self.bundles = bundles
+        self._ready = ready
+
+    @property
+    def group_id(self) -> str:
+        return f"{self.number:032x}"
+
+    def ready(self) -> ObjectRef:
+        return self._ready
+
+    def wait(self, timeout_s: float | None) -> bool:
+        return self.home.wait_for_group(self, timeout_s)
+
+    def remove(self) -> None:
+        self.home.remove_group(self)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_arrived_group, (self.number, [dict(b) for b in self.bundles], self._ready))
+
+
+def _arrived_group(number: int, bundles: Sequence[Any], ready: ProcessRef) -> ProcessGroup:
+    return ProcessGroup(_at_home(), number, bundles, ready)

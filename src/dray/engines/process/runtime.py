@@ -1,0 +1,547 @@
+"""Tasks, actors and objects as any process of a session sees them: it asks the hub.
+
+The driver calls the hub, a worker sends it messages; what is said is the same (`hub.py` lists it).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import threading
+import weakref
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from dray.engines.process import packing, refs
+from dray.engines.process.arena import Arena, DiskArena, read_at, round_up
+from dray.engines.process.packing import INLINE_BYTES, SPILLED, STORED, Packed, is_error, pack
+from dray.engines.process.refs import ProcessActor, ProcessGenerator, ProcessGroup, ProcessRef
+from dray.engines.process.turns import Turns, Waiter
+from dray.engines.runtime import (
+    ActorOptions,
+    CallOptions,
+    Group,
+    ObjectRef,
+    RemoteObject,
+    Runtime,
+    Submit,
+    TaskOptions,
+)
+from dray.errors import (
+    ConfigError,
+    GetTimeoutError,
+    InfeasibleError,
+    ObjectLostError,
+    PendingCallsLimitExceeded,
+)
+
+Message = tuple[Any, ...]
+
+
+class ProcessRuntime(Runtime):
+    """A process's half of the conversation with the hub.
+
+    Args:
+        number: The process's own number; what it makes is numbered after it.
+        turns: How threads of this process wait for answers.
+    """
+
+    def __init__(self, number: int, turns: Turns) -> None:
+        self._ids = itertools.count((number << 40) + 1)
+        self._turns = turns
+        self._asked: dict[int, Waiter] = {}
+        self._questions = itertools.count(1)
+        self._known: set[bytes] = set()
+        self._pickled: weakref.WeakKeyDictionary[Any, Packed] = weakref.WeakKeyDictionary()
+        self.lock = threading.Lock()
+        self.table = refs.RefTable(self._tell, self.settle)
+        refs.settle_in(self)
+
+    # The conversation.
+
+    @abstractmethod
+    def post(self, message: Message) -> None:
+        """Tells the hub something. With the lock held."""
+
+    @property
+    @abstractmethod
+    def arena(self) -> Arena:
+        """The shared memory."""
+
+    @property
+    @abstractmethod
+    def disk(self) -> DiskArena:
+        """Where objects are that are not in memory."""
+
+    @abstractmethod
+    def here(self) -> Mapping[str, Any]:
+        """Returns what runs in the calling thread: its task, its actor and what they hold."""
+
+    def _tell(self, what: str, number: int) -> None:
+        self.post((what, number))
+
+    def say(self, *message: Any) -> None:
+        """Tells the hub something."""
+        with self.lock:
+            self.post(message)
+        self.settle()
+
+    def settle(self) -> None:
+        """Deals with references that have died, unless whoever has the lock will."""
+        table = self.table
+        while (table.dropped or table.unpinned) and self.lock.acquire(blocking=False):
+            try:
+                table.settle()
+            finally:
+                self.lock.release()
+
+    def ask(self, *message: Any) -> tuple[int, Waiter]:
+        """Asks the hub something; the question's number is put behind the first word."""
+        number, waiter = next(self._questions), Waiter()
+        self._asked[number] = waiter
+        self.say(message[0], number, *message[1:])
+        return number, waiter
+
+    def answered(self, number: int, answer: Any) -> None:
+        """Takes an answer of the hub's."""
+        waiter = self._asked.pop(number, None)
+        if waiter is None:
+            return
+        waiter.value = answer
+        if isinstance(waiter, _FutureWaiter):
+            waiter.resolve()
+        else:
+            self._turns.finish(waiter)
+
+    def demand(self, *message: Any) -> Any:
+        """Asks the hub something, and returns what it answers, or raises that."""
+        _, waiter = self.ask(*message)
+        self._turns.wait(waiter)
+        answer = waiter.value
+        if type(answer) is tuple and answer[0] == "refused":
+            raise packing.error_of(answer[1])
+        return answer
+
+    # Values.
+
+    def store(self, packed: Packed) -> Any:
+        """Returns a payload for a value; large ones are written to shared memory."""
+        if packed.size <= INLINE_BYTES:
+            return packed.inline()
+        parts = [packed.data, *packed.buffers]
+        lengths = [len(part) for part in parts]
+        place = self.demand("room", lengths)
+        target = self.arena if place[0] == STORED else self.disk
+        Arena.write(target, place[-1], parts)  # type: ignore[arg-type]
+        return (*place, lengths, tuple(packed.writable))
+
+    def load(self, payload: Any) -> Any:
+        """Returns the value that a payload stands for.
+
+        Raises:
+            TaskError: It stands for an error, this or another.
+        """
+        if type(payload) is bytes or payload[0] == packing.INLINE:
+            return packing.unpack_inline(payload)
+        if is_error(payload):
+            raise packing.error_of(payload)
+        if payload[0] == STORED:
+            return self._load_stored(payload)
+        _, offset, lengths, _ = payload
+        parts = []
+        for length in lengths:
+            parts.append(read_at(self.disk.fd, offset, length))
+            offset += round_up(length)
+        self.say("read", payload)
+        return packing.unpack(parts[0], parts[1:])
+
+    def _load_stored(self, payload: Any) -> Any:
+        _, region, start, lengths, writable = payload
+        end, arena, table = sum(map(round_up, lengths)), self.arena, self.table
+
+        def unused() -> None:
+            if writable:
+                arena.forget_changes(start, end)
+            table.unpin(region)
+
+        whole = arena.view(start, end, unused)
+        view, offset, parts = memoryview(whole).cast("B"), 0, []
+        for index, length in enumerate(lengths):
+            part = view[offset : offset + length]
+            parts.append(part if index - 1 in writable else part.toreadonly())
+            offset += round_up(length)
+        return packing.unpack(parts[0], parts[1:])
+
+    def return_unread(self, payloads: Sequence[Any]) -> None:
+        """Says that payloads which came too late are not looked at."""
+        for payload in payloads:
+            if type(payload) is tuple and payload[0] == STORED:
+                self.table.unpin(payload[1])
+            elif type(payload) is tuple and payload[0] == SPILLED:
+                self.say("read", payload)
+
+    def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
+        numbers = [self._number_of(ref) for ref in refs]
+        question, waiter = self.ask("fetch", numbers)
+        if not self._turns.wait(waiter, timeout_s):
+            self.say("enough", question)
+            self._turns.wait(waiter)
+        answer = waiter.value
+        if type(answer) is tuple:
+            if answer[0] == "missing":
+                raise GetTimeoutError(
+                    f"{answer[1]} of {len(refs)} values were not there after {timeout_s:g} s; wait "
+                    "longer, or use dray.wait() to take those that are ready"
+                )
+            raise packing.error_of(answer)
+        values = []
+        try:
+            for payload in answer:
+                values.append(self.load(payload))
+        except BaseException:
+            self.return_unread(answer[len(values) + 1 :])
+            raise
+        return values
+
+    def _number_of(self, ref: Any) -> int:
+        home = getattr(ref, "home", None)
+        if home is not self:
+            raise ObjectLostError(
+                f"{ref!r} belongs to a session that has ended, and its value with it; make it "
+                "again after dray.init()"
+            )
+        number: int = ref.number
+        return number
+
+    def put(self, value: Any) -> ObjectRef:
+        packed = pack(value, "the value")
+        payload = self.store(packed)
+        number = next(self._ids)
+        with self.lock:
+            self.table.born(number)
+            self.post(("put", number, payload, packed.refs))
+        self.settle()
+        return ProcessRef(self, number)
+
+    def wait(
+        self, refs: Sequence[Any], num_returns: int, timeout_s: float | None, fetch: bool
+    ) -> tuple[list[ObjectRef], list[ObjectRef]]:
+        numbers = [
+            ref.next_item if isinstance(ref, ProcessGenerator) else self._number_of(ref)
+            for ref in refs
+        ]
+        question, waiter = self.ask("wait", numbers, num_returns)
+        if not self._turns.wait(waiter, timeout_s):
+            self.say("enough", question)
+            self._turns.wait(waiter)
+        chosen = set(waiter.value[:num_returns])
+        ready = [ref for index, ref in enumerate(refs) if index in chosen]
+        return ready, [ref for index, ref in enumerate(refs) if index not in chosen]
+
+    def future_of(self, ref: ProcessRef) -> Future[Any]:
+        def load(answer: Any) -> Any:
+            if type(answer) is tuple:
+                raise packing.error_of(answer)
+            return self.load(answer[0])
+
+        return self._ask_for_future(load, "fetch", [self._number_of(ref)], keep=ref)
+
+    def _ask_for_future(
+        self, load: Callable[[Any], Any], *message: Any, keep: object = None
+    ) -> Future[Any]:
+        self._turns.start_background("dray-answers")
+        waiter = _FutureWaiter(load, keep)
+        number = next(self._questions)
+        self._asked[number] = waiter
+        self.say(message[0], number, *message[1:])
+        return waiter.future
+
+    def _new_ref(self, number: int) -> ProcessRef:
+        """Returns a reference that the hub has counted for this process already."""
+        with self.lock:
+            self.table.born(number)
+        return ProcessRef(self, number)
+
+    def next_item(self, stream: int, index: int, wait: bool) -> ObjectRef | None:
+        number = self.demand("next", stream, index)
+        return None if number is None else self._new_ref(number)
+
+    def next_item_future(self, stream: int, index: int) -> Future[Any]:
+        def load(number: Any) -> Any:
+            return None if number is None else self._new_ref(number)
+
+        return self._ask_for_future(load, "next", stream, index)
+
+    # Tasks.
+
+    def _kind(self, what: str, target: Any, options: Any, name: str) -> bytes:
+        """Tells the hub of a function or class with its options, once; returns its key."""
+        packed = self._pickled.get(target)
+        if packed is None:
+            packed = pack(target, name)
+            self._pickled[target] = packed
+        group = options.placement.group
+        rest = {
+            field.name: getattr(options, field.name)
+            for field in dataclasses.fields(options)
+            if field.name not in ("given", "placement")
+        }
+        place = {
+            field.name: getattr(options.placement, field.name)
+            for field in dataclasses.fields(options.placement)
+            if field.name != "group"
+        }
+        place["group"] = None if group is None else group.number
+        here = self.here()
+        if options.placement.kind == "default" and here.get("captures"):
+            place.update(kind="group", group=here["group"], bundle=-1, capture=True)
+        told = pack((rest, place), f"the options of {name}")
+        key = hashlib.blake2b(packed.data + told.data, digest_size=16).digest()
+        if key not in self._known:
+            blob = (packed.data, [bytes(b) for b in packed.buffers])
+            self.demand("kind", key, what, blob, packed.refs, rest, place)
+            self._known.add(key)
+        return key
+
+    def bind_function(self, function: Callable[..., Any], options: TaskOptions) -> Submit:
+        key = self._kind("task", function, options, options.name)
+        returns, what = options.num_returns, f"an argument of {options.name}"
+        return self._submit(("submit", key), returns, what)
+
+    def bind_method(self, actor: ProcessActor, method: str, options: CallOptions) -> Submit:
+        retried: Any = options.retry_exceptions
+        details = (
+            method,
+            options.name,
+            options.concurrency_group,
+            options.max_task_retries,
+            retried if isinstance(retried, bool) else pack(retried, "retry_exceptions").data,
+            options.most_unread,
+        )
+        what = f"an argument of {actor.class_name}.{method}"
+        return self._submit(("call", actor.number, details), options.num_returns, what)
+
+    def _submit(self, head: Message, returns: int | str, what: str) -> Submit:
+        count: Any = "stream" if returns == "streaming" else returns
+        ids, table = self._ids, self.table
+
+        def submit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            payload, deps, nested = self._pack_arguments(args, kwargs, what)
+            number = next(ids)
+            numbers: tuple[int, ...] = (number,)
+            if isinstance(count, int) and count != 1:
+                numbers = (number, *(next(ids) for _ in range(count - 1))) if count else ()
+            parent = self.here().get("task_id")
+            with self.lock:
+                for made in numbers:
+                    table.counts[made] = 1
+                if count == 0:
+                    table.counts.pop(number, None)
+                refusal = self.submit_now(
+                    (*head, number, numbers, payload, deps, nested, count, parent)
+                )
+            if table.dropped or table.unpinned:
+                self.settle()
+            if refusal is not None:
+                for made in numbers:
+                    ProcessRef(self, made)  # its end is told
+                raise packing.error_of(refusal)
+            if count == 1 or count == "dynamic":
+                return ProcessRef(self, number)
+            if count == "stream":
+                return ProcessGenerator(self, number)
+            return [ProcessRef(self, made) for made in numbers] if count else None
+
+        return submit
+
+    def submit_now(self, message: Message) -> Any:
+        """Tells the hub of a task or call; returns an error's payload if it refuses at once."""
+        self.post(message)
+        return None
+
+    def _pack_arguments(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], what: str
+    ) -> tuple[Any, list[int], Sequence[int]]:
+        """Returns the payload, the references at the top, which are awaited, and those within."""
+        deps: list[int] = []
+        for value in args:
+            if type(value) is ProcessRef:
+                args = tuple(self._stand_in(value, deps) for value in args)
+                break
+        for value in kwargs.values():
+            if type(value) is ProcessRef:
+                kwargs = {name: self._stand_in(value, deps) for name, value in kwargs.items()}
+                break
+        packed = packing.pack_arguments(args, kwargs, what)
+        if packed.size <= INLINE_BYTES:
+            return packed.inline(), deps, packed.refs
+        return self.store(packed), deps, packed.refs
+
+    def _stand_in(self, value: Any, deps: list[int]) -> Any:
+        if type(value) is not ProcessRef:
+            return value
+        deps.append(self._number_of(value))
+        return Awaited(len(deps) - 1)
+
+    def cancel(self, ref: Any, *, force: bool, recursive: bool) -> None:
+        self.demand("cancel", self._number_of(ref), force, recursive)
+
+    # Actors.
+
+    def bind_class(
+        self, kind: type, options: ActorOptions
+    ) -> Callable[[tuple[Any, ...], dict[str, Any]], RemoteObject]:
+        if options.detached:
+            raise ConfigError(
+                "lifetime='detached': an actor of the process engine ends with its driver, because "
+                "there is no daemon to keep it; leave lifetime out, or use dray.init(engine='ray')"
+            )
+        key = self._kind("actor", kind, options, options.class_name)
+        what = f"an argument of {options.class_name}"
+
+        def create(args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteObject:
+            payload, deps, nested = self._pack_arguments(args, kwargs, what)
+            number = next(self._ids)
+            with self.lock:
+                self.table.born(number)
+            actor = ProcessActor(self, number, options.class_name, options.methods)
+            found = self.demand("create", key, number, payload, deps, nested)
+            if found is None:
+                return actor
+            return self._actor(found)
+
+        return create
+
+    def _actor(self, found: tuple[int, str, Mapping[str, Any]]) -> ProcessActor:
+        with self.lock:
+            self.table.born(found[0])
+        return ProcessActor(self, *found)
+
+    def kill(self, actor: Any, *, no_restart: bool) -> None:
+        self.demand("kill", self._number_of(actor), no_restart)
+
+    def named_actor(self, name: str, namespace: str | None) -> RemoteObject | None:
+        found = self.demand("named", name, namespace)
+        return None if found is None else self._actor(found)
+
+    def named_actors(self, all_namespaces: bool) -> list[dict[str, str]]:
+        names: list[dict[str, str]] = self.demand("query", "names")
+        return names
+
+    def own_actor(self) -> RemoteObject | None:
+        number = self.here().get("actor")
+        return None if number is None else self._actor(self.demand("actor", number))
+
+    # Placement groups.
+
+    def make_group(
+        self,
+        bundles: Sequence[Mapping[str, float]],
+        *,
+        strategy: str,
+        name: str,
+        detached: bool,
+        selectors: Sequence[Mapping[str, str]],
+    ) -> Group:
+        if detached:
+            raise ConfigError("lifetime='detached' needs a cluster: use dray.init(engine='ray')")
+        number, ready = next(self._ids), next(self._ids)
+        with self.lock:
+            self.table.born(ready)
+        ref = ProcessRef(self, ready)
+        self.demand("group", number, ready, [dict(b) for b in bundles], strategy, name, selectors)
+        return ProcessGroup(self, number, bundles, ref)
+
+    def wait_for_group(self, group: ProcessGroup, timeout_s: float | None) -> bool:
+        ready, _ = self.wait([group.ready()], 1, timeout_s, False)
+        if ready:
+            self.get(ready, None)  # raises if it was removed
+        return bool(ready)
+
+    def remove_group(self, group: ProcessGroup) -> None:
+        self.demand("remove_group", group.number)
+
+    def named_group(self, name: str) -> Group | None:
+        found = self.demand("named_group", name)
+        return None if found is None else self._group(found)
+
+    def _group(self, found: tuple[int, Any, int]) -> ProcessGroup:
+        number, bundles, ready = found
+        return ProcessGroup(self, number, bundles, self._new_ref(ready))
+
+    def group_of(self, number: int) -> ProcessGroup:
+        """Returns the group of that number."""
+        return self._group(self.demand("group_of", number))
+
+    def groups(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.demand("query", "groups")
+        return found
+
+    # What there is.
+
+    def nodes(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.demand("query", "nodes")
+        return found
+
+    def cluster_resources(self) -> dict[str, float]:
+        found: dict[str, float] = self.demand("query", "total")
+        return found
+
+    def available_resources(self) -> dict[str, float]:
+        found: dict[str, float] = self.demand("query", "available")
+        return found
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.demand("query", "status")
+        return found
+
+    def exit_actor(self) -> None:
+        if self.here().get("actor") is None:
+            raise ConfigError("exit_actor() works only inside an actor's method")
+        raise ActorExit
+
+
+class Awaited:
+    """Stands, among a call's arguments, for the value of one of its references."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Awaited, (self.index,))
+
+
+class ActorExit(BaseException):
+    """Raised by `exit_actor`; not an Exception, so that users' handlers let it pass."""
+
+
+class _FutureWaiter(Waiter):
+    """A waiter that no thread waits for: its answer goes into a future."""
+
+    __slots__ = ("_kept", "_load", "future")
+
+    def __init__(self, load: Callable[[Any], Any], keep: object) -> None:
+        super().__init__()
+        self._load = load
+        self._kept = keep  # the reference: without it the value would go as it comes
+        self.future: Future[Any] = Future()
+        self.future.set_running_or_notify_cancel()
+
+    def resolve(self) -> None:
+        """Sets the future."""
+        try:
+            value = self._load(self.value)
+        except BaseException as error:  # noqa: BLE001 (it belongs to whoever waits)
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(value)
+        self._kept = None
+
+
+# Errors that submitting a task may raise at once.
+REFUSALS = (InfeasibleError, PendingCallsLimitExceeded)

@@ -1,0 +1,135 @@
+"""What the hub knows, for people and programs that look: nodes, actors, tasks, and what waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dray.engines.contract import Node
+from dray.engines.ledger import NODE_ID_LABEL
+from dray.engines.process.actors import Actors
+from dray.engines.process.groups import Groups
+from dray.engines.process.hub import Hub
+from dray.engines.process.pool import Pool
+from dray.engines.process.records import ActorRecord, Client, Task
+from dray.engines.process.tasks import Tasks
+
+# A program with more than this many tasks wants numbers, not a list.
+_MOST_LISTED = 100
+
+
+class Status:
+    """Answers questions about the session."""
+
+    def __init__(self, hub: Hub, tasks: Tasks, actors: Actors, groups: Groups, pool: Pool) -> None:
+        self._hub = hub
+        self._tasks = tasks
+        self._actors = actors
+        self._groups = groups
+        self._pool = pool
+        hub.serve(self)
+
+    def on_query(self, client: Client, question: int, what: str) -> None:
+        """A process wants to know something."""
+        answers: dict[str, Callable[[], Any]] = {
+            "names": self._names,
+            "groups": self._groups.table,
+            "nodes": self._nodes,
+            "total": self._total,
+            "available": self._tasks.ledger.available,
+            "status": self._status,
+        }
+        self._hub.reply(client, question, answers[what]())
+
+    def _names(self) -> list[dict[str, str]]:
+        return [{"name": name, "namespace": space} for space, name in self._actors.names]
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        ledger = self._tasks.ledger
+        return [self._node(node, i not in ledger.dead) for i, node in enumerate(ledger.nodes)]
+
+    def _node(self, node: Node, alive: bool) -> dict[str, Any]:
+        return {
+            "NodeID": node.node_id,
+            "NodeManagerAddress": node.address,
+            "Alive": alive,
+            "Resources": dict(node.resources) if alive else {},
+            "Labels": {**node.labels, NODE_ID_LABEL: node.node_id},
+        }
+
+    def _total(self) -> dict[str, float]:
+        total: dict[str, float] = {}
+        for node in self._tasks.ready_nodes():
+            for name, quantity in node.resources.items():
+                total[name] = total.get(name, 0) + quantity
+        return total
+
+    def _status(self) -> dict[str, Any]:
+        ledger, running = self._tasks.ledger, self._tasks.running.values()
+        calls = [task for task in running if task.actor is None or task.details is not None]
+        return {
+            "engine": "process",
+            "nodes": [
+                {**entry, "Available": ledger.free_of(index)}
+                for index, entry in enumerate(self._nodes())
+            ],
+            "actors": [self._actor(actor) for actor in self._actors.all.values()],
+            "tasks": [self._task(task) for task in calls[:_MOST_LISTED]],
+            "task_count": len(calls),
+            "waiting": self._waiting(),
+            "groups": self._groups.table(),
+            "workers": len(self._pool.all),
+            "objects": self._hub.store.status(),
+        }
+
+    def _actor(self, actor: ActorRecord) -> dict[str, Any]:
+        worker = actor.worker
+        return {
+            "actor_id": f"{actor.number:032x}",
+            "class": actor.creation.kind.name,
+            "name": actor.name,
+            "state": actor.state,
+            "pid": None if worker is None else worker.pid,
+            "node_id": None if worker is None else worker.node.node_id,
+            "resources": dict(actor.creation.kind.shape.resources),
+            "calls_waiting": len(actor.waiting),
+            "calls_running": len(actor.running),
+        }
+
+    def _task(self, task: Task) -> dict[str, Any]:
+        if task.worker is not None:
+            state, why = "running", ""
+        elif task.unready:
+            state, why = "waiting", f"for {task.unready} of its arguments"
+        elif task.actor is not None:
+            state, why = "waiting", "for its actor"
+        else:
+            state, why = "waiting", "for resources"
+        return {
+            "task_id": f"{task.number:032x}",
+            "name": task.title,
+            "state": state,
+            "why": why,
+            "pid": None if task.worker is None else task.worker.pid,
+            "seconds": round(time.monotonic() - task.since, 1),
+            "resources": {} if task.actor else dict(task.kind.shape.resources),
+        }
+
+    def _waiting(self) -> list[dict[str, Any]]:
+        """Returns what waits for resources: each shape of demand, how many, and since when."""
+        counts = {
+            self._tasks.demand_of(shape): len(shape.waiting)
+            for shape in self._tasks.shapes.values()
+        }
+        found = []
+        for entry, demand in self._tasks.ledger.waiting():
+            free = self._tasks.ledger.available()
+            lacks = {
+                name: f"{quantity:g} asked, {free.get(name, 0):g} free in all"
+                for bundle in entry["bundles"]
+                for name, quantity in bundle.items()
+            }
+            entry["requests"] = max(entry["requests"], counts.get(demand, 0))
+            found.append({**entry, "why": lacks})
+        return found

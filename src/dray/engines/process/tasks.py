@@ -1,0 +1,473 @@
+"""Tasks in the hub: from the call over the queue of its shape to a worker, and its results back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dray.engines.contract import Node, Request
+from dray.engines.ledger import NODE_ID_LABEL, Demand, Held, Ledger
+from dray.engines.process.frames import encode
+from dray.engines.process.hub import Hub
+from dray.engines.process.packing import SPILLED, STORED, failed, is_error
+from dray.engines.process.pool import Pool, WorkerProcess
+from dray.engines.process.records import Client, GroupRecord, Kind, Shape, Task
+from dray.engines.runtime_env import RuntimeEnv
+from dray.errors import (
+    ConfigError,
+    DrayError,
+    InfeasibleError,
+    TaskCancelledError,
+    WorkerDiedError,
+)
+
+BUNDLE_LABEL = "dray.io/bundle"
+
+
+class Tasks:
+    """Runs tasks on workers.
+
+    Args:
+        hub: Objects and questions.
+        ledger: What the nodes have.
+        pool: Worker processes.
+        send: Sends bytes to a worker.
+        stop: Ends a worker's process at once.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        ledger: Ledger,
+        pool: Pool,
+        send: Callable[[WorkerProcess, bytes], None],
+        stop: Callable[[WorkerProcess], None],
+    ) -> None:
+        self.hub = hub
+        self.ledger = ledger
+        self.pool = pool
+        self.send = send
+        self.stop = stop
+        self.kinds: dict[bytes, Kind] = {}
+        self.groups: dict[int, GroupRecord] = {}
+        self.running: dict[int, Task] = {}  # by number, calls of actors as well; also those waiting
+        self._makers: dict[int, Task] = {}  # of tasks with several results
+        self.shapes: dict[Any, Shape] = {}
+        self.demands: dict[int, Demand] = {}
+        hub.on_blocked = self._on_blocked
+        hub.on_unblocked = self._on_unblocked
+        hub.serve(self)
+
+    # Kinds.
+
+    def on_kind(
+        self,
+        client: Client,
+        question: int,
+        key: bytes,
+        what: str,
+        blob: Any,
+        nested: Sequence[int],
+        options: Mapping[str, Any],
+        place: Mapping[str, Any],
+    ) -> None:
+        """A process tells of a function or class."""
+        try:
+            if key not in self.kinds:
+                shape = self._shape(options, place, lasting=what == "actor")
+                for number in nested:
+                    self.hub.store.hold(number)
+                name = options["name"] if what == "task" else options["class_name"]
+                self.kinds[key] = Kind(key, what, blob, nested, options, shape, name)
+        except DrayError as error:
+            self.hub.refuse(client, question, error)
+        else:
+            self.hub.reply(client, question, None)
+
+    def _shape(self, options: Mapping[str, Any], place: Mapping[str, Any], lasting: bool) -> Shape:
+        resources = options["placement_resources"] if lasting else options["resources"]
+        environment: RuntimeEnv = options["runtime_env"]
+        runtime_env = (
+            tuple(sorted(environment.env_vars.items())),
+            environment.local_directory("process"),
+        )
+        ledger, selector = self.ledger, dict(options["label_selector"])
+        group = None
+        if place["kind"] == "group":
+            record = self.groups.get(place["group"])
+            if record is None or record.state == "REMOVED":
+                raise ConfigError("the placement group has been removed; make a new one")
+            ledger, group = record.ledger, record.number
+            if place["bundle"] >= 0:
+                selector[BUNDLE_LABEL] = str(place["bundle"])
+        elif place["kind"] == "node":
+            selector[NODE_ID_LABEL] = place["node_id"]
+        elif place["kind"] == "labels":
+            selector.update(place["hard_labels"])
+        request = self._request(resources, selector, place, lasting)
+        try:
+            demand = ledger.check(request)
+        except InfeasibleError:
+            if not place["soft"] or place["kind"] != "node":
+                raise
+            selector.pop(NODE_ID_LABEL)
+            request = self._request(resources, selector, place, lasting)
+            demand = ledger.check(request)
+        if lasting and dict(resources) != dict(options["resources"]):
+            request = self._request(options["resources"], selector, place, lasting)
+            demand = ledger.check(request)
+        key = (demand, id(ledger), runtime_env, place["capture"])
+        shape = self.shapes.get(key)
+        if shape is None:
+            held = {**options["resources"]}
+            shape = Shape(request, ledger, runtime_env, held, group=group, capture=place["capture"])
+            self.shapes[key] = shape
+            self.demands[id(shape)] = demand
+        return shape
+
+    def _request(
+        self,
+        resources: Mapping[str, float],
+        selector: Mapping[str, str],
+        place: Mapping[str, Any],
+        lasting: bool,
+    ) -> Request:
+        strategy = "SPREAD" if place["kind"] == "spread" else "PACK"
+        return Request([resources], strategy, [selector] if selector else [], lasting)
+
+    def demand_of(self, shape: Shape) -> Demand:
+        """Returns what the ledger calls a shape."""
+        return self.demands[id(shape)]
+
+    # From the call to the queue.
+
+    def on_submit(
+        self,
+        client: Client,
+        key: bytes,
+        number: int,
+        numbers: Sequence[int],
+        payload: Any,
+        deps: Sequence[int],
+        nested: Sequence[int],
+        returns: Any,
+        parent: int | None,
+    ) -> None:
+        """A process submits a task."""
+        kind = self.kinds[key]
+        task = Task(number, kind, numbers, payload, deps, nested, returns, client, parent)
+        task.retries = kind.options["max_retries"]
+        self.accept(task)
+        if not task.unready and not task.over:
+            self.enqueue(task)
+
+    def accept(self, task: Task) -> None:
+        """Takes a task, or an actor's call, into the books; counts what it has to wait for."""
+        hub, store = self.hub, self.hub.store
+        for number in task.results:
+            hub.own(task.client, number)
+        if task.items is not None:
+            self.begin_stream(task)
+        for number in task.deps:
+            store.hold(number)
+        for number in task.nested:
+            store.hold(number)
+        payload = hub.arrived(task.client, task.payload)
+        if type(payload) is tuple and payload[0] == STORED:
+            store.pin(payload[1])
+        self.running[task.number] = task
+        task.since = time.monotonic()
+        for number in task.results[1:]:
+            self._makers[number] = task
+        for number in task.deps:
+            if not store.when_ready(number, lambda number=number: self._came(task, number)):  # type: ignore[misc]
+                task.unready += 1
+            elif not task.over and is_error(found := store.find(number).payload):
+                self.end(task, found)
+                return
+
+    def _came(self, task: Task, number: int) -> None:
+        task.unready -= 1
+        if task.over:
+            return
+        payload = self.hub.store.find(number).payload
+        if is_error(payload):
+            self.end(task, payload)
+        elif not task.unready:
+            self.became_ready(task)
+
+    def became_ready(self, task: Task) -> None:
+        """Called when all that a task or call has waited for is there."""
+        if task.actor is None:
+            self.enqueue(task)
+        else:
+            self.on_call_ready(task)
+
+    on_call_ready: Callable[[Task], None]
+
+    def enqueue(self, task: Task) -> None:
+        """Puts a task at the end of the queue of its shape."""
+        shape = task.kind.shape
+        shape.waiting.append(task)
+        if not shape.asked:
+            self.pump(shape)
+
+    def pump(self, shape: Shape) -> None:
+        """Asks for resources, if somebody in the queue needs them."""
+        if shape.asked or not shape.waiting:
+            return
+        shape.asked = True
+        future = shape.ledger.reserve_checked(self.demand_of(shape))
+        future.add_done_callback(
+            lambda f: self.hub.lock.later(lambda: self._granted(shape, f.result()))
+        )
+
+    def _granted(self, shape: Shape, held: Any) -> None:
+        shape.asked = False
+        self._skip_over(shape)
+        if not shape.waiting:
+            held.release()
+            return
+        self._begin(shape, held)
+        self.pump(shape)
+
+    def _skip_over(self, shape: Shape) -> None:
+        while shape.waiting and shape.waiting[0].over:
+            shape.waiting.popleft()
+
+    def _begin(self, shape: Shape, held: Held) -> None:
+        """Runs the first of a queue on a worker."""
+        task = shape.waiting.popleft()
+        worker = self.pool.take(
+            held.nodes[0], shape.runtime_env, fresh=bool(self._most_calls(task))
+        )
+        worker.lease, worker.shape = held, shape
+        self._run(task, worker)
+
+    def _most_calls(self, task: Task) -> int:
+        """Returns after how many calls the task's process is replaced; 0 is never."""
+        most: int = task.kind.options["max_calls"]
+        return most
+
+    def _run(self, task: Task, worker: WorkerProcess) -> None:
+        worker.task = task
+        task.worker = worker
+        task.attempt += 1
+        self.dispatch(task, worker, ("run",))
+
+    def dispatch(self, task: Task, worker: WorkerProcess, head: tuple[Any, ...]) -> None:
+        """Sends a task or call to its worker."""
+        self.send(worker, self.frames_of(task, worker, head))
+
+    def frames_of(self, task: Task, worker: WorkerProcess, head: tuple[Any, ...]) -> bytes:
+        """Returns what tells a worker of a task or call."""
+        hub, kind, client, data = self.hub, task.kind, worker.client, b""
+        if kind.key not in worker.known:
+            worker.known.add(kind.key)
+            shape = kind.shape
+            info = {
+                "name": kind.name,
+                "resources": dict(shape.resources),
+                "group": shape.group,
+                "captures": shape.capture,
+                "runtime_env": kind.options["runtime_env"].as_dict(),
+                "retry_exceptions": kind.options.get("retry_exceptions", False),
+                "most_unread": kind.options.get("most_unread", 0),
+            }
+            data = encode(("kind", kind.key, kind.what, kind.blob, info))
+        payload = hub.hand_out(client, task.payload)
+        deps = [hub.hand_out(client, hub.store.find(number).payload) for number in task.deps]
+        message = (*head, task.number, kind.key, payload, deps, task.returns, task.details)
+        return data + encode(message)
+
+    # From the worker to the results.
+
+    def on_done(self, client: Client, number: int, values: Sequence[tuple[Any, Any]]) -> None:
+        """A task or call has returned."""
+        task = self.running.get(number)
+        worker = client.worker
+        if task is not None and task.worker is worker:
+            for result, (payload, nested) in zip(task.results, values, strict=True):
+                self.hub.store.seal(result, self.hub.arrived(client, payload), nested)
+            self.close(task)
+        self.left(task, worker)
+
+    def on_raised(self, client: Client, number: int, payload: Any, retriable: bool) -> None:
+        """A task or call has raised."""
+        task = self.running.get(number)
+        worker = client.worker
+        if task is not None and task.worker is worker:
+            if task.cancelled:
+                self.end(task, self._cancelled(task))
+            elif retriable and task.retries and not task.items:
+                task.retries -= 1
+                self._again(task)
+            else:
+                self.end(task, payload)
+        self.left(task, worker)
+
+    def _again(self, task: Task) -> None:
+        """Lets a task run once more."""
+        task.worker = None
+        if task.actor is None:
+            self.enqueue(task)
+        else:
+            task.actor.running.pop(task.number, None)
+            task.actor.waiting.appendleft(task)
+
+    def left(self, task: Task | None, worker: WorkerProcess | None) -> None:
+        """A worker is done with a task; it gets the next one, or rests."""
+        if worker is None:
+            return
+        if worker.actor is not None:
+            self.on_call_left(task, worker)
+            return
+        shape, done = worker.shape, worker.task
+        worker.task = None
+        if shape is None or done is None:
+            return
+        key, most = done.kind.key, self._most_calls(done)
+        if most:
+            worker.calls[key] = worker.calls.get(key, 0) + 1
+            if worker.calls[key] >= most:
+                self.retire(worker)  # the resources are free when the process is gone
+                return
+        self._skip_over(shape)
+        if shape.waiting and not worker.client.blocked:
+            fits = not self._most_calls(shape.waiting[0]) or done.kind is shape.waiting[0].kind
+            if fits and not shape.ledger.contended(self.demand_of(shape)):
+                self._run(shape.waiting.popleft(), worker)
+                return
+        self.rest(worker)
+        self.pump(shape)
+
+    on_call_left: Callable[[Task | None, WorkerProcess], None]
+
+    def rest(self, worker: WorkerProcess) -> None:
+        """Takes a worker's resources back, and keeps it for later."""
+        lease, worker.lease, worker.shape = worker.lease, None, None
+        if worker.calls or not self.pool.give_back(worker):
+            self.retire(worker)
+        if lease is not None:
+            lease.release()
+
+    def retire(self, worker: WorkerProcess) -> None:
+        """Asks a worker to end."""
+        worker.retiring = True
+        self.send(worker, encode(("stop",)))
+
+    def end(self, task: Task, payload: Any) -> None:
+        """Ends a task with an error."""
+        if task.over:
+            return
+        if task.items is not None:
+            self.end_stream_with(task, payload)
+        self.hub.fail(task.results, payload)
+        self.close(task)
+        if task.actor is not None:
+            self.on_call_over(task, payload)
+
+    on_call_over: Callable[[Task, Any], None]
+    begin_stream: Callable[[Task], None]
+    end_stream_with: Callable[[Task, Any], None]
+    on_stream_over: Callable[[Task], None]
+
+    def close(self, task: Task) -> None:
+        """Takes a task out of the books."""
+        if task.over:
+            return
+        task.over = True
+        store = self.hub.store
+        self.running.pop(task.number, None)
+        for number in task.results[1:]:
+            self._makers.pop(number, None)
+        for number in (*task.deps, *task.nested):
+            store.drop(number)
+        payload, task.payload = task.payload, None
+        if type(payload) is tuple and payload[0] == STORED:
+            store.unpin(payload[1])
+        elif type(payload) is tuple and not is_error(payload) and payload[0] == SPILLED:
+            store.free_disk(payload)
+        if task.items is not None:
+            self.on_stream_over(task)
+
+    # Blocking.
+
+    def _on_blocked(self, client: Client) -> None:
+        worker = client.worker
+        if worker is not None and worker.lease is not None:
+            worker.lease.lend()
+
+    def _on_unblocked(self, client: Client) -> None:
+        worker = client.worker
+        if worker is not None and worker.lease is not None:
+            worker.lease.take_back()
+
+    # Ends.
+
+    def on_worker_gone(self, worker: WorkerProcess, error: WorkerDiedError) -> None:
+        """A worker's process has ended; what it ran runs again, or fails."""
+        task, worker.task = worker.task, None
+        lease, worker.lease = worker.lease, None
+        shape = worker.shape
+        if lease is not None:
+            lease.release()
+        if task is not None and not task.over:
+            if task.cancelled:
+                self.end(task, self._cancelled(task))
+            elif task.retries:
+                task.retries -= 1
+                self._again(task)
+            else:
+                self.end(task, failed(self._died(task, worker, error)))
+        if shape is not None:
+            self.pump(shape)
+
+    def _died(self, task: Task, worker: WorkerProcess, error: WorkerDiedError) -> WorkerDiedError:
+        tries = f" in attempt {task.attempt}" if task.attempt > 1 else ""
+        return type(error)(
+            error.exitcode,
+            out_of_memory=error.out_of_memory,
+            details=f"{task.title} (pid {worker.pid}, node {worker.node.node_id}) did not end: "
+            f"{error}{tries}; max_retries lets it run again",
+        )
+
+    def _cancelled(self, task: Task) -> tuple[int, bytes]:
+        return failed(TaskCancelledError(f"{task.title} was cancelled"))
+
+    def on_cancel(
+        self, client: Client, question: int, number: int, force: bool, recursive: bool
+    ) -> None:
+        """A process cancels a task or call."""
+        task = self.running.get(number) or self._makers.get(number)
+        if task is not None and task.actor is not None and force:
+            error = ConfigError(
+                "force=True is not for calls of actors, whose state would be lost; leave it out, "
+                "or use dray.kill(actor)"
+            )
+            self.hub.refuse(client, question, error)
+            return
+        if task is not None:
+            self.cancel(task, force, recursive)
+        self.hub.reply(client, question, None)
+
+    def cancel(self, task: Task, force: bool, recursive: bool) -> None:
+        """Cancels a task, and what it has submitted."""
+        if recursive:
+            for child in [t for t in self.running.values() if t.parent == task.number]:
+                self.cancel(child, force and child.actor is None, True)
+        if task.over or (task.cancelled and not force):
+            return
+        task.cancelled = True
+        if task.worker is None:
+            self.end(task, self._cancelled(task))
+        elif task.actor is None and force:
+            self.stop(task.worker)
+        else:
+            task.worker.signal("cancel", task.number)
+
+    def ready_nodes(self) -> list[Node]:
+        """Returns the nodes that are there."""
+        dead = self.ledger.dead
+        return [node for i, node in enumerate(self.ledger.nodes) if i not in dead]

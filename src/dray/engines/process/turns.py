@@ -1,0 +1,180 @@
+"""Who waits for an answer reads it himself: threads take turns at one set of sockets.
+
+A thread that waits while another one reads costs two switches between threads an answer, which is
+more than all the rest of a call. So the thread that waits reads, for everybody; when it has what it
+wants it leaves, and another one that waits takes over. A driver has a thread besides that reads
+while nobody waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+# How long nobody must have read before the background thread does: a program that asks again and
+# again must not wake it each time.
+_LINGER_S = 0.001
+
+
+class Waiter:
+    """Something that a thread waits for, once."""
+
+    __slots__ = ("_lock", "done", "value")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.value: Any = None
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def sleep(self, timeout_s: float | None) -> None:
+        """Sleeps until somebody wakes it, perhaps for nothing."""
+        self._lock.acquire(timeout=-1 if timeout_s is None else timeout_s)
+
+    def wake(self) -> None:
+        """Wakes it. A second call before it sleeps again does nothing."""
+        with contextlib.suppress(RuntimeError):
+            self._lock.release()
+
+
+class Turns:
+    """Lets threads read in turns.
+
+    Args:
+        read: Waits for something to read, at most so many seconds, and deals with it.
+        interrupt: Has a `read` in another thread return soon.
+    """
+
+    def __init__(self, read: Callable[[float | None], None], interrupt: Callable[[], None]) -> None:
+        self._read = read
+        self._interrupt = interrupt
+        self._baton = threading.Lock()
+        self._leader: Waiter | None = None
+        self._leading_thread = 0
+        self._followers: set[Waiter] = set()
+        self._counting = threading.Lock()
+        self._guests = 0
+        self._visits = 0
+        self._closed = False
+        self._background: Waiter | None = None
+        self._lingering = False
+        self._thread: threading.Thread | None = None
+
+    def wait(self, waiter: Waiter, timeout_s: float | None = None) -> bool:
+        """Waits, and reads meanwhile if nobody else does; returns whether it is done."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._enter()
+        try:
+            while not waiter.done:
+                if not self._take_turn(waiter, deadline):
+                    return waiter.done
+            return True
+        finally:
+            self._leave()
+
+    def finish(self, waiter: Waiter) -> None:
+        """Says that a waiter has what it waits for."""
+        waiter.done = True
+        if self._leader is waiter:
+            if self._leading_thread != threading.get_ident():
+                self._interrupt()
+        else:
+            waiter.wake()
+
+    def _take_turn(self, waiter: Waiter, deadline: float | None) -> bool:
+        """Reads or sleeps for a while; returns False when the time is up."""
+        if self._baton.acquire(blocking=False):
+            self._leader, self._leading_thread = waiter, threading.get_ident()
+            try:
+                return self._lead(waiter, deadline)
+            finally:
+                self._leader = None
+                self._baton.release()
+                self._promote()
+        self._followers.add(waiter)
+        try:
+            leader = self._leader
+            if leader is None and not self._baton.locked():
+                return True  # whoever read has just left, and may not have seen this one
+            if leader is not None and leader is self._background:
+                self._interrupt()
+            left = None if deadline is None else deadline - time.monotonic()
+            if not waiter.done:
+                if left is not None and left <= 0:
+                    return False
+                waiter.sleep(left)
+            return True
+        finally:
+            self._followers.discard(waiter)
+
+    def _lead(self, waiter: Waiter, deadline: float | None) -> bool:
+        while not waiter.done:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            self._read(left)
+            if left == 0 and not waiter.done:
+                return False
+        return True
+
+    def _promote(self) -> None:
+        """Wakes one that waits, to read from now on."""
+        for follower in tuple(self._followers):
+            follower.wake()
+            return
+
+    def _enter(self) -> None:
+        with self._counting:
+            self._guests += 1
+            self._visits += 1
+
+    def _leave(self) -> None:
+        with self._counting:
+            self._guests -= 1
+            background = self._background
+            wake = self._guests == 0 and background is not None and not self._lingering
+        if wake and background is not None:
+            background.wake()
+
+    def start_background(self, name: str) -> None:
+        """Starts the thread that reads while nobody waits, unless there is one."""
+        with self._counting:
+            if self._thread is not None or self._closed:
+                return
+            self._background = Waiter()
+            self._thread = threading.Thread(target=self._stand_in, name=name, daemon=True)
+        self._thread.start()
+
+    def _stand_in(self) -> None:
+        me = self._background
+        assert me is not None
+        while not self._closed:
+            if self._nobody_lately(me) and self._baton.acquire(blocking=False):
+                self._leader, self._leading_thread = me, threading.get_ident()
+                try:
+                    while not self._closed and not self._guests:
+                        self._read(None)
+                finally:
+                    self._leader = None
+                    self._baton.release()
+                    self._promote()
+
+    def _nobody_lately(self, me: Waiter) -> bool:
+        with self._counting:
+            busy, visits = self._guests > 0, self._visits
+            self._lingering = not busy
+        me.sleep(None if busy and not self._closed else _LINGER_S)
+        with self._counting:
+            self._lingering = False
+            return not busy and visits == self._visits and self._guests == 0
+
+    def close(self) -> None:
+        """Ends the background thread."""
+        with self._counting:
+            self._closed = True
+        if self._thread is not None and self._thread is not threading.current_thread():
+            if self._background is not None:
+                self._background.wake()
+            self._interrupt()
+            self._thread.join()

@@ -1,0 +1,396 @@
+"""The worker's side: a process that runs tasks, or the calls of one actor, and talks to the hub."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import inspect
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dray import session
+from dray.engines import actor_host, lifeline, wire
+from dray.engines.process import packing
+from dray.engines.process.arena import Arena, DiskArena
+from dray.engines.process.calls import ActorCalls
+from dray.engines.process.frames import Inbox, encode
+from dray.engines.process.packing import RAISED, pack
+from dray.engines.process.refs import ListedGenerator
+from dray.engines.process.runtime import ActorExit, Awaited, Message, ProcessRuntime
+from dray.engines.process.turns import Turns, Waiter
+from dray.engines.runtime import Whereabouts
+
+_running: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("dray-task")
+
+
+class WorkerRuntime(ProcessRuntime):
+    """A worker's half of the conversation with the hub, over a socket."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        arena: Arena,
+        disk: DiskArena,
+        begin: Mapping[str, Any],
+        on_work: Callable[[Message], None],
+    ) -> None:
+        self._sock = sock
+        self._inbox = Inbox(sock)
+        self._arena = arena
+        self._disk = disk
+        self._begin = begin
+        self._on_work = on_work
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+        self._waker, self._wake = os.pipe()
+        self._poll.register(self._waker, select.POLLIN)
+        super().__init__(begin["number"], Turns(self.read, self._interrupt))
+
+    @property
+    def arena(self) -> Arena:
+        return self._arena
+
+    @property
+    def disk(self) -> DiskArena:
+        return self._disk
+
+    def here(self) -> Mapping[str, Any]:
+        return _running.get(self._begin)
+
+    def post(self, message: Message) -> None:
+        data = encode(message)
+        try:
+            self._sock.sendall(data)
+        except OSError:  # the driver is gone, and with it the reason to live
+            lifeline.kill_group(0)
+
+    def read(self, timeout_s: float | None) -> None:
+        """Waits for something from the hub, and deals with it."""
+        if timeout_s is not None or threading.active_count() > 2:
+            ready = self._poll.poll(None if timeout_s is None else timeout_s * 1000)
+            if any(fd == self._waker for fd, _ in ready):
+                os.read(self._waker, 4096)
+            if not any(fd == self._sock.fileno() for fd, _ in ready):
+                return
+        messages = self._inbox.receive()
+        if messages is None:
+            lifeline.kill_group(0)
+        for message in messages or ():
+            if message[0] == "answer":
+                self.answered(message[1], message[2])
+            else:
+                self._on_work(message)
+
+    def _interrupt(self) -> None:
+        os.write(self._wake, b"\0")
+
+    def wait_for(self, waiter: Waiter) -> None:
+        """Waits, reading, until a waiter is done."""
+        self._turns.wait(waiter)
+
+    def finish(self, waiter: Waiter) -> None:
+        """Says that a waiter is done."""
+        self._turns.finish(waiter)
+
+    def read_always(self) -> None:
+        """Has a thread of its own read whenever nobody else does."""
+        self._turns.start_background("dray-answers")
+
+    def whereabouts(self) -> Whereabouts:
+        here = self.here()
+        group = here.get("group")
+        task_id, actor = here.get("task_id"), here.get("actor")
+        return Whereabouts(
+            job_id=self._begin["job_id"],
+            node_id=self._begin["node_id"],
+            worker_id=f"{self._begin['number']:08x}",
+            namespace=self._begin["namespace"],
+            task_id=None if task_id is None else f"{task_id:032x}",
+            task_name=here.get("task_name"),
+            actor_id=None if actor is None else f"{actor:032x}",
+            actor_name=here.get("actor_name"),
+            resources=here.get("resources", {}),
+            group=None if group is None else self.group_of(group),
+            captures=bool(here.get("captures")),
+            was_restarted=bool(here.get("was_restarted")),
+            runtime_env=here.get("runtime_env", {}),
+        )
+
+
+class Worker:
+    """Runs what the hub sends; the main thread runs tasks and the calls of plain actors.
+
+    Args:
+        sock: To the hub, for work and answers.
+        control: To the hub, for what must be heard during work.
+        arena: The shared memory.
+        disk: Where objects are that are not in memory.
+    """
+
+    def __init__(
+        self, sock: socket.socket, control: socket.socket, arena: Arena, disk: DiskArena
+    ) -> None:
+        self._control = control
+        self._sock = sock
+        self._arena = arena
+        self._disk = disk
+        self._work: deque[Message] = deque()
+        self._idle: Waiter | None = None
+        self._idle_lock = threading.Lock()
+        self._kinds: dict[bytes, tuple[Any, Mapping[str, Any]]] = {}
+        self._blobs: dict[bytes, tuple[Any, Mapping[str, Any]]] = {}
+        self._current = 0
+        self._cancelled = 0
+        self._over = False
+        self._kept: Any = None  # what must live until its references are the hub's to hold
+        self.calls: ActorCalls | None = None
+        self.runtime: WorkerRuntime
+
+    def serve(self) -> None:
+        """Works until the hub says stop."""
+        inbox = Inbox(self._sock)
+        messages: list[Message] = []
+        while not messages:
+            received = inbox.receive()
+            if received is None:
+                os._exit(0)
+            messages = received
+        begin = messages.pop(0)[1]
+        actor_host._take_surroundings(
+            wire.Begin(begin["environment"], begin["cwd"], begin["path"], b"")
+        )
+        self.runtime = WorkerRuntime(self._sock, self._arena, self._disk, begin, self._take)
+        self.runtime._inbox = inbox
+        session.adopt(self.runtime)
+        signal.signal(signal.SIGINT, self._on_interrupt)
+        threading.Thread(target=self._listen, name="dray-control", daemon=True).start()
+        for message in messages:
+            self._take(message)
+        while not self._over:
+            if self._work:
+                self._do(self._work.popleft())
+            else:
+                self._rest()
+
+    def _rest(self) -> None:
+        self.runtime.settle()
+        waiter = Waiter()
+        self._idle = waiter
+        if not self._work:
+            self.runtime.wait_for(waiter)
+        self._idle = None
+
+    def _take(self, message: Message) -> None:
+        """Takes a message that is work, in whatever thread reads."""
+        if message[0] == "call" and self.calls is not None and self.calls.take(message):
+            return
+        self._work.append(message)
+        idle = self._idle
+        if idle is not None:
+            self.runtime.finish(idle)
+
+    def _do(self, message: Message) -> None:
+        kind = message[0]
+        if kind == "run":
+            self._run(*message[1:])
+        elif kind == "call":
+            self._call(message)
+        elif kind == "kind":
+            self._blobs[message[1]] = message[3:]
+        elif kind == "make":
+            self._make(*message[1:])
+        elif kind == "stop":
+            self._over = True
+
+    # What runs.
+
+    def kind(self, key: bytes) -> tuple[Any, Mapping[str, Any]]:
+        """Returns a function or class, and what is known of it."""
+        found = self._kinds.get(key)
+        if found is None:
+            (data, buffers), info = self._blobs[key]
+            found = self._kinds[key] = packing.unpack(data, buffers), info
+        return found
+
+    def arguments(
+        self, payload: Any, deps: Sequence[Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments of a task or call."""
+        args, kwargs = self.runtime.load(payload)
+        if deps:
+            values = [self.runtime.load(dep) for dep in deps]
+            args = tuple(values[a.index] if type(a) is Awaited else a for a in args)
+            kwargs = {k: values[v.index] if type(v) is Awaited else v for k, v in kwargs.items()}
+        return args, kwargs
+
+    def _run(
+        self, number: int, key: bytes, payload: Any, deps: Sequence[Any], returns: Any, details: Any
+    ) -> None:
+        info: Mapping[str, Any] = {"name": "a task"}
+        self._current = number
+        try:
+            if self._cancelled == number:
+                raise KeyboardInterrupt
+            function, info = self.kind(key)
+            _running.set({**info, "task_id": number, "task_name": info["name"]})
+            args, kwargs = self.arguments(payload, deps)
+            value = function(*args, **kwargs)
+            del args, kwargs
+            unread = info["most_unread"]
+            values = self.pack_results(value, returns, info["name"], number, unread)
+            self._current = 0
+        except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
+            self._current = 0
+            self.tell_error(number, error, f"task {info['name']}", info.get("retry_exceptions"))
+        else:
+            self.runtime.say("done", number, values)
+            del value  # not before: references in it are the hub's to hold from now on
+
+    def pack_results(
+        self, value: Any, returns: Any, name: str, number: int, most_unread: int = 0
+    ) -> list[Any]:
+        """Returns the payloads of what a task or call has returned."""
+        if returns == 1:
+            return [self._pack(value, name)]
+        if returns == "stream":
+            for index, item in enumerate(value):
+                self.send_item(number, index, item, name)
+                self.keep_pace(number, index, most_unread)
+            return [self._pack(None, name)]
+        if returns == "dynamic":
+            self._kept = [self.runtime.put(item) for item in value]
+            return [self._pack(ListedGenerator(self._kept), name)]
+        if returns == 0:
+            return []
+        several = isinstance(value, list | tuple) or inspect.isgenerator(value)
+        values = list(value) if several else [value]
+        if len(values) != returns:
+            raise ValueError(f"{name} returned {len(values)} values, but num_returns is {returns}")
+        return [self._pack(item, name) for item in values]
+
+    def send_item(self, number: int, index: int, item: Any, name: str) -> None:
+        """Sends what a generator has yielded."""
+        payload, nested = self._pack(item, name)
+        self.runtime.say("item", number, index, next(self.runtime._ids), payload, nested)
+
+    def keep_pace(self, number: int, index: int, most_unread: int) -> None:
+        """Waits until a stream's reader is near enough."""
+        if most_unread and index + 1 >= most_unread:
+            self.runtime.demand("pace", number, index + 1 - most_unread)
+
+    def _pack(self, value: Any, name: str) -> tuple[Any, Sequence[int]]:
+        packed = pack(value, f"the return value of {name}")
+        return self.runtime.store(packed), packed.refs
+
+    def tell_error(
+        self, number: int, error: BaseException, where: str, retried: Any, word: str = "raised"
+    ) -> None:
+        """Tells the hub what a task or call has raised."""
+        payload = (
+            RAISED,
+            wire.dump_error(error, actor_host._users_part(error)),
+            f"{where} (pid {os.getpid()}, node {self.runtime._begin['node_id']})",
+        )
+        retriable = retried is True or (bool(retried) and isinstance(error, tuple(retried)))
+        retriable = retriable and isinstance(error, Exception)
+        self.runtime.say(word, number, payload, *([retriable] if word == "raised" else []))
+
+    def _make(
+        self,
+        details: tuple[Any, ...],
+        number: int,
+        key: bytes,
+        payload: Any,
+        deps: Sequence[Any],
+        returns: Any,
+        nothing: Any,
+    ) -> None:
+        """Makes the actor that lives in this process."""
+        info: Mapping[str, Any] = {"name": "an actor"}
+        try:
+            kind, info = self.kind(key)
+            name, was_restarted, *_ = details
+            around = {
+                **info,
+                "actor": number,
+                "actor_name": name,
+                "was_restarted": was_restarted,
+            }
+            _running.set(around)
+            self.calls = ActorCalls(self, kind, around, details, _running)
+            args, kwargs = self.arguments(payload, deps)
+            self.calls.make(args, kwargs)
+        except BaseException as error:  # noqa: BLE001 (it belongs to whoever made it)
+            self.calls = None
+            self.tell_error(number, error, f"actor {info['name']}.__init__", None, "unmade")
+        else:
+            self.runtime.say("made", number)
+
+    def _call(self, message: Message) -> None:
+        assert self.calls is not None
+        if not self.calls.run(message):
+            self.leave()
+
+    def leave(self) -> None:
+        """Ends the process after what runs now."""
+        self._over = True
+        idle = self._idle
+        if idle is not None:
+            self.runtime.finish(idle)
+
+    # What is heard during work.
+
+    def _listen(self) -> None:
+        inbox = Inbox(self._control)
+        while (messages := inbox.receive()) is not None:
+            for message in messages:
+                if message[0] == "cancel":
+                    self._cancel(message[1])
+        if not self._over:
+            lifeline.kill_group(0)
+
+    def _cancel(self, number: int) -> None:
+        if self.calls is not None:
+            self.calls.cancel(number)
+        else:
+            self._cancelled = number
+            if self._current != number:
+                return  # it has ended, or has not begun: then it never will
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    def _on_interrupt(self, signum: int, frame: Any) -> None:
+        """Ends the task that is to be cancelled, unless it has ended just before."""
+        if self._cancelled and self._cancelled == self._current:
+            self._cancelled = 0
+            raise KeyboardInterrupt
+
+
+def run(fds: Sequence[int]) -> None:
+    """Runs a worker process to its end; never returns.
+
+    Args:
+        fds: Its sockets for work and control, the shared memory and the disk's file.
+    """
+    status = 1
+    try:
+        sock, control = (socket.socket(fileno=fd) for fd in fds[:2])
+        size = os.fstat(fds[2]).st_size
+        worker = Worker(sock, control, Arena(fds[2], size), DiskArena(fds[3]))
+        worker.serve()
+        with contextlib.suppress(BaseException):
+            actor_host._leave()
+        status = 0
+    except ActorExit:
+        status = 0
+    except BaseException:  # noqa: BLE001 (the process ends here, whatever it was)
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(status)

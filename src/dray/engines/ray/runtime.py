@@ -1,0 +1,277 @@
+"""Tasks, actors and objects of a Ray cluster: Ray's own, under dray's names and errors."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ray
+import ray.util
+from ray.exceptions import RayError
+from ray.util.placement_group import (
+    get_current_placement_group,
+    get_placement_group,
+    placement_group,
+)
+
+from dray.engines.contract import Request
+from dray.engines.ray import cluster, settings
+from dray.engines.ray.capacity import Capacity, check_bundle
+from dray.engines.ray.errors import raise_result, refused
+from dray.engines.ray.generators import iterable, with_iterable_methods
+from dray.engines.ray.groups import RayGroup, all_groups
+from dray.engines.ray.handles import RayObject
+from dray.engines.ray.refs import RayRef, bare, bare_named, own_refs, ray_refs, wrapper
+from dray.engines.ray.status import status
+from dray.engines.runtime import (
+    ActorOptions,
+    Group,
+    ObjectRef,
+    ObjectRefGenerator,
+    RemoteObject,
+    Returned,
+    Runtime,
+    Submit,
+    TaskOptions,
+    Whereabouts,
+)
+from dray.engines.runtime_env import RuntimeEnv
+from dray.errors import ConfigError
+
+# How many functions and classes are known to have been sent to the cluster already.
+_KEPT = 4096
+
+
+class RayRuntime(Runtime):
+    """Ray as this process sees it, in a driver and in a worker of Ray's alike.
+
+    Args:
+        environment: What tasks and actors find around themselves, where Ray does not know it.
+    """
+
+    def __init__(self, environment: RuntimeEnv) -> None:
+        self._environment = environment
+        self._capacity = Capacity()
+        # Ray sends a function to the cluster once for each remote function that it makes of it;
+        # `.options()` makes a new one of dray's each time.
+        self._function = functools.lru_cache(_KEPT)(_function)
+        self._class = functools.lru_cache(_KEPT)(_class)
+
+    # Tasks and actors.
+
+    def bind_function(self, function: Callable[..., Any], options: TaskOptions) -> Submit:
+        name = f"task {options.name}"
+        self._check(name, options)
+        try:
+            remote = self._function(function, settings.max_calls(options))
+            with settings.quietly():
+                submit = remote.options(**settings.of_task(options, self._environment)).remote
+        except (ValueError, TypeError) as error:
+            raise refused(error, name) from error
+        wrap = wrapper(options.num_returns)
+
+        def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Returned:
+            try:
+                return wrap(submit(*bare(args), **bare_named(kwargs)))
+            except Exception as error:
+                raise refused(error, name, function, args, kwargs) from error
+
+        return call
+
+    def bind_class(
+        self, kind: type, options: ActorOptions
+    ) -> Callable[[tuple[Any, ...], dict[str, Any]], RemoteObject]:
+        name = f"actor {options.class_name}" + (f" {options.name!r}" if options.name else "")
+        self._check(name, options)
+        try:
+            groups = tuple(sorted(options.concurrency_groups.items()))
+            remote = self._class(kind, groups)
+            create = remote.options(**settings.of_actor(options, self._environment)).remote
+        except (ValueError, TypeError) as error:
+            raise refused(error, name) from error
+
+        def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteObject:
+            try:
+                return RayObject(create(*bare(args), **bare_named(kwargs)))
+            except Exception as error:
+                raise refused(error, name, kind, args, kwargs) from error
+
+        return call
+
+    def _check(self, name: str, options: TaskOptions | ActorOptions) -> None:
+        wanted = settings.request(options)
+        if wanted is not None:
+            self._capacity.check(name, *wanted)
+        elif options.placement.bundle >= 0:
+            check_bundle(name, options)
+
+    # Objects.
+
+    def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
+        try:
+            values = ray.get(ray_refs(refs), timeout=timeout_s)
+        except RayError as error:
+            raise_result(error)
+        return [own_refs(value) for value in values]
+
+    def put(self, value: Any) -> ObjectRef:
+        try:
+            return RayRef(ray.put(value))
+        except Exception as error:
+            raise refused(error, "the value", value) from error
+
+    def wait(
+        self, refs: Sequence[ObjectRef], num_returns: int, timeout_s: float | None, fetch: bool
+    ) -> tuple[list[ObjectRef], list[ObjectRef]]:
+        bare_refs = ray_refs(refs)
+        found, _ = ray.wait(
+            bare_refs, num_returns=num_returns, timeout=timeout_s, fetch_local=fetch
+        )
+        ready = set(found)  # Ray does not always keep their order
+        pairs = list(zip(refs, bare_refs, strict=True))
+        return [ref for ref, bare in pairs if bare in ready], [
+            ref for ref, bare in pairs if bare not in ready
+        ]
+
+    def cancel(self, ref: ObjectRef | ObjectRefGenerator, *, force: bool, recursive: bool) -> None:
+        try:
+            ray.cancel(ray_refs([ref])[0], force=force, recursive=recursive)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+
+    def kill(self, actor: RemoteObject, *, no_restart: bool) -> None:
+        if not isinstance(actor, RayObject):
+            raise ConfigError("the actor was made by another engine, and is gone with it")
+        ray.kill(actor.handle, no_restart=no_restart)
+
+    # Names.
+
+    def named_actor(self, name: str, namespace: str | None) -> RemoteObject | None:
+        try:
+            return RayObject(ray.get_actor(name, namespace))
+        except ValueError:
+            return None
+
+    def named_actors(self, all_namespaces: bool) -> list[dict[str, str]]:
+        if all_namespaces:
+            return [dict(entry) for entry in ray.util.list_named_actors(all_namespaces=True)]
+        own = ray.get_runtime_context().namespace
+        return [{"name": name, "namespace": own} for name in ray.util.list_named_actors()]
+
+    # Placement groups.
+
+    def make_group(
+        self,
+        bundles: Sequence[Mapping[str, float]],
+        *,
+        strategy: str,
+        name: str,
+        detached: bool,
+        selectors: Sequence[Mapping[str, str]],
+    ) -> Group:
+        self._capacity.check("the placement group", Request(bundles, strategy, selectors))
+        if name and self.named_group(name) is not None:
+            raise ConfigError(f"the name {name!r} is taken by another placement group")
+        further = {"bundle_label_selector": [dict(s) for s in selectors]} if selectors else {}
+        try:
+            return RayGroup(
+                placement_group(
+                    [dict(bundle) for bundle in bundles],
+                    strategy=strategy,
+                    name=name,
+                    lifetime="detached" if detached else None,
+                    **further,
+                )
+            )
+        except Exception as error:
+            raise refused(error, f"placement group {name}".rstrip()) from error
+
+    def named_group(self, name: str) -> Group | None:
+        try:
+            return RayGroup(get_placement_group(name))
+        except ValueError:
+            return None
+
+    def groups(self) -> list[dict[str, Any]]:
+        return all_groups()
+
+    # Where the calling code runs.
+
+    def whereabouts(self) -> Whereabouts:
+        context = ray.get_runtime_context()
+        job_id, node_id = context.get_job_id(), context.get_node_id()
+        worker_id, namespace = context.get_worker_id(), context.namespace
+        if context.worker.mode != ray.WORKER_MODE:
+            environment = dict(context.runtime_env)
+            return Whereabouts(job_id, node_id, worker_id, namespace, runtime_env=environment)
+        actor_id = context.get_actor_id()
+        group = get_current_placement_group()
+        return Whereabouts(
+            job_id,
+            node_id,
+            worker_id,
+            namespace,
+            task_id=context.get_task_id(),
+            task_name=context.get_task_name() or None,
+            actor_id=actor_id,
+            actor_name=context.get_actor_name() or None,
+            resources=context.get_assigned_resources(),
+            accelerator_ids=context.get_accelerator_ids(),
+            group=None if group is None else RayGroup(group),
+            captures=context.should_capture_child_tasks_in_placement_group,
+            was_restarted=actor_id is not None and self._was_restarted,
+            runtime_env=dict(context.runtime_env),
+        )
+
+    @functools.cached_property
+    def _was_restarted(self) -> bool:
+        """Whether this process's actor was made again; the cluster knows, and is asked once."""
+        actor_id = ray.get_runtime_context().get_actor_id()
+        return bool(ray._private.state.actors(actor_id=actor_id)["NumRestarts"])
+
+    def own_actor(self) -> RemoteObject | None:
+        context = ray.get_runtime_context()
+        if context.get_actor_id() is None:
+            return None
+        return RayObject(context.current_actor)
+
+    def exit_actor(self) -> None:
+        try:
+            ray.actor.exit_actor()
+        except TypeError as error:
+            raise ConfigError("exit_actor() was called outside an actor") from error
+
+    # The cluster.
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return cluster.all_nodes()
+
+    def cluster_resources(self) -> dict[str, float]:
+        return dict(ray.cluster_resources())
+
+    def available_resources(self) -> dict[str, float]:
+        return dict(ray.available_resources())
+
+    def status(self) -> dict[str, Any]:
+        return status(self.nodes())
+
+
+def _function(function: Callable[..., Any], max_calls: int) -> Any:
+    """Returns a remote function of Ray's; how many calls it has is the one thing set for good."""
+    return ray.remote(max_calls=max_calls)(iterable(function))
+
+
+def _class(kind: type, concurrency_groups: tuple[tuple[str, int], ...]) -> Any:
+    """Returns an actor class of Ray's; its concurrency groups are set for good."""
+    for name, member in inspect.getmembers(kind, callable):
+        given = getattr(member, "__dray_method__", None)
+        if given:
+            # On the function itself, so that handles which were found by name know of it.
+            marked = inspect.getattr_static(kind, name)
+            ray.method(**settings.of_method(given))(getattr(marked, "__func__", marked))
+    kind = with_iterable_methods(kind)
+    if concurrency_groups:
+        return ray.remote(concurrency_groups=dict(concurrency_groups))(kind)
+    return ray.remote(kind)

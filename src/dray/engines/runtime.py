@@ -1,0 +1,372 @@
+"""What an engine does for tasks, actors and objects, in the driver and in every worker alike.
+
+`Runtime` is the half of the contract that `dray.core` is written on; `contract.py` is the half that
+training is written on. A function or class is bound to its options once, and called many times, so
+an engine may prepare as much as it likes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dray.engines.runtime_env import RuntimeEnv
+
+
+class ObjectRef(ABC):
+    """Stands for a value that is there, or will be: what a call returned, or what was `put`.
+
+    A reference may be handed to tasks and actors and stored anywhere; the value lives as long as
+    any reference to it does. `await ref` works in async code.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def binary(self) -> bytes:
+        """Returns the object's id as bytes."""
+
+    def hex(self) -> str:
+        """Returns the object's id as text."""
+        return self.binary().hex()
+
+    @abstractmethod
+    def future(self) -> Future[Any]:
+        """Returns a future of the value."""
+
+    @abstractmethod
+    def __await__(self) -> Generator[Any, None, Any]:
+        """Waits for the value in async code."""
+
+    def __repr__(self) -> str:
+        return f"ObjectRef({self.hex()})"
+
+
+class ObjectRefGenerator(ABC, Iterator[ObjectRef], AsyncIterator[ObjectRef]):
+    """The references of what a generator task yields, one after another, as they come."""
+
+    @abstractmethod
+    def completed(self) -> ObjectRef:
+        """Returns a reference that is ready when the generator has come to its end."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a task or an actor may run.
+
+    Attributes:
+        kind: "default", "spread", "group" (a placement group), "node" or "labels".
+        group: With "group", the engine's placement group.
+        bundle: With "group", the bundle's index, or -1 for any.
+        capture: With "group", whether what it starts runs in the group as well.
+        node_id: With "node", which one.
+        soft: With "node" and "labels", whether another will do.
+        hard_labels: With "labels", a selector that must hold.
+        soft_labels: With "labels", a selector that should hold.
+    """
+
+    kind: Literal["default", "spread", "group", "node", "labels"] = "default"
+    group: Group | None = None
+    bundle: int = -1
+    capture: bool = False
+    node_id: str = ""
+    soft: bool = False
+    hard_labels: Mapping[str, str] = field(default_factory=dict)
+    soft_labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions:
+    """How a remote function runs, checked and in dray's own words.
+
+    Attributes:
+        name: How messages call it.
+        resources: Name to quantity: CPU, GPU, memory and custom ones; no zeros.
+        num_returns: How many references a call returns, "streaming" or "dynamic".
+        most_unread: How many items a generator may be ahead of its reader; 0 is without limit.
+        max_calls: After how many calls its process is replaced; 0 is never.
+        max_retries: How often it runs again when its process dies; -1 is without limit.
+        retry_exceptions: Which exceptions count as well: all, none, or these types.
+        label_selector: Labels that its node must have.
+        placement: Where it may run.
+        runtime_env: What it finds around itself, on top of the session's.
+        given: The options as the user gave them.
+    """
+
+    name: str
+    resources: Mapping[str, float]
+    num_returns: int | Literal["streaming", "dynamic"] = 1
+    most_unread: int = 0
+    max_calls: int = 0
+    max_retries: int = 3
+    retry_exceptions: bool | tuple[type[BaseException], ...] = False
+    label_selector: Mapping[str, str] = field(default_factory=dict)
+    placement: Placement = field(default_factory=Placement)
+    runtime_env: RuntimeEnv = field(default_factory=RuntimeEnv)
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorOptions:
+    """How an actor runs, checked and in dray's own words.
+
+    Attributes:
+        class_name: How messages call it.
+        resources: Name to quantity that it holds while it lives; no zeros.
+        placement_resources: What its node must offer when it starts; no zeros.
+        name: Its name for `get_actor`.
+        namespace: The name's namespace; None is the session's.
+        get_if_exists: Whether an actor that has the name already is returned instead.
+        detached: Whether it outlives its driver.
+        max_restarts: How often it is made again when its process dies; -1 is without limit.
+        max_task_retries: How often its calls run again when its process dies; -1 is without limit.
+        max_concurrency: How many calls run at a time; None is 1, or 1000 for async actors.
+        max_pending_calls: How many calls may wait; -1 is without limit.
+        concurrency_groups: Name of a group of methods to how many of them run at a time.
+        methods: Method name to the options that `dray.method` gave it.
+        is_async: Whether the class has a method that is a coroutine function.
+        label_selector: Labels that its node must have.
+        placement: Where it may run.
+        runtime_env: What it finds around itself, on top of the session's.
+        given: The options as the user gave them.
+    """
+
+    class_name: str
+    resources: Mapping[str, float]
+    placement_resources: Mapping[str, float]
+    name: str | None = None
+    namespace: str | None = None
+    get_if_exists: bool = False
+    detached: bool = False
+    max_restarts: int = 0
+    max_task_retries: int = 0
+    max_concurrency: int | None = None
+    max_pending_calls: int = -1
+    concurrency_groups: Mapping[str, int] = field(default_factory=dict)
+    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    is_async: bool = False
+    label_selector: Mapping[str, str] = field(default_factory=dict)
+    placement: Placement = field(default_factory=Placement)
+    runtime_env: RuntimeEnv = field(default_factory=RuntimeEnv)
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallOptions:
+    """How one method of an actor is called; what `dray.method` and `.options` set.
+
+    Attributes:
+        name: How messages call it.
+        num_returns: How many references the call returns, "streaming" or "dynamic".
+        most_unread: How many items a generator may be ahead of its reader; 0 is without limit.
+        concurrency_group: The group it runs in; None is the method's own, or the default one.
+        max_task_retries: How often it runs again; None leaves it to the actor.
+        retry_exceptions: Which exceptions count as well: all, none, or these types.
+    """
+
+    name: str
+    num_returns: int | Literal["streaming", "dynamic"] = 1
+    most_unread: int = 0
+    concurrency_group: str | None = None
+    max_task_retries: int | None = None
+    retry_exceptions: bool | tuple[type[BaseException], ...] = False
+
+
+Returned = Any  # an ObjectRef, a list of them, None (num_returns=0), or an ObjectRefGenerator
+Submit = Callable[[tuple[Any, ...], dict[str, Any]], Returned]
+
+
+class RemoteObject(ABC):
+    """An actor as its handles know it. It can be pickled by what carries arguments and values."""
+
+    class_name: str
+    methods: Mapping[str, Mapping[str, Any]]  # all public ones, with what `dray.method` gave them
+
+    @abstractmethod
+    def bind(self, method: str, options: CallOptions) -> Submit:
+        """Returns what calls a method with these options."""
+
+    @property
+    @abstractmethod
+    def actor_id(self) -> str:
+        """Its id, as text."""
+
+
+class Group(ABC):
+    """Bundles of resources, set aside for tasks and actors. It can be pickled like an actor.
+
+    Attributes:
+        bundles: Name to quantity, for each bundle.
+    """
+
+    bundles: Sequence[Mapping[str, float]]
+
+    @property
+    @abstractmethod
+    def group_id(self) -> str:
+        """Its id, as text."""
+
+    @abstractmethod
+    def ready(self) -> ObjectRef:
+        """Returns a reference that is ready when all bundles are set aside."""
+
+    @abstractmethod
+    def wait(self, timeout_s: float | None) -> bool:
+        """Waits until all bundles are set aside; returns whether they are."""
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Gives the bundles back, and kills what runs in them."""
+
+
+@dataclass(frozen=True)
+class Whereabouts:
+    """Where the calling code runs.
+
+    Attributes:
+        job_id: The program.
+        node_id: The node.
+        worker_id: The process.
+        task_id: The task or the call, None in the driver.
+        task_name: Its name.
+        actor_id: The actor, None outside one.
+        actor_name: Its name, if it has one.
+        namespace: Where named actors of the program live.
+        resources: What the task or actor holds.
+        accelerator_ids: Resource name to the ids of the devices that are its own.
+        group: The placement group it runs in.
+        captures: Whether what it starts runs in the group as well.
+        was_restarted: Whether the actor has been made again.
+        runtime_env: What it finds around itself, as a dict.
+    """
+
+    job_id: str
+    node_id: str
+    worker_id: str
+    namespace: str
+    task_id: str | None = None
+    task_name: str | None = None
+    actor_id: str | None = None
+    actor_name: str | None = None
+    resources: Mapping[str, float] = field(default_factory=dict)
+    accelerator_ids: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    group: Group | None = None
+    captures: bool = False
+    was_restarted: bool = False
+    runtime_env: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Runtime(ABC):
+    """Tasks, actors and objects, as one process of a session sees them."""
+
+    @abstractmethod
+    def bind_function(self, function: Callable[..., Any], options: TaskOptions) -> Submit:
+        """Returns what submits a function as a task with these options.
+
+        Calling it raises:
+            InfeasibleError: No node can ever meet the request.
+            SerializationError: An argument or the function cannot be pickled.
+        """
+
+    @abstractmethod
+    def bind_class(
+        self, kind: type, options: ActorOptions
+    ) -> Callable[[tuple[Any, ...], dict[str, Any]], RemoteObject]:
+        """Returns what starts an actor of a class with these options; it raises as above."""
+
+    @abstractmethod
+    def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
+        """Returns the values, waiting for them.
+
+        Raises:
+            GetTimeoutError: They did not come in time.
+            TaskError: A task raised; this is also an instance of what it raised.
+            WorkerDiedError: A task's or an actor's process died.
+            ObjectLostError: A value is gone.
+            TaskCancelledError: A task was cancelled.
+        """
+
+    @abstractmethod
+    def put(self, value: Any) -> ObjectRef:
+        """Stores a value."""
+
+    @abstractmethod
+    def wait(
+        self, refs: Sequence[ObjectRef], num_returns: int, timeout_s: float | None, fetch: bool
+    ) -> tuple[list[ObjectRef], list[ObjectRef]]:
+        """Waits until so many are ready; returns those, in order, and the others."""
+
+    @abstractmethod
+    def cancel(self, ref: ObjectRef | ObjectRefGenerator, *, force: bool, recursive: bool) -> None:
+        """Cancels the task that makes a value."""
+
+    @abstractmethod
+    def kill(self, actor: RemoteObject, *, no_restart: bool) -> None:
+        """Ends an actor's process at once."""
+
+    @abstractmethod
+    def named_actor(self, name: str, namespace: str | None) -> RemoteObject | None:
+        """Returns the actor of that name that lives, if there is one."""
+
+    @abstractmethod
+    def named_actors(self, all_namespaces: bool) -> list[dict[str, str]]:
+        """Returns `{"name": ..., "namespace": ...}` of every named actor that lives."""
+
+    @abstractmethod
+    def make_group(
+        self,
+        bundles: Sequence[Mapping[str, float]],
+        *,
+        strategy: str,
+        name: str,
+        detached: bool,
+        selectors: Sequence[Mapping[str, str]],
+    ) -> Group:
+        """Asks for bundles of resources.
+
+        Raises:
+            InfeasibleError: No nodes can ever offer them.
+        """
+
+    @abstractmethod
+    def named_group(self, name: str) -> Group | None:
+        """Returns the placement group of that name, if there is one."""
+
+    @abstractmethod
+    def groups(self) -> list[dict[str, Any]]:
+        """Returns all placement groups: id, name, state, strategy, bundles, nodes of bundles."""
+
+    @abstractmethod
+    def whereabouts(self) -> Whereabouts:
+        """Returns where the calling code runs."""
+
+    @abstractmethod
+    def own_actor(self) -> RemoteObject | None:
+        """Returns the actor that the calling code runs in; None outside one."""
+
+    @abstractmethod
+    def exit_actor(self) -> None:
+        """Ends the actor that the calling code runs in, as if it had been asked to.
+
+        Raises:
+            ConfigError: The calling code runs in none.
+        """
+
+    @abstractmethod
+    def nodes(self) -> list[dict[str, Any]]:
+        """Returns the nodes, dead ones included, as `dray.nodes` shows them."""
+
+    @abstractmethod
+    def cluster_resources(self) -> dict[str, float]:
+        """Returns all resources there are, summed over the nodes."""
+
+    @abstractmethod
+    def available_resources(self) -> dict[str, float]:
+        """Returns the resources that nobody holds now, summed over the nodes."""
+
+    @abstractmethod
+    def status(self) -> dict[str, Any]:
+        """Returns nodes, actors, tasks and what waits for what, as JSON can say it."""

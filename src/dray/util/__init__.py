@@ -1,0 +1,19 @@
+"""The public paths below `dray.util` that users of Ray expect."""
+
+from dray.util.actor_pool import ActorPool
+from dray.util.placement_group import (
+    get_current_placement_group,
+    get_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+
+__all__ = [
+    "ActorPool",
+    "get_current_placement_group",
+    "get_placement_group",
+    "placement_group",
+    "placement_group_table",
+    "remove_placement_group",
+]

@@ -1,0 +1,158 @@
+"""Placement groups: bundles of resources set aside together, for tasks and actors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dray import session
+from dray.core.options import resources_of
+from dray.engines.labels import check_selector
+from dray.engines.ledger import STRATEGIES
+from dray.engines.runtime import Group, ObjectRef
+from dray.errors import ConfigError
+
+__all__ = [
+    "PlacementGroup",
+    "get_current_placement_group",
+    "get_placement_group",
+    "placement_group",
+    "placement_group_table",
+    "remove_placement_group",
+]
+
+
+class PlacementGroup:
+    """Bundles of resources that are, or will be, set aside together."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self._group.group_id
+
+    @property
+    def bundle_specs(self) -> list[dict[str, float]]:
+        """Its bundles, each name to quantity."""
+        return [dict(bundle) for bundle in self._group.bundles]
+
+    @property
+    def bundle_count(self) -> int:
+        """How many bundles it has."""
+        return len(self._group.bundles)
+
+    def ready(self) -> ObjectRef:
+        """Returns a reference that is ready when all bundles are set aside."""
+        return self._group.ready()
+
+    def wait(self, timeout_seconds: float | None = 30) -> bool:
+        """Waits until all bundles are set aside; returns whether they are."""
+        return self._group.wait(timeout_seconds)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (PlacementGroup, (self._group,))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PlacementGroup) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"PlacementGroup({self.id})"
+
+
+def placement_group(
+    bundles: Sequence[Mapping[str, float]],
+    strategy: str = "PACK",
+    name: str = "",
+    lifetime: str | None = None,
+    bundle_label_selector: Sequence[Mapping[str, str]] | None = None,
+) -> PlacementGroup:
+    """Asks for bundles of resources; returns at once.
+
+    Args:
+        bundles: Name to quantity, for each bundle.
+        strategy: "PACK", "SPREAD", "STRICT_PACK" (all on one node) or "STRICT_SPREAD" (each on a
+            node of its own).
+        name: For `get_placement_group`.
+        lifetime: "detached" outlives the driver; Ray engine only.
+        bundle_label_selector: For each bundle the labels that its node must have.
+
+    Raises:
+        ConfigError: An argument is malformed.
+        InfeasibleError: No nodes can ever offer the bundles.
+
+    Example:
+        >>> import dray
+        >>> from dray.util.placement_group import placement_group, remove_placement_group
+        >>> group = placement_group([{"CPU": 1}], strategy="STRICT_PACK")
+        >>> group.wait()
+        True
+        >>> remove_placement_group(group)
+    """
+    if isinstance(bundles, str | Mapping) or not isinstance(bundles, Sequence) or not bundles:
+        raise ConfigError(f"bundles must be a list of dicts that is not empty, not {bundles!r}")
+    checked = [resources_of(bundle, f"bundle {i}") for i, bundle in enumerate(bundles)]
+    for index, bundle in enumerate(checked):
+        if not bundle:
+            raise ConfigError(f"bundle {index} asks for nothing; give it a quantity above 0")
+    if strategy not in STRATEGIES:
+        raise ConfigError(f"strategy {strategy!r} is not one of {', '.join(STRATEGIES)}")
+    if lifetime not in (None, "detached"):
+        raise ConfigError(f"lifetime must be 'detached' or None, not {lifetime!r}")
+    selectors = bundle_label_selector or []
+    if selectors and len(selectors) != len(bundles):
+        raise ConfigError(
+            f"bundle_label_selector has {len(selectors)} selectors for {len(bundles)} bundles"
+        )
+    for selector in selectors:
+        check_selector(selector, "bundle_label_selector")
+    runtime = session.current_runtime()
+    return PlacementGroup(
+        runtime.make_group(
+            checked,
+            strategy=strategy,
+            name=name,
+            detached=lifetime == "detached",
+            selectors=[dict(selector) for selector in selectors],
+        )
+    )
+
+
+def remove_placement_group(placement_group: PlacementGroup) -> None:
+    """Gives the bundles back, and kills the tasks and actors in them."""
+    if not isinstance(placement_group, PlacementGroup):
+        raise TypeError(f"remove_placement_group() takes a PlacementGroup, not {placement_group!r}")
+    placement_group._group.remove()
+
+
+def get_placement_group(placement_group_name: str) -> PlacementGroup:
+    """Returns the placement group of that name.
+
+    Raises:
+        ConfigError: There is none (also a ValueError).
+    """
+    found = session.current_runtime().named_group(placement_group_name)
+    if found is None:
+        raise ConfigError(f"no placement group is called {placement_group_name!r}")
+    return PlacementGroup(found)
+
+
+def get_current_placement_group() -> PlacementGroup | None:
+    """Returns the placement group that the calling code runs in; None outside one."""
+    group = session.current_runtime().whereabouts().group
+    return None if group is None else PlacementGroup(group)
+
+
+def placement_group_table(placement_group: PlacementGroup | None = None) -> dict[str, Any]:
+    """Returns what is known of a placement group, or of all of them by id.
+
+    Returns:
+        For each: `placement_group_id`, `name`, `state`, `strategy`, `bundles` (by index) and
+        `bundles_to_node_id`.
+    """
+    table = {entry["placement_group_id"]: entry for entry in session.current_runtime().groups()}
+    return table if placement_group is None else table.get(placement_group.id, {})

@@ -1,0 +1,199 @@
+"""A queue that tasks and actors share: first in, first out, as `queue.Queue` is for threads."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dray.core.actor import ActorHandle, exit_actor
+from dray.core.objects import get, kill, wait
+from dray.core.remote import remote
+from dray.errors import ConfigError
+
+__all__ = ["Empty", "Full", "Queue"]
+
+
+class Empty(queue.Empty):
+    """There is nothing in the queue, and nothing came in time."""
+
+
+class Full(queue.Full):
+    """There is no room in the queue, and none came in time."""
+
+
+class Queue:
+    """A queue in an actor; it may be handed to any number of tasks and actors.
+
+    Args:
+        maxsize: How many items it holds at most; 0 is without limit.
+        actor_options: Options of the actor, such as `{"num_cpus": 1}`.
+
+    Example:
+        >>> from dray.util.queue import Queue
+        >>> queue = Queue(maxsize=10)
+        >>> queue.put("an item")
+        >>> queue.get()
+        'an item'
+        >>> queue.shutdown()
+    """
+
+    def __init__(self, maxsize: int = 0, actor_options: Mapping[str, Any] | None = None) -> None:
+        self.maxsize = maxsize
+        kind = remote(_Items)
+        self.actor: ActorHandle = kind.options(**(actor_options or {})).remote(maxsize)
+
+    def __len__(self) -> int:
+        return self.size()
+
+    def size(self) -> int:
+        """Returns how many items there are."""
+        count: int = get(self.actor.qsize.remote())
+        return count
+
+    def qsize(self) -> int:
+        """Returns how many items there are."""
+        return self.size()
+
+    def empty(self) -> bool:
+        """Returns whether there are no items."""
+        return self.size() == 0
+
+    def full(self) -> bool:
+        """Returns whether there is no room for another item."""
+        return 0 < self.maxsize <= self.size()
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Adds an item.
+
+        Args:
+            item: The item; of a reference, its value.
+            block: Whether to wait for room.
+            timeout: How many seconds to wait; None is without limit.
+
+        Raises:
+            Full: There is no room, and none came in time.
+        """
+        if not get(self.actor.put.remote(item, _patience(block, timeout))):
+            raise Full
+
+    async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Adds an item, for async code. Otherwise like `put`."""
+        if not await self.actor.put.remote(item, _patience(block, timeout)):
+            raise Full
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Takes the oldest item out.
+
+        Args:
+            block: Whether to wait for one.
+            timeout: How many seconds to wait; None is without limit.
+
+        Raises:
+            Empty: There is none, and none came in time.
+        """
+        return _item(get(self.actor.get.remote(_patience(block, timeout))))
+
+    async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Takes the oldest item out, for async code. Otherwise like `get`."""
+        return _item(await self.actor.get.remote(_patience(block, timeout)))
+
+    def put_nowait(self, item: Any) -> None:
+        """Adds an item, or raises `Full` at once."""
+        self.put(item, block=False)
+
+    def get_nowait(self) -> Any:
+        """Takes the oldest item out, or raises `Empty` at once."""
+        return self.get(block=False)
+
+    def put_nowait_batch(self, items: Iterable[Any]) -> None:
+        """Adds all items, or raises `Full` and adds none."""
+        if not isinstance(items, Iterable):
+            raise TypeError(f"put_nowait_batch() takes items, not {items!r}")
+        batch = list(items)
+        if not get(self.actor.put_batch.remote(batch)):
+            raise Full(f"there is no room for {len(batch)} more items; {self.maxsize} are allowed")
+
+    def get_nowait_batch(self, num_items: int) -> list[Any]:
+        """Takes that many items out, or raises `Empty` and takes none."""
+        if isinstance(num_items, bool) or not isinstance(num_items, int):
+            raise TypeError(f"num_items must be a whole number, not {num_items!r}")
+        if num_items < 0:
+            raise ConfigError(f"num_items must be 0 or more, not {num_items}")
+        items: list[Any] | None = get(self.actor.get_batch.remote(num_items))
+        if items is None:
+            raise Empty(f"there are fewer than {num_items} items")
+        return items
+
+    def shutdown(self, force: bool = False, grace_period_s: int = 5) -> None:
+        """Ends the actor, and with it the queue; a second call does nothing.
+
+        Args:
+            force: Whether to kill it at once, so that calls that wait fail.
+            grace_period_s: How long it may take to answer earlier calls before it is killed.
+        """
+        actor: ActorHandle | None = self.__dict__.pop("actor", None)
+        if actor is None:
+            return
+        if not force:
+            wait([actor.end.remote()], timeout=grace_period_s)
+        kill(actor)
+
+
+class _Items:
+    """The actor. Its methods return what happened: exceptions would come back as task errors."""
+
+    def __init__(self, maxsize: int) -> None:
+        self._maxsize = maxsize
+        self._queue: asyncio.Queue[Any] = asyncio.Queue(maxsize)
+
+    async def qsize(self) -> int:
+        return self._queue.qsize()
+
+    async def put(self, item: Any, patience_s: float | None) -> bool:
+        try:
+            if patience_s == 0:
+                self._queue.put_nowait(item)
+            else:
+                await asyncio.wait_for(self._queue.put(item), patience_s)
+        except (asyncio.QueueFull, asyncio.TimeoutError):
+            return False
+        return True
+
+    async def get(self, patience_s: float | None) -> tuple[Any, ...]:
+        try:
+            if patience_s == 0:
+                return (self._queue.get_nowait(),)
+            return (await asyncio.wait_for(self._queue.get(), patience_s),)
+        except (asyncio.QueueEmpty, asyncio.TimeoutError):
+            return ()
+
+    async def put_batch(self, items: list[Any]) -> bool:
+        if 0 < self._maxsize < self._queue.qsize() + len(items):
+            return False
+        for item in items:
+            self._queue.put_nowait(item)
+        return True
+
+    async def get_batch(self, count: int) -> list[Any] | None:
+        if self._queue.qsize() < count:
+            return None
+        return [self._queue.get_nowait() for _ in range(count)]
+
+    async def end(self) -> None:
+        exit_actor()
+
+
+def _patience(block: bool, timeout: float | None) -> float | None:
+    if not block:
+        return 0
+    if timeout is not None and timeout < 0:
+        raise ConfigError(f"timeout must be 0 or more seconds, not {timeout!r}")
+    return timeout
+
+
+def _item(found: tuple[Any, ...]) -> Any:
+    if not found:
+        raise Empty
+    return found[0]

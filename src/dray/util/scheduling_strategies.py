@@ -1,0 +1,13 @@
+"""Where a task or an actor may run: what `scheduling_strategy=` takes."""
+
+from dray.core.placement import (
+    NodeAffinitySchedulingStrategy,
+    NodeLabelSchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
+
+__all__ = [
+    "NodeAffinitySchedulingStrategy",
+    "NodeLabelSchedulingStrategy",
+    "PlacementGroupSchedulingStrategy",
+]

@@ -1,0 +1,497 @@
+"""Tasks, actors and objects on the inline engine: all in this process, for debugging."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dray
+from dray.errors import (
+    ActorDiedError,
+    ConfigError,
+    EngineError,
+    GetTimeoutError,
+    InfeasibleError,
+    ObjectLostError,
+    PendingCallsLimitExceeded,
+    SerializationError,
+    TaskCancelledError,
+    TaskError,
+    WorkerDiedError,
+)
+from dray.util.placement_group import (
+    get_current_placement_group,
+    get_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from dray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
+
+
+@pytest.fixture(autouse=True)
+def _inline(no_leaks: None) -> Iterator[None]:
+    dray.shutdown()
+    dray.init(engine="inline", num_cpus=4, labels={"zone": "a"})
+    yield
+    dray.shutdown()
+
+
+@dray.remote
+def double(x: int) -> int:
+    return 2 * x
+
+
+@dray.remote
+def fail(message: str = "boom") -> None:
+    raise ValueError(message)
+
+
+@dray.remote
+class Counter:
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+
+    def add(self, n: int = 1) -> int:
+        self.count += n
+        return self.count
+
+    def leave(self) -> None:
+        dray.exit_actor()
+
+    def where(self) -> tuple[str | None, str | None, dict[str, float]]:
+        here = dray.get_runtime_context()
+        return here.get_actor_id(), here.get_actor_name(), here.get_assigned_resources()
+
+
+@dray.remote
+class Signal:
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    async def wait(self) -> str:
+        await self.event.wait()
+        return "sent"
+
+    def send(self) -> None:
+        self.event.set()
+
+    async def me(self) -> Any:
+        return await dray.get_runtime_context().current_actor.answer.remote()
+
+    async def answer(self) -> int:
+        return threading.get_ident()
+
+    async def leave(self) -> None:
+        dray.exit_actor()
+
+    async def count(self, n: int) -> AsyncIterator[int]:
+        for i in range(n):
+            await asyncio.sleep(0)
+            yield i
+
+
+# Tasks.
+
+
+def test_a_task_runs_at_once_on_the_calling_thread() -> None:
+    @dray.remote
+    def task() -> tuple[int, int]:
+        return os.getpid(), threading.get_ident()
+
+    ref = task.remote()
+    assert dray.wait([ref], timeout=0) == ([ref], [])
+    assert dray.get(ref) == (os.getpid(), threading.get_ident())
+
+
+def test_values_are_copied() -> None:
+    given = {"numbers": [1]}
+
+    @dray.remote
+    def change(value: dict[str, list[int]]) -> dict[str, list[int]]:
+        value["numbers"].append(2)
+        return value
+
+    ref = change.remote(given)
+    assert given == {"numbers": [1]}
+    first, second = dray.get(ref), dray.get(ref)
+    assert first == second == {"numbers": [1, 2]}
+    assert first is not second
+    stored = dray.put(given)
+    given["numbers"].clear()
+    assert dray.get(stored) == {"numbers": [1]}
+
+
+def test_what_cannot_be_pickled_shows() -> None:
+    lock = threading.Lock()
+
+    @dray.remote
+    def hold() -> object:
+        return lock
+
+    @dray.remote
+    def make() -> object:
+        return threading.Lock()
+
+    with pytest.raises(SerializationError, match="lock"):
+        hold.remote()
+    with pytest.raises(SerializationError, match="argument of task"):
+        double.remote(lock)
+    with pytest.raises(SerializationError, match="lock"):
+        dray.put(lock)
+    with pytest.raises(SerializationError, match=r"what task .* returned"):
+        dray.get(make.remote())
+
+
+def test_references_among_arguments() -> None:
+    @dray.remote
+    def kinds(value: int, nested: list[Any], *, name: int) -> tuple[int, int, int]:
+        return value, dray.get(nested[0]), name
+
+    ref = kinds.remote(double.remote(1), [double.remote(2)], name=double.remote(3))
+    assert dray.get(ref) == (2, 4, 6)
+
+
+def test_a_stored_value_keeps_its_references() -> None:
+    outer = dray.put([dray.put("inner")])
+    gc.collect()
+    assert dray.get(dray.get(outer)[0]) == "inner"
+
+
+def test_an_error_keeps_the_original_as_its_cause() -> None:
+    with pytest.raises(ValueError, match="boom") as caught:
+        dray.get(fail.remote())
+    assert isinstance(caught.value, TaskError)
+    cause = caught.value.__cause__
+    assert type(cause) is ValueError
+    frames = traceback.extract_tb(cause.__traceback__)
+    assert [frame.name for frame in frames] == ["fail"]  # the debugger starts where it was raised
+    assert cause.__traceback__ is not None
+    assert cause.__traceback__.tb_frame.f_locals["message"] == "boom"
+
+
+def test_the_error_of_a_dependency_goes_on() -> None:
+    with pytest.raises(ValueError, match="task fail"):
+        dray.get(double.remote(fail.remote()))
+
+
+def test_retries() -> None:
+    tries = Counter.remote()
+
+    @dray.remote(max_retries=3, retry_exceptions=[ValueError])
+    def third_time(tries: Any) -> int:
+        count: int = dray.get(tries.add.remote())
+        if count < 3:
+            raise ValueError("not yet")
+        return count
+
+    assert dray.get(third_time.remote(tries)) == 3
+    others = third_time.options(max_retries=5, retry_exceptions=[KeyError])
+    with pytest.raises(ValueError, match="not yet"):
+        dray.get(others.remote(Counter.remote()))
+
+
+def test_exit_is_a_death() -> None:
+    @dray.remote
+    def leave() -> None:
+        sys.exit(3)
+
+    with pytest.raises(WorkerDiedError) as caught:
+        dray.get(leave.remote())
+    assert caught.value.exitcode == 3
+
+
+def test_many_returns() -> None:
+    @dray.remote(num_returns=2)
+    def split(text: str) -> str:
+        return text
+
+    assert dray.get(split.remote("ab")) == ["a", "b"]
+    with pytest.raises(ValueError, match="num_returns"):
+        dray.get(split.remote("abc")[0])
+    assert split.options(num_returns=0).remote("ab") is None
+
+
+def test_tasks_within_tasks_know_where_they_are() -> None:
+    @dray.remote
+    def inner() -> str | None:
+        return dray.get_runtime_context().get_task_name()
+
+    @dray.remote(name="outer")
+    def outer() -> tuple[str | None, str | None]:
+        within = dray.get(inner.options(name="inner").remote())
+        return dray.get_runtime_context().get_task_name(), within
+
+    assert dray.get(outer.remote()) == ("outer", "inner")
+    assert dray.get_runtime_context().get_task_name() is None
+
+
+def test_a_runtime_environment_is_there_and_gone(tmp_path: Path) -> None:
+    @dray.remote(runtime_env={"env_vars": {"FLAVOUR": "sweet"}, "working_dir": str(tmp_path)})
+    def look() -> tuple[str, str]:
+        return os.environ["FLAVOUR"], os.getcwd()
+
+    here = os.getcwd()
+    assert dray.get(look.remote()) == ("sweet", str(tmp_path))
+    assert "FLAVOUR" not in os.environ
+    assert os.getcwd() == here
+
+
+def test_generators_go_on_when_they_are_asked() -> None:
+    @dray.remote
+    def count(tries: Any) -> Iterator[int]:
+        while True:
+            yield dray.get(tries.add.remote())
+
+    tries = Counter.remote()
+    items = count.remote(tries)
+    assert [dray.get(next(items)) for _ in range(3)] == [1, 2, 3]
+    assert dray.get(tries.add.remote()) == 4
+    dray.cancel(items)
+    with pytest.raises(TaskCancelledError):
+        dray.get(next(items))
+    assert list(items) == []
+
+
+def test_a_generator_that_fails() -> None:
+    @dray.remote
+    def some() -> Iterator[int]:
+        yield 1
+        raise KeyError("end")
+
+    items = some.remote()
+    assert dray.get(next(items)) == 1
+    with pytest.raises(KeyError, match="end"):
+        dray.get(next(items))
+    assert list(items) == []
+    items = some.remote()
+    with pytest.raises(KeyError):
+        dray.get(items.completed())
+    assert dray.get(next(items)) == 1
+
+
+def test_waiting_and_cancelling() -> None:
+    refs = [double.remote(i) for i in range(3)]
+    assert dray.wait(refs, num_returns=2) == (refs[:2], refs[2:])
+    dray.cancel(refs[0])
+    assert dray.get(refs) == [0, 2, 4]
+
+
+# Actors.
+
+
+def test_an_actor_keeps_its_state() -> None:
+    counter = Counter.remote(10)
+    counter.add.remote()
+    assert dray.get([counter.add.remote(), counter.add.remote(5)]) == [12, 17]
+    assert dray.get(counter.where.remote()) == (counter._actor_id, None, {})
+
+
+def test_an_actor_that_cannot_be_made() -> None:
+    @dray.remote
+    class Broken:
+        def __init__(self) -> None:
+            raise ValueError("no way")
+
+        def call(self) -> None: ...
+
+    broken = Broken.remote()
+    with pytest.raises(ActorDiedError, match="__init__ raised ValueError: no way") as caught:
+        dray.get(broken.call.remote())
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_names() -> None:
+    counter = Counter.options(name="counter", num_cpus=1).remote()
+    assert dray.get_actor("counter") == counter
+    same = Counter.options(name="counter", get_if_exists=True).remote()
+    assert same == counter
+    with pytest.raises(ConfigError, match="already"):
+        Counter.options(name="counter").remote()
+    with pytest.raises(ConfigError, match="namespace"):
+        dray.get_actor("counter", namespace="elsewhere")
+    assert dray.available_resources()["CPU"] == 3
+    del counter, same
+    with pytest.raises(ValueError, match="counter"):
+        dray.get_actor("counter")
+    assert dray.available_resources()["CPU"] == 4
+
+
+def test_kill_exit_and_restart() -> None:
+    counter = Counter.options(max_restarts=1).remote()
+    dray.get(counter.add.remote())
+    dray.kill(counter, no_restart=False)
+    assert dray.get(counter.add.remote()) == 1
+    dray.kill(counter)
+    with pytest.raises(ActorDiedError, match="killed"):
+        dray.get(counter.add.remote())
+    counter = Counter.remote()
+    with pytest.raises(ActorDiedError, match="exit_actor"):
+        dray.get(counter.leave.remote())
+    with pytest.raises(ActorDiedError, match="exit_actor"):
+        dray.get(counter.add.remote())
+    with pytest.raises(ConfigError):
+        dray.exit_actor()
+
+
+def test_detached_actors_are_refused() -> None:
+    with pytest.raises(ConfigError, match="detached"):
+        Counter.options(name="counter", lifetime="detached").remote()
+
+
+def test_an_async_actor_runs_calls_side_by_side() -> None:
+    signal = Signal.remote()
+    waiting = signal.wait.remote()
+    assert dray.wait([waiting], timeout=0) == ([], [waiting])
+    with pytest.raises(GetTimeoutError):
+        dray.get(waiting, timeout=0)
+    dray.get(signal.send.remote())
+    assert dray.get(waiting) == "sent"
+    assert dray.get(signal.me.remote()) != threading.get_ident()
+
+
+def test_what_an_async_actor_works_on_is_cancelled_or_dies() -> None:
+    signal = Signal.options(max_pending_calls=2).remote()
+    refs = [signal.wait.remote(), signal.wait.remote()]
+    with pytest.raises(PendingCallsLimitExceeded, match="max_pending_calls is 2"):
+        signal.wait.remote()
+    with pytest.raises(ConfigError, match="kill"):
+        dray.cancel(refs[0], force=True)
+    dray.cancel(refs[0])
+    with pytest.raises(TaskCancelledError):
+        dray.get(refs[0])
+    dray.kill(signal)
+    with pytest.raises(ActorDiedError, match="killed"):
+        dray.get(refs[1])
+
+
+def test_an_async_actor_exits() -> None:
+    signal = Signal.remote()
+    with pytest.raises(ActorDiedError, match="exit_actor"):
+        dray.get(signal.leave.remote())
+
+
+def test_async_generators() -> None:
+    signal = Signal.remote()
+    assert [dray.get(ref) for ref in signal.count.remote(3)] == [0, 1, 2]
+
+    async def read() -> list[int]:
+        return [await ref async for ref in signal.count.remote(3)]
+
+    assert asyncio.run(read()) == [0, 1, 2]
+
+
+# Resources.
+
+
+def test_what_can_never_run_is_refused() -> None:
+    for options in (
+        {"num_cpus": 5},
+        {"resources": {"magic": 1}},
+        {"label_selector": {"zone": "b"}},
+        {"scheduling_strategy": NodeAffinitySchedulingStrategy("elsewhere")},
+    ):
+        with pytest.raises(InfeasibleError):
+            double.options(**options).remote(1)
+        with pytest.raises(InfeasibleError):
+            Counter.options(**options).remote()
+    soft = NodeAffinitySchedulingStrategy("elsewhere", soft=True)
+    assert dray.get(double.options(scheduling_strategy=soft).remote(1)) == 2
+    with pytest.raises(InfeasibleError):
+        placement_group([{"CPU": 3}, {"CPU": 3}])
+    dray.shutdown()
+    with pytest.raises(ConfigError, match="nodes"):
+        dray.init(engine="inline", nodes=[{"num_cpus": 1}])
+
+
+def test_placement_groups() -> None:
+    group = placement_group([{"CPU": 2}, {"CPU": 1}], name="mine")
+    assert group.wait(0)
+    dray.get(group.ready())
+    assert get_placement_group("mine") == group
+    assert dray.available_resources()["CPU"] == 1
+    other = placement_group([{"CPU": 2}])
+    assert not other.wait(0)
+    assert placement_group_table(other)["state"] == "PENDING"
+    strategy = PlacementGroupSchedulingStrategy(
+        group, placement_group_bundle_index=1, placement_group_capture_child_tasks=True
+    )
+
+    @dray.remote
+    def inner() -> str | None:
+        return dray.get_runtime_context().get_placement_group_id()
+
+    @dray.remote
+    def outer() -> tuple[Any, str | None]:
+        return get_current_placement_group(), dray.get(inner.remote())
+
+    within = outer.options(scheduling_strategy=strategy)
+    assert dray.get(within.remote()) == (group, group.id)
+    with pytest.raises(InfeasibleError, match="bundle"):
+        within.options(num_cpus=2).remote()
+    counter = Counter.options(scheduling_strategy=strategy).remote()
+    remove_placement_group(group)
+    assert other.wait(0)
+    with pytest.raises(ActorDiedError, match="placement group"):
+        dray.get(counter.add.remote())
+    with pytest.raises(ConfigError, match="removed"):
+        within.remote()
+    with pytest.raises(EngineError, match="removed"):
+        group.wait(0)
+    with pytest.raises(EngineError, match="removed"):
+        dray.get(group.ready())
+    remove_placement_group(other)
+    assert dray.available_resources()["CPU"] == 4
+
+
+def test_a_reference_does_not_outlive_what_holds_it() -> None:
+    import pickle
+
+    payload = pickle.dumps(dray.put(1))
+    gc.collect()
+    with pytest.raises(ObjectLostError):
+        pickle.loads(payload)
+
+
+def test_status() -> None:
+    counter = Counter.options(name="counter").remote()
+    status = dray.session.current_runtime().status()
+    assert [actor["name"] for actor in status["actors"]] == ["counter"]
+    dray.kill(counter)
+    assert [node["Alive"] for node in dray.nodes()] == [True]
+
+
+@pytest.mark.parametrize("how", ["breakpoint", "quit"])
+def test_the_debugger_works_in_a_task(how: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import dray\n"
+        "@dray.remote\n"
+        "def task(secret):\n"
+        "    breakpoint()\n"
+        "    return secret\n"
+        "print('got', dray.get(task.remote(42)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        input="p secret + 1\nc\n" if how == "breakpoint" else "q\n",
+        env={**os.environ, "DRAY_ENGINE": "inline"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ("43" in done.stdout) == ("got 42" in done.stdout) == (how == "breakpoint")
+    assert ("BdbQuit" in done.stderr) == (how == "quit")
