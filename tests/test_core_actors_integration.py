@@ -11,7 +11,13 @@ import psutil
 import pytest
 
 import dray
-from dray.errors import ConfigError, PendingCallsLimitExceeded, TaskError
+from dray.errors import (
+    ActorDiedError,
+    ConfigError,
+    PendingCallsLimitExceeded,
+    TaskCancelledError,
+    TaskError,
+)
 from tests.gates import Gate
 
 pytestmark = pytest.mark.usefixtures("core_engine")
@@ -113,6 +119,28 @@ def test_a_call_that_waits_for_its_argument_keeps_its_place(gate: Gate) -> None:
     assert dray.wait(refs, timeout=0.05)[0] == []
     gate.open()
     assert dray.get(refs) == [[1], [1, 2]]
+
+
+@pytest.mark.parametrize("how", ["raises", "is killed", "is cancelled"])
+def test_a_call_whose_argument_never_comes_lets_the_next_one_run(gate: Gate, how: str) -> None:
+    @dray.remote
+    class Source:
+        async def give(self, gate: Gate) -> None:
+            await asyncio.to_thread(gate.wait)
+            raise KeyError("nothing to give")
+
+    source, counter = Source.remote(), Counter.remote()
+    given = source.give.remote(gate)
+    refs = [counter.add.remote(given), counter.add.remote(), counter.add.remote()]
+    assert dray.wait(refs, timeout=0.05)[0] == []
+    if how == "is killed":
+        dray.kill(source)
+    elif how == "is cancelled":
+        dray.cancel(refs[0])
+    gate.open()
+    with pytest.raises((KeyError, ActorDiedError, TaskCancelledError)):
+        dray.get(refs[0], timeout=20)
+    assert dray.get(refs[1:], timeout=20) == [1, 2]
 
 
 def test_actors_live_in_processes_of_their_own() -> None:

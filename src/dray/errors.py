@@ -27,11 +27,9 @@ DrayError
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from types import GetSetDescriptorType, MemberDescriptorType
 from typing import TypeVar
 
 E = TypeVar("E", bound="DrayError")
@@ -323,19 +321,9 @@ def mixed_with(error: E, cause: BaseException, build: Callable[[type[E]], E]) ->
         if isinstance(cause, OSError):  # it keeps these outside of its vars
             for name in ("errno", "strerror", "filename", "filename2"):
                 setattr(twin, name, getattr(cause, name))
-        _copy_slots(cause, twin)
     except TypeError:  # two C layouts that do not mix, or a class that forbids subclasses
         return error
     return twin
-
-
-def _copy_slots(cause: BaseException, twin: BaseException) -> None:
-    """Copies what an error keeps outside its `__dict__`, such as an OSError's errno."""
-    for kind in type(cause).__mro__[:-2]:  # BaseException's own fields are the twin's
-        for name, member in vars(kind).items():
-            if isinstance(member, MemberDescriptorType | GetSetDescriptorType):
-                with contextlib.suppress(AttributeError, TypeError):  # not set, or read-only
-                    setattr(twin, name, getattr(cause, name))
 
 
 class ControllerError(TrainingFailedError):

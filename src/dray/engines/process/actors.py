@@ -271,6 +271,7 @@ class Actors:
             self._bury(actor, payload)  # one of its arguments has failed
         elif task in actor.waiting:
             actor.waiting.remove(task)
+            self._pump(actor)  # it may have held others up
             if actor.ending:
                 self._end_if_idle(actor)
 

@@ -66,7 +66,7 @@ class RayGroup(Group):
 
     def _is_there(self) -> bool:
         """Whether all bundles are set aside now."""
-        return placement_group_table(self.ray_group).get("state") == "CREATED"
+        return bool(placement_group_table(self.ray_group).get("state") == "CREATED")
 
     def remove(self) -> None:
         """Gives the bundles back, and kills what runs in them."""
