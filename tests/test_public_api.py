@@ -10,7 +10,22 @@ import pytest
 
 # The names that a script which moves over from Ray Train expects, by public module.
 EXPECTED = {
-    "dray": "init shutdown is_initialized nodes cluster_resources available_resources",
+    "dray": (
+        "init shutdown is_initialized nodes cluster_resources available_resources remote get put "
+        "wait cancel kill get_actor method get_runtime_context exit_actor ObjectRef "
+        "ObjectRefGenerator"
+    ),
+    "dray.exceptions": (
+        "RayError RayTaskError RayActorError WorkerCrashedError GetTimeoutError ObjectLostError "
+        "TaskCancelledError ActorDiedError ActorUnavailableError ObjectStoreFullError"
+    ),
+    "dray.util": "ActorPool placement_group remove_placement_group placement_group_table",
+    "dray.util.scheduling_strategies": (
+        "PlacementGroupSchedulingStrategy NodeAffinitySchedulingStrategy "
+        "NodeLabelSchedulingStrategy"
+    ),
+    "dray.util.queue": "Queue Empty Full",
+    "dray.testing": "kill_node",
     "dray.train": (
         "ScalingConfig RunConfig CheckpointConfig FailureConfig LoggingConfig Checkpoint Result "
         "report get_context get_checkpoint TrainContext UserCallback BackendConfig "

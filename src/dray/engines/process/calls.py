@@ -60,6 +60,11 @@ class ActorCalls:
                 for name, size in sizes.items()
             }
 
+    @property
+    def has_threads(self) -> bool:
+        """Whether calls run elsewhere than on the main thread."""
+        return self._loop is not None or bool(self._pools)
+
     def _start_loop(self, sizes: Mapping[str, int]) -> None:
         self._loop = asyncio.new_event_loop()
         self._semaphores = {name: asyncio.Semaphore(size) for name, size in sizes.items()}

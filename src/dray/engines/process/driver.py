@@ -16,6 +16,7 @@ from dray.engines.contract import Node
 from dray.engines.ledger import Ledger
 from dray.engines.process.actors import Actors
 from dray.engines.process.arena import Arena, DiskArena
+from dray.engines.process.beacon import Beacon
 from dray.engines.process.frames import encode
 from dray.engines.process.groups import Groups
 from dray.engines.process.hub import Hub
@@ -29,7 +30,7 @@ from dray.engines.process.turns import Turns
 from dray.engines.reader import Reader
 from dray.engines.runtime import Whereabouts
 from dray.engines.runtime_env import RuntimeEnv
-from dray.errors import EngineError, WorkerDiedError
+from dray.errors import EngineError, NodeDiedError, WorkerDiedError
 
 # Of this machine's memory, what stored objects may take.
 _STORE_SHARE = 0.3
@@ -89,6 +90,7 @@ class DriverRuntime(ProcessRuntime):
         self.lock = self.hub.lock  # type: ignore[assignment]
         self.client = Client(0, self.answered)
         self._turns.start_background("dray-hub")
+        self.beacon = Beacon(reader, self.status)
 
     # The runtime's half.
 
@@ -185,7 +187,8 @@ class DriverRuntime(ProcessRuntime):
                 else:
                     for message in messages:
                         self.hub.handle(worker.client, message)
-            self.settle()
+            if self.table.dropped or self.table.unpinned:
+                self.settle()
 
     def _unwatch(self, worker: WorkerProcess) -> None:
         fd = worker.sock.fileno()
@@ -212,6 +215,8 @@ class DriverRuntime(ProcessRuntime):
         self._unwatch(worker)
         self.pool.forget(worker)
         error = WorkerDiedError(exitcode)
+        if worker.node not in self.tasks.ready_nodes():
+            error = NodeDiedError(None, details=f"its node {worker.node.node_id} is gone")
         if worker.actor is not None:
             self.actors.on_worker_gone(worker, error)
         else:
@@ -226,6 +231,7 @@ class DriverRuntime(ProcessRuntime):
     def close(self) -> None:
         """Ends the session; its processes are gone already."""
         self._turns.close()
+        self.beacon.close()
         self.tap.close()
         for worker in list(self.pool.all.values()):
             worker.close()

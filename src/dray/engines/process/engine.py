@@ -37,7 +37,7 @@ from dray.engines.process.pool import WorkerProcess
 from dray.engines.reader import Reader
 from dray.engines.remote_actor import RemoteActor
 from dray.engines.runtime_env import RuntimeEnv
-from dray.errors import EngineError, WorkerDiedError
+from dray.errors import ConfigError, EngineError, WorkerDiedError
 from dray.settings import Settings
 
 T = TypeVar("T")
@@ -184,6 +184,19 @@ class ProcessEngine(LocalEngine):
                     self._store_bytes,
                 )
             return self._runtime
+
+    def lose_node(self, node_id: str) -> None:
+        """Ends a simulated node, as if its machine were gone."""
+        known = [node.node_id for node in self._ledger.nodes]
+        if node_id not in known:
+            raise ConfigError(f"there is no node {node_id!r}; there are {', '.join(known)}")
+        self._ledger.remove_node(node_id)
+        with self._lock:
+            servers = list(self._servers.values())
+        for server in servers:
+            for number, (_, node) in list(server.actors.items()):
+                if node.node_id == node_id:
+                    server.kill(number)
 
     def _task_server(self) -> _Server:
         """Returns a server that makes workers for tasks: any will do."""

@@ -87,7 +87,8 @@ class ProcessRuntime(Runtime):
         """Tells the hub something."""
         with self.lock:
             self.post(message)
-        self.settle()
+        if self.table.dropped or self.table.unpinned:
+            self.settle()
 
     def settle(self) -> None:
         """Deals with references that have died, unless whoever has the lock will."""
@@ -102,7 +103,8 @@ class ProcessRuntime(Runtime):
         """Asks the hub something; the question's number is put behind the first word."""
         number, waiter = next(self._questions), Waiter()
         self._asked[number] = waiter
-        self.say(message[0], number, *message[1:])
+        with self.lock:
+            self.post((message[0], number, *message[1:]))
         return number, waiter
 
     def answered(self, number: int, answer: Any) -> None:

@@ -75,6 +75,18 @@ class Turns:
         finally:
             self._leave()
 
+    def read_once(self) -> bool:
+        """Reads once, if nobody else does; returns whether it did."""
+        if not self._baton.acquire(blocking=False):
+            return False
+        try:
+            self._read(None)
+        finally:
+            self._baton.release()
+            if self._followers:
+                self._promote()
+        return True
+
     def finish(self, waiter: Waiter) -> None:
         """Says that a waiter has what it waits for."""
         waiter.done = True

@@ -47,6 +47,8 @@ class WorkerRuntime(ProcessRuntime):
         self._disk = disk
         self._begin = begin
         self._on_work = on_work
+        # Whether another thread may want to end the main thread's waiting.
+        self.may_be_interrupted = False
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         self._waker, self._wake = os.pipe()
@@ -73,7 +75,7 @@ class WorkerRuntime(ProcessRuntime):
 
     def read(self, timeout_s: float | None) -> None:
         """Waits for something from the hub, and deals with it."""
-        if timeout_s is not None or threading.active_count() > 2:
+        if timeout_s is not None or self.may_be_interrupted:
             ready = self._poll.poll(None if timeout_s is None else timeout_s * 1000)
             if any(fd == self._waker for fd, _ in ready):
                 os.read(self._waker, 4096)
@@ -91,17 +93,14 @@ class WorkerRuntime(ProcessRuntime):
     def _interrupt(self) -> None:
         os.write(self._wake, b"\0")
 
-    def wait_for(self, waiter: Waiter) -> None:
-        """Waits, reading, until a waiter is done."""
-        self._turns.wait(waiter)
+    def wait_for_work(self, waiter: Waiter) -> None:
+        """Waits until there is work, or perhaps not yet."""
+        if self.may_be_interrupted or not self._turns.read_once():
+            self._turns.wait(waiter)
 
     def finish(self, waiter: Waiter) -> None:
         """Says that a waiter is done."""
         self._turns.finish(waiter)
-
-    def read_always(self) -> None:
-        """Has a thread of its own read whenever nobody else does."""
-        self._turns.start_background("dray-answers")
 
     def whereabouts(self) -> Whereabouts:
         here = self.here()
@@ -180,11 +179,11 @@ class Worker:
                 self._rest()
 
     def _rest(self) -> None:
-        self.runtime.settle()
-        waiter = Waiter()
-        self._idle = waiter
+        if self.runtime.table.dropped or self.runtime.table.unpinned:
+            self.runtime.settle()
+        waiter = self._idle = Waiter()
         if not self._work:
-            self.runtime.wait_for(waiter)
+            self.runtime.wait_for_work(waiter)
         self._idle = None
 
     def _take(self, message: Message) -> None:
@@ -326,6 +325,7 @@ class Worker:
             _running.set(around)
             self.calls = ActorCalls(self, kind, around, details, _running)
             args, kwargs = self.arguments(payload, deps)
+            self.runtime.may_be_interrupted = self.calls.has_threads
             self.calls.make(args, kwargs)
         except BaseException as error:  # noqa: BLE001 (it belongs to whoever made it)
             self.calls = None

@@ -1,0 +1,98 @@
+"""The command line: `dray status` shows what runs, and what waits for what."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from dray.errors import DrayError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="dray", description="Looks at what dray runs.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    status = commands.add_parser("status", help="nodes, resources, actors, tasks, what waits")
+    status.add_argument("--json", action="store_true", help="for programs")
+    status.add_argument(
+        "--address", help="a Ray cluster ('auto' or host:port) instead of this machine's programs"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        found = _cluster(options.address) if options.address else _programs()
+    except DrayError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if options.json:
+        print(json.dumps(found, indent=1))
+    else:
+        _show(found)
+    return 0
+
+
+def _programs() -> list[dict[str, Any]]:
+    """Returns the status of this user's programs on this machine."""
+    from dray.engines.process import beacon
+
+    return [{"pid": pid, **status} for pid, status in sorted(beacon.sessions().items())]
+
+
+def _cluster(address: str) -> list[dict[str, Any]]:
+    from dray import session
+
+    session.init(engine="ray", address=address)
+    try:
+        return [{"address": address, **session.current_runtime().status()}]
+    finally:
+        session.shutdown()
+
+
+def _show(found: Sequence[dict[str, Any]]) -> None:
+    if not found:
+        print("No program of yours uses tasks or actors of dray on this machine now.")
+    for program in found:
+        where = f"pid {program['pid']}" if "pid" in program else program["address"]
+        print(f"Program {where}, {program['engine']} engine")
+        for node in program.get("nodes", []):
+            print(f"  node {node['NodeID']}{'' if node['Alive'] else ' (dead)'}: {_room(node)}")
+        _show_objects(program.get("objects"))
+        for actor in program.get("actors", []):
+            name = f" {actor['name']!r}" if actor.get("name") else ""
+            waiting = actor.get("calls_waiting", 0) + actor.get("calls_running", 0)
+            calls = f", {waiting} calls" if waiting else ""
+            print(f"  actor {actor['class']}{name}: {actor['state']}, pid {actor['pid']}{calls}")
+        for task in program.get("tasks", []):
+            why = f" {task['why']}" if task.get("why") else f", pid {task['pid']}"
+            print(f"  {task['name']}: {task['state']}{why}, {task['seconds']} s")
+        more = program.get("task_count", 0) - len(program.get("tasks", []))
+        if more > 0:
+            print(f"  ... and {more} more tasks")
+        for entry in program.get("waiting", []):
+            why = "; ".join(f"{name}: {text}" for name, text in entry["why"].items())
+            print(f"  {entry['requests']} waiting for resources, {entry['seconds']} s: {why}")
+        if "note" in program:
+            print(f"  {program['note']}")
+
+
+def _room(node: dict[str, Any]) -> str:
+    free = node.get("Available", {})
+    parts = []
+    for name, total in node["Resources"].items():
+        scale, unit = (2**30, " GiB") if name == "memory" else (1, "")
+        left = free.get(name, 0) / scale
+        parts.append(f"{name} {left:.4g} of {total / scale:.4g}{unit} free")
+    return ", ".join(parts)
+
+
+def _show_objects(objects: dict[str, int] | None) -> None:
+    if objects:
+        memory, limit = objects["memory_bytes"] >> 20, objects["memory_limit_bytes"] >> 20
+        disk = f", {objects['disk_bytes'] >> 20} MiB on the disk" if objects["disk_bytes"] else ""
+        print(f"  {objects['objects']} objects, {memory} of {limit} MiB of shared memory{disk}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

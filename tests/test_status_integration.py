@@ -1,0 +1,86 @@
+"""`dray status` tells, from another process, what a program runs and what waits for what."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import dray
+from dray.util.placement_group import placement_group, remove_placement_group
+from tests.gates import Gate, until
+
+pytestmark = pytest.mark.usefixtures("process_engine")
+
+
+def status(*options: str) -> str:
+    command = [sys.executable, "-m", "dray.cli", "status", *options]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def this_program() -> dict[str, Any]:
+    found: list[dict[str, Any]] = json.loads(status("--json"))
+    return next(program for program in found if program["pid"] == os.getpid())
+
+
+@dray.remote
+def hold(gate: Gate) -> int:
+    gate.pass_through()
+    return 1
+
+
+@dray.remote
+class Named:
+    def pid(self) -> int:
+        return os.getpid()
+
+
+def test_it_shows_what_runs_and_what_waits_and_why(tmp_path: Any) -> None:
+    gate = Gate(tmp_path)
+    actor = Named.options(name="somebody", num_cpus=1).remote()
+    pid = dray.get(actor.pid.remote())
+    running = hold.options(num_cpus=5).remote(gate)
+    gate.heard()
+    waiting = [hold.options(num_cpus=4).remote(gate) for _ in range(3)]
+    try:
+        found = this_program()
+        shown = status()
+    finally:
+        gate.close()
+    assert dray.get([running]) == [1]
+    for ref in waiting:
+        dray.cancel(ref, force=True)
+    assert found["nodes"][0]["Available"]["CPU"] == 2
+    assert [(a["name"], a["pid"], a["state"]) for a in found["actors"]] == [
+        ("somebody", pid, "alive")
+    ]
+    assert [(t["name"], t["state"]) for t in found["tasks"]] == [
+        ("task hold", "running"),
+        *[("task hold", "waiting")] * 3,
+    ]
+    assert found["waiting"][0]["requests"] == 3
+    assert found["waiting"][0]["why"] == {"CPU": "4 asked, 2 free in all"}
+    assert "actor Named 'somebody': alive" in shown
+    assert "3 waiting for resources" in shown
+    assert "CPU: 4 asked, 2 free in all" in shown
+
+
+def test_it_shows_objects_and_groups() -> None:
+    ref = dray.put(bytes(1 << 20))
+    group = placement_group([{"CPU": 1}], name="mine")
+    group.wait()
+    found = this_program()
+    assert found["objects"]["memory_bytes"] >= 1 << 20
+    assert [g["name"] for g in found["groups"] if g["state"] == "CREATED"] == ["mine"]
+    remove_placement_group(group)
+    del ref
+    until(lambda: this_program()["objects"]["memory_bytes"] == 0)
+
+
+def test_without_programs_it_says_so() -> None:
+    dray.shutdown()
+    assert [p for p in json.loads(status("--json")) if p["pid"] == os.getpid()] == []
