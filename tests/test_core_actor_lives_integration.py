@@ -317,7 +317,9 @@ def test_calls_run_again_after_a_restart_on_request(tmp_path: Path) -> None:
 def test_calls_that_have_not_begun_survive_a_restart(tmp_path: Path) -> None:
     mortal = Mortal.options(max_restarts=-1, max_task_retries=-1).remote()
     refs = [mortal.die_at_first.remote(tmp_path / "count"), *(mortal.call.remote() for _ in "abc")]
-    assert dray.get(refs) == [2, 1, 2, 3]
+    second_try, *calls = dray.get(refs)
+    assert second_try == 2
+    assert sorted(calls) == [1, 2, 3]  # Ray may change the order of what it sends again
 
 
 def test_kill_may_leave_an_actor_its_restarts() -> None:

@@ -207,6 +207,7 @@ def test_a_call_that_waits_never_runs(gate: Gate, second_gate: Gate) -> None:
     last = worker.call.remote()
     gate.heard()
     dray.cancel(waiting)
+    dray.wait([waiting], timeout=0.5)  # Ray tells nobody when an actor has heard of it
     gate.open()
     with pytest.raises(TaskCancelledError):
         dray.get(waiting, timeout=20)

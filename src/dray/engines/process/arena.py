@@ -15,11 +15,20 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+from dray import host
 
 _PAGE = 4096
 # Memory that was used before is three times as fast to write as fresh memory; so much is kept.
 _WARM_BYTES = 256 << 20
+# From this size on several threads write.
+_PARALLEL_BYTES = 8 << 20
+_MOST_WRITERS = 4
+# So often a place is written as a file before it is worth a map.
+_FILE_WRITES = 2
+_MOST_PLACES = 1000
 _PUNCH = 0x1 | 0x2  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0)
 
@@ -90,6 +99,8 @@ class Arena:
         self._warm = 0
         self._map: mmap.mmap | None = None
         self._address = 0
+        self._out: memoryview | None = None
+        self._writes: dict[tuple[int, int], int] = {}
 
     @classmethod
     def create(cls, size: int) -> Arena:
@@ -105,14 +116,28 @@ class Arena:
     def write(self, offset: int, parts: Sequence[Any]) -> None:
         """Writes parts one after another, each beginning at a whole page.
 
-        Written as to a file: where memory is fresh this is seven times as fast as through a map.
+        Where memory is fresh, writing it as a file is seven times as fast as through a map. Where
+        this process has a map of the pages already it is half as fast; so a place that is written
+        again and again is written through a map.
         """
+        place = (offset, sum(len(memoryview(part).cast("B")) for part in parts))
+        if len(self._writes) > _MOST_PLACES:
+            self._writes.clear()
+        self._writes[place] = times = self._writes.get(place, 0) + 1
         for part in parts:
             view = memoryview(part).cast("B")
-            done = 0
-            while done < len(view):
-                done += os.pwrite(self.fd, view[done:], offset + done)
+            if times > _FILE_WRITES and len(view) >= _PARALLEL_BYTES:
+                self._writable()[offset : offset + len(view)] = view
+            elif len(view) >= _PARALLEL_BYTES:
+                _write_in_parallel(self.fd, view, offset)
+            else:
+                _write(self.fd, view, offset)
             offset += round_up(len(view))
+
+    def _writable(self) -> memoryview:
+        if self._out is None:
+            self._out = memoryview(mmap.mmap(self.fd, self.size))
+        return self._out
 
     def view(self, offset: int, length: int, on_end: Callable[[], object]) -> Any:
         """Returns a part as it is, without a copy.
@@ -156,6 +181,23 @@ class Arena:
         os.close(self.fd)
 
 
+def _write(fd: int, view: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(view):
+        done += os.pwrite(fd, view[done:], offset + done)
+
+
+def _write_in_parallel(fd: int, view: memoryview, offset: int) -> None:
+    """Writes with several threads: one core alone does not use all of the memory's speed."""
+    count = min(_MOST_WRITERS, host.cpu_count())
+    share = round_up(-(-len(view) // count))
+    pieces = [(start, view[start : start + share]) for start in range(0, len(view), share)]
+    with ThreadPoolExecutor(len(pieces)) as pool:
+        written = [pool.submit(_write, fd, piece, offset + start) for start, piece in pieces]
+    for future in written:
+        future.result()
+
+
 _watched: dict[int, Any] = {}
 
 
@@ -186,6 +228,13 @@ class DiskArena:
     def used(self) -> int:
         """How many bytes lie there."""
         return self._allocator.used
+
+    def write(self, offset: int, parts: Sequence[Any]) -> None:
+        """Writes parts one after another, each beginning at a whole page."""
+        for part in parts:
+            view = memoryview(part).cast("B")
+            _write(self.fd, view, offset)
+            offset += round_up(len(view))
 
     def take(self, length: int) -> int:
         """Returns the start of a free part."""

@@ -136,8 +136,7 @@ class ProcessRuntime(Runtime):
         parts = [packed.data, *packed.buffers]
         lengths = [len(part) for part in parts]
         place = self.demand("room", lengths)
-        target = self.arena if place[0] == STORED else self.disk
-        Arena.write(target, place[-1], parts)  # type: ignore[arg-type]
+        (self.arena if place[0] == STORED else self.disk).write(place[-1], parts)
         return (*place, lengths, tuple(packed.writable))
 
     def load(self, payload: Any) -> Any:

@@ -235,7 +235,13 @@ def result_error(error: BaseException) -> DrayError:
 def raise_result(error: BaseException) -> NoReturn:
     """Raises what stands for an error of Ray's."""
     translated = result_error(error)
-    raise translated from translated.__cause__
+    # An error that a frame of its own traceback holds would keep all its callers' values alive:
+    # Ray's is held so in `ray.get`, and this one would be held here.
+    error.__traceback__ = None
+    try:
+        raise translated from translated.__cause__
+    finally:
+        del translated, error
 
 
 def _raised(cause: BaseException, text: str) -> DrayError:
