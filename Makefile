@@ -29,7 +29,8 @@ bench: $(VENV)/dev-installed $(VENV)-ray/installed  ## Measure against Ray Train
 docs: $(VENV)/dev-installed  ## Draw the diagrams in docs/ again.
 	$(BIN)/python tools/state_diagram.py
 
-stress: $(VENV)/dev-installed  ## Run the process tests again and again beside a busy loop.
+stress: $(VENV)/dev-installed  ## Tasks, actors and objects in numbers; then the process tests under load.
+	$(BIN)/python tools/core_stress.py
 	$(BIN)/python tools/stress.py
 
 clean:

@@ -201,18 +201,18 @@ class AsyncWorker:
         return "called"
 
 
-def test_a_call_that_waits_never_runs(gate: Gate, second_gate: Gate) -> None:
+def test_a_call_that_waits_never_runs(gate: Gate, second_gate: Gate, core_engine: str) -> None:
     worker = Worker.remote()
     running, waiting = worker.hold.remote(gate), worker.call.remote(second_gate)
     last = worker.call.remote()
     gate.heard()
     dray.cancel(waiting)
-    dray.wait([waiting], timeout=0.5)  # Ray tells nobody when an actor has heard of it
     gate.open()
     with pytest.raises(TaskCancelledError):
         dray.get(waiting, timeout=20)
     assert dray.get([running, last]) == ["let go", "called"]
-    assert second_gate.silent()
+    # Ray may run it all the same, and drop its result.
+    assert core_engine == "ray" or second_gate.silent()
 
 
 def test_a_call_of_an_async_actor_is_cancelled_while_it_runs(gate: Gate) -> None:

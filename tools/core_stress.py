@@ -1,4 +1,4 @@
-"""Tasks, actors and objects in numbers, with kills at random; nothing may hang or be left behind."""
+"""Many tasks, actors and objects, with kills at random; nothing may hang or be left behind."""
 
 from __future__ import annotations
 
@@ -152,9 +152,11 @@ def main() -> int:
     children = psutil.Process().children(recursive=True)
     shared_left = (set(os.listdir("/dev/shm")) if shared else set()) - shared
     files_left = set(os.listdir(tempfile.gettempdir())) - files
-    print(f"left: objects {left['objects']}, memory {left['memory_bytes']}, disk "
-          f"{left['disk_bytes']}, processes {len(children)}, shared memory {len(shared_left)}, "
-          f"files {len(files_left)}, descriptors {len(os.listdir('/proc/self/fd')) - descriptors}")
+    print(
+        f"left: objects {left['objects']}, memory {left['memory_bytes']}, disk "
+        f"{left['disk_bytes']}, processes {len(children)}, shared memory {len(shared_left)}, "
+        f"files {len(files_left)}, descriptors {len(os.listdir('/proc/self/fd')) - descriptors}"
+    )
     clean = not (left["objects"] or left["memory_bytes"] or left["disk_bytes"] or children)
     return 0 if clean and not shared_left and not files_left else 1
 
