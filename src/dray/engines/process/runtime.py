@@ -193,10 +193,7 @@ class ProcessRuntime(Runtime):
         answer = waiter.value
         if type(answer) is tuple:
             if answer[0] == "missing":
-                raise GetTimeoutError(
-                    f"{answer[1]} of {len(refs)} values were not there after {timeout_s:g} s; wait "
-                    "longer, or use dray.wait() to take those that are ready"
-                )
+                raise not_in_time(answer[1], len(refs), timeout_s)
             raise packing.error_of(answer)
         values = []
         try:
@@ -503,6 +500,14 @@ class ProcessRuntime(Runtime):
         if self.here().get("actor") is None:
             raise ConfigError("exit_actor() works only inside an actor's method")
         raise ActorExit
+
+
+def not_in_time(missing: int, count: int, timeout_s: float | None) -> GetTimeoutError:
+    """Returns the error of a `get` that has waited for long enough."""
+    return GetTimeoutError(
+        f"{missing} of {count} values were not there after {timeout_s:g} s; wait longer, or use "
+        "dray.wait() to take those that are ready"
+    )
 
 
 class Awaited:
