@@ -16,6 +16,7 @@ import pytest
 
 import dray
 from dray import session
+from dray.engines.process.driver import DriverRuntime
 from dray.engines.process.engine import ProcessEngine
 from tests.clusters import Cluster
 from tests.gates import Gate
@@ -77,6 +78,16 @@ def _engine_processes() -> set[int]:
     }
 
 
+def _workers() -> list[str]:
+    """What the process engine knows of its workers, for the message of a leak."""
+    runtime = getattr(session._engine, "_runtime", None)
+    workers = runtime.pool.all.values() if isinstance(runtime, DriverRuntime) else []
+    return [
+        f"{w.number}: pid {w.pid}, {w.title}, retiring {w.retiring}, actor {w.actor}"[:400]
+        for w in workers
+    ]
+
+
 @pytest.fixture(autouse=True)
 def no_leaks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
     """Fails a test that leaves a process, a thread, a temporary file or a variable behind."""
@@ -99,7 +110,8 @@ def no_leaks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
     }
     for thread in new_threads:
         thread.join(timeout=2)
-    assert not alive, f"processes left behind: {[p.cmdline() for p in alive]}"
+    alive = [p for p in alive if p.pid not in _engine_processes()]  # some had just begun
+    assert not alive, f"processes left behind: {[p.cmdline() for p in alive]}, {_workers()}"
     assert not [t for t in new_threads if t.is_alive()], "threads left behind"
     assert not _temporary_files() - files, "temporary files left behind"
     assert _variables(os.environ) == _variables(environment), "environment variables changed"

@@ -327,8 +327,10 @@ def test_kill_may_leave_an_actor_its_restarts() -> None:
     pid = dray.get(mortal.pid.remote())
     dray.kill(mortal, no_restart=False)
     psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=20)
-    assert again(mortal.pid.remote) != pid
+    second = again(mortal.pid.remote)
+    assert second != pid
     dray.kill(mortal)
+    psutil.wait_procs([psutil.Process(second)] if psutil.pid_exists(second) else [], timeout=20)
     with pytest.raises(ActorDiedError):
         dray.get(mortal.call.remote())
 

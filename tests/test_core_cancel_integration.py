@@ -134,12 +134,15 @@ def test_what_a_task_has_started_is_cancelled_with_it(
     assert gate.heard() == ["interrupted" if recursive else "let go"]
 
 
-def test_force_ends_a_task_that_does_not_listen(gate: Gate) -> None:
+def test_force_ends_a_task_that_does_not_listen(gate: Gate, core_engine: str) -> None:
+    if core_engine == "ray":
+        pytest.skip("Ray itself: force=True had no effect in 1 of 30 tries without dray")
+
     @dray.remote(max_retries=5)
     def deaf(gate: Gate) -> None:
-        gate.ring(os.getpid())
         while True:
             try:
+                gate.ring(os.getpid())
                 while True:
                     time.sleep(0.005)
             except KeyboardInterrupt:
@@ -148,7 +151,7 @@ def test_force_ends_a_task_that_does_not_listen(gate: Gate) -> None:
     ref = deaf.remote(gate)
     process = psutil.Process(int(gate.heard()[0]))
     dray.cancel(ref)
-    assert gate.heard() == ["not listening"]
+    assert gate.heard(2)[0] == "not listening"
     dray.cancel(ref, force=True)
     with pytest.raises(TaskCancelledError):
         dray.get(ref, timeout=20)
@@ -203,6 +206,8 @@ class AsyncWorker:
 
 def test_a_call_that_waits_never_runs(gate: Gate, second_gate: Gate, core_engine: str) -> None:
     worker = Worker.remote()
+    if core_engine == "ray":
+        pytest.skip("Ray itself may run such a call, and lose the calls after it")
     running, waiting = worker.hold.remote(gate), worker.call.remote(second_gate)
     last = worker.call.remote()
     gate.heard()
@@ -212,7 +217,7 @@ def test_a_call_that_waits_never_runs(gate: Gate, second_gate: Gate, core_engine
         dray.get(waiting, timeout=20)
     assert dray.get([running, last]) == ["let go", "called"]
     # Ray may run it all the same, and drop its result.
-    assert core_engine == "ray" or second_gate.silent()
+    assert second_gate.silent()
 
 
 def test_a_call_of_an_async_actor_is_cancelled_while_it_runs(gate: Gate) -> None:
@@ -250,3 +255,24 @@ def test_many_that_wait_are_cancelled_at_once(gate: Gate, second_gate: Gate) -> 
     dray.get(first)
     until(lambda: dray.available_resources().get("special") == 2)
     assert second_gate.silent()
+
+
+def test_a_call_whose_argument_fails_is_not_sent_by_the_one_that_needs_it(gate: Gate) -> None:
+    """The second call is ended within the end of the first one."""
+
+    @dray.remote
+    def fails(gate: Gate) -> None:
+        gate.pass_through()
+        raise KeyError("no argument")
+
+    worker = Worker.remote()
+    first = worker.call.remote(fails.remote(gate))
+    second = worker.call.remote(first)
+    gate.heard()
+    gate.open()
+    for ref in (first, second):
+        with pytest.raises(KeyError, match="no argument"):
+            dray.get(ref, timeout=20)
+    assert dray.get(worker.call.remote()) == "called"
+    actors = dray.session.current_runtime().status()["actors"]
+    assert all(actor.get("calls_running", 0) == 0 for actor in actors)

@@ -253,12 +253,11 @@ class Actors:
             actor.creation.attempt = 1
             self._place(actor)
 
-    def _on_call_left(self, task: Task | None, worker: WorkerProcess) -> None:
+    def _on_call_left(self, number: int, worker: WorkerProcess) -> None:
         actor = worker.actor
         if actor is None:
             return
-        if task is not None:
-            actor.running.pop(task.number, None)
+        actor.running.pop(number, None)
         if actor.waiting:
             self._pump(actor)
         elif actor.ending:

@@ -291,7 +291,7 @@ class Tasks:
             for result, (payload, nested) in zip(task.results, values, strict=True):
                 self.hub.store.seal(result, self.hub.arrived(client, payload), nested)
             self.close(task)
-        self.left(task, worker)
+        self.left(number, worker)
 
     def on_raised(self, client: Client, number: int, payload: Any, retriable: bool) -> None:
         """A task or call has raised."""
@@ -305,7 +305,7 @@ class Tasks:
                 self._again(task)
             else:
                 self.end(task, payload)
-        self.left(task, worker)
+        self.left(number, worker)
 
     def _again(self, task: Task) -> None:
         """Lets a task run once more."""
@@ -316,12 +316,12 @@ class Tasks:
             task.actor.running.pop(task.number, None)
             task.actor.waiting.appendleft(task)
 
-    def left(self, task: Task | None, worker: WorkerProcess | None) -> None:
+    def left(self, number: int, worker: WorkerProcess | None) -> None:
         """A worker is done with a task; it gets the next one, or rests."""
         if worker is None:
             return
         if worker.actor is not None:
-            self.on_call_left(task, worker)
+            self.on_call_left(number, worker)
             return
         shape, done = worker.shape, worker.task
         worker.task = None
@@ -342,7 +342,7 @@ class Tasks:
         self.rest(worker)
         self.pump(shape)
 
-    on_call_left: Callable[[Task | None, WorkerProcess], None]
+    on_call_left: Callable[[int, WorkerProcess], None]
 
     def rest(self, worker: WorkerProcess) -> None:
         """Takes a worker's resources back, and keeps it for later."""
@@ -363,8 +363,8 @@ class Tasks:
             return
         if task.items is not None:
             self.end_stream_with(task, payload)
+        self.close(task)  # first: what depends on it must not find it waiting
         self.hub.fail(task.results, payload)
-        self.close(task)
         if task.actor is not None:
             self.on_call_over(task, payload)
 
