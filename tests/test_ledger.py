@@ -115,3 +115,61 @@ def test_oldest_first_and_cancelled_ones_are_passed_over() -> None:
     first.result().release()
     assert third.done()
     assert not fourth.done()
+
+
+def asks(book: Ledger, cpus: float, *, lasting: bool = False) -> Any:
+    return book.reserve(Request([{"CPU": cpus}], "PACK", lasting=lasting))
+
+
+def test_who_has_waited_long_enough_is_not_passed_any_more(monkeypatch: Any) -> None:
+    book = ledger(2)
+    first = asks(book, 1)
+    large = asks(book, 2)
+    asks(book, 1).result().release()  # passes: the large one has only just come
+    monkeypatch.setattr("dray.engines.ledger.PATIENCE_S", -1.0)
+    small = asks(book, 1)
+    assert not small.done()
+    first.result().release()
+    assert large.done()
+    assert not small.done()
+    large.result().release()
+    assert small.done()
+
+
+def test_who_waits_for_what_is_held_for_good_holds_nobody_up(monkeypatch: Any) -> None:
+    monkeypatch.setattr("dray.engines.ledger.PATIENCE_S", -1.0)
+    book = ledger(2)
+    actor = asks(book, 1, lasting=True)
+    large = asks(book, 2)
+    small = asks(book, 1)
+    assert small.done()
+    assert not large.done()
+    small.result().release()
+    actor.result().release()
+    assert large.done()
+
+
+def test_others_use_the_cpus_of_a_task_that_waits_for_them() -> None:
+    book = ledger(1)
+    waits = asks(book, 1).result()
+    child = asks(book, 1)
+    assert not child.done()
+    waits.lend()
+    assert child.done()
+    waits.take_back()  # at once, though they are in use
+    assert book.available()["CPU"] == -1
+    child.result().release()
+    waits.release()
+    assert book.available()["CPU"] == 1
+
+
+def test_a_node_that_is_gone_takes_what_it_had_with_it() -> None:
+    book = ledger(2, 2)
+    held = [asks(book, 2).result() for _ in range(2)]
+    lost = next(reservation for reservation in held if reservation.nodes[0].node_id == "n1")
+    book.remove_node("n1")
+    assert [reservation.broken for reservation in held] == [r is lost for r in held]
+    lost.release()
+    assert book.available()["CPU"] == 0
+    with pytest.raises(InfeasibleError):
+        book.reserve(Request([{"CPU": 2}, {"CPU": 2}]))
