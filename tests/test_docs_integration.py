@@ -29,7 +29,7 @@ def snippets(*pages: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("name", "code"), snippets(*PAGES))
 def test_snippet_runs(name: str, code: str, tmp_path: Path) -> None:
-    run_snippet(code, tmp_path)
+    run_snippet(code, tmp_path, trains=".fit()" in code)
 
 
 @pytest.mark.parametrize(("name", "code"), snippets("docs/core.md"))
