@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import gc
+import sys
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -351,6 +352,31 @@ def test_an_actor_keeps_values_by_their_references() -> None:
     gc.collect()
     assert dray.get(keeper.read.remote()) == "kept"
     assert dray.get(dray.get(keeper.give.remote())) == ["kept", "also"]
+
+
+def test_threads_that_take_and_drop_the_same_references(core_engine: str) -> None:
+    @dray.remote(max_concurrency=8)
+    class Reader:
+        def __init__(self) -> None:
+            sys.setswitchinterval(1e-6)
+
+        def keep(self, box: list[dray.ObjectRef]) -> None:
+            self.kept = dray.get(box[0])
+
+        def churn(self, box: list[dray.ObjectRef]) -> None:
+            for _ in range(300 if core_engine == "process" else 10):
+                dray.get(box[0])
+
+        def read(self) -> list[int]:
+            return dray.get(self.kept, timeout=10)
+
+    reader = Reader.remote()
+    box = [dray.put([dray.put(i) for i in range(5)])]
+    dray.get(reader.keep.remote(box))
+    dray.get([reader.churn.remote(box) for _ in range(8)])
+    del box
+    gc.collect()
+    assert dray.get(reader.read.remote()) == [0, 1, 2, 3, 4]
 
 
 def test_results_that_nobody_reads_do_no_harm() -> None:

@@ -24,6 +24,12 @@ class Home(Protocol):
 
     table: RefTable
 
+    def meet(self, number: int) -> None:
+        """Takes note of a reference that has come in."""
+
+    def keep(self, number: int) -> None:
+        """Takes note of a reference whose end will not be told."""
+
     def future_of(self, ref: ProcessRef) -> Future[Any]:
         """Returns a future of an object's value."""
 
@@ -131,7 +137,7 @@ class _Counted:
         """Returns the number, for somebody who will know it in another process."""
         if not note_reference(self.number):
             # Pickled by somebody else's pickler: nobody can say when it will be forgotten.
-            self.home.table.counts[self.number] = self.home.table.counts.get(self.number, 0) + 1
+            self.home.keep(self.number)
         return self.number
 
 
@@ -161,7 +167,7 @@ class ProcessRef(_Counted, ObjectRef):
 
 def _arrived_ref(number: int) -> ProcessRef:
     home = _at_home()
-    home.table.met(number)
+    home.meet(number)
     return ProcessRef(home, number)
 
 
@@ -195,7 +201,7 @@ class ProcessGenerator(_Counted, ObjectRefGenerator):
         return found
 
     def completed(self) -> ObjectRef:
-        self.home.table.met(self.number)
+        self.home.meet(self.number)
         return ProcessRef(self.home, self.number)
 
     def __eq__(self, other: object) -> bool:
@@ -239,7 +245,7 @@ class ListedGenerator(ObjectRefGenerator):
 
 def _arrived_generator(number: int, index: int) -> ProcessGenerator:
     home = _at_home()
-    home.table.met(number)
+    home.meet(number)
     return ProcessGenerator(home, number, index)
 
 
@@ -270,7 +276,7 @@ class ProcessActor(_Counted, RemoteObject):
 
 def _arrived_actor(number: int, class_name: str, methods: Mapping[str, Any]) -> ProcessActor:
     home = _at_home()
-    home.table.met(number)
+    home.meet(number)
     return ProcessActor(home, number, class_name, methods)
 
 

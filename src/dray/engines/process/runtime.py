@@ -83,6 +83,16 @@ class ProcessRuntime(Runtime):
     def _tell(self, what: str, number: int) -> None:
         self.post((what, number))
 
+    def meet(self, number: int) -> None:
+        """Takes note of a reference that has come in."""
+        with self.lock:
+            self.table.met(number)
+
+    def keep(self, number: int) -> None:
+        """Takes note of a reference, or of one more, that the hub has counted already."""
+        with self.lock:
+            self.table.born(number)
+
     def say(self, *message: Any) -> None:
         """Tells the hub something."""
         with self.lock:
@@ -259,8 +269,7 @@ class ProcessRuntime(Runtime):
 
     def _new_ref(self, number: int) -> ProcessRef:
         """Returns a reference that the hub has counted for this process already."""
-        with self.lock:
-            self.table.born(number)
+        self.keep(number)
         return ProcessRef(self, number)
 
     def next_item(self, stream: int, index: int, wait: bool) -> ObjectRef | None:
@@ -403,8 +412,7 @@ class ProcessRuntime(Runtime):
         def create(args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteObject:
             payload, deps, nested = self._pack_arguments(args, kwargs, what)
             number = next(self._ids)
-            with self.lock:
-                self.table.born(number)
+            self.keep(number)
             actor = ProcessActor(self, number, options.class_name, options.methods)
             found = self.demand("create", key, number, payload, deps, nested)
             if found is None:
@@ -414,8 +422,7 @@ class ProcessRuntime(Runtime):
         return create
 
     def _actor(self, found: tuple[int, str, Mapping[str, Any]]) -> ProcessActor:
-        with self.lock:
-            self.table.born(found[0])
+        self.keep(found[0])
         return ProcessActor(self, *found)
 
     def kill(self, actor: Any, *, no_restart: bool) -> None:
@@ -447,8 +454,7 @@ class ProcessRuntime(Runtime):
         if detached:
             raise ConfigError("lifetime='detached' needs a cluster: use dray.init(engine='ray')")
         number, ready = next(self._ids), next(self._ids)
-        with self.lock:
-            self.table.born(ready)
+        self.keep(ready)
         ref = ProcessRef(self, ready)
         self.demand("group", number, ready, [dict(b) for b in bundles], strategy, name, selectors)
         return ProcessGroup(self, number, bundles, ref)
