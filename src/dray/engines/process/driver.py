@@ -26,7 +26,7 @@ from dray.engines.process.runtime import Message, ProcessRuntime, not_in_time
 from dray.engines.process.status import Status
 from dray.engines.process.streams import Streams
 from dray.engines.process.tasks import Tasks
-from dray.engines.process.turns import Turns, Waiter
+from dray.engines.process.turns import Doze, Turns, Waiter
 from dray.engines.reader import Reader
 from dray.engines.runtime import ObjectRef, Whereabouts
 from dray.engines.runtime_env import RuntimeEnv
@@ -86,6 +86,7 @@ class DriverRuntime(ProcessRuntime):
         self.groups_of = Groups(self.hub, self.tasks, actors, self.pool, kill)
         Status(self.hub, self.tasks, actors, self.groups_of, self.pool)
         self.tap = OutputTap(reader, _show)
+        self._doze = Doze(host.cpu_count())
         super().__init__(0, Turns(self.read, self._interrupt))
         self.lock = self.hub.lock  # type: ignore[assignment]
         self.client = Client(0, self.answered)
@@ -184,7 +185,12 @@ class DriverRuntime(ProcessRuntime):
 
     def read(self, timeout_s: float | None) -> None:
         """Waits for something from workers, and deals with it."""
-        events = self._poll.poll(-1 if timeout_s is None else timeout_s)
+        poll = self._poll.poll
+
+        def sleep() -> list[tuple[int, int]]:
+            return poll(-1 if timeout_s is None else timeout_s)
+
+        events = sleep() if self._turns.crowded else self._doze.until(lambda: poll(0), sleep)
         for fd, event in events:
             if fd == self._woken.fileno():
                 self._woken.recv(4096)

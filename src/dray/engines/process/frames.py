@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import socket
 from collections import deque
 from typing import Any
 
 _HEAD = 4
-_CHUNK = 1 << 18
+# Python allocates as much for each read, and gives it back; more than this takes system calls.
+_CHUNK = 1 << 16
 
 
 def encode(message: tuple[Any, ...]) -> bytes:
@@ -29,10 +29,10 @@ class Inbox:
         self._sock = sock
         self._rest = b""
 
-    def receive(self) -> list[tuple[Any, ...]] | None:
+    def receive(self, flags: int = 0) -> list[tuple[Any, ...]] | None:
         """Reads once; returns the messages that are whole now, or None at the stream's end."""
         try:
-            data = self._sock.recv(_CHUNK)
+            data = self._sock.recv(_CHUNK, flags)
         except (BlockingIOError, InterruptedError):
             return []
         except OSError:
@@ -116,8 +116,3 @@ class Outbox:
             return True
         (self._unsent.appendleft if front else self._unsent.append)(data[sent:])
         return False
-
-    def clear(self) -> None:
-        """Forgets what is left."""
-        with contextlib.suppress(IndexError):
-            self._unsent.clear()

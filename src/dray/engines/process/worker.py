@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dray import session
+from dray import host, session
 from dray.engines import actor_host, lifeline, wire
 from dray.engines.process import packing
 from dray.engines.process.arena import Arena, DiskArena
@@ -24,7 +24,7 @@ from dray.engines.process.frames import Inbox, encode
 from dray.engines.process.packing import RAISED, pack
 from dray.engines.process.refs import ListedGenerator
 from dray.engines.process.runtime import ActorExit, Awaited, Message, ProcessRuntime
-from dray.engines.process.turns import Turns, Waiter
+from dray.engines.process.turns import Doze, Turns, Waiter
 from dray.engines.runtime import Whereabouts
 
 _running: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("dray-task")
@@ -47,6 +47,7 @@ class WorkerRuntime(ProcessRuntime):
         self._disk = disk
         self._begin = begin
         self._on_work = on_work
+        self._doze = Doze(host.cpu_count())
         # Whether another thread may want to end the main thread's waiting.
         self.may_be_interrupted = False
         self._poll = select.poll()
@@ -81,7 +82,10 @@ class WorkerRuntime(ProcessRuntime):
                 os.read(self._waker, 4096)
             if not any(fd == self._sock.fileno() for fd, _ in ready):
                 return
-        messages = self._inbox.receive()
+            messages = self._inbox.receive()
+        else:
+            receive = self._inbox.receive
+            messages = self._doze.until(lambda: receive(socket.MSG_DONTWAIT), receive)
         if messages is None:
             lifeline.kill_group(0)
         for message in messages or ():
