@@ -110,8 +110,7 @@ class Actors:
 
     def _place(self, actor: ActorRecord) -> None:
         shape = actor.creation.kind.shape
-        demand = self._tasks.demand_of(shape)
-        future = shape.ledger.reserve_checked(demand)
+        future = shape.ledger.reserve_checked(shape.demand)
         future.add_done_callback(
             lambda f: self._hub.lock.later(lambda: self._granted(actor, f.result()))
         )

@@ -27,26 +27,16 @@ class HubLock:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._owner = 0
+        self.acquire = self._lock.acquire
         self.closed = False
         self.todo: deque[Callable[[], None]] = deque()  # in the hub
         self.replies: deque[tuple[Client, int, Any]] = deque()  # outside of it
-
-    def acquire(self, blocking: bool = True) -> bool:
-        """Takes the lock; returns whether it did."""
-        if self._owner == threading.get_ident() and not blocking:
-            return False
-        taken = self._lock.acquire(blocking)
-        if taken:
-            self._owner = threading.get_ident()
-        return taken
 
     def release(self) -> None:
         """Lets the lock go, after everything that has come up."""
         while True:
             while self.todo and not self.closed:
                 self.todo.popleft()()
-            self._owner = 0
             self._lock.release()
             while self.replies:
                 try:
@@ -64,7 +54,7 @@ class HubLock:
             self.release()
 
     def __enter__(self) -> None:
-        self.acquire()
+        self._lock.acquire()
 
     def __exit__(self, *error: object) -> None:
         self.release()
@@ -82,8 +72,8 @@ class Hub:
         self.store = Store(store_bytes)
         self.clients: dict[int, Client] = {}
         # Set by `tasks.py`: a worker's task waits for others' work, and goes on.
-        self.on_blocked: Callable[[Client], None] = lambda client: None
-        self.on_unblocked: Callable[[Client], None] = lambda client: None
+        self.when_blocked: Callable[[Client], None] = lambda client: None
+        self.when_unblocked: Callable[[Client], None] = lambda client: None
         self._operations: dict[str, Callable[..., Any]] = {}
 
         # Set by `streams.py`: whether a stream has an item or has ended, and a call when it has.
@@ -94,7 +84,7 @@ class Hub:
     def serve(self, part: object) -> None:
         """Lets processes call the `on_...` methods of an object."""
         for name in dir(part):
-            if name.startswith("on_") and name not in ("on_blocked", "on_unblocked"):
+            if name.startswith("on_"):
                 self._operations[name[3:]] = getattr(part, name)
 
     def handle(self, client: Client, message: tuple[Any, ...]) -> Any:
@@ -224,7 +214,7 @@ class Hub:
                 missing.append(number)
             else:
                 gather.ready += 1
-                if gather.wants_values and type(payload) is tuple and is_error(payload):
+                if gather.wants_values and is_error(payload):
                     self.reply(gather.client, gather.question, payload)
                     return
         if gather.ready >= gather.need:
@@ -255,13 +245,13 @@ class Hub:
         """A process begins to wait; a task that waits lets others use its CPUs."""
         client.blocked += 1
         if client.blocked == 1 and client.worker is not None:
-            self.on_blocked(client)
+            self.when_blocked(client)
 
     def unblock(self, client: Client) -> None:
         """A process has what it waited for."""
         client.blocked -= 1
         if client.blocked == 0 and client.worker is not None:
-            self.on_unblocked(client)
+            self.when_unblocked(client)
 
     def _came(self, gather: Gather, number: int) -> None:
         if gather.question not in gather.client.questions:
@@ -269,7 +259,7 @@ class Hub:
         gather.ready += 1
         if gather.wants_values:
             payload = self.store.find(number).payload
-            if type(payload) is tuple and is_error(payload):
+            if is_error(payload):
                 self._end(gather)
                 self.reply(gather.client, gather.question, payload)
                 return

@@ -16,7 +16,7 @@ import io
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -99,9 +99,14 @@ def pack(value: Any, what: str) -> Packed:
     return Packed(file.getvalue(), raw, refs, pickler.writable)
 
 
+_NOTHING = Packed(pickle.dumps(((), {}), 5))
+
+
 def pack_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> Packed:
     """Pickles a call's arguments."""
     if not kwargs:
+        if not args:
+            return _NOTHING
         for value in args:
             if type(value) not in _PLAIN:
                 break
@@ -200,6 +205,3 @@ def _is_simple(tensor: Any) -> bool:
 def _tensor(buffer: Any, dtype: str, shape: tuple[int, ...]) -> Any:
     torch = sys.modules.get("torch") or __import__("torch")
     return torch.frombuffer(buffer, dtype=getattr(torch, dtype)).reshape(shape)
-
-
-Reader = Callable[[Any], Any]

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dray.engines.contract import Request
-from dray.engines.ledger import Held, Ledger
+from dray.engines.ledger import Demand, Held, Ledger
 
 if TYPE_CHECKING:
     from dray.engines.process.pool import WorkerProcess
@@ -62,17 +61,17 @@ class Shape:
     """Tasks that ask for the same, and so can take each other's place.
 
     Attributes:
-        request: What one of them asks for.
+        demand: What one of them asks for.
         ledger: Where.
         runtime_env: What they find around themselves: variables, as pairs, and a directory.
+        resources: The same quantities, as the tasks see them.
         waiting: Those that can run, oldest first.
         asked: Whether the ledger has a request of this shape.
         group: The placement group they run in.
         capture: Whether what they start runs there as well.
-        preload: What its workers need.
     """
 
-    request: Request
+    demand: Demand
     ledger: Ledger
     runtime_env: tuple[tuple[tuple[str, str], ...], str | None]
     resources: Mapping[str, float]

@@ -33,7 +33,7 @@ class Home(Protocol):
     def future_of(self, ref: ProcessRef) -> Future[Any]:
         """Returns a future of an object's value."""
 
-    def next_item(self, stream: int, index: int, wait: bool) -> ObjectRef | None:
+    def next_item(self, stream: int, index: int) -> ObjectRef | None:
         """Returns the reference of an item of a stream; None at its end."""
 
     def next_item_future(self, stream: int, index: int) -> Future[Any]:
@@ -186,7 +186,7 @@ class ProcessGenerator(_Counted, ObjectRefGenerator):
         return self.number, self._index
 
     def __next__(self) -> ObjectRef:
-        ref = self.home.next_item(self.number, self._index, True)
+        ref = self.home.next_item(self.number, self._index)
         if ref is None:
             raise StopIteration
         self._index += 1

@@ -33,9 +33,7 @@ from dray.engines.runtime import (
 from dray.errors import (
     ConfigError,
     GetTimeoutError,
-    InfeasibleError,
     ObjectLostError,
-    PendingCallsLimitExceeded,
 )
 
 Message = tuple[Any, ...]
@@ -272,7 +270,7 @@ class ProcessRuntime(Runtime):
         self.keep(number)
         return ProcessRef(self, number)
 
-    def next_item(self, stream: int, index: int, wait: bool) -> ObjectRef | None:
+    def next_item(self, stream: int, index: int) -> ObjectRef | None:
         number = self.demand("next", stream, index)
         return None if number is None else self._new_ref(number)
 
@@ -383,8 +381,6 @@ class ProcessRuntime(Runtime):
                 kwargs = {name: self._stand_in(value, deps) for name, value in kwargs.items()}
                 break
         packed = packing.pack_arguments(args, kwargs, what)
-        if packed.size <= INLINE_BYTES:
-            return packed.inline(), deps, packed.refs
         return self.store(packed), deps, packed.refs
 
     def _stand_in(self, value: Any, deps: list[int]) -> Any:
@@ -553,7 +549,3 @@ class _FutureWaiter(Waiter):
         else:
             self.future.set_result(value)
         self._kept = None
-
-
-# Errors that submitting a task may raise at once.
-REFUSALS = (InfeasibleError, PendingCallsLimitExceeded)

@@ -118,10 +118,7 @@ class Status:
 
     def _waiting(self) -> list[dict[str, Any]]:
         """Returns what waits for resources: each shape of demand, how many, and since when."""
-        counts = {
-            self._tasks.demand_of(shape): len(shape.waiting)
-            for shape in self._tasks.shapes.values()
-        }
+        counts = {shape.demand: len(shape.waiting) for shape in self._tasks.shapes.values()}
         found = []
         for entry, demand in self._tasks.ledger.waiting():
             free = self._tasks.ledger.available()

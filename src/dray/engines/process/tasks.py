@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dray.engines.contract import Node, Request
-from dray.engines.ledger import NODE_ID_LABEL, Demand, Held, Ledger
+from dray.engines.ledger import NODE_ID_LABEL, Held, Ledger
 from dray.engines.process.frames import encode
 from dray.engines.process.hub import Hub
 from dray.engines.process.packing import SPILLED, STORED, failed, is_error
@@ -54,9 +54,8 @@ class Tasks:
         self.running: dict[int, Task] = {}  # by number, calls of actors as well; also those waiting
         self._makers: dict[int, Task] = {}  # of tasks with several results
         self.shapes: dict[Any, Shape] = {}
-        self.demands: dict[int, Demand] = {}
-        hub.on_blocked = self._on_blocked
-        hub.on_unblocked = self._on_unblocked
+        hub.when_blocked = self._on_blocked
+        hub.when_unblocked = self._on_unblocked
         hub.serve(self)
 
     # Kinds.
@@ -121,9 +120,8 @@ class Tasks:
         shape = self.shapes.get(key)
         if shape is None:
             held = {**options["resources"]}
-            shape = Shape(request, ledger, runtime_env, held, group=group, capture=place["capture"])
+            shape = Shape(demand, ledger, runtime_env, held, group=group, capture=place["capture"])
             self.shapes[key] = shape
-            self.demands[id(shape)] = demand
         return shape
 
     def _request(
@@ -135,10 +133,6 @@ class Tasks:
     ) -> Request:
         strategy = "SPREAD" if place["kind"] == "spread" else "PACK"
         return Request([resources], strategy, [selector] if selector else [], lasting)
-
-    def demand_of(self, shape: Shape) -> Demand:
-        """Returns what the ledger calls a shape."""
-        return self.demands[id(shape)]
 
     # From the call to the queue.
 
@@ -218,7 +212,7 @@ class Tasks:
         if shape.asked or not shape.waiting:
             return
         shape.asked = True
-        future = shape.ledger.reserve_checked(self.demand_of(shape))
+        future = shape.ledger.reserve_checked(shape.demand)
         future.add_done_callback(
             lambda f: self.hub.lock.later(lambda: self._granted(shape, f.result()))
         )
@@ -336,7 +330,7 @@ class Tasks:
         self._skip_over(shape)
         if shape.waiting and not worker.client.blocked:
             fits = not self._most_calls(shape.waiting[0]) or done.kind is shape.waiting[0].kind
-            if fits and not shape.ledger.contended(self.demand_of(shape)):
+            if fits and not shape.ledger.contended(shape.demand):
                 self._run(shape.waiting.popleft(), worker)
                 return
         self.rest(worker)
@@ -387,7 +381,7 @@ class Tasks:
         payload, task.payload = task.payload, None
         if type(payload) is tuple and payload[0] == STORED:
             store.unpin(payload[1])
-        elif type(payload) is tuple and not is_error(payload) and payload[0] == SPILLED:
+        elif type(payload) is tuple and payload[0] == SPILLED:
             store.free_disk(payload)
         if task.items is not None:
             self.on_stream_over(task)
