@@ -100,7 +100,6 @@ def no_leaks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
     files = _temporary_files()
     yield
     gc.collect()  # errors hold frames, and these hold handles of actors
-    gc.collect()  # handles of actors in the frames of expected errors
     new_processes = {
         p for p in _children() - processes if p.pid not in _engine_processes() and not _is_rays(p)
     }
@@ -191,9 +190,7 @@ def zones(core_engine_name: str, request: pytest.FixtureRequest, _quiet: None) -
 @pytest.fixture
 def core_variables(core_engine: str, request: pytest.FixtureRequest) -> dict[str, str]:
     """What makes a program use that engine."""
-    if core_engine == "ray":
-        return {"DRAY_ENGINE": "ray", "RAY_ADDRESS": request.getfixturevalue("cluster").address}
-    return {"DRAY_ENGINE": core_engine}
+    return _variables_of(core_engine, request)
 
 
 @pytest.fixture
@@ -227,9 +224,12 @@ def _use(name: str, **options: Any) -> None:
 @pytest.fixture
 def variables(engine: str, request: pytest.FixtureRequest) -> dict[str, str]:
     """What makes a program use the engine."""
+    return _variables_of(engine, request)
+
+
+def _variables_of(engine: str, request: pytest.FixtureRequest) -> dict[str, str]:
     if engine == "ray":
-        address = request.getfixturevalue("cluster").address
-        return {"DRAY_ENGINE": "ray", "RAY_ADDRESS": address}
+        return {"DRAY_ENGINE": "ray", "RAY_ADDRESS": request.getfixturevalue("cluster").address}
     return {"DRAY_ENGINE": engine}
 
 

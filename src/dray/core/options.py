@@ -41,13 +41,9 @@ def check_names(given: Mapping[str, Any], known: tuple[str, ...], what: str) -> 
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            public = [n for n in known if not n.startswith("_")]
-            raise ConfigError(
-                f"{what} have no option {name!r}{hint} There are: {', '.join(public)}"
-                if hint
-                else f"{what} have no option {name!r}; there are {', '.join(public)}"
-            )
+            hint = f"; did you mean {near[0]}? There are: " if near else "; there are "
+            public = ", ".join(n for n in known if not n.startswith("_"))
+            raise ConfigError(f"{what} have no option {name!r}{hint}{public}")
 
 
 def task_options(function: Callable[..., Any], given: Mapping[str, Any]) -> TaskOptions:

@@ -9,7 +9,7 @@ from typing import Any, overload
 
 from dray import session
 from dray.core.actor import ActorClass, is_actor_class
-from dray.core.options import TASK, check_names, task_options
+from dray.core.options import task_options
 from dray.core.signature import Signature
 from dray.engines.runtime import Returned, Runtime, Submit
 from dray.errors import ConfigError
@@ -51,17 +51,13 @@ class RemoteFunction:
 
     def options(self, **given: Any) -> RemoteFunction:
         """Returns the same function with other options."""
-        return RemoteFunction(self._function, _merged(self._given, given))
+        return RemoteFunction(self._function, {**self._given, **given})
 
     def __reduce__(self) -> tuple[object, ...]:
         return (RemoteFunction, (self._function, self._given))
 
     def __repr__(self) -> str:
         return f"<remote function {self._options.name}>"
-
-
-def _merged(before: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    return {**before, **given}
 
 
 @overload
@@ -112,6 +108,5 @@ def _make(target: Any, given: Mapping[str, Any]) -> RemoteFunction | ActorClass:
     if isinstance(target, RemoteFunction) or is_actor_class(target):
         raise TypeError(f"{target!r} is remote already; use .options(...) to change its options")
     if callable(target) and hasattr(target, "__code__"):
-        check_names(given, TASK, "tasks")
         return RemoteFunction(target, given)
     raise TypeError(f"@dray.remote is for functions and classes, not for {target!r}")

@@ -60,7 +60,7 @@ class ActorHost:
             value = getattr(self._actor, method)(*args)
             return wire.Answer(call.number, "returned", wire.dump(value, "the return value"))
         except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
-            return wire.Answer(call.number, "raised", wire.dump_error(error, _users_part(error)))
+            return wire.Answer(call.number, "raised", wire.dump_error(error, users_part(error)))
 
     def _send(self, message: wire.ToDriver) -> None:
         data = pickle.dumps(message, protocol=5)  # faster than the connection's own pickler
@@ -106,7 +106,7 @@ def import_quietly(modules: Iterable[str]) -> None:
             importlib.import_module(module)
 
 
-def _users_part(error: BaseException) -> Any:
+def users_part(error: BaseException) -> Any:
     """Returns the traceback without the frames of dray that lead to the user's function."""
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
     step = error.__traceback__
@@ -115,7 +115,7 @@ def _users_part(error: BaseException) -> Any:
     return step
 
 
-def _take_surroundings(begin: wire.Begin) -> None:
+def take_surroundings(begin: wire.Begin) -> None:
     """Puts this process where the driver is: environment, directory, import path."""
     os.environ.clear()
     os.environ.update(begin.environment)
@@ -149,15 +149,18 @@ def _leave() -> None:
     os._exit(0)
 
 
-def run(connection: Connection) -> None:
-    """Runs a worker process to its end; never returns."""
-    status = 1
+def run_to_end(serve: Callable[[], None]) -> None:
+    """Runs what a worker process is for, then ends the process; never returns."""
     try:
-        ActorHost(connection, _take_surroundings).serve()
+        serve()
         _leave()
-        status = 0
     except BaseException:  # noqa: BLE001 (the process ends here, whatever it was)
         sys.excepthook(*sys.exc_info())
     finally:
         sys.stderr.flush()
-        os._exit(status)
+        os._exit(1)
+
+
+def run(connection: Connection) -> None:
+    """Runs a worker process to its end; never returns."""
+    run_to_end(ActorHost(connection, take_surroundings).serve)

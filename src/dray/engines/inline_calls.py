@@ -17,6 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from dray.engines import actor_host
 from dray.engines.inline_values import InlineRef, Lane, Pickled, Stored, nothing, store
 from dray.engines.runtime import ObjectRef, ObjectRefGenerator, Returned, Whereabouts
 from dray.engines.runtime_env import RuntimeEnv
@@ -208,7 +209,7 @@ def surroundings(runtime_env: RuntimeEnv) -> Iterator[None]:
 
 def _failure(work: Work, error: Exception) -> DrayError:
     """Returns what `get` raises for what the user's code raised, which stays its cause."""
-    part = _users_part(error)
+    part = actor_host.users_part(error)
     text = "".join(traceback.format_exception(type(error), error, part or error.__traceback__))
     if part is not None:
         error.__traceback__ = part
@@ -216,14 +217,6 @@ def _failure(work: Work, error: Exception) -> DrayError:
     failure = raised_in_task(error, where, text)
     failure.__cause__ = error  # with its traceback, so that a debugger can look into its frames
     return failure
-
-
-def _users_part(error: BaseException) -> Any:
-    """Returns the traceback without the frames of dray that lead to the user's function."""
-    step = error.__traceback__
-    while step is not None and step.tb_frame.f_code.co_filename == __file__:
-        step = step.tb_next
-    return step
 
 
 def _status(error: SystemExit) -> int:

@@ -24,7 +24,7 @@ from dray.engines.contract import Request, Reservation
 from dray.engines.inline_actor import ExitActor, InlineGroup, InlineObject
 from dray.engines.inline_calls import InlineGenerator, Work, current, submit
 from dray.engines.inline_values import CallersThread, InlineRef, Lane, LoopThread, store
-from dray.engines.ledger import NODE_ID_LABEL, Ledger, to_fixed
+from dray.engines.ledger import Ledger, describe_node, to_fixed
 from dray.engines.runtime import (
     ActorOptions,
     Group,
@@ -306,16 +306,7 @@ class InlineRuntime(Runtime):
         raise ExitActor(0)
 
     def nodes(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "NodeID": node.node_id,
-                "NodeManagerAddress": node.address,
-                "Alive": True,
-                "Resources": dict(node.resources),
-                "Labels": {**node.labels, NODE_ID_LABEL: node.node_id},
-            }
-            for node in self._ledger.nodes
-        ]
+        return [describe_node(node) for node in self._ledger.nodes]
 
     def cluster_resources(self) -> dict[str, float]:
         return dict(self._ledger.nodes[0].resources)

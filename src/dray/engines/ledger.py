@@ -92,11 +92,6 @@ class Held(Reservation):
         self._lent = False
 
     @property
-    def indices(self) -> list[int]:
-        """Where each bundle's node stands in the ledger."""
-        return [index for index, _ in self._claims]
-
-    @property
     def broken(self) -> bool:
         return any(index in self._ledger.dead for index, _ in self._claims)
 
@@ -374,6 +369,17 @@ def _advice(bundles: int, short: Sequence[str], total: Mapping[str, int]) -> str
     if not shares or not all(shares.values()):
         return "Ask for less (num_workers, resources_per_worker), "
     return f"Ask for fewer workers, or for less each (resources_per_worker={shares}), "
+
+
+def describe_node(node: Node, *, alive: bool = True) -> dict[str, Any]:
+    """Returns a node as `dray.nodes` shows it, under the names that Ray uses."""
+    return {
+        "NodeID": node.node_id,
+        "NodeManagerAddress": node.address,
+        "Alive": alive,
+        "Resources": dict(node.resources) if alive else {},
+        "Labels": _labels_of(node),
+    }
 
 
 def _labels_of(node: Node) -> dict[str, str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import struct
+import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, TracebackType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -25,7 +27,19 @@ class Begin(NamedTuple):
     environment: dict[str, str]
     cwd: str
     path: list[str]
-    factory: bytes
+    factory: bytes = b""
+
+    @classmethod
+    def like_here(
+        cls, variables: Mapping[str, str], directory: str | None, factory: bytes = b""
+    ) -> Begin:
+        """Returns this process's surroundings, with other variables and another directory."""
+        return cls(
+            {**os.environ, **variables},
+            directory or os.getcwd(),
+            [*([directory] if directory else []), *sys.path],
+            factory,
+        )
 
 
 class Call(NamedTuple):

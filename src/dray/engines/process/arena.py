@@ -212,8 +212,8 @@ def _watch(part: Any, on_end: Callable[[], object]) -> None:
     _watched[id(reference)] = reference
 
 
-def _unnamed_file(directory: str | None = None) -> int:
-    with tempfile.TemporaryFile(dir=directory) as file:
+def _unnamed_file() -> int:
+    with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 
 
@@ -251,10 +251,8 @@ class DiskArena:
         """Copies a part of another file to a place here."""
         while length:
             data = os.pread(source, min(length, 8 << 20), offset)
-            done = 0
-            while done < len(data):
-                done += os.pwrite(self.fd, memoryview(data)[done:], target + done)
-            offset, target, length = offset + done, target + done, length - done
+            _write(self.fd, memoryview(data), target)
+            offset, target, length = offset + len(data), target + len(data), length - len(data)
 
     def close(self) -> None:
         """Closes the file, and frees what it has taken."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dray import host
+from dray.engines import wire
 from dray.engines.contract import Node
 from dray.engines.ledger import Ledger
 from dray.engines.process.actors import Actors
@@ -83,7 +84,7 @@ class DriverRuntime(ProcessRuntime):
         self.streams = Streams(self.hub, self.tasks)
         actors = Actors(self.hub, self.tasks, self.pool, self._send, kill, self._namespace)
         self.actors = actors
-        self.groups_of = Groups(self.hub, self.tasks, actors, self.pool, kill)
+        self.groups_of = Groups(self.hub, self.tasks, actors, kill)
         Status(self.hub, self.tasks, actors, self.groups_of, self.pool)
         self.tap = OutputTap(reader, _show)
         self._doze = Doze(host.cpu_count())
@@ -149,9 +150,9 @@ class DriverRuntime(ProcessRuntime):
         directory = directory or self._runtime_env.local_directory("process")
         begin = {
             "number": number,
-            "environment": {**os.environ, **self._runtime_env.env_vars, **dict(variables)},
-            "cwd": directory or os.getcwd(),
-            "path": [*([directory] if directory else []), *sys.path],
+            "surroundings": wire.Begin.like_here(
+                {**self._runtime_env.env_vars, **dict(variables)}, directory
+            ),
             "node_id": node.node_id,
             "job_id": self._job_id,
             "namespace": self._namespace,

@@ -254,14 +254,7 @@ class ProcessEngine(LocalEngine):
             actor = self._fork(self._server(tuple(modules)), name, mailbox, node)
         except EngineError:  # a server that was killed: the next one serves
             actor = self._fork(self._server(tuple(modules)), name, mailbox, node)
-        actor.begin(
-            wire.Begin(
-                {**os.environ, **runtime_env.env_vars},
-                directory or os.getcwd(),
-                [*([directory] if directory else []), *sys.path],
-                payload,
-            )
-        )
+        actor.begin(wire.Begin.like_here(runtime_env.env_vars, directory, payload))
         return actor
 
     def _fork(self, server: _Server, name: str, mailbox: Mailbox, node: Node) -> ProcessActor:

@@ -11,7 +11,7 @@ from dray.engines.ledger import Held, Ledger
 from dray.engines.process.actors import Actors
 from dray.engines.process.hub import Hub
 from dray.engines.process.packing import failed
-from dray.engines.process.pool import Pool, WorkerProcess
+from dray.engines.process.pool import WorkerProcess
 from dray.engines.process.records import Client, GroupRecord
 from dray.engines.process.tasks import BUNDLE_LABEL, Tasks
 from dray.errors import DrayError, EngineError
@@ -24,7 +24,6 @@ class Groups:
         hub: Objects and questions.
         tasks: Whose `groups` this fills.
         actors: Those that live in groups.
-        pool: Worker processes.
         stop: Ends a worker's process at once.
     """
 
@@ -33,13 +32,11 @@ class Groups:
         hub: Hub,
         tasks: Tasks,
         actors: Actors,
-        pool: Pool,
         stop: Callable[[WorkerProcess], None],
     ) -> None:
         self._hub = hub
         self._tasks = tasks
         self._actors = actors
-        self._pool = pool
         self._stop = stop
         self._names: dict[str, int] = {}
         hub.serve(self)

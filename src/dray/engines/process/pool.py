@@ -136,10 +136,13 @@ class OutputTap:
         self._reader.do_tasks()
         for fd, (owner, _, _) in list(self._open.items()):
             if owner is worker:
-                while fd in self._open and self._read(fd):
-                    pass
-                if fd in self._open:
-                    self._close(fd)
+                self._finish(fd)
+
+    def _finish(self, fd: int) -> None:
+        while fd in self._open and self._read(fd):
+            pass
+        if fd in self._open:
+            self._close(fd)
 
     def _close(self, fd: int) -> None:
         self._reader.unwatch(fd)
@@ -149,10 +152,7 @@ class OutputTap:
     def close(self) -> None:
         """Shows what is left and frees the descriptors."""
         for fd in list(self._open):
-            while fd in self._open and self._read(fd):
-                pass
-            if fd in self._open:
-                self._close(fd)
+            self._finish(fd)
 
 
 class Pool:

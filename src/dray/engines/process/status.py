@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dray.engines.contract import Node
-from dray.engines.ledger import NODE_ID_LABEL
+from dray.engines.ledger import describe_node
 from dray.engines.process.actors import Actors
 from dray.engines.process.groups import Groups
 from dray.engines.process.hub import Hub
@@ -47,16 +46,8 @@ class Status:
 
     def _nodes(self) -> list[dict[str, Any]]:
         ledger = self._tasks.ledger
-        return [self._node(node, i not in ledger.dead) for i, node in enumerate(ledger.nodes)]
-
-    def _node(self, node: Node, alive: bool) -> dict[str, Any]:
-        return {
-            "NodeID": node.node_id,
-            "NodeManagerAddress": node.address,
-            "Alive": alive,
-            "Resources": dict(node.resources) if alive else {},
-            "Labels": {**node.labels, NODE_ID_LABEL: node.node_id},
-        }
+        nodes = enumerate(ledger.nodes)
+        return [describe_node(node, alive=i not in ledger.dead) for i, node in nodes]
 
     def _total(self) -> dict[str, float]:
         total: dict[str, float] = {}

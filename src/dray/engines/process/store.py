@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from dray.engines.process.arena import Allocator, Arena, DiskArena, round_up
-from dray.engines.process.packing import SPILLED, STORED, failed, is_error
+from dray.engines.process.packing import SPILLED, STORED, failed
 from dray.errors import ObjectLostError, ObjectStoreFullError
 
 
@@ -61,7 +61,6 @@ class Store:
     def __init__(self, limit: int) -> None:
         self.arena = Arena.create(limit)
         self.disk = DiskArena()
-        self.spilled_bytes = 0
         self._allocator = Allocator(self.arena.size)
         self._entries: dict[int, Entry] = {}
         self._regions: OrderedDict[int, Region] = OrderedDict()  # least recently used first
@@ -155,22 +154,6 @@ class Store:
         entry.waiting.append(callback)
         return False
 
-    def count(self) -> int:
-        """Returns how many objects there are."""
-        return len(self._entries)
-
-    def lose(self, numbers: Iterable[int], why: str) -> None:
-        """Takes the values of objects away, as a node that dies does."""
-        for number in numbers:
-            entry = self._entries.get(number)
-            if entry is not None and entry.payload is not None and not is_error(entry.payload):
-                payload, entry.payload = entry.payload, failed(ObjectLostError(why))
-                if type(payload) is tuple and payload[0] == STORED:
-                    self._regions[payload[1]].owner = None
-                    self._free_if_unused(payload[1])
-                elif type(payload) is tuple and payload[0] == SPILLED:
-                    self.free_disk(payload)
-
     # Memory.
 
     def room(self, lengths: Iterable[int]) -> tuple[Any, ...]:
@@ -210,7 +193,6 @@ class Store:
                         "not needed, free space in the temporary directory, or raise "
                         "dray.init(object_store_memory=...)"
                     ) from error
-                self.spilled_bytes += region.length
                 entry.payload = (SPILLED, target, lengths, writable)
                 region.owner = None
                 self._free_if_unused(number)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import inspect
 import os
 import select
 import signal
 import socket
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +21,7 @@ from dray.engines.process.calls import ActorCalls
 from dray.engines.process.frames import Inbox, encode
 from dray.engines.process.packing import RAISED, pack
 from dray.engines.process.refs import ListedGenerator
-from dray.engines.process.runtime import ActorExit, Awaited, Message, ProcessRuntime
+from dray.engines.process.runtime import Awaited, Message, ProcessRuntime
 from dray.engines.process.turns import Doze, Turns, Waiter
 from dray.engines.runtime import Whereabouts
 
@@ -36,13 +34,14 @@ class WorkerRuntime(ProcessRuntime):
     def __init__(
         self,
         sock: socket.socket,
+        inbox: Inbox,
         arena: Arena,
         disk: DiskArena,
         begin: Mapping[str, Any],
         on_work: Callable[[Message], None],
     ) -> None:
         self._sock = sock
-        self._inbox = Inbox(sock)
+        self._inbox = inbox
         self._arena = arena
         self._disk = disk
         self._begin = begin
@@ -146,7 +145,6 @@ class Worker:
         self._disk = disk
         self._work: deque[Message] = deque()
         self._idle: Waiter | None = None
-        self._idle_lock = threading.Lock()
         self._kinds: dict[bytes, tuple[Any, Mapping[str, Any]]] = {}
         self._blobs: dict[bytes, tuple[Any, Mapping[str, Any]]] = {}
         self._current = 0
@@ -166,11 +164,8 @@ class Worker:
                 os._exit(0)
             messages = received
         begin = messages.pop(0)[1]
-        actor_host._take_surroundings(
-            wire.Begin(begin["environment"], begin["cwd"], begin["path"], b"")
-        )
-        self.runtime = WorkerRuntime(self._sock, self._arena, self._disk, begin, self._take)
-        self.runtime._inbox = inbox
+        actor_host.take_surroundings(begin["surroundings"])
+        self.runtime = WorkerRuntime(self._sock, inbox, self._arena, self._disk, begin, self._take)
         session.adopt(self.runtime)
         signal.signal(signal.SIGINT, self._on_interrupt)
         threading.Thread(target=self._listen, name="dray-control", daemon=True).start()
@@ -298,7 +293,7 @@ class Worker:
         """Tells the hub what a task or call has raised."""
         payload = (
             RAISED,
-            wire.dump_error(error, actor_host._users_part(error)),
+            wire.dump_error(error, actor_host.users_part(error)),
             f"{where} (pid {os.getpid()}, node {self.runtime._begin['node_id']})",
         )
         retriable = retried is True or (bool(retried) and isinstance(error, tuple(retried)))
@@ -382,19 +377,10 @@ def run(fds: Sequence[int]) -> None:
     Args:
         fds: Its sockets for work and control, the shared memory and the disk's file.
     """
-    status = 1
-    try:
+
+    def serve() -> None:
         sock, control = (socket.socket(fileno=fd) for fd in fds[:2])
         size = os.fstat(fds[2]).st_size
-        worker = Worker(sock, control, Arena(fds[2], size), DiskArena(fds[3]))
-        worker.serve()
-        with contextlib.suppress(BaseException):
-            actor_host._leave()
-        status = 0
-    except ActorExit:
-        status = 0
-    except BaseException:  # noqa: BLE001 (the process ends here, whatever it was)
-        sys.excepthook(*sys.exc_info())
-    finally:
-        sys.stderr.flush()
-        os._exit(status)
+        Worker(sock, control, Arena(fds[2], size), DiskArena(fds[3])).serve()
+
+    actor_host.run_to_end(serve)
