@@ -65,7 +65,10 @@ def _children() -> set[psutil.Process]:
 
 
 def _engine_processes() -> set[int]:
-    """The fork servers, and the idle workers of tasks, that a session keeps on purpose."""
+    """The fork servers, and the idle workers of tasks, that a session keeps on purpose.
+
+    A worker that has trained something itself has a fork server of its own.
+    """
     engine = session._engine
     if engine is None or engine.name != "process":
         return set()
@@ -75,7 +78,21 @@ def _engine_processes() -> set[int]:
     return {
         *(server._process.pid for server in engine._servers.values()),
         *(worker.pid for worker in idle if worker.pid is not None),
+        *(
+            server
+            for worker in idle
+            if worker.pid is not None
+            for server in _servers_of(worker.pid)
+        ),
     }
+
+
+def _servers_of(pid: int) -> list[int]:
+    try:
+        children = psutil.Process(pid).children()
+        return [child.pid for child in children if "fork_server" in " ".join(child.cmdline())]
+    except psutil.NoSuchProcess:
+        return []
 
 
 def _workers() -> list[str]:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dray.engines.contract import Engine
+    from dray.engines.contract import Engine, Options
     from dray.engines.runtime import Runtime
 
 _lock = threading.RLock()
 _engine: Engine | None = None
 _runtime: Runtime | None = None  # of a worker; a driver's belongs to its engine
-_owner = 0  # the process that started the engine: a fork of it has none
+_join: Callable[[], Runtime] | None = None  # of a worker: makes it a part of its session
+_owner = 0  # the process that all this belongs to: a fork of it has none of it
 
 
 def init(
@@ -68,12 +69,9 @@ def init(
         8
         >>> dray.shutdown()
     """
-    from dray import engines
     from dray.engines.contract import Options
     from dray.engines.runtime_env import RuntimeEnv
-    from dray.settings import Settings
 
-    global _engine, _owner
     with _lock:
         if is_initialized():
             if ignore_reinit_error:
@@ -82,7 +80,6 @@ def init(
                 "dray is initialised already in this process; call dray.shutdown() first, or pass "
                 "ignore_reinit_error=True"
             )
-        settings = Settings()
         options = Options(
             num_cpus=num_cpus,
             num_gpus=num_gpus,
@@ -94,21 +91,37 @@ def init(
             nodes=nodes or (),
             object_store_memory=object_store_memory,
         )
-        _engine = engines.load(engine or settings.engine, options, settings)
-        _owner = os.getpid()
-        atexit.register(shutdown)
+        _start(engine, options)
+
+
+def _start(name: str | None, options: Options) -> Engine:
+    from dray import engines
+    from dray.settings import Settings
+
+    global _engine, _owner
+    settings = Settings()
+    _engine = engines.load(name or settings.engine, options, settings)
+    _owner = os.getpid()
+    atexit.register(shutdown)
+    return _engine
+
+
+def _is_owner() -> bool:
+    return _owner == os.getpid()
 
 
 def is_initialized() -> bool:
-    """Returns whether this process has an engine."""
-    return (_engine or _runtime) is not None and _owner == os.getpid()
+    """Returns whether this process is a driver that has an engine, or a worker of one."""
+    from dray.settings import is_rays_worker
+
+    return is_rays_worker() or (_is_owner() and (_engine or _join) is not None)
 
 
 def shutdown() -> None:
     """Ends the engine and every worker of it; a second call does nothing."""
     global _engine
     with _lock:
-        if is_initialized() and _engine is not None:
+        if _is_owner() and _engine is not None:
             _engine.close()
         _engine = None
         atexit.unregister(shutdown)
@@ -116,24 +129,40 @@ def shutdown() -> None:
 
 def current_engine() -> Engine:
     """Returns this process's engine, and starts the default one if there is none."""
+    from dray import engines
+    from dray.engines.contract import Options
+
+    global _engine
     with _lock:
-        if not is_initialized():
-            init()
-        assert _engine is not None
+        if _is_owner() and _engine is not None:
+            return _engine
+        if not _is_owner() or _join is None:
+            return _start(None, Options())
+        _engine = engines.load_guest(current_runtime())
+        atexit.register(shutdown)
         return _engine
 
 
 def current_runtime() -> Runtime:
     """Returns what runs tasks and actors for this process: a worker's own, or its engine's."""
-    if _runtime is not None and _owner == os.getpid():
-        return _runtime
+    global _runtime
+    if _is_owner():
+        if _runtime is None and _join is not None:
+            with _lock:
+                _runtime = _runtime or _join()
+        if _runtime is not None:
+            return _runtime
     return current_engine().runtime
 
 
-def adopt(runtime: Runtime) -> None:
-    """Makes a runtime this process's own; called once, in a worker that an engine has made."""
-    global _runtime, _owner
-    _runtime, _owner = runtime, os.getpid()
+def be_worker(join: Callable[[], Runtime]) -> None:
+    """Makes this process a part of the session that has made it.
+
+    Args:
+        join: Called once, when it is first needed; returns this process's runtime.
+    """
+    global _engine, _runtime, _join, _owner
+    _engine, _runtime, _join, _owner = None, None, join, os.getpid()
 
 
 def cluster_resources() -> dict[str, float]:

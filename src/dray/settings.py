@@ -32,14 +32,14 @@ def _seconds(variable: str, default: float) -> float:
     return value
 
 
-def _is_rays_worker() -> bool:
+def is_rays_worker() -> bool:
     """Whether Ray runs this process as a worker; nothing is imported to find out."""
     module = sys.modules.get("ray._private.worker")
     return module is not None and module.global_worker.mode == module.WORKER_MODE
 
 
 def _engine() -> str:
-    if _is_rays_worker():  # whatever variables the cluster was started with
+    if is_rays_worker():  # whatever variables the cluster was started with
         return "ray"
     # Within a Ray job the program is on a cluster already, and means to use it.
     default = "ray" if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else "process"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from dray.engines.contract import Engine, Options
+from dray.engines.runtime import Runtime
 from dray.errors import ConfigError, join_names
 from dray.settings import ENGINES, Settings
 
@@ -20,4 +21,14 @@ def load(name: str, options: Options, settings: Settings) -> Engine:
     if name not in ENGINES:
         raise ConfigError(f"engine {name!r} does not exist; there are {join_names(ENGINES)}")
     engine: Engine = import_module(f"dray.engines.{name}").ENGINE(options, settings)
+    return engine
+
+
+def load_guest(runtime: Runtime) -> Engine:
+    """Returns an engine for a worker of the process engine that trains something itself.
+
+    Args:
+        runtime: The worker's part in its session, whose resources the engine uses.
+    """
+    engine: Engine = import_module("dray.engines.process.guest").GuestEngine(runtime)
     return engine

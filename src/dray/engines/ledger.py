@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -114,6 +114,23 @@ class Held(Reservation):
             self._ledger._lend(self._claims, -1)
 
 
+class Borrowed(Reservation):
+    """Bundles of a ledger that another process has.
+
+    Attributes:
+        nodes: The node of each bundle.
+    """
+
+    def __init__(self, nodes: list[Node], give_back: Callable[[], None]) -> None:
+        self.nodes = nodes
+        self._give_back: Callable[[], None] | None = give_back
+
+    def release(self) -> None:
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back()
+
+
 class Ledger:
     """Reserves bundles of resources on nodes. Safe to use from several threads.
 
@@ -143,7 +160,9 @@ class Ledger:
         """Returns what is free now, summed over the nodes."""
         with self._lock:
             names = dict.fromkeys(name for total in self._total for name in total)
-            return from_fixed({n: sum(free.get(n, 0) for free in self._free) for n in names})
+            # Who has lent CPUs and has them again may hold more than there are, for a while.
+            free = [{n: max(0, units) for n, units in free.items()} for free in self._free]
+            return from_fixed({n: sum(f.get(n, 0) for f in free) for n in names})
 
     def waiting(self) -> list[tuple[dict[str, Any], Demand]]:
         """Returns what waits: as JSON can say it (what, how many, since when), and as a demand."""
@@ -170,7 +189,7 @@ class Ledger:
     def free_of(self, index: int) -> dict[str, float]:
         """Returns what is free on a node."""
         with self._lock:
-            return from_fixed(self._free[index])
+            return from_fixed({n: max(0, units) for n, units in self._free[index].items()})
 
     def pause(self) -> None:
         """Grants nothing until `settle_on` is called."""

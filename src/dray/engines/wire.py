@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from dray.errors import RemoteTraceback, SerializationError
 
-# Driver -> fork server: FORK or KILL, and the worker's number. FORK carries three descriptors.
+# Driver -> fork server: FORK or KILL, and the worker's number. FORK carries its descriptors.
 REQUEST = struct.Struct("!cQ")
 FORK, KILL = b"f", b"k"
 # Fork server -> driver: STARTED with a pid, or EXITED with a status and whether KILL asked for it.

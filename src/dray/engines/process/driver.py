@@ -21,7 +21,8 @@ from dray.engines.process.beacon import Beacon
 from dray.engines.process.frames import encode
 from dray.engines.process.groups import Groups
 from dray.engines.process.hub import Hub
-from dray.engines.process.pool import OutputTap, Pool, RuntimeKey, WorkerProcess
+from dray.engines.process.lending import Lending
+from dray.engines.process.pool import Line, OutputTap, Pool, RuntimeKey, WorkerProcess
 from dray.engines.process.records import Client
 from dray.engines.process.runtime import Message, ProcessRuntime, not_in_time
 from dray.engines.process.status import Status
@@ -71,7 +72,7 @@ class DriverRuntime(ProcessRuntime):
         self._runtime_env = runtime_env
         self._namespace = namespace or "default"
         self._job_id = uuid.uuid4().hex[:8]
-        self._workers: dict[int, WorkerProcess] = {}  # by descriptor
+        self._lines: dict[int, Line] = {}  # by descriptor
         self._flushing: set[int] = set()
         self._closed = False
         self._poll = select.epoll()
@@ -85,6 +86,7 @@ class DriverRuntime(ProcessRuntime):
         actors = Actors(self.hub, self.tasks, self.pool, self._send, kill, self._namespace)
         self.actors = actors
         self.groups_of = Groups(self.hub, self.tasks, actors, kill)
+        Lending(self.hub, ledger)
         Status(self.hub, self.tasks, actors, self.groups_of, self.pool)
         self.tap = OutputTap(reader, _show)
         self._doze = Doze(host.cpu_count())
@@ -157,8 +159,7 @@ class DriverRuntime(ProcessRuntime):
             "job_id": self._job_id,
             "namespace": self._namespace,
         }
-        self._workers[worker.sock.fileno()] = worker
-        self._poll.register(worker.sock, select.EPOLLIN)
+        self._listen_to(worker)
         self._send(worker, encode(("begin", begin)))
         store = self.hub.store
         out, out_of_worker = os.pipe()
@@ -174,15 +175,40 @@ class DriverRuntime(ProcessRuntime):
             os.close(err_of_worker)
         return worker
 
-    def _answer(self, worker: WorkerProcess, question: int, answer: Any) -> None:
-        self._send(worker, encode(("answer", question, answer)))
+    def welcome(self, sock: socket.socket, node: Node) -> None:
+        """Lets a training worker of this session use its tasks, actors and objects.
 
-    def _send(self, worker: WorkerProcess, data: bytes) -> None:
-        if worker.gone:
+        Args:
+            sock: To the worker.
+            node: Where it runs.
+        """
+        number, line, store = self._next_number(), Line(sock), self.hub.store
+        line.client = Client(number, lambda q, answer: self._answer(line, q, answer))
+        begin = {
+            "number": number,
+            "node_id": node.node_id,
+            "job_id": self._job_id,
+            "namespace": self._namespace,
+        }
+        with contextlib.suppress(OSError), self.lock:  # it may have died meanwhile
+            self.hub.clients[number] = line.client
+            self._listen_to(line)
+            socket.send_fds(sock, [b"!"], [store.arena.fd, store.disk.fd])
+            self._send(line, encode(("begin", begin)))
+
+    def _listen_to(self, line: Line) -> None:
+        self._lines[line.sock.fileno()] = line
+        self._poll.register(line.sock, select.EPOLLIN)
+
+    def _answer(self, line: Line, question: int, answer: Any) -> None:
+        self._send(line, encode(("answer", question, answer)))
+
+    def _send(self, line: Line, data: bytes) -> None:
+        if line.gone:
             return
-        if not worker.outbox.send(data) and worker.sock.fileno() not in self._flushing:
-            self._flushing.add(worker.sock.fileno())
-            self._poll.modify(worker.sock, select.EPOLLIN | select.EPOLLOUT)
+        if not line.outbox.send(data) and line.sock.fileno() not in self._flushing:
+            self._flushing.add(line.sock.fileno())
+            self._poll.modify(line.sock, select.EPOLLIN | select.EPOLLOUT)
 
     def read(self, timeout_s: float | None) -> None:
         """Waits for something from workers, and deals with it."""
@@ -196,25 +222,32 @@ class DriverRuntime(ProcessRuntime):
             if fd == self._woken.fileno():
                 self._woken.recv(4096)
                 continue
-            worker = self._workers.get(fd)
-            if worker is None:
+            line = self._lines.get(fd)
+            if line is None:
                 continue
-            messages = worker.inbox.receive() if event & ~select.EPOLLOUT else []
+            messages = line.inbox.receive() if event & ~select.EPOLLOUT else []
             with self.lock:
-                if event & select.EPOLLOUT and worker.outbox.flush():
+                if event & select.EPOLLOUT and line.outbox.flush():
                     self._flushing.discard(fd)
                     self._poll.modify(fd, select.EPOLLIN)
                 if messages is None:
-                    self._unwatch(worker)  # its end is told by the fork server
+                    self._hung_up(line)
                 else:
                     for message in messages:
-                        self.hub.handle(worker.client, message)
+                        self.hub.handle(line.client, message)
             if self.table.dropped or self.table.unpinned:
                 self.settle()
 
-    def _unwatch(self, worker: WorkerProcess) -> None:
-        fd = worker.sock.fileno()
-        if fd >= 0 and self._workers.pop(fd, None) is not None:
+    def _hung_up(self, line: Line) -> None:
+        self._unwatch(line)
+        if not isinstance(line, WorkerProcess):  # whose end is told by the fork server
+            line.gone = True
+            self.hub.forget_client(line.client)
+            line.close()
+
+    def _unwatch(self, line: Line) -> None:
+        fd = line.sock.fileno()
+        if fd >= 0 and self._lines.pop(fd, None) is not None:
             self._flushing.discard(fd)
             self._poll.unregister(fd)
 
@@ -255,8 +288,8 @@ class DriverRuntime(ProcessRuntime):
         self._turns.close()
         self.beacon.close()
         self.tap.close()
-        for worker in list(self.pool.all.values()):
-            worker.close()
+        for line in (*self.pool.all.values(), *self._lines.values()):
+            line.close()
         self._poll.close()
         self._woken.close()
         self._wake.close()

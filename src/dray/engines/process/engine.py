@@ -29,7 +29,7 @@ from dray.engines.contract import (
     Reservation,
     Started,
 )
-from dray.engines.ledger import Held
+from dray.engines.ledger import Borrowed, Held
 from dray.engines.local import LocalEngine
 from dray.engines.process import clone, fork_server
 from dray.engines.process.driver import DriverRuntime
@@ -148,6 +148,7 @@ class ProcessEngine(LocalEngine):
         self._share_imports = settings.share_imports
         self._servers: dict[tuple[str, ...], _Server] = {}
         self._numbers = itertools.count()
+        self._doors: set[socket.socket] = set()  # at which workers knock that use tasks and actors
         self._lock = threading.Lock()
         self._closed = False
         self._runtime: DriverRuntime | None = None
@@ -245,7 +246,7 @@ class ProcessEngine(LocalEngine):
         mailbox: Mailbox,
         modules: Sequence[str] = (),
     ) -> Actor:
-        assert isinstance(reservation, Held)
+        assert isinstance(reservation, Held | Borrowed)
         payload = wire.dump(factory, name)
         runtime_env = self._runtime_env | runtime_env
         directory = runtime_env.local_directory(self.name)
@@ -260,14 +261,18 @@ class ProcessEngine(LocalEngine):
     def _fork(self, server: _Server, name: str, mailbox: Mailbox, node: Node) -> ProcessActor:
         actor = ProcessActor(server, next(self._numbers), name, mailbox, self._reader)
         ours, theirs = socket.socketpair()
+        door, their_door = socket.socketpair()
         out, out_of_worker = os.pipe()
         err, err_of_worker = os.pipe()
         # Before the worker exists: its end may come at any time after.
         actor.attach(Connection(ours.detach()))
+        self._doors.add(door)
+        self._reader.watch(door, lambda: self._on_knock(door, node))
         actor.attach_output(out, "stdout")
         actor.attach_output(err, "stderr")
         try:
-            server.fork(actor, node, [theirs.fileno(), out_of_worker, err_of_worker])
+            fds = [theirs.fileno(), their_door.fileno(), out_of_worker, err_of_worker]
+            server.fork(actor, node, fds)
         except EngineError:
             self._reader.run(lambda: actor.on_exit(None, killed=True))
             with self._lock:
@@ -276,6 +281,7 @@ class ProcessEngine(LocalEngine):
             raise
         finally:
             theirs.close()
+            their_door.close()
             os.close(out_of_worker)
             os.close(err_of_worker)
         return actor
@@ -287,6 +293,16 @@ class ProcessEngine(LocalEngine):
         for server in self._servers.values():
             for actor, _ in server.actors.values():
                 actor.on_exit(None, killed=False)
+
+    def _on_knock(self, door: socket.socket, node: Node) -> None:
+        """A worker wants to use tasks and actors, or it is gone."""
+        self._reader.unwatch(door)
+        self._doors.discard(door)
+        with contextlib.suppress(EngineError):  # the session ends
+            if door.recv(1):
+                self.runtime.welcome(door, node)
+                return
+        door.close()
 
     def _on_notice(self, server: _Server) -> None:
         try:
@@ -333,4 +349,6 @@ class ProcessEngine(LocalEngine):
                 actor.on_exit(None, killed=True)
         if self._runtime is not None:
             self._runtime.close()
+        for door in self._doors:
+            door.close()
         self._reader.close()

@@ -148,16 +148,14 @@ def become_worker(fds: list[int]) -> None:
     """Turns this process into a worker; never returns.
 
     Args:
-        fds: The control socket, and what become standard output and error; or, for a worker of
-            tasks and actors of `dray.core`, its two sockets, output and error, and where objects
-            lie in memory and on the disk.
+        fds: Two sockets, and what become standard output and error; for a worker of tasks and
+            actors of `dray.core` also where objects lie in memory and on the disk.
     """
     with contextlib.suppress(PermissionError):  # a spawned worker leads its group already
         os.setpgid(0, 0)
     lifeline.children_die_with_me()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    own = fds[:1] if len(fds) == 3 else [*fds[:2], *fds[4:]]
-    out, err = (fd for fd in fds if fd not in own)
+    own, (out, err) = [*fds[:2], *fds[4:]], fds[2:4]
     for fd in own:
         os.set_inheritable(fd, False)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -172,9 +170,10 @@ def become_worker(fds: list[int]) -> None:
     faulthandler.enable()
     atexit._clear()  # what the server's imports registered is the server's
     gc.enable()
-    if len(own) == 1:
-        actor_host.run(Connection(own[0]))
-    worker.run(own)
+    if len(own) > 2:
+        worker.run(own)
+    worker.be_guest(socket.socket(fileno=own[1]))
+    actor_host.run(Connection(own[0]))
 
 
 def _import_for_workers(modules: Sequence[str]) -> None:
@@ -202,7 +201,7 @@ def main(arguments: list[str]) -> None:
 
     Args:
         arguments: `serve CONTROL_FD LIFELINE_FD DRIVER_PID METHOD MODULE...` or
-            `worker CONTROL_FD OUT_FD ERR_FD`.
+            `worker FD...`, as `become_worker` takes them.
     """
     role, *rest = arguments
     if role == "worker":

@@ -93,9 +93,9 @@ class Hub:
 
     def reply(self, client: Client, question: int, answer: Any) -> None:
         """Answers a question."""
-        if client.worker is not None:
+        if client.number:
             client.reply(question, answer)
-        else:
+        else:  # the driver, whose threads may wake and come in here
             self.lock.replies.append((client, question, answer))
 
     def refuse(self, client: Client, question: int, error: DrayError) -> None:
@@ -131,6 +131,8 @@ class Hub:
         """Takes back all that a process that is gone has held."""
         self.clients.pop(client.number, None)
         client.questions.clear()
+        for question in list(client.leases):
+            self.give_back(client, question)
         for region, count in client.pins.items():
             for _ in range(count):
                 self.store.unpin(region)
@@ -144,6 +146,12 @@ class Hub:
         holds, client.holds = client.holds, set()
         for number in holds:
             self.store.drop(number)
+
+    def give_back(self, client: Client, question: int) -> None:
+        """Takes back what a process has reserved, or asked for."""
+        future = client.leases.pop(question, None)
+        if future is not None and not future.cancel():
+            future.result().release()
 
     # Values.
 

@@ -19,8 +19,30 @@ if TYPE_CHECKING:
 RuntimeKey = tuple[tuple[tuple[str, str], ...], str | None]
 
 
-class WorkerProcess:
-    """One worker process.
+class Line:
+    """A socket to a process that talks to the hub.
+
+    Attributes:
+        client: What the hub knows of the process.
+        gone: Whether nothing can be sent any more.
+    """
+
+    client: Client
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self.inbox = Inbox(sock)
+        self.outbox = Outbox(sock)
+        self.gone = False
+
+    def close(self) -> None:
+        """Frees the socket."""
+        self.sock.close()
+
+
+class WorkerProcess(Line):
+    """One worker process for tasks and actors.
 
     Attributes:
         number: Unique in the engine.
@@ -36,6 +58,9 @@ class WorkerProcess:
     def __init__(
         self, number: int, node: Node, runtime_env: RuntimeKey, on_exit: Callable[..., None]
     ) -> None:
+        sock, self._theirs = socket.socketpair()
+        super().__init__(sock)
+        self.control, self._their_control = socket.socketpair()
         self.number = number
         self.node = node
         self.runtime_env = runtime_env
@@ -47,14 +72,7 @@ class WorkerProcess:
         self.known: set[bytes] = set()
         self.calls: dict[bytes, int] = {}
         self.retiring = False
-        self.gone = False
-        self.client: Client
         self._on_exit = on_exit
-        self.sock, self._theirs = socket.socketpair()
-        self.control, self._their_control = socket.socketpair()
-        self.sock.setblocking(False)
-        self.inbox = Inbox(self.sock)
-        self.outbox = Outbox(self.sock)
 
     @property
     def fds(self) -> list[int]:
@@ -88,7 +106,7 @@ class WorkerProcess:
 
     def close(self) -> None:
         """Frees the sockets."""
-        self.sock.close()
+        super().close()
         self.control.close()
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dray.engines.contract import Reservation
 from dray.engines.ledger import Demand, Held, Ledger
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class Client:
         self.questions: dict[int, Gather] = {}
         self.reading: list[tuple[Any, ...]] = []
         self.blocked = 0
+        self.leases: dict[int, Future[Reservation]] = {}  # of an engine within a worker
 
 
 class Gather:

@@ -107,13 +107,24 @@ class RefTable:
 _home: Home | None = None
 
 
+_join: Callable[[], object] | None = None
+
+
 def settle_in(home: Home) -> None:
     """Says which runtime's references this process's are; the last one counts."""
     global _home
     _home = home
 
 
+def settle_in_later(join: Callable[[], object]) -> None:
+    """Says what calls `settle_in`, once a reference comes to this process."""
+    global _home, _join
+    _home, _join = None, join
+
+
 def _at_home() -> Home:
+    if _home is None and _join is not None:
+        _join()
     if _home is None:
         raise RuntimeError(
             "a reference of dray's was unpickled in a process that is no part of a session"

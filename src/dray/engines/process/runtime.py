@@ -253,11 +253,12 @@ class ProcessRuntime(Runtime):
                 raise packing.error_of(answer)
             return self.load(answer[0])
 
-        return self._ask_for_future(load, "fetch", [self._number_of(ref)], keep=ref)
+        return self.promise(load, "fetch", [self._number_of(ref)], keep=ref)
 
-    def _ask_for_future(
+    def promise(
         self, load: Callable[[Any], Any], *message: Any, keep: object = None
     ) -> Future[Any]:
+        """Asks the hub something; returns a future of what `load` makes of the answer."""
         self._turns.start_background("dray-answers")
         waiter = _FutureWaiter(load, keep)
         number = next(self._questions)
@@ -278,7 +279,7 @@ class ProcessRuntime(Runtime):
         def load(number: Any) -> Any:
             return None if number is None else self._new_ref(number)
 
-        return self._ask_for_future(load, "next", stream, index)
+        return self.promise(load, "next", stream, index)
 
     # Tasks.
 

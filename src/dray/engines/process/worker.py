@@ -15,7 +15,7 @@ from typing import Any
 
 from dray import host, session
 from dray.engines import actor_host, lifeline, wire
-from dray.engines.process import packing
+from dray.engines.process import packing, refs
 from dray.engines.process.arena import Arena, DiskArena
 from dray.engines.process.calls import ActorCalls
 from dray.engines.process.frames import Inbox, encode
@@ -166,7 +166,7 @@ class Worker:
         begin = messages.pop(0)[1]
         actor_host.take_surroundings(begin["surroundings"])
         self.runtime = WorkerRuntime(self._sock, inbox, self._arena, self._disk, begin, self._take)
-        session.adopt(self.runtime)
+        session.be_worker(lambda: self.runtime)
         signal.signal(signal.SIGINT, self._on_interrupt)
         threading.Thread(target=self._listen, name="dray-control", daemon=True).start()
         for message in messages:
@@ -384,3 +384,28 @@ def run(fds: Sequence[int]) -> None:
         Worker(sock, control, Arena(fds[2], size), DiskArena(fds[3])).serve()
 
     actor_host.run_to_end(serve)
+
+
+def be_guest(door: socket.socket) -> None:
+    """Lets a training worker use tasks, actors and objects of its session, once it wants to.
+
+    Args:
+        door: A socket at which the driver listens.
+    """
+    session.be_worker(lambda: _join(door))
+    refs.settle_in_later(session.current_runtime)
+
+
+def _join(door: socket.socket) -> WorkerRuntime:
+    door.sendall(b"?")
+    _, (arena, disk), _, _ = socket.recv_fds(door, 1, 2)
+    inbox = Inbox(door)
+    messages: list[tuple[Any, ...]] = []
+    while not messages:
+        messages = inbox.receive() or []
+    size = os.fstat(arena).st_size
+    runtime = WorkerRuntime(
+        door, inbox, Arena(arena, size), DiskArena(disk), messages[0][1], lambda message: None
+    )
+    runtime.may_be_interrupted = True  # the user's threads come and go
+    return runtime

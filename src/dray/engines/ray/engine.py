@@ -246,7 +246,6 @@ class RayEngine(Engine):
         place = PlacementGroupSchedulingStrategy(
             reservation.group,
             placement_group_bundle_index=bundle,
-            placement_group_capture_child_tasks=True,
         )
         try:
             return (

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from typing import Any, Literal
 
 import ray
+from ray import cloudpickle
 from ray.exceptions import RayError
 
 from dray.engines.ray.errors import raise_result, result_error
@@ -15,7 +17,10 @@ from dray.errors import ConfigError
 
 
 class RayRef(ObjectRef):
-    """A reference of Ray's. Pickled with that inside, so Ray counts it wherever it travels."""
+    """A reference of Ray's. Pickled with that inside, so Ray counts it wherever it travels.
+
+    Only Ray's own pickler says who owns a reference, without which it is never ready elsewhere.
+    """
 
     __slots__ = ("ray_ref",)
 
@@ -57,7 +62,11 @@ class RayRef(ObjectRef):
         return hash(self.ray_ref)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (RayRef, (self.ray_ref,))
+        return (_arrived, (cloudpickle.dumps(self.ray_ref),))
+
+
+def _arrived(pickled: bytes) -> RayRef:
+    return RayRef(pickle.loads(pickled))
 
 
 class RayRefGenerator(ObjectRefGenerator):

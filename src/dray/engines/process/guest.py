@@ -1,0 +1,71 @@
+"""The engine of a worker that trains something itself, on what its session has."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+from dray.engines.contract import Node, Options, Request, Reservation
+from dray.engines.ledger import Borrowed
+from dray.engines.process import packing
+from dray.engines.process.engine import ProcessEngine
+from dray.engines.process.runtime import ProcessRuntime
+from dray.engines.runtime import Runtime
+from dray.engines.runtime_env import RuntimeEnv
+from dray.errors import ConfigError
+from dray.settings import Settings
+
+
+class GuestEngine(ProcessEngine):
+    """The process engine within a worker: it takes resources from the session's ledger.
+
+    Args:
+        host: The worker's part in the session.
+    """
+
+    def __init__(self, host: ProcessRuntime) -> None:
+        super().__init__(Options(), Settings())
+        self._host = host
+
+    def nodes(self) -> list[Node]:
+        return [
+            Node(e["NodeID"], e["NodeManagerAddress"], e["Resources"], e["Labels"])
+            for e in self._host.nodes()
+            if e["Alive"]
+        ]
+
+    def available(self) -> dict[str, float]:
+        return self._host.available_resources()
+
+    @property
+    def runtime(self) -> Runtime:  # type: ignore[override]
+        return self._host
+
+    def lose_node(self, node_id: str) -> None:
+        raise ConfigError("nodes are lost by the driver, which has them")
+
+    def check(self, request: Request, runtime_env: RuntimeEnv) -> None:
+        self._host.demand("reserve", *_told(request), True)
+        runtime_env.local_directory(self.name)
+
+    def reserve(self, request: Request) -> Future[Reservation]:
+        asked: Future[Reservation] = Future()
+
+        def granted(answer: Any) -> None:
+            if answer[0] == "refused":
+                asked.set_exception(packing.error_of(answer[1]))
+                return
+            question, nodes = answer
+            held = Borrowed(nodes, lambda: self._host.say("return", question))
+            if asked.set_running_or_notify_cancel():
+                asked.set_result(held)
+            else:
+                held.release()
+
+        self._host.promise(granted, "reserve", *_told(request), False)
+        return asked
+
+
+def _told(request: Request) -> tuple[Any, ...]:
+    bundles = [dict(bundle) for bundle in request.bundles]
+    return bundles, request.strategy, [dict(selector) for selector in request.selectors]

@@ -1,0 +1,59 @@
+"""What workers reserve for engines of their own, such as a task that trains a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from dray.engines.contract import Request
+from dray.engines.ledger import Ledger
+from dray.engines.process.hub import Hub
+from dray.engines.process.records import Client
+from dray.errors import DrayError
+
+
+class Lending:
+    """Reserves from the session's ledger for other processes; what they hold ends with them.
+
+    Args:
+        hub: Objects and questions.
+        ledger: What the nodes have.
+    """
+
+    def __init__(self, hub: Hub, ledger: Ledger) -> None:
+        self._hub = hub
+        self._ledger = ledger
+        hub.serve(self)
+
+    def on_reserve(
+        self,
+        client: Client,
+        question: int,
+        bundles: Sequence[Mapping[str, float]],
+        strategy: str,
+        selectors: Sequence[Mapping[str, str]],
+        only_check: bool,
+    ) -> None:
+        """A process wants bundles, or to know whether there can be such."""
+        request = Request(bundles, strategy, selectors)
+        try:
+            demand = self._ledger.check(request)
+        except DrayError as error:
+            self._hub.refuse(client, question, error)
+            return
+        if only_check:
+            self._hub.reply(client, question, None)
+            return
+        future = client.leases[question] = self._ledger.reserve_checked(demand)
+        future.add_done_callback(
+            lambda f: self._hub.lock.later(lambda: self._granted(client, question, f))
+        )
+
+    def _granted(self, client: Client, question: int, future: Future[Any]) -> None:
+        if question in client.leases:  # it still wants it
+            self._hub.reply(client, question, (question, future.result().nodes))
+
+    def on_return(self, client: Client, question: int) -> None:
+        """A process needs its bundles no more."""
+        self._hub.give_back(client, question)

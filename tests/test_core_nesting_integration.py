@@ -1,0 +1,184 @@
+"""Workers that use the session they belong to: tasks in train functions, training in tasks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dray
+from dray.errors import InfeasibleError, WorkerDiedError
+from dray.train import DataParallelTrainer, RunConfig, ScalingConfig
+from tests.gates import Gate
+
+pytestmark = pytest.mark.usefixtures("core_engine")
+
+
+@dray.remote
+def double(value: Any) -> Any:
+    return value * 2
+
+
+@dray.remote
+class Board:
+    def __init__(self) -> None:
+        self.lines: dict[int, Any] = {}
+
+    def write(self, key: int, line: Any) -> None:
+        self.lines[key] = line
+
+    def read(self) -> dict[int, Any]:
+        return self.lines
+
+
+def fit(function: Any, storage: Path, name: str = "run", workers: int = 1, **each: float) -> Any:
+    return DataParallelTrainer(
+        function,
+        scaling_config=ScalingConfig(
+            num_workers=workers, resources_per_worker=each or {"CPU": 0.5}
+        ),
+        run_config=RunConfig(name=name, storage_path=str(storage)),
+    ).fit()
+
+
+def test_a_train_function_uses_tasks_and_actors_of_its_session(storage: Path) -> None:
+    board = Board.options(name="board").remote()
+    array = np.arange(200_000)
+    stored = dray.put(array)
+
+    def train() -> None:
+        rank = dray.train.get_context().get_world_rank()
+        found = dray.get(stored)
+        total = int(dray.get(double.remote(found)).sum())
+        here = dray.get_actor("board")
+        dray.get(here.write.remote(rank, (total, dray.cluster_resources())))
+        dray.train.report({"total": total})
+
+    result = fit(train, storage, workers=2)
+    expected = int(array.sum()) * 2
+    assert result.metrics == {"total": expected}
+    lines = dray.get(board.read.remote())
+    assert lines == {rank: (expected, dray.cluster_resources()) for rank in range(2)}
+
+
+def test_threads_of_a_train_function_use_tasks(storage: Path) -> None:
+    def train() -> None:
+        found: list[int] = []
+        threads = [
+            threading.Thread(
+                target=lambda i=i: found.extend(
+                    dray.get([double.remote(i * 10 + j) for j in range(10)])
+                )
+            )
+            for i in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        dray.train.report({"found": sorted(found)})
+
+    assert fit(train, storage).metrics == {"found": [2 * i for i in range(40)]}
+
+
+def test_an_error_of_a_task_reaches_the_train_function(storage: Path) -> None:
+    @dray.remote
+    def fail() -> None:
+        raise KeyError("lost")
+
+    def train() -> None:
+        try:
+            dray.get(fail.remote())
+        except KeyError as error:
+            dray.train.report({"error": type(error).__name__})
+
+    assert "KeyError" in fit(train, storage).metrics["error"]
+
+
+def test_a_worker_is_initialised(storage: Path) -> None:
+    def train() -> None:
+        before = dray.is_initialized()
+        dray.init(ignore_reinit_error=True)
+        dray.train.report({"before": before, "cpus": dray.cluster_resources()["CPU"]})
+
+    expected = {"before": True, "cpus": dray.cluster_resources()["CPU"]}
+    assert fit(train, storage).metrics == expected
+
+
+def test_a_task_trains(storage: Path) -> None:
+    def train() -> None:
+        dray.train.report({"workers": dray.train.get_context().get_world_size()})
+
+    @dray.remote
+    def job(name: str) -> Any:
+        return fit(train, storage, name, workers=2).metrics
+
+    names = [f"trial-{i}" for i in range(3)]
+    assert dray.get([job.remote(name) for name in names]) == [{"workers": 2}] * 3
+    assert sorted(path.name for path in storage.iterdir()) == names
+
+
+def test_a_training_in_a_task_takes_resources_of_the_session(
+    storage: Path, core_engine: str, gate: Gate
+) -> None:
+    def train() -> None:
+        gate.pass_through()
+        dray.train.report({"done": True})
+
+    @dray.remote(num_cpus=0.5)
+    def job() -> Any:
+        return fit(train, storage, CPU=0.5, special=2).metrics
+
+    @dray.remote(num_cpus=0, resources={"special": 1})
+    def other() -> str:
+        return "ran"
+
+    running = job.remote()
+    gate.heard()
+    waiting = other.remote()
+    ready, _ = dray.wait([waiting], timeout=0.3)
+    assert not ready, "what the training holds was given to somebody else"
+    gate.open()
+    assert dray.get(running) == {"done": True}
+    assert dray.get(waiting) == "ran"
+
+
+def test_a_training_in_a_task_that_can_never_fit(storage: Path) -> None:
+    @dray.remote
+    def job() -> Any:
+        return fit(lambda: None, storage, CPU=1000)
+
+    with pytest.raises(InfeasibleError, match="1000"):
+        dray.get(job.remote(), timeout=60)
+
+
+def test_a_killed_task_gives_back_what_its_training_held(
+    storage: Path, gate: Gate, core_engine: str
+) -> None:
+    if core_engine == "ray":
+        pytest.skip("Ray keeps a placement group that a killed task has made until the job ends")
+
+    def train() -> None:
+        gate.ring(os.getppid())
+        gate.wait()
+
+    @dray.remote(max_retries=0)
+    def job() -> Any:
+        gate.ring(os.getpid())
+        return fit(train, storage, CPU=0.5, special=2).metrics
+
+    @dray.remote(num_cpus=0, resources={"special": 2})
+    def other() -> str:
+        return "ran"
+
+    running = job.remote()
+    pid, _ = gate.heard(2)
+    os.kill(int(pid), signal.SIGKILL)
+    with pytest.raises(WorkerDiedError):
+        dray.get(running, timeout=60)
+    assert dray.get(other.remote(), timeout=60) == "ran"
