@@ -57,12 +57,14 @@ class Node:
         address: Where collectives of this node listen.
         resources: Name to quantity: CPU in cores, memory in bytes, others as declared.
         labels: Name to value; requests select nodes by them.
+        devices: Of accelerators the ids, by resource name, in the node's order.
     """
 
     node_id: str
     address: str
     resources: Mapping[str, float]
     labels: Mapping[str, str] = field(default_factory=dict)
+    devices: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def title(self) -> str:

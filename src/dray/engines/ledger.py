@@ -3,7 +3,7 @@
 Quantities are integers of 1/10000, so thirds and tenths add up and come back whole. Requests are
 met first in, first out for each shape of demand. A shape that does not fit now lets others pass,
 but only for a while: then nobody takes what it lacks, unless what it lacks is held for good.
-Devices (GPU, TPU, ...) will join as vectors of one quantity a unit.
+Accelerators are taken device by device: a fraction lies on one device, never across two.
 """
 
 from __future__ import annotations
@@ -13,37 +13,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dray.engines import labels
 from dray.engines.contract import Node, Request, Reservation
+from dray.engines.placing import STRATEGIES, Bundle, Demand, Selector, place
+from dray.engines.room import UNIT, Part, Quantities, Room
 from dray.errors import ConfigError, InfeasibleError
-
-UNIT = 10_000
-STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
 # How long a request lets others pass that take what it lacks.
 PATIENCE_S = 1.0
 # Every node has this label, with its id, so that a selector can name it.
 NODE_ID_LABEL = "ray.io/node-id"
-
-Quantities = dict[str, int]
-Selector = tuple[tuple[str, str], ...]
-
-
-class Bundle(NamedTuple):
-    """What one bundle asks for: quantities in fixed point, and labels of its node."""
-
-    quantities: tuple[tuple[str, int], ...]
-    selector: Selector = ()
-
-
-class Demand(NamedTuple):
-    """The shape of a request; requests of one shape are met in turn."""
-
-    bundles: tuple[Bundle, ...]
-    strategy: str
-    lasting: bool = True
 
 
 def to_fixed(resources: Mapping[str, float]) -> Quantities:
@@ -71,21 +53,37 @@ def from_fixed(quantities: Mapping[str, int]) -> dict[str, float]:
     return {k: v // UNIT if v % UNIT == 0 else v / UNIT for k, v in quantities.items()}
 
 
+class Claim(NamedTuple):
+    """What one bundle holds.
+
+    Attributes:
+        node: Its node's place in the ledger.
+        quantities: How much of what.
+        parts: Of accelerators, which devices.
+    """
+
+    node: int
+    quantities: tuple[tuple[str, int], ...]
+    parts: Mapping[str, Sequence[Part]]
+
+
 class Held(Reservation):
     """Bundles that lie on nodes of a ledger.
 
     Attributes:
         nodes: The node of each bundle.
+        devices: For each bundle the ids of its accelerators, by resource name.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        nodes: list[Node],
-        claims: list[tuple[int, Quantities]],
-        lasting: bool,
-    ) -> None:
-        self.nodes = nodes
+    def __init__(self, ledger: Ledger, claims: list[Claim], lasting: bool) -> None:
+        self.nodes = [ledger.nodes[claim.node] for claim in claims]
+        self.devices = [
+            {
+                name: tuple(ledger.nodes[claim.node].devices[name][p.device] for p in parts)
+                for name, parts in claim.parts.items()
+            }
+            for claim in claims
+        ]
         self._ledger = ledger
         self._claims = claims
         self._lasting = lasting
@@ -93,7 +91,7 @@ class Held(Reservation):
 
     @property
     def broken(self) -> bool:
-        return any(index in self._ledger.dead for index, _ in self._claims)
+        return any(claim.node in self._ledger.dead for claim in self._claims)
 
     def release(self) -> None:
         """Gives everything back. A second call does nothing."""
@@ -119,10 +117,17 @@ class Borrowed(Reservation):
 
     Attributes:
         nodes: The node of each bundle.
+        devices: For each bundle the ids of its accelerators, by resource name.
     """
 
-    def __init__(self, nodes: list[Node], give_back: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        nodes: list[Node],
+        devices: list[dict[str, tuple[str, ...]]],
+        give_back: Callable[[], None],
+    ) -> None:
         self.nodes = nodes
+        self.devices = devices
         self._give_back: Callable[[], None] | None = give_back
 
     def release(self) -> None:
@@ -146,10 +151,11 @@ class Ledger:
     ) -> None:
         self.nodes = list(nodes)
         self._remedy = remedy
-        self._total = [to_fixed(node.resources) for node in nodes]
-        self._free = [dict(total) for total in self._total]
-        # What is held by what does not end by itself: actors, groups, training.
-        self._lasting: list[Quantities] = [{} for _ in nodes]
+        self.device_names = {name for node in nodes for name in node.devices}
+        self._total = [Room(to_fixed(node.resources), node.devices) for node in nodes]
+        self._free = [total.copy() for total in self._total]
+        # All but what is held by what does not end by itself: actors, groups, training.
+        self._unsettled = [total.copy() for total in self._total]
         self._waiting: dict[Demand, deque[tuple[float, Future[Reservation]]]] = {}
         self._lock = threading.RLock()
         self.dead: set[int] = set()
@@ -159,9 +165,8 @@ class Ledger:
     def available(self) -> dict[str, float]:
         """Returns what is free now, summed over the nodes."""
         with self._lock:
-            names = dict.fromkeys(name for total in self._total for name in total)
-            # Who has lent CPUs and has them again may hold more than there are, for a while.
-            free = [{n: max(0, units) for n, units in free.items()} for free in self._free]
+            names = dict.fromkeys(name for total in self._total for name in total.quantities)
+            free = [_not_negative(room) for room in self._free]
             return from_fixed({n: sum(f.get(n, 0) for f in free) for n in names})
 
     def waiting(self) -> list[tuple[dict[str, Any], Demand]]:
@@ -189,18 +194,23 @@ class Ledger:
     def free_of(self, index: int) -> dict[str, float]:
         """Returns what is free on a node."""
         with self._lock:
-            return from_fixed({n: max(0, units) for n, units in self._free[index].items()})
+            return from_fixed(_not_negative(self._free[index]))
 
     def pause(self) -> None:
         """Grants nothing until `settle_on` is called."""
         self._paused = True
 
-    def settle_on(self, nodes: Sequence[Node]) -> None:
-        """Says on which nodes lie what were bundles so far, and begins to grant."""
+    def settle_on(self, held: Held) -> None:
+        """Says where what were bundles so far lie, and begins to grant."""
         with self._lock:
             self.nodes = [
-                Node(real.node_id, real.address, ours.resources, {**real.labels, **ours.labels})
-                for real, ours in zip(nodes, self.nodes, strict=True)
+                replace(
+                    real,
+                    resources=ours.resources,
+                    labels={**real.labels, **ours.labels},
+                    devices=devices,
+                )
+                for real, ours, devices in zip(held.nodes, self.nodes, held.devices, strict=True)
             ]
             self._paused = False
         self._grant()
@@ -212,8 +222,8 @@ class Ledger:
                 if node.node_id == node_id:
                     self.dead.add(index)
                     self._alive.discard(index)
-                    self._total[index] = {}
-                    self._free[index] = {}
+                    for rooms in (self._total, self._free, self._unsettled):
+                        rooms[index] = Room({})
 
     def check(self, request: Request) -> Demand:
         """Returns the shape of a request; see `Engine.check`."""
@@ -246,23 +256,22 @@ class Ledger:
         self._grant()
         return future
 
-    def _give_back(self, claims: Sequence[tuple[int, Quantities]], lasting: bool) -> None:
+    def _give_back(self, claims: Sequence[Claim], lasting: bool) -> None:
         with self._lock:
-            for index, quantities in claims:
-                if index in self.dead:
-                    continue
-                for name, units in quantities.items():
-                    self._free[index][name] += units
+            for index, quantities, parts in claims:
+                if index not in self.dead:
+                    self._free[index].add(quantities, parts, 1)
                     if lasting:
-                        self._lasting[index][name] -= units
+                        self._unsettled[index].add(quantities, parts, 1)
         if claims:
             self._grant()
 
-    def _lend(self, claims: Sequence[tuple[int, Quantities]], sign: int) -> None:
+    def _lend(self, claims: Sequence[Claim], sign: int) -> None:
         with self._lock:
-            for index, quantities in claims:
-                if index not in self.dead and "CPU" in quantities:
-                    self._free[index]["CPU"] += sign * quantities["CPU"]
+            for index, quantities, _ in claims:
+                if index not in self.dead:
+                    cpus = [(name, units) for name, units in quantities if name == "CPU"]
+                    self._free[index].add(cpus, {}, sign)
         if sign > 0:
             self._grant()
 
@@ -298,11 +307,7 @@ class Ledger:
 
     def _may_come(self, demand: Demand) -> bool:
         """Returns whether it would fit if all that ends by itself had ended."""
-        left = [
-            {name: units - lasting.get(name, 0) for name, units in total.items()}
-            for total, lasting in zip(self._total, self._lasting, strict=True)
-        ]
-        return self._place(demand, left) is not None
+        return self._place(demand, self._unsettled) is not None
 
     def _lacks(self, demand: Demand) -> set[str]:
         """Returns the resources of which no node has enough for one of its bundles."""
@@ -310,26 +315,24 @@ class Ledger:
             name
             for bundle in demand.bundles
             for name, units in bundle.quantities
-            if all(free.get(name, 0) < units for free in self._free)
+            if not any(free.fits([(name, units)]) for free in self._free)
         }
         return short or set(_names(demand))
 
     def _take(self, demand: Demand, chosen: Sequence[int]) -> Reservation:
-        claims = [
-            (index, dict(bundle.quantities))
-            for index, bundle in zip(chosen, demand.bundles, strict=True)
-        ]
-        for index, quantities in claims:
-            for name, units in quantities.items():
-                self._free[index][name] -= units
-                if demand.lasting:
-                    lasting = self._lasting[index]
-                    lasting[name] = lasting.get(name, 0) + units
-        return Held(self, [self.nodes[index] for index in chosen], claims, demand.lasting)
+        claims = []
+        for index, bundle in zip(chosen, demand.bundles, strict=True):
+            free, quantities = self._free[index], bundle.quantities
+            claim = Claim(index, quantities, free.choose(quantities) if free.devices else {})
+            free.add(quantities, claim.parts, -1)
+            if demand.lasting:
+                self._unsettled[index].add(quantities, claim.parts, -1)
+            claims.append(claim)
+        return Held(self, claims, demand.lasting)
 
-    def _place(self, demand: Demand, free: Sequence[Quantities]) -> list[int] | None:
+    def _place(self, demand: Demand, rooms: Sequence[Room]) -> list[int] | None:
         """Returns a node's index for each bundle, or None if they do not fit together."""
-        return _place(demand, free, [self._allowed(b.selector) for b in demand.bundles])
+        return place(demand, rooms, [self._allowed(b.selector) for b in demand.bundles])
 
     def _allowed(self, selector: Selector) -> set[int]:
         """Returns the nodes that a selector allows, by index."""
@@ -348,13 +351,14 @@ class Ledger:
         unmatched = [
             bundle.selector for bundle in demand.bundles if not self._allowed(bundle.selector)
         ]
-        names = {name for total in self._total for name in total}
+        totals = [room.quantities for room in self._total]
+        names = {name for total in totals for name in total}
         unknown = [name for name in asked if name not in names]
         nearest = max(
             range(len(self.nodes)),
-            key=lambda i: sum(min(self._total[i].get(n, 0) / asked[n], 1.0) for n in asked),
+            key=lambda i: sum(min(totals[i].get(n, 0) / asked[n], 1.0) for n in asked),
         )
-        total = {n: sum(t.get(n, 0) for t in self._total) for n in (*names, *asked)}
+        total = {n: sum(t.get(n, 0) for t in totals) for n in (*names, *asked)}
         short = [name for name in asked if total[name] < asked[name]]
         if unknown:
             offered = sorted(name for name in names if not name.startswith("node:"))
@@ -375,10 +379,10 @@ class Ledger:
                 reason += " and their label selectors"
         return InfeasibleError(
             f"The nodes cannot offer this: {reason}. Nearest node: {self.nodes[nearest].title} "
-            f"with {_describe(self._total[nearest])}. {_advice(len(demand.bundles), short, total)}"
+            f"with {_describe(totals[nearest])}. {_advice(len(demand.bundles), short, total)}"
             f"or {self._remedy}.",
             asked=from_fixed(asked),
-            available=from_fixed(self._total[nearest]),
+            available=from_fixed(totals[nearest]),
         )
 
 
@@ -388,6 +392,11 @@ def _advice(bundles: int, short: Sequence[str], total: Mapping[str, int]) -> str
     if not shares or not all(shares.values()):
         return "Ask for less (num_workers, resources_per_worker), "
     return f"Ask for fewer workers, or for less each (resources_per_worker={shares}), "
+
+
+def _not_negative(room: Room) -> Quantities:
+    """Who has lent CPUs and has them again may hold more than there are, for a while."""
+    return {name: max(0, units) for name, units in room.quantities.items()}
 
 
 def describe_node(node: Node, *, alive: bool = True) -> dict[str, Any]:
@@ -421,54 +430,3 @@ def _describe(quantities: Quantities) -> str:
         for name, units in sorted(quantities.items())
         if not name.startswith("node:")  # Ray gives every node one of its own
     )
-
-
-def _place(
-    demand: Demand, free: Sequence[Quantities], allowed: Sequence[set[int]]
-) -> list[int] | None:
-    """Returns a node's index for each bundle, or None if they do not fit together."""
-    strategy = demand.strategy
-    nodes = range(len(free))
-    if strategy == "STRICT_PACK":
-        for index in nodes:
-            if _fill(demand, [index], free, allowed, spread=False):
-                return [index] * len(demand.bundles)
-        return None
-    spread, once = strategy.endswith("SPREAD"), strategy == "STRICT_SPREAD"
-    if once and len(demand.bundles) > len(free):
-        return None
-    return _fill(demand, nodes, free, allowed, spread=spread, once=once)
-
-
-def _fill(
-    demand: Demand,
-    nodes: Sequence[int],
-    free: Sequence[Quantities],
-    allowed: Sequence[set[int]],
-    *,
-    spread: bool,
-    once: bool = False,
-) -> list[int] | None:
-    left = {index: dict(free[index]) for index in nodes}
-    used = dict.fromkeys(nodes, 0)
-
-    def turn(index: int) -> tuple[int, int]:
-        """Whose turn it is when bundles are spread: the emptier node's."""
-        return used[index], -left[index].get("CPU", 0)
-
-    chosen = [-1] * len(demand.bundles)
-    # Bundles that few nodes may take go first, or freer ones would take their places.
-    for position in sorted(range(len(chosen)), key=lambda p: len(allowed[p])):
-        quantities = demand.bundles[position].quantities
-        for index in sorted(nodes, key=lambda i: turn(i) if spread else (-used[i], 0)):
-            if index not in allowed[position] or (once and used[index]):
-                continue
-            if all(left[index].get(name, 0) >= units for name, units in quantities):
-                break
-        else:
-            return None
-        for name, units in quantities:
-            left[index][name] -= units
-        used[index] += 1
-        chosen[position] = index
-    return chosen

@@ -8,7 +8,7 @@ from typing import Any
 from dray import session
 from dray.core.options import resources_of
 from dray.engines.labels import check_selector
-from dray.engines.ledger import STRATEGIES
+from dray.engines.placing import STRATEGIES
 from dray.engines.runtime import Group, ObjectRef
 from dray.errors import ConfigError
 

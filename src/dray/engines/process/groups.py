@@ -62,7 +62,13 @@ class Groups:
             return
         # Where the bundles lie is known later; what they hold is known now.
         nodes = [
-            Node(f"bundle {index}", "", dict(bundle), {BUNDLE_LABEL: str(index)})
+            Node(
+                f"bundle {index}",
+                "",
+                dict(bundle),
+                {BUNDLE_LABEL: str(index)},
+                {name: () for name in bundle if name in self._tasks.ledger.device_names},
+            )
             for index, bundle in enumerate(bundles)
         ]
         ledger = Ledger(nodes, "make a placement group with larger bundles")
@@ -85,7 +91,7 @@ class Groups:
             held.release()
             return
         record.held, record.state = held, "CREATED"
-        record.ledger.settle_on(held.nodes)
+        record.ledger.settle_on(held)
         self._hub.store.seal(record.ready, pickle.dumps(None, 5))
 
     def on_remove_group(self, client: Client, question: int, number: int) -> None:

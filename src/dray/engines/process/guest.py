@@ -55,8 +55,8 @@ class GuestEngine(ProcessEngine):
             if answer[0] == "refused":
                 asked.set_exception(packing.error_of(answer[1]))
                 return
-            question, nodes = answer
-            held = Borrowed(nodes, lambda: self._host.say("return", question))
+            question, nodes, devices = answer
+            held = Borrowed(nodes, devices, lambda: self._host.say("return", question))
             if asked.set_running_or_notify_cancel():
                 asked.set_result(held)
             else:

@@ -52,7 +52,8 @@ class Lending:
 
     def _granted(self, client: Client, question: int, future: Future[Any]) -> None:
         if question in client.leases:  # it still wants it
-            self._hub.reply(client, question, (question, future.result().nodes))
+            held = future.result()
+            self._hub.reply(client, question, (question, held.nodes, held.devices))
 
     def on_return(self, client: Client, question: int) -> None:
         """A process needs its bundles no more."""

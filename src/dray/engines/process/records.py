@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dray.engines.contract import Reservation
-from dray.engines.ledger import Demand, Held, Ledger
+from dray.engines.ledger import Held, Ledger
+from dray.engines.placing import Demand
 
 if TYPE_CHECKING:
     from dray.engines.process.pool import WorkerProcess

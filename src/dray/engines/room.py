@@ -1,0 +1,134 @@
+"""What is free on a node: quantities, and of accelerators how much of each device."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+UNIT = 10_000  # of a quantity; fixed point, so that thirds and tenths add up and come back whole
+
+Quantities = dict[str, int]
+
+
+class Part(NamedTuple):
+    """How much of which device, by its place among those of its node."""
+
+    device: int
+    units: int
+
+
+class Devices:
+    """How much of each device of one kind is free.
+
+    Fractions are packed: they go to the device with the least that is still enough, so that whole
+    devices stay whole. Whole devices are taken in order. Both take logarithmic time.
+
+    Args:
+        capacities: What each device offers, at most `UNIT`.
+    """
+
+    __slots__ = ("_free", "_levels", "_with")
+
+    def __init__(self, capacities: Iterable[int]) -> None:
+        self._free = list(capacities)
+        self._with: dict[int, list[int]] = {}  # how much is free -> those devices, in order
+        for device, free in enumerate(self._free):
+            self._with.setdefault(free, []).append(device)
+        self._levels = sorted(self._with)
+
+    @classmethod
+    def of(cls, units: int) -> Devices:
+        """Returns the devices that make up a quantity: whole ones, or a part of one."""
+        return cls([UNIT] * (units // UNIT) if units >= UNIT else [units])
+
+    def choose(self, units: int) -> list[Part] | None:
+        """Returns what would be taken, or None if there is not enough."""
+        if units >= UNIT:
+            whole, count = self._with.get(UNIT, []), units // UNIT
+            return [Part(i, UNIT) for i in whole[:count]] if len(whole) >= count else None
+        at = bisect.bisect_left(self._levels, units)
+        if at == len(self._levels):
+            return None
+        return [Part(self._with[self._levels[at]][0], units)]
+
+    @property
+    def largest(self) -> int:
+        """How much the device offers that has most."""
+        return self._levels[-1] if self._levels else 0
+
+    def add(self, parts: Iterable[Part], sign: int) -> None:
+        """Takes parts, if the sign is -1, or gives them back."""
+        for device, units in parts:
+            self._move(device, self._free[device] + sign * units)
+
+    def _move(self, device: int, free: int) -> None:
+        before = self._free[device]
+        same = self._with[before]
+        same.pop(bisect.bisect_left(same, device))
+        if not same:
+            del self._with[before]
+            self._levels.pop(bisect.bisect_left(self._levels, before))
+        if free not in self._with:
+            self._with[free] = []
+            bisect.insort(self._levels, free)
+        bisect.insort(self._with[free], device)
+        self._free[device] = free
+
+    def copy(self) -> Devices:
+        """Returns another one, of the same state."""
+        return Devices(self._free)
+
+
+class Room:
+    """What is free on one node.
+
+    Attributes:
+        quantities: Name to units; of devices the sum.
+
+    Args:
+        quantities: What there is.
+        devices: The names among these whose quantities are devices.
+    """
+
+    __slots__ = ("devices", "quantities")
+
+    def __init__(self, quantities: Mapping[str, int], devices: Iterable[str] = ()) -> None:
+        self.quantities: Quantities = dict(quantities)
+        self.devices = {name: Devices.of(quantities[name]) for name in devices}
+
+    def fits(self, wanted: Iterable[tuple[str, int]]) -> bool:
+        """Returns whether there is as much as wanted."""
+        free, devices = self.quantities, self.devices
+        for name, units in wanted:
+            if free.get(name, 0) < units:
+                return False
+            if name in devices and devices[name].choose(units) is None:
+                return False
+        return True
+
+    def choose(self, wanted: Iterable[tuple[str, int]]) -> dict[str, list[Part]]:
+        """Returns the devices that would be taken; it must fit."""
+        return {
+            name: self.devices[name].choose(units) or []
+            for name, units in wanted
+            if name in self.devices
+        }
+
+    def add(
+        self,
+        quantities: Iterable[tuple[str, int]],
+        parts: Mapping[str, Sequence[Part]],
+        sign: int,
+    ) -> None:
+        """Takes quantities and parts of devices, if the sign is -1, or gives them back."""
+        for name, units in quantities:
+            self.quantities[name] = self.quantities.get(name, 0) + sign * units
+        for name, chosen in parts.items():
+            self.devices[name].add(chosen, sign)
+
+    def copy(self) -> Room:
+        """Returns another one, of the same state."""
+        room = Room(self.quantities)
+        room.devices = {name: devices.copy() for name, devices in self.devices.items()}
+        return room
