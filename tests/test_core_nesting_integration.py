@@ -56,14 +56,14 @@ def test_a_train_function_uses_tasks_and_actors_of_its_session(storage: Path) ->
         found = dray.get(stored)
         total = int(dray.get(double.remote(found)).sum())
         here = dray.get_actor("board")
-        dray.get(here.write.remote(rank, (total, dray.cluster_resources())))
+        dray.get(here.write.remote(rank, (total, dray.cluster_resources()["CPU"])))
         dray.train.report({"total": total})
 
     result = fit(train, storage, workers=2)
     expected = int(array.sum()) * 2
     assert result.metrics == {"total": expected}
     lines = dray.get(board.read.remote())
-    assert lines == {rank: (expected, dray.cluster_resources()) for rank in range(2)}
+    assert lines == {rank: (expected, dray.cluster_resources()["CPU"]) for rank in range(2)}
 
 
 def test_threads_of_a_train_function_use_tasks(storage: Path) -> None:

@@ -39,7 +39,7 @@ def test_never_over_committed_and_all_comes_back(requests: Any) -> None:
                 used = sum(
                     dict(quantities).get(name, 0) / 10_000
                     for reservation in held
-                    for claimed, quantities, _ in reservation._claims  # type: ignore[attr-defined]
+                    for claimed, quantities, _ in reservation.claims  # type: ignore[attr-defined]
                     if claimed == index
                 )
                 assert used <= total + 1e-9, (index, name)

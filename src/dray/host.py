@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
+
+from dray.settings import host_root
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -50,8 +53,34 @@ def interface_of(address: str) -> str | None:
     return None
 
 
+def device_files(pattern: str) -> list[str]:
+    """Returns the files of this machine that match a pattern, such as "dev/nvidia[0-9]*".
+
+    They are relative to the root, or to the directory that `DRAY_HOST_ROOT` names, and in the order
+    of the numbers in them.
+    """
+    try:
+        found = [str(path.relative_to(host_root())) for path in host_root().glob(pattern)]
+    except OSError:
+        return []
+    return sorted(found, key=lambda path: [int(n) for n in re.findall(r"\d+", path)])
+
+
+def is_directory(path: str) -> bool:
+    """Returns whether this machine has such a directory; see `device_files`."""
+    try:
+        return (host_root() / path).is_dir()
+    except OSError:
+        return False
+
+
+def read(path: str) -> str:
+    """Returns what a file of this machine says, or "" if it cannot be read; see `device_files`."""
+    return _read(host_root() / path)
+
+
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii").strip()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return ""

@@ -1,11 +1,12 @@
-"""What tests of programs need: simulated nodes that die."""
+"""What tests of programs need: simulated nodes that die, and hosts with made-up accelerators."""
 
 from __future__ import annotations
 
 from dray import session
+from dray.accelerators.fake import FakeHost
 from dray.errors import ConfigError
 
-__all__ = ["kill_node"]
+__all__ = ["FakeHost", "kill_node"]
 
 
 def kill_node(node_id: str) -> None:

@@ -5,9 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from dray import session
+from dray.accelerators import families
 from dray.core.actor import ActorHandle
 from dray.engines.runtime import Whereabouts
 from dray.errors import ConfigError
+
+
+class DeviceId(str):
+    """The id of a device: an index on its node, or a UUID."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self) if self.isdecimal() else super().__repr__()
 
 
 class RuntimeContext:
@@ -54,8 +64,15 @@ class RuntimeContext:
         return dict(self._here.resources)
 
     def get_accelerator_ids(self) -> dict[str, list[str]]:
-        """Returns the ids of the devices that are the task's or actor's own, by resource name."""
-        return {name: list(ids) for name, ids in self._here.accelerator_ids.items()}
+        """Returns the ids of the devices that are the task's or actor's own.
+
+        Returns:
+            Resource name to ids, in the node's order; every kind that dray knows has an entry. An
+            id is a string, shown without quotes if it is a number.
+        """
+        none: dict[str, list[str]] = {family.resource: [] for family in families()}
+        held = self._here.accelerator_ids
+        return {**none, **{name: [DeviceId(i) for i in ids] for name, ids in held.items()}}
 
     def get_placement_group_id(self) -> str | None:
         """Returns the id of the placement group; None outside one."""

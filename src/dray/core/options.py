@@ -7,9 +7,10 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dray.accelerators import check_quantities, family_of
 from dray.core.placement import as_placement
 from dray.engines.labels import check_selector
-from dray.engines.ledger import to_fixed
+from dray.engines.ledger import ACCELERATOR_TYPE, to_fixed
 from dray.engines.runtime import ActorOptions, CallOptions, Placement, TaskOptions
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
@@ -57,7 +58,7 @@ def task_options(function: Callable[..., Any], given: Mapping[str, Any]) -> Task
     num_returns = given.get("num_returns")
     resources = _resources(given, default_cpus=1)
     # What a process has taken of an accelerator's memory is free only when the process is gone.
-    max_calls = 1 if "GPU" in resources else 0
+    max_calls = 1 if any(family_of(name) for name in resources) else 0
     return TaskOptions(
         name=_text(given, "name") or str(getattr(function, "__qualname__", function)),
         resources=resources,
@@ -157,6 +158,7 @@ def resources_of(given: Mapping[str, float], what: str) -> dict[str, float]:
     if not isinstance(given, Mapping):
         raise ConfigError(f"{what} must map names of resources to quantities, not {given!r}")
     to_fixed(given)
+    check_quantities(given, what)
     return {name: quantity for name, quantity in given.items() if quantity}
 
 
@@ -178,7 +180,7 @@ def _resources(given: Mapping[str, Any], default_cpus: float) -> dict[str, float
     }
     accelerator = _text(given, "accelerator_type")
     if accelerator is not None:
-        quantities[f"accelerator_type:{accelerator}"] = ACCELERATOR_TYPE_QUANTITY
+        quantities[f"{ACCELERATOR_TYPE}{accelerator}"] = ACCELERATOR_TYPE_QUANTITY
     return resources_of(quantities, "resources")
 
 

@@ -8,6 +8,7 @@ Accelerators are taken device by device: a fraction lies on one device, never ac
 
 from __future__ import annotations
 
+import difflib
 import threading
 import time
 from collections import deque
@@ -17,6 +18,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dray.engines import labels
+from dray.engines.claims import Claims
 from dray.engines.contract import Node, Request, Reservation
 from dray.engines.placing import STRATEGIES, Bundle, Demand, Selector, place
 from dray.engines.room import UNIT, Part, Quantities, Room
@@ -26,6 +28,8 @@ from dray.errors import ConfigError, InfeasibleError
 PATIENCE_S = 1.0
 # Every node has this label, with its id, so that a selector can name it.
 NODE_ID_LABEL = "ray.io/node-id"
+# A node with accelerators of a type has 1 of a resource of this name, and a request takes a bit.
+ACCELERATOR_TYPE = "accelerator_type:"
 
 
 def to_fixed(resources: Mapping[str, float]) -> Quantities:
@@ -85,31 +89,31 @@ class Held(Reservation):
             for claim in claims
         ]
         self._ledger = ledger
-        self._claims = claims
-        self._lasting = lasting
+        self.claims = claims
+        self.lasting = lasting
         self._lent = False
 
     @property
     def broken(self) -> bool:
-        return any(claim.node in self._ledger.dead for claim in self._claims)
+        return any(claim.node in self._ledger.dead for claim in self.claims)
 
     def release(self) -> None:
         """Gives everything back. A second call does nothing."""
         self.take_back()
-        claims, self._claims = self._claims, []
-        self._ledger._give_back(claims, self._lasting)
+        claims, self.claims = self.claims, []
+        self._ledger._give_back(claims, self.lasting)
 
     def lend(self) -> None:
         """Lets others use the CPUs, while what holds them waits for others' work."""
         if not self._lent:
             self._lent = True
-            self._ledger._lend(self._claims, 1)
+            self._ledger._lend(self.claims, 1)
 
     def take_back(self) -> None:
         """Takes them again, at once; there may be too many in use for a while."""
         if self._lent:
             self._lent = False
-            self._ledger._lend(self._claims, -1)
+            self._ledger._lend(self.claims, -1)
 
 
 class Borrowed(Reservation):
@@ -158,6 +162,9 @@ class Ledger:
         self._unsettled = [total.copy() for total in self._total]
         self._waiting: dict[Demand, deque[tuple[float, Future[Reservation]]]] = {}
         self._lock = threading.RLock()
+        self.claims: Claims | None = None  # of physical devices, set by an engine that has such
+        self._foreign: dict[tuple[str, str], int] = {}
+        self._barred: dict[tuple[str, str], Claim] = {}
         self.dead: set[int] = set()
         self._alive = set(range(len(self.nodes)))
         self._paused = False
@@ -195,6 +202,23 @@ class Ledger:
         """Returns what is free on a node."""
         with self._lock:
             return from_fixed(_not_negative(self._free[index]))
+
+    def devices_of(self, index: int) -> list[dict[str, Any]]:
+        """Returns the accelerators of a node, and how much of each is free, as JSON can say it."""
+        with self._lock:
+            devices, free = self.nodes[index].devices, self._free[index].devices
+            others = self.claims.others() if self.claims is not None else {}
+            return [
+                {
+                    "resource": name,
+                    "id": device,
+                    "free": from_fixed({"": free[name].free_of(place)})[""],
+                    "held_by": others.get((name, device)),
+                }
+                for name, ids in devices.items()
+                if name in free
+                for place, device in enumerate(ids)
+            ]
 
     def pause(self) -> None:
         """Grants nothing until `settle_on` is called."""
@@ -258,11 +282,7 @@ class Ledger:
 
     def _give_back(self, claims: Sequence[Claim], lasting: bool) -> None:
         with self._lock:
-            for index, quantities, parts in claims:
-                if index not in self.dead:
-                    self._free[index].add(quantities, parts, 1)
-                    if lasting:
-                        self._unsettled[index].add(quantities, parts, 1)
+            self._add(claims, lasting, 1)
         if claims:
             self._grant()
 
@@ -279,7 +299,7 @@ class Ledger:
         """Meets what can be met now, oldest first; what does not fit waits for its turn."""
         if not self._waiting or self._paused:
             return
-        granted: list[tuple[Future[Reservation], Reservation]] = []
+        granted: list[tuple[Future[Reservation], Held]] = []
         with self._lock:
             now = time.monotonic()
             kept: set[str] = set()  # resources that an older request has waited for long enough
@@ -290,16 +310,18 @@ class Ledger:
                     if future.cancelled():
                         requests.popleft()
                         continue
-                    chosen = None
+                    held = None
                     if not kept or not kept.intersection(_names(demand)):
-                        chosen = self._place(demand, self._free)
-                    if chosen is None:
+                        held = self._take(demand)
+                    if held is None:
                         if now - since > PATIENCE_S and self._may_come(demand):
                             kept.update(self._lacks(demand))
                         break
                     requests.popleft()
                     if future.set_running_or_notify_cancel():
-                        granted.append((future, self._take(demand, chosen)))
+                        granted.append((future, held))
+                    else:
+                        self._add(held.claims, held.lasting, 1)
                 if not requests:
                     del self._waiting[demand]
         for future, reservation in granted:  # outside the lock: callbacks may reserve again
@@ -319,16 +341,72 @@ class Ledger:
         }
         return short or set(_names(demand))
 
-    def _take(self, demand: Demand, chosen: Sequence[int]) -> Reservation:
-        claims = []
-        for index, bundle in zip(chosen, demand.bundles, strict=True):
-            free, quantities = self._free[index], bundle.quantities
-            claim = Claim(index, quantities, free.choose(quantities) if free.devices else {})
-            free.add(quantities, claim.parts, -1)
-            if demand.lasting:
-                self._unsettled[index].add(quantities, claim.parts, -1)
-            claims.append(claim)
-        return Held(self, claims, demand.lasting)
+    def _take(self, demand: Demand) -> Held | None:
+        """Takes what a demand asks for, or nothing if it does not fit."""
+        while (chosen := self._place(demand, self._free)) is not None:
+            claims = []
+            for node, bundle in zip(chosen, demand.bundles, strict=True):
+                free, quantities = self._free[node], bundle.quantities
+                claim = Claim(node, quantities, free.choose(quantities) if free.devices else {})
+                self._add_one(claim, demand.lasting, -1)
+                claims.append(claim)
+            if self.claims is None or self._claim(claims):
+                return Held(self, claims, demand.lasting)
+            for claim in claims:
+                self._add_one(claim, demand.lasting, 1)
+            self._bar()
+        return None
+
+    def _add(self, claims: Sequence[Claim], lasting: bool, sign: int) -> None:
+        for claim in claims:
+            if claim.node in self.dead:
+                continue
+            self._add_one(claim, lasting, sign)
+            if self.claims is not None:
+                for device in self._devices_of(claim):
+                    self.claims.give_back(device)
+
+    def _add_one(self, claim: Claim, lasting: bool, sign: int) -> None:
+        self._free[claim.node].add(claim.quantities, claim.parts, sign)
+        if lasting:
+            self._unsettled[claim.node].add(claim.quantities, claim.parts, sign)
+
+    # Devices that other programs of this machine use.
+
+    def _devices_of(self, claim: Claim) -> list[tuple[str, str]]:
+        ids = self.nodes[claim.node].devices
+        return [(name, ids[name][p.device]) for name, parts in claim.parts.items() for p in parts]
+
+    def _claim(self, claims: Sequence[Claim]) -> bool:
+        """Claims the devices that are about to be given out; notes one that somebody else has."""
+        assert self.claims is not None
+        taken: list[tuple[str, str]] = []
+        for claim in claims:
+            for device in self._devices_of(claim):
+                if not self.claims.take(device):
+                    self._foreign[device] = claim.node
+                    for other in taken:
+                        self.claims.give_back(other)
+                    return False
+                taken.append(device)
+        return True
+
+    def _bar(self) -> None:
+        """Takes devices that others have out of what is free."""
+        for device, node in self._foreign.items():
+            if device not in self._barred:
+                part = Part(self.nodes[node].devices[device[0]].index(device[1]), UNIT)
+                self._barred[device] = Claim(node, ((device[0], UNIT),), {device[0]: [part]})
+                self._add_one(self._barred[device], False, -1)
+
+    def unbar(self, device: tuple[str, str]) -> None:
+        """Takes note that another program may have let a device go."""
+        with self._lock:
+            self._foreign.pop(device, None)
+            barred = self._barred.pop(device, None)
+            if barred is not None:
+                self._add_one(barred, False, 1)
+        self._grant()
 
     def _place(self, demand: Demand, rooms: Sequence[Room]) -> list[int] | None:
         """Returns a node's index for each bundle, or None if they do not fit together."""
@@ -363,6 +441,8 @@ class Ledger:
         if unknown:
             offered = sorted(name for name in names if not name.startswith("node:"))
             reason = f"no node offers {', '.join(unknown)} (nodes offer {', '.join(offered)})"
+            near = [n for name in unknown for n in difflib.get_close_matches(name, offered, 2)]
+            reason += f"; did you mean {' or '.join(near)}?" if near else ""
         elif short:
             reason = "; ".join(
                 f"{_amount(n, asked[n])} {n} asked, {_amount(n, total[n])} {n} exist" for n in short

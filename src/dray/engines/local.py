@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from dray import host
+from dray.accelerators import family_of
+from dray.accelerators.detect import Offer, offers
 from dray.engines.contract import Engine, Node, Options, Request, Reservation
-from dray.engines.ledger import Ledger, from_fixed, to_fixed
+from dray.engines.ledger import ACCELERATOR_TYPE, Ledger, from_fixed, to_fixed
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
 
@@ -22,11 +25,42 @@ class LocalEngine(Engine):
                 f"address={options.address!r}: the {self.name} engine runs on this machine alone; "
                 "dray.init(engine='ray', address=...) connects to a cluster"
             )
+        given = {
+            **options.resources,
+            **({} if options.num_gpus is None else {"GPU": options.num_gpus}),
+        }
+        self._offers = offers({} if options.nodes else given, os.environ)
         self._ledger = Ledger(
-            simulated(options.nodes) if options.nodes else [this_machine(options)]
+            simulated(options.nodes)
+            if options.nodes
+            else [this_machine(options, given, self._offers)]
         )
         self._runtime_env = options.runtime_env
         self._runtime_env.local_directory(self.name)
+
+    def claim_names(self) -> dict[tuple[str, str], str]:
+        """Returns what the devices that are really there are called in all programs."""
+        return {
+            (resource, device): f"{offer.family.name}-{device}".replace("/", "-")
+            for resource, offer in self._offers.items()
+            if offer.found is not None
+            for device in offer.ids
+        }
+
+    def variables(self, devices: Mapping[str, tuple[str, ...]]) -> dict[str, str | None]:
+        """Returns the environment variables that limit a process to some devices.
+
+        Args:
+            devices: Their ids, by resource name.
+        """
+        shown: dict[str, str | None] = {}
+        for name, ids in devices.items():
+            offer, family = self._offers.get(name), family_of(name)
+            if offer is not None:
+                shown.update(offer.show(ids, os.environ))
+            elif family is not None:  # of a simulated node
+                shown.update(family.show(ids, os.environ, 0))
+        return shown
 
     def nodes(self) -> list[Node]:
         return list(self._ledger.nodes)
@@ -45,18 +79,40 @@ class LocalEngine(Engine):
         return self._ledger.reserve(request)
 
 
-def this_machine(options: Options) -> Node:
-    """Returns this machine as a node; what is not given is read off the machine."""
-    offered = {
+def this_machine(
+    options: Options, given: Mapping[str, float], offered: Mapping[str, Offer]
+) -> Node:
+    """Returns this machine as a node; what is not given is read off the machine.
+
+    Args:
+        options: What the user says of it.
+        given: The resources among that.
+        offered: Its accelerators.
+    """
+    found = [offer.found for offer in offered.values() if offer.found is not None and offer.ids]
+    types = [devices.type for devices in found if devices.type]
+    resources = {
         "CPU": host.cpu_count() if options.num_cpus is None else options.num_cpus,
         "memory": host.memory_bytes(),
-        **({} if options.num_gpus is None else {"GPU": options.num_gpus}),
-        **options.resources,
+        **{f"{ACCELERATOR_TYPE}{kind}": 1 for kind in types},
+        **{name: amount for devices in found for name, amount in devices.resources.items()},
+        **given,
+        **{name: len(offer.ids) for name, offer in offered.items()},
     }
-    return Node("this machine", "127.0.0.1", from_fixed(to_fixed(offered)), dict(options.labels))
+    return Node(
+        "this machine",
+        "127.0.0.1",
+        from_fixed(to_fixed(resources)),
+        {
+            **({"ray.io/accelerator-type": types[0]} if types else {}),
+            **{name: value for devices in found for name, value in devices.labels.items()},
+            **options.labels,
+        },
+        {name: offer.ids for name, offer in offered.items() if offer.ids},
+    )
 
 
-_NODE_KEYS = ("node_id", "num_cpus", "num_gpus", "resources", "labels")
+_NODE_KEYS = ("node_id", "num_cpus", "num_gpus", "resources", "labels", "accelerator_type")
 
 
 def simulated(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
@@ -79,10 +135,13 @@ def simulated(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
             "memory": host.memory_bytes() // len(nodes),
             **({"GPU": entry["num_gpus"]} if entry.get("num_gpus") else {}),
             **(entry.get("resources") or {}),
+            **({f"{ACCELERATOR_TYPE}{kind}": 1} if (kind := entry.get("accelerator_type")) else {}),
         }
         node_id = entry.get("node_id") or f"node-{index}"
         if any(node.node_id == node_id for node in made):
             raise ConfigError(f"nodes[{index}]: there is a node {node_id!r} already")
         labels = dict(entry.get("labels") or {})
-        made.append(Node(node_id, "127.0.0.1", from_fixed(to_fixed(offered)), labels))
+        devices = offers({name: n for name, n in offered.items() if family_of(name)}, {})
+        ids = {name: offer.ids for name, offer in devices.items() if name in offered}
+        made.append(Node(node_id, "127.0.0.1", from_fixed(to_fixed(offered)), labels, ids))
     return made

@@ -23,6 +23,7 @@ class Reader:
         self._selector = selectors.DefaultSelector()
         self._todo: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         self._wakeup_out, self._wakeup_in = socket.socketpair()
+        self._wakeup_in.setblocking(False)  # the thread itself may hand over more than it takes
         self._selector.register(self._wakeup_out, selectors.EVENT_READ, self._on_wakeup)
         self._closed = False
         self._thread = threading.Thread(target=self._read, name="dray-reader", daemon=True)
@@ -35,7 +36,9 @@ class Reader:
     def run(self, task: Callable[[], object]) -> None:
         """Has the thread do something. May be called from any thread."""
         self._todo.put(task)
-        with contextlib.suppress(OSError):  # closed: `close` does what is left
+        with contextlib.suppress(
+            OSError
+        ):  # full, so it wakes; or closed, and `close` does the rest
             self._wakeup_in.send(b"\0")
 
     def watch(self, source: Any, callback: Callable[[], object]) -> None:
@@ -73,7 +76,8 @@ class Reader:
     def stop(self) -> None:
         """Ends the thread; what it has not done yet is done by the caller's `do_tasks`."""
         self._closed = True
-        self._wakeup_in.send(b"\0")
+        with contextlib.suppress(BlockingIOError):
+            self._wakeup_in.send(b"\0")
         if self._thread.is_alive():
             self._thread.join()
 

@@ -57,6 +57,10 @@ class Devices:
         """How much the device offers that has most."""
         return self._levels[-1] if self._levels else 0
 
+    def free_of(self, device: int) -> int:
+        """Returns how much of one device is free."""
+        return self._free[device]
+
     def add(self, parts: Iterable[Part], sign: int) -> None:
         """Takes parts, if the sign is -1, or gives them back."""
         for device, units in parts:

@@ -31,11 +31,18 @@ class Begin(NamedTuple):
 
     @classmethod
     def like_here(
-        cls, variables: Mapping[str, str], directory: str | None, factory: bytes = b""
+        cls, variables: Mapping[str, str | None], directory: str | None, factory: bytes = b""
     ) -> Begin:
-        """Returns this process's surroundings, with other variables and another directory."""
+        """Returns this process's surroundings, with other variables and another directory.
+
+        Args:
+            variables: What to change in the environment; None is to be unset.
+            directory: The working directory; None is this process's.
+            factory: See above.
+        """
+        environment = {**os.environ, **variables}
         return cls(
-            {**os.environ, **variables},
+            {name: value for name, value in environment.items() if value is not None},
             directory or os.getcwd(),
             [*([directory] if directory else []), *sys.path],
             factory,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dray.accelerators import check_quantities
 from dray.engines.contract import Request
 from dray.engines.labels import check_selector
 from dray.engines.ledger import from_fixed, to_fixed
@@ -64,6 +65,7 @@ class ScalingConfig:
         for name in self.resources_per_worker or {}:
             self._check_name(name)
         asked = to_fixed(self.resources_per_worker or {})
+        check_quantities(self.resources_per_worker or {}, "resources_per_worker")
         if self.use_gpu and (self.resources_per_worker or {}).get("GPU") == 0:
             raise ConfigError(
                 "use_gpu=True with resources_per_worker={'GPU': 0} contradicts itself; drop one"

@@ -1,5 +1,6 @@
 """The public paths below `dray.util` that users of Ray expect."""
 
+from dray.util import accelerators
 from dray.util.actor_pool import ActorPool
 from dray.util.placement_group import (
     get_current_placement_group,
@@ -11,6 +12,7 @@ from dray.util.placement_group import (
 
 __all__ = [
     "ActorPool",
+    "accelerators",
     "get_current_placement_group",
     "get_placement_group",
     "placement_group",

@@ -128,7 +128,8 @@ class Actors:
         actor.state = "restarting" if actor.was_restarted else "starting"
         task = actor.creation
         shape = task.kind.shape
-        worker = self._pool.take(actor.held.nodes[0], shape.runtime_env)
+        fresh = bool(actor.held.devices[0])
+        worker = self._pool.take(actor.held.nodes[0], shape.runtime_env, fresh=fresh)
         worker.actor, actor.worker, task.worker = actor, worker, worker
         options = task.kind.options
         details = (
@@ -138,6 +139,7 @@ class Actors:
             dict(options["concurrency_groups"]),
             options["is_async"],
             {name: given.get("concurrency_group") for name, given in options["methods"].items()},
+            self._tasks.grant(actor.held, shape),
         )
         self._tasks.dispatch(task, worker, ("make", details))
 

@@ -26,8 +26,8 @@ class ActorCalls:
         worker: The process it lives in.
         kind: Its class.
         around: What its code can know of itself.
-        details: Name, whether it is made again, concurrency, groups, whether it is async, and the
-            group of each method.
+        details: Name, whether it is made again, concurrency, groups, whether it is async, the group
+            of each method, and its accelerators.
         running: Says what runs in a thread or coroutine.
     """
 
@@ -39,7 +39,7 @@ class ActorCalls:
         details: tuple[Any, ...],
         running: ContextVar[Mapping[str, Any]],
     ) -> None:
-        _, _, concurrency, groups, is_async, group_of = details
+        _, _, concurrency, groups, is_async, group_of, _ = details
         self._worker = worker
         self._kind = kind
         self._around = around

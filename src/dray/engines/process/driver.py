@@ -54,6 +54,7 @@ class DriverRuntime(ProcessRuntime):
         runtime_env: What every worker finds around itself.
         namespace: Where named actors live.
         store_bytes: How much memory large objects may take; None is 30 % of this machine's.
+        variables: Returns the environment variables that limit a process to devices.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class DriverRuntime(ProcessRuntime):
         runtime_env: RuntimeEnv,
         namespace: str | None,
         store_bytes: int | None,
+        variables: Callable[[Mapping[str, tuple[str, ...]]], dict[str, str | None]],
     ) -> None:
         self._fork = fork
         self._next_number = number
@@ -81,7 +83,7 @@ class DriverRuntime(ProcessRuntime):
         limit = store_bytes or int(host.memory_bytes() * _STORE_SHARE)
         self.hub = Hub(limit)
         self.pool = Pool(self._start_worker, max(2, host.cpu_count()))
-        self.tasks = Tasks(self.hub, ledger, self.pool, self._send, kill)
+        self.tasks = Tasks(self.hub, ledger, self.pool, self._send, kill, variables)
         self.streams = Streams(self.hub, self.tasks)
         actors = Actors(self.hub, self.tasks, self.pool, self._send, kill, self._namespace)
         self.actors = actors

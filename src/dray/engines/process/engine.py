@@ -15,11 +15,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dray.engines import lifeline, wire
+from dray.engines.claims import Claims
 from dray.engines.contract import (
     Actor,
     ActorFactory,
@@ -48,10 +49,17 @@ class ProcessActor(RemoteActor):
     """An actor in a process of this machine."""
 
     def __init__(
-        self, server: _Server, number: int, name: str, mailbox: Mailbox, reader: Reader
+        self,
+        server: _Server,
+        number: int,
+        name: str,
+        mailbox: Mailbox,
+        reader: Reader,
+        devices: Mapping[str, Sequence[str]],
     ) -> None:
         super().__init__(number, name, mailbox, reader)
         self._server = server
+        self._devices = devices
         self._oom_before = _out_of_memory_kills()
 
     def kill(self) -> None:
@@ -60,7 +68,7 @@ class ProcessActor(RemoteActor):
     def on_start(self, pid: int, node: Node) -> None:
         """Takes note of the process's start."""
         self.pid = pid
-        self.mailbox.put(Started(self, node.node_id, node.address))
+        self.mailbox.put(Started(self, node.node_id, node.address, self._devices))
 
     def on_exit(self, exitcode: int | None, killed: bool) -> None:
         """Takes note of the process's end."""
@@ -156,6 +164,17 @@ class ProcessEngine(LocalEngine):
         self._store_bytes = options.object_store_memory
         # Started after the first server: one that shares the driver's imports needs it unthreaded.
         self._reader = Reader(self._on_crash)
+        names = self.claim_names()
+        self._claims = Claims(names, self._watch, self._ledger.unbar)
+        self._ledger.claims = self._claims if names else None
+
+    def _watch(self, fd: int, callback: Callable[[], object] | None) -> None:
+        if callback is None:
+            self._reader.run(lambda: self._reader.unwatch(fd))
+            self._reader.run(lambda: os.close(fd))
+        else:
+            self._reader.start()
+            self._reader.watch(fd, callback)
 
     def drive(self, loop: Callable[[], T]) -> T:
         return loop()
@@ -183,6 +202,7 @@ class ProcessEngine(LocalEngine):
                     self._runtime_env,
                     self._namespace,
                     self._store_bytes,
+                    self.variables,
                 )
             return self._runtime
 
@@ -250,16 +270,19 @@ class ProcessEngine(LocalEngine):
         payload = wire.dump(factory, name)
         runtime_env = self._runtime_env | runtime_env
         directory = runtime_env.local_directory(self.name)
-        node = reservation.nodes[bundle]
+        where = reservation.nodes[bundle], reservation.devices[bundle]
         try:
-            actor = self._fork(self._server(tuple(modules)), name, mailbox, node)
+            actor = self._fork(self._server(tuple(modules)), name, mailbox, *where)
         except EngineError:  # a server that was killed: the next one serves
-            actor = self._fork(self._server(tuple(modules)), name, mailbox, node)
-        actor.begin(wire.Begin.like_here(runtime_env.env_vars, directory, payload))
+            actor = self._fork(self._server(tuple(modules)), name, mailbox, *where)
+        variables = {**self.variables(where[1]), **runtime_env.env_vars}
+        actor.begin(wire.Begin.like_here(variables, directory, payload))
         return actor
 
-    def _fork(self, server: _Server, name: str, mailbox: Mailbox, node: Node) -> ProcessActor:
-        actor = ProcessActor(server, next(self._numbers), name, mailbox, self._reader)
+    def _fork(
+        self, server: _Server, name: str, mailbox: Mailbox, node: Node, devices: Mapping[str, Any]
+    ) -> ProcessActor:
+        actor = ProcessActor(server, next(self._numbers), name, mailbox, self._reader, devices)
         ours, theirs = socket.socketpair()
         door, their_door = socket.socketpair()
         out, out_of_worker = os.pipe()
@@ -349,6 +372,8 @@ class ProcessEngine(LocalEngine):
                 actor.on_exit(None, killed=True)
         if self._runtime is not None:
             self._runtime.close()
+        self._claims.close()
+        self._reader.do_tasks()
         for door in self._doors:
             door.close()
         self._reader.close()

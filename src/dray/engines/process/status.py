@@ -62,7 +62,11 @@ class Status:
         return {
             "engine": "process",
             "nodes": [
-                {**entry, "Available": ledger.free_of(index)}
+                {
+                    **entry,
+                    "Available": ledger.free_of(index),
+                    "Devices": ledger.devices_of(index) if entry["Alive"] else [],
+                }
                 for index, entry in enumerate(self._nodes())
             ],
             "actors": [self._actor(actor) for actor in self._actors.all.values()],

@@ -34,6 +34,7 @@ class Tasks:
         pool: Worker processes.
         send: Sends bytes to a worker.
         stop: Ends a worker's process at once.
+        variables: Returns the environment variables that limit a process to devices.
     """
 
     def __init__(
@@ -43,7 +44,9 @@ class Tasks:
         pool: Pool,
         send: Callable[[WorkerProcess, bytes], None],
         stop: Callable[[WorkerProcess], None],
+        variables: Callable[[Mapping[str, tuple[str, ...]]], dict[str, str | None]],
     ) -> None:
+        self._variables = variables
         self.hub = hub
         self.ledger = ledger
         self.pool = pool
@@ -248,7 +251,18 @@ class Tasks:
         worker.task = task
         task.worker = worker
         task.attempt += 1
-        self.dispatch(task, worker, ("run",))
+        self.dispatch(task, worker, ("run", self.grant(worker.lease, task.kind.shape)))
+
+    def grant(self, lease: Held | None, shape: Shape) -> Any:
+        """Returns what tells a worker of its accelerators: ids, and variables; None for none.
+
+        What a runtime environment sets itself stays as it is.
+        """
+        if lease is None or not lease.devices[0]:
+            return None
+        own = {name for name, _ in shape.runtime_env[0]}
+        shown = self._variables(lease.devices[0])
+        return lease.devices[0], {k: v for k, v in shown.items() if k not in own}
 
     def dispatch(self, task: Task, worker: WorkerProcess, head: tuple[Any, ...]) -> None:
         """Sends a task or call to its worker."""

@@ -123,6 +123,7 @@ class WorkerRuntime(ProcessRuntime):
             captures=bool(here.get("captures")),
             was_restarted=bool(here.get("was_restarted")),
             runtime_env=here.get("runtime_env", {}),
+            accelerator_ids=here.get("devices", {}),
         )
 
 
@@ -229,15 +230,25 @@ class Worker:
         return args, kwargs
 
     def _run(
-        self, number: int, key: bytes, payload: Any, deps: Sequence[Any], returns: Any, details: Any
+        self,
+        grant: Any,
+        number: int,
+        key: bytes,
+        payload: Any,
+        deps: Sequence[Any],
+        returns: Any,
+        details: Any,
     ) -> None:
         info: Mapping[str, Any] = {"name": "a task"}
         self._current = number
+        devices, variables = grant or ({}, {})
+        before = _set_variables(variables)
         try:
             if self._cancelled == number:
                 raise KeyboardInterrupt
             function, info = self.kind(key)
-            _running.set({**info, "task_id": number, "task_name": info["name"]})
+            here = {"task_id": number, "task_name": info["name"], "devices": devices}
+            _running.set({**info, **here})
             args, kwargs = self.arguments(payload, deps)
             value = function(*args, **kwargs)
             del args, kwargs
@@ -250,6 +261,8 @@ class Worker:
         else:
             self.runtime.say("done", number, values)
             del value  # not before: references in it are the hub's to hold from now on
+        finally:
+            _set_variables(before)
 
     def pack_results(
         self, value: Any, returns: Any, name: str, number: int, most_unread: int = 0
@@ -313,10 +326,13 @@ class Worker:
         """Makes the actor that lives in this process."""
         info: Mapping[str, Any] = {"name": "an actor"}
         try:
+            name, was_restarted, *_, grant = details
+            devices, variables = grant or ({}, {})
+            _set_variables(variables)
             kind, info = self.kind(key)
-            name, was_restarted, *_ = details
             around = {
                 **info,
+                "devices": devices,
                 "actor": number,
                 "actor_name": name,
                 "was_restarted": was_restarted,
@@ -369,6 +385,17 @@ class Worker:
         if self._cancelled and self._cancelled == self._current:
             self._cancelled = 0
             raise KeyboardInterrupt
+
+
+def _set_variables(variables: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Sets environment variables, None ones not at all; returns what they were before."""
+    before = {name: os.environ.get(name) for name in variables}
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    return before
 
 
 def run(fds: Sequence[int]) -> None:

@@ -1,0 +1,49 @@
+"""The families of accelerators that dray knows, and those that other packages add."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Mapping
+
+from dray.accelerators.family import Family, Found
+
+__all__ = ["Family", "Found", "check_quantities", "families", "family_of"]
+
+# In the order in which one is chosen where several have the same resource.
+_OURS = (
+    *("nvidia", "amd", "intel", "apple", "metax", "neuron", "tpu", "gaudi", "ascend"),
+    *("rebellions", "furiosa", "mobilint", "tenstorrent"),
+)
+
+
+@functools.cache
+def families() -> tuple[Family, ...]:
+    """Returns every family: dray's own, and those of the entry points `dray.accelerators`."""
+    from importlib.metadata import entry_points  # slow to import
+
+    ours = [importlib.import_module(f"dray.accelerators.{name}").FAMILY() for name in _OURS]
+    return (*ours, *(entry.load()() for entry in entry_points(group="dray.accelerators")))
+
+
+@functools.cache
+def _by_resource() -> Mapping[str, Family]:
+    return {family.resource: family for family in reversed(families())}
+
+
+def family_of(resource: str) -> Family | None:
+    """Returns the family that is meant where a resource says nothing else; None if none has it."""
+    return _by_resource().get(resource)
+
+
+def check_quantities(resources: Mapping[str, float], what: str) -> None:
+    """Raises ConfigError if a quantity is one that the family of the resource does not allow.
+
+    Args:
+        resources: Name to quantity.
+        what: Who asks, for the message.
+    """
+    for name, quantity in resources.items():
+        family = family_of(name)
+        if family is not None:
+            family.check(quantity, what)

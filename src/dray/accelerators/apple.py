@@ -1,0 +1,42 @@
+"""The GPU of a Mac with Apple's own chip."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from dray import host
+from dray.accelerators.commands import output_of
+from dray.accelerators.family import Family, Found
+
+
+class Apple(Family):
+    """The one GPU of such a Mac. No variable hides it."""
+
+    name: ClassVar = "apple"
+    title: ClassVar = "Apple GPU"
+    resource: ClassVar = "GPU"
+    fractions: ClassVar = True
+    torch_device: ClassVar = "mps"
+    backend: ClassVar = "gloo"
+
+    def find(self) -> Found | None:
+        if not host.is_directory("System/Library/CoreServices"):
+            return None
+        chip = output_of("sysctl", "-n", "machdep.cpu.brand_string")
+        # "Intel(R) Core..." on older Macs, and "VirtualApple" in a program that is translated.
+        if not chip.startswith("Apple "):
+            return None
+        if "metal" not in output_of("system_profiler", "SPDisplaysDataType").lower():
+            return None
+        return Found(count=1, type=_type_of(chip), names=[chip])
+
+
+FAMILY = Apple
+
+
+def _type_of(chip: str) -> str | None:
+    """Returns "M1-Pro" for "Apple M1 Pro"."""
+    words = chip.split()[1:3]
+    if not words or not words[0].startswith("M") or not words[0][1:].isdigit():
+        return None
+    return "-".join(word for word in words if word == words[0] or word in ("Pro", "Max", "Ultra"))

@@ -1,0 +1,92 @@
+"""Which accelerators this machine offers: those that are there, limited to those it may use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dray.accelerators import Family, Found, families, family_of
+from dray.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The devices of one kind that this machine offers.
+
+    Attributes:
+        family: Theirs.
+        found: What is there; None if they are only said to be.
+        ids: Those on offer, in order.
+    """
+
+    family: Family
+    found: Found | None
+    ids: tuple[str, ...]
+
+    def show(self, ids: tuple[str, ...], environ: Mapping[str, str]) -> dict[str, str | None]:
+        """Returns the variables that limit a process to some of the devices."""
+        return self.family.show(ids, environ, self.found.count if self.found else 0)
+
+
+def detect() -> list[tuple[Family, Found]]:
+    """Returns every family that has devices here, and what they are."""
+    return [(family, found) for family in families() if (found := family.find()) is not None]
+
+
+def offers(given: Mapping[str, float], environ: Mapping[str, str]) -> dict[str, Offer]:
+    """Returns what this machine offers, by resource name.
+
+    Where two families have the same resource, the first one in dray's order is offered.
+
+    Args:
+        given: What the user says there is, in place of what is found.
+        environ: The environment, with its visibility variables.
+
+    Raises:
+        ConfigError: A variable makes no sense, or shows fewer devices than the user asks for.
+    """
+    chosen: dict[str, tuple[Family, Found | None]] = {}
+    for family, found in detect():
+        if found.count and given.get(family.resource) != 0:
+            chosen.setdefault(family.resource, (family, found))
+    for name in given:
+        meant = family_of(name)
+        if meant is not None and given[name]:
+            chosen.setdefault(name, (meant, None))
+    return {
+        name: Offer(family, found, _ids(family, found, given.get(name), environ))
+        for name, (family, found) in chosen.items()
+    }
+
+
+def _ids(
+    family: Family, found: Found | None, given: float | None, environ: Mapping[str, str]
+) -> tuple[str, ...]:
+    visible = family.visible(environ)
+    name = family.variable(environ)
+    if given is None:
+        assert found is not None
+        there = tuple(found.ids or map(str, range(found.count)))
+        if visible is None:
+            return there
+        beyond = [i for i in visible if family.from_zero and i.isdecimal() and i not in there]
+        if beyond:
+            raise ConfigError(
+                f"{name}={environ[name or '']!r} names device {', '.join(beyond)}, but this "
+                f"machine has {', '.join(there)} ({family.title}); correct or unset it"
+            )
+        return tuple(visible)
+    if not float(given).is_integer():
+        raise ConfigError(
+            f"a node has a whole number of {family.resource}, not {given:g}; tasks may ask for "
+            "fractions where devices can be shared"
+        )
+    if visible is None:
+        return tuple(map(str, range(int(given))))
+    if given > len(visible):
+        raise ConfigError(
+            f"{given:g} {family.resource} asked of this machine, but "
+            f"{name}={environ[name or '']!r} shows {len(visible)}; ask for at most as many, or "
+            "change the variable"
+        )
+    return tuple(visible[: int(given)])

@@ -1,0 +1,152 @@
+"""What dray must know of a family of accelerators; each one is a subclass in a file of its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from dray.errors import ConfigError
+
+# What vendors' tools leave in a visibility variable when a container has no device files.
+_NO_DEVICES = "NoDevFiles"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The devices of one family on this machine.
+
+    Attributes:
+        count: How many there are, whatever the visibility variables say; 0 if something is wrong
+            with all of them.
+        ids: What they are called; empty is by numbers from 0.
+        type: What they are, as `accelerator_type=` asks for it; None if that cannot be told.
+        resources: Further resources that a node with them offers.
+        labels: Labels that a node with them has.
+        driver: The driver's version, for people.
+        memory_bytes: Of one device.
+        names: What the vendor calls each of them, for people; also UUIDs where there are such.
+        trouble: What is wrong with them, in a sentence; "" if nothing is.
+    """
+
+    count: int
+    ids: Sequence[str] = ()
+    type: str | None = None
+    resources: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    driver: str | None = None
+    memory_bytes: int | None = None
+    names: Sequence[str] = ()
+    trouble: str = ""
+
+
+class Family(ABC):
+    """One family of accelerators: how it is found, asked for, and shown to a process.
+
+    Attributes:
+        name: Short and lower case, such as "nvidia".
+        title: How messages call one device, such as "NVIDIA GPU".
+        resource: What tasks ask for, such as "GPU".
+        variables: The environment variables that limit which devices a process sees. The first one
+            that is set is read, and written in workers; if none is, the first one is written.
+        opt_outs: Variables of which each, at "1" or "true", keeps dray from writing the others.
+        from_zero: Whether the ids of what is there are numbers from 0, and others make no sense.
+        fractions: Whether tasks may share a device.
+        sizes: The whole quantities that may be asked for; empty is any.
+        torch_device: What PyTorch calls such a device.
+        backend: PyTorch's usual collective backend for it.
+        jax_platform: What JAX calls it; None if JAX does not know it.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    resource: ClassVar[str]
+    variables: ClassVar[tuple[str, ...]] = ()
+    opt_outs: ClassVar[tuple[str, ...]] = ()
+    from_zero: ClassVar[bool] = True
+    fractions: ClassVar[bool] = False
+    sizes: ClassVar[tuple[int, ...]] = ()
+    torch_device: ClassVar[str]
+    backend: ClassVar[str] = "gloo"
+    jax_platform: ClassVar[str | None] = None
+
+    @abstractmethod
+    def find(self) -> Found | None:
+        """Returns the devices of this machine, or None if there are none. Quick; never raises."""
+
+    def variable(self, environ: Mapping[str, str]) -> str | None:
+        """Returns the variable that is read here, and written in workers."""
+        given = [name for name in self.variables if name in environ]
+        known = (*given, *self.variables)
+        return known[0] if known else None
+
+    def visible(self, environ: Mapping[str, str]) -> list[str] | None:
+        """Returns the ids that the environment limits this machine to; None is no limit.
+
+        Raises:
+            ConfigError: The variable makes no sense.
+        """
+        name = self.variable(environ)
+        if name is None or name not in environ:
+            return None
+        ids = self.parse(environ[name])
+        twice = sorted({i for i in ids if ids.count(i) > 1})
+        if twice:
+            raise ConfigError(
+                f"{name}={environ[name]!r} names device {', '.join(twice)} twice; name each once"
+            )
+        return ids
+
+    def parse(self, text: str) -> list[str]:
+        """Returns the ids in a visibility variable.
+
+        Raises:
+            ConfigError: It makes no sense.
+        """
+        if text.strip() in ("", _NO_DEVICES):
+            return []
+        ids = [part.strip() for part in text.split(",")]
+        if not all(ids):
+            raise ConfigError(f"{text!r} names devices with a gap in between; remove the comma")
+        return ids
+
+    def show(
+        self, ids: Sequence[str], environ: Mapping[str, str], count: int
+    ) -> dict[str, str | None]:
+        """Returns the variables that limit a process to some devices; None is to be unset.
+
+        Args:
+            ids: The devices' ids, in the node's order.
+            environ: The node's environment.
+            count: How many devices there are, on offer or not; 0 if that is not known.
+        """
+        name = self.variable(environ)
+        if name is None or self.is_opted_out(environ):
+            return {}
+        return {name: ",".join(ids)}
+
+    def is_opted_out(self, environ: Mapping[str, str]) -> bool:
+        """Returns whether the environment says that workers' variables are not to be written."""
+        return any(environ.get(name, "").lower() in ("1", "true") for name in self.opt_outs)
+
+    def check(self, quantity: float, what: str) -> None:
+        """Raises ConfigError if nobody may ask for so many devices.
+
+        Args:
+            quantity: How many, 0 or more.
+            what: Who asks with what, for the message.
+        """
+        if quantity == 0 or (self.fractions and quantity < 1):
+            return
+        whole = float(quantity).is_integer()
+        if whole and (not self.sizes or quantity in self.sizes):
+            return
+        raise ConfigError(f"{what}: {quantity:g} {self.resource} cannot be; {self._allowed()}")
+
+    def _allowed(self) -> str:
+        if self.sizes:
+            return f"ask for {', '.join(map(str, self.sizes))}"
+        if self.fractions:
+            return "ask for a whole number, or for less than 1 to share one"
+        return "devices of this kind cannot be shared: ask for a whole number"

@@ -1,0 +1,54 @@
+"""Intel's Gaudi accelerators, as their kernel driver shows them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import PurePath
+from typing import ClassVar
+
+from dray.accelerators.family import Found
+from dray.accelerators.numbered import Numbered
+from dray.accelerators.vendor import ask
+from dray.host import device_files, read
+
+_HABANA = "0x1da3"  # the PCI vendor, which Gaudi kept
+
+
+class Gaudi(Numbered):
+    """HPUs of Intel. Ids are the numbers of modules."""
+
+    name: ClassVar = "gaudi"
+    title: ClassVar = "Gaudi HPU"
+    resource: ClassVar = "HPU"
+    variables: ClassVar = ("HABANA_VISIBLE_MODULES",)
+    opt_outs: ClassVar = ("RAY_EXPERIMENTAL_NOSET_HABANA_VISIBLE_MODULES",)
+    torch_device: ClassVar = "hpu"
+    backend: ClassVar = "hccl"
+    from_zero: ClassVar = False  # a container may have modules 4 to 7 of its host
+
+    def find(self) -> Found | None:
+        nodes = [PurePath(path).name for path in device_files("dev/accel/accel[0-9]*")]
+        sysfs = [f"sys/class/accel/{node}/device" for node in nodes]
+        sysfs = [path for path in sysfs if read(f"{path}/vendor").lower() == _HABANA]
+        if not sysfs:  # drivers before Linux 6.2
+            nodes = [PurePath(path).name for path in device_files("dev/hl[0-9]*")]
+            sysfs = [f"sys/class/habanalabs/{node}" for node in nodes]
+        if not sysfs:
+            return None
+        return Found(count=len(sysfs), type=_type(read(f"{sysfs[0]}/device_type")))
+
+
+def _type(driver_says: str) -> str | None:
+    if driver_says.startswith("GAUDI"):
+        return f"Intel-{driver_says.split()[0]}"
+    # Importing the library takes seconds, and it tells only where a program uses it already.
+    if "habana_frameworks.torch.hpu" not in sys.modules:
+        return None
+    name, _ = ask(
+        "habana_frameworks.torch.hpu",
+        lambda hpu: str(hpu.get_device_name()) if hpu.is_initialized() else "",
+    )
+    return f"Intel-{name}" if name else None
+
+
+FAMILY = Gaudi

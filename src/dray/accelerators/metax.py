@@ -1,0 +1,57 @@
+"""MetaX GPUs, as its management library tells of them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from dray import host
+from dray.accelerators.cudalike import CudaLike
+from dray.accelerators.family import Found
+from dray.accelerators.vendor import ask
+
+
+class Metax(CudaLike):
+    """GPUs of MetaX, whose software obeys the variable of CUDA."""
+
+    name: ClassVar = "metax"
+    title: ClassVar = "MetaX GPU"
+    resource: ClassVar = "GPU"
+    variables: ClassVar = ("CUDA_VISIBLE_DEVICES",)
+    opt_outs: ClassVar = ("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES",)
+    fractions: ClassVar = True
+    torch_device: ClassVar = "cuda"
+    backend: ClassVar = "nccl"
+
+    def find(self) -> Found | None:
+        if not host.device_files("dev/mxcd"):
+            return None
+        found, why = ask("pymxsml.mxsml_extension", _inventory)
+        why = why or "the package pymxsml is not installed"
+        return found or Found(count=0, trouble=f"the MetaX driver is there, but {why}")
+
+
+FAMILY = Metax
+
+
+def _inventory(sml: Any) -> Found:
+    sml.mxSmlExInit()
+    try:
+        return _devices(sml)
+    finally:
+        sml.mxSmlExShutdown()
+
+
+def _devices(sml: Any) -> Found:
+    count = int(sml.mxSmlExDeviceGetCount())
+    if not count:
+        return Found(count=0, trouble="the MetaX driver is there, but no GPU that dray may use")
+    names = [_name(sml, index) for index in range(count)]
+    return Found(count=count, type=names[0] or None, names=names)
+
+
+def _name(sml: Any, index: int) -> str:
+    try:
+        name = sml.mxSmlExDeviceGetName(sml.mxSmlExDeviceGetHandleByIndex(index))
+    except Exception:  # noqa: BLE001 - a missing name is no reason to lose the device
+        return ""
+    return name.decode(errors="replace") if isinstance(name, bytes) else str(name)

@@ -1,0 +1,88 @@
+"""The cores of AWS Trainium and Inferentia, as `neuron-ls` tells of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from typing import Any, ClassVar
+
+from dray import host
+from dray.accelerators.commands import output_of
+from dray.accelerators.family import Family, Found
+from dray.errors import ConfigError
+from dray.settings import host_root
+
+_TOOLS = "opt/aws/neuron/bin"
+
+
+class Neuron(Family):
+    """Cores of AWS Neuron devices. Ids are indices, of all cores of a machine."""
+
+    name: ClassVar = "neuron"
+    title: ClassVar = "Neuron core"
+    resource: ClassVar = "neuron_cores"
+    variables: ClassVar = ("NEURON_RT_VISIBLE_CORES",)
+    opt_outs: ClassVar = ("RAY_EXPERIMENTAL_NOSET_NEURON_RT_VISIBLE_CORES",)
+    torch_device: ClassVar = "xla"
+    backend: ClassVar = "xla"
+    jax_platform: ClassVar = "neuron"
+
+    def find(self) -> Found | None:
+        files = host.device_files("dev/neuron[0-9]*")
+        if not files and not host.is_directory(_TOOLS):
+            return None
+        devices = _ask_neuron_ls()
+        count = sum(device.get("nc_count", 0) for device in devices)
+        if count:
+            first = next(device for device in devices if device.get("nc_count"))
+            return Found(
+                count=count,
+                type="aws-neuron-core",
+                driver=host.read("sys/module/neuron/version") or None,
+                memory_bytes=first.get("memory_size", 0) // first["nc_count"] or None,
+            )
+        if not files:  # Amazon's images have the tools on every machine.
+            return None
+        return Found(
+            count=len(files),
+            type="aws-neuron-core",
+            trouble="neuron-ls is not there or does not work, so the files /dev/neuron* were "
+            "counted, one core each, though devices have more",
+        )
+
+    def parse(self, text: str) -> list[str]:
+        return [core for part in super().parse(text) for core in _cores(part, text)]
+
+
+FAMILY = Neuron
+
+
+def _ask_neuron_ls() -> list[dict[str, Any]]:
+    """Returns what the tool tells of each device, as far as that makes sense."""
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), str(host_root() / _TOOLS)))
+    tool = shutil.which("neuron-ls", path=path)
+    try:
+        devices = json.loads(output_of(tool, "--json-output")) if tool else []
+    except ValueError:
+        return []
+    if not isinstance(devices, list):
+        return []
+    numbers = ("nc_count", "memory_size")
+    return [
+        {key: device[key] for key in numbers if isinstance(device.get(key), int)}
+        for device in devices
+        if isinstance(device, dict)
+    ]
+
+
+def _cores(part: str, text: str) -> list[str]:
+    """Returns the cores in "3" or in "0-3"."""
+    found = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+    if first > last:
+        raise ConfigError(
+            f"NEURON_RT_VISIBLE_CORES={text!r} is not a list of cores such as '0-3,8'"
+        )
+    return [str(core) for core in range(first, last + 1)]

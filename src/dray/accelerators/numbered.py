@@ -1,0 +1,50 @@
+"""The families whose devices have no other names than their numbers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dray.accelerators.family import Family
+from dray.accelerators.vendor import ask
+from dray.errors import ConfigError
+
+
+class Numbered(Family):
+    """A family whose ids are whole numbers, shown in ascending order.
+
+    Ascend's runtime demands that order, and stops reading at what is not a number; with the others
+    it does no harm.
+    """
+
+    def parse(self, text: str) -> list[str]:
+        ids = super().parse(text)
+        wrong = [i for i in ids if not i.isdecimal()]
+        if wrong:
+            raise ConfigError(
+                f"{text!r} names {wrong[0]!r}, which is not the number of a {self.title}; "
+                f"{self.variables[0]} is a list such as 0,1"
+            )
+        return [str(int(i)) for i in ids]
+
+    def show(
+        self, ids: Sequence[str], environ: Mapping[str, str], count: int
+    ) -> dict[str, str | None]:
+        return super().show(sorted(ids, key=int), environ, count)
+
+    def _count(
+        self, files: Sequence[str], package: str, question: Callable[[Any], int]
+    ) -> tuple[int, str]:
+        """Returns how many devices there are, as a package or else the files say; and trouble."""
+        if not files and package not in sys.modules:
+            return 0, ""
+        answer, trouble = ask(package, question)
+        if answer is None:
+            return len(files), trouble
+        if files and not answer:
+            return 0, f"{files[0]} is there, but {package} sees no {self.title}"
+        # Some packages leave out what the variable hides.
+        limited = self.variable(os.environ) in os.environ
+        return max(answer, len(files)) if limited else answer, ""

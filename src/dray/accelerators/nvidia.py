@@ -1,0 +1,120 @@
+"""NVIDIA GPUs, as NVML tells of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar
+
+from dray import host
+from dray.accelerators.cudalike import CudaLike
+from dray.accelerators.family import Found
+from dray.accelerators.vendor import ask
+
+
+class Nvidia(CudaLike):
+    """GPUs of NVIDIA. Ids are indices, UUIDs of GPUs, or UUIDs of MIG slices."""
+
+    name: ClassVar = "nvidia"
+    title: ClassVar = "NVIDIA GPU"
+    resource: ClassVar = "GPU"
+    variables: ClassVar = ("CUDA_VISIBLE_DEVICES",)
+    opt_outs: ClassVar = ("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES",)
+    fractions: ClassVar = True
+    torch_device: ClassVar = "cuda"
+    backend: ClassVar = "nccl"
+    jax_platform: ClassVar = "cuda"
+
+    def find(self) -> Found | None:
+        files = host.device_files("dev/nvidia[0-9]*")
+        driver = host.device_files("dev/nvidiactl") or host.is_directory("proc/driver/nvidia")
+        if not files and not driver:
+            return None
+        found, why = ask("pynvml", _inventory)
+        return found or _by_files(len(files), why or "the package nvidia-ml-py is not installed")
+
+
+FAMILY = Nvidia
+
+
+def _inventory(nvml: Any) -> Found:
+    nvml.nvmlInit()
+    try:
+        return _devices(nvml)
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _devices(nvml: Any) -> Found:
+    count = int(nvml.nvmlDeviceGetCount())
+    if not count:
+        return Found(count=0, trouble="the NVIDIA driver is there, but no GPU that dray may use")
+    devices = [_ask(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(count)]
+    lost = [str(index) for index, device in enumerate(devices) if device is None]
+    memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", devices[0])
+    return Found(
+        count=count,
+        type=_type_of(_text(_ask(nvml, "nvmlDeviceGetName", devices[0]))),
+        driver=_text(_ask(nvml, "nvmlSystemGetDriverVersion")) or None,
+        memory_bytes=None if memory is None else int(memory.total),
+        names=[_name(nvml, device) for device in devices],
+        trouble=f"NVML cannot reach the GPUs with index {', '.join(lost)}" if lost else "",
+    )
+
+
+def _by_files(count: int, why: str) -> Found:
+    """The devices as the kernel's driver tells of them: less, but it does so without NVML."""
+    about = [host.read(path) for path in host.device_files("proc/driver/nvidia/gpus/*/information")]
+    models = [found[1] for text in about if (found := re.search(r"Model:\s*(.*)", text))]
+    return Found(
+        count=count,
+        type=_type_of(models[0]) if models else None,
+        names=models,
+        trouble=f"{why}; the GPUs were counted by their files in /dev instead",
+    )
+
+
+def _name(nvml: Any, device: Any) -> str:
+    """Returns a GPU's name and UUID, and the UUIDs of its MIG slices: ids may be any of these."""
+    name = _text(_ask(nvml, "nvmlDeviceGetName", device)) or "unknown"
+    uuids = [_text(_ask(nvml, "nvmlDeviceGetUUID", device)), *_slices(nvml, device)]
+    known = ", ".join(filter(None, uuids))
+    return f"{name} ({known})" if known else name
+
+
+def _slices(nvml: Any, device: Any) -> list[str]:
+    mode = _ask(nvml, "nvmlDeviceGetMigMode", device)
+    if not mode or not mode[0]:
+        return []
+    most = _ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", device) or 0
+    slices = [_ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", device, i) for i in range(most)]
+    return [_text(_ask(nvml, "nvmlDeviceGetUUID", slice)) for slice in slices if slice is not None]
+
+
+def _ask(nvml: Any, function: str, *arguments: Any) -> Any:
+    """Asks for a detail, which not every GPU or version of the library knows."""
+    try:
+        return getattr(nvml, function)(*arguments)
+    except Exception:  # noqa: BLE001 - a missing detail is no reason to lose the device
+        return None
+
+
+def _text(value: str | bytes | None) -> str:
+    """Older versions of the library give bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value or ""
+
+
+def _type_of(name: str) -> str | None:
+    """Returns "A100" for "NVIDIA A100-SXM4-80GB", and "RTX-6000" for "Quadro RTX 6000".
+
+    That is the words in capitals after the first one, until one has a number. Names of consumer
+    cards are not like that; they are kept whole but for the maker.
+    """
+    words: list[str] = []
+    for word in name.split()[1:]:
+        model = word.partition("-")[0]
+        if model != model.upper():
+            break
+        words.append(model)
+        if re.search(r"\d", model):
+            return "-".join(words)
+    return "-".join(name.removeprefix("NVIDIA ").split()) or None

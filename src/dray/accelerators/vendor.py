@@ -1,0 +1,29 @@
+"""How families ask the packages of vendors, which may be missing, old or broken."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def ask(package: str, question: Callable[[Any], T]) -> tuple[T | None, str]:
+    """Returns what a vendor's package answers, or None, and what went wrong.
+
+    Args:
+        package: What to import.
+        question: Called with the module.
+
+    Returns:
+        The answer, and "" or a sentence. A package that is not installed is nothing wrong.
+    """
+    try:
+        return question(importlib.import_module(package)), ""
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{package}.".startswith(f"{error.name}."):
+            return None, ""
+        return None, f"{package} fails: {error}"
+    except Exception as error:  # noqa: BLE001 - drivers raise what they like
+        return None, f"{package} fails: {type(error).__name__}: {error}"

@@ -1,0 +1,177 @@
+"""Which driver of this machine uses which physical device: locked files, one a device.
+
+The kernel frees a lock when its owner dies, however it dies. A driver that finds a device locked
+waits for an event: the owner touches the file after it has unlocked it; or another one writes there
+who it is; or whoever is written there is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import struct
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dray.settings import claims_directory
+
+_CHANGED = 0x2 | 0x4  # IN_MODIFY and IN_ATTRIB; `man 7 inotify`
+_EVENT = struct.Struct("iIII")
+
+Device = tuple[str, str]  # resource name and id
+
+# Calls back when a descriptor can be read; given None, it stops to, and closes the descriptor.
+Watch = Callable[[int, Callable[[], object] | None], object]
+
+
+class Claims:
+    """The physical devices that this driver uses, and those that others do.
+
+    Args:
+        names: What each device is called, the same in all programs of this machine.
+        watch: Waits for descriptors.
+        on_free: Called when another program may have let a device go.
+    """
+
+    def __init__(
+        self, names: Mapping[Device, str], watch: Watch, on_free: Callable[[Device], None]
+    ) -> None:
+        self._names = names
+        self._watch = watch
+        self._on_free = on_free
+        self._directory = claims_directory()
+        self._held: dict[Device, tuple[int, int]] = {}  # a descriptor, and how often it is used
+        self._inotify = -1
+        self._touched: dict[int, Device] = {}
+        self._owners: dict[Device, tuple[int, int]] = {}  # pid, and a descriptor of the process
+
+    def take(self, device: Device) -> bool:
+        """Claims a device; returns False, and lets `on_free` be called, if another program has it.
+
+        It may be called before this returns.
+        """
+        if self._directory is None or device not in self._names:
+            return True
+        if device in self._held:
+            fd, count = self._held[device]
+            self._held[device] = fd, count + 1
+            return True
+        fd = _open(self._directory, self._names[device])
+        if not _lock(fd):
+            self._wait_for(device, fd)
+            if not _lock(fd):  # it may have been freed before anybody waited
+                os.close(fd)
+                return False
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps({"pid": os.getpid(), "user": os.getuid()}).encode(), 0)
+        self._held[device] = fd, 1
+        return True
+
+    def give_back(self, device: Device) -> None:
+        """Ends one use of a device; the last one lets it go."""
+        if device not in self._held:
+            return
+        fd, count = self._held[device]
+        if count > 1:
+            self._held[device] = fd, count - 1
+            return
+        del self._held[device]
+        fcntl.flock(fd, fcntl.LOCK_UN)  # a fork of this process may have the descriptor as well
+        os.utime(fd)
+        os.close(fd)
+
+    def others(self) -> dict[Device, int | None]:
+        """Returns which devices other programs hold, and the pids of those."""
+        names = {name: key for key, name in self._names.items() if key not in self._held}
+        return {names[name]: who.get("pid") for name, who in holders(names).items()}
+
+    def _wait_for(self, device: Device, fd: int) -> None:
+        if sys.platform != "linux":
+            return
+        if self._inotify < 0:
+            self._inotify = _libc().inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+            self._watch(self._inotify, self._on_touched)
+        path = f"/proc/self/fd/{fd}"
+        self._touched[_libc().inotify_add_watch(self._inotify, path.encode(), _CHANGED)] = device
+        with contextlib.suppress(OSError, ValueError):  # it is gone, or has not said yet who it is
+            pid = int(json.loads(os.pread(fd, 4096, 0))["pid"])
+            if self._owners.get(device, (0, 0))[0] != pid:
+                process = os.pidfd_open(pid)
+                self._forget_owner(device)
+                self._owners[device] = pid, process
+                self._watch(process, lambda: self._on_owner_gone(device))
+
+    def _on_touched(self) -> None:
+        data, at = os.read(self._inotify, 1 << 16), 0
+        devices = []
+        while at < len(data):
+            watched, _, _, length = _EVENT.unpack_from(data, at)
+            at += _EVENT.size + length
+            if watched in self._touched:
+                devices.append(self._touched[watched])
+        for device in dict.fromkeys(devices):
+            self._on_free(device)
+
+    def _on_owner_gone(self, device: Device) -> None:
+        self._forget_owner(device)
+        self._on_free(device)
+
+    def _forget_owner(self, device: Device) -> None:
+        _, process = self._owners.pop(device, (0, -1))
+        if process >= 0:
+            self._watch(process, None)
+
+    def close(self) -> None:
+        """Lets every device go; nothing is watched any more."""
+        for device, (fd, _) in list(self._held.items()):
+            self._held[device] = fd, 1
+            self.give_back(device)
+        for device in list(self._owners):
+            self._forget_owner(device)
+        if self._inotify >= 0:
+            self._watch(self._inotify, None)
+            self._inotify = -1
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _open(directory: Path, name: str) -> int:
+    """Opens the file of a device; drivers of every user must be able to lock it."""
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir()
+        directory.chmod(0o1777)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(directory / name, flags, 0o666)
+    with contextlib.suppress(PermissionError):  # another user's, who has done so
+        os.fchmod(fd, 0o666)
+    return fd
+
+
+def holders(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Returns who holds which of some devices: pid and user, for each name that is held."""
+    directory, found = claims_directory(), {}
+    for name in names:
+        if directory is None or not (directory / name).exists():
+            continue
+        with open(directory / name, encoding="ascii") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                with contextlib.suppress(ValueError):  # it is just being written
+                    found[name] = json.load(file)
+    return found

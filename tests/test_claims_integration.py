@@ -1,0 +1,179 @@
+"""Two drivers on one machine: no physical device is given out twice, and none is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dray
+from dray.engines.claims import holders
+from dray.testing import FakeHost
+
+GPUS = {f"dev/nvidia{i}": "" for i in range(2)}
+
+OTHER_DRIVER = """
+import sys, dray
+dray.init(num_cpus=4)
+
+@dray.remote(num_cpus=0)
+class Holder:
+    def ids(self):
+        return dray.get_runtime_context().get_accelerator_ids()["GPU"]
+
+held = [Holder.options(num_gpus=float(amount)).remote() for amount in sys.argv[1:]]
+print(*[i for holder in held for i in dray.get(holder.ids.remote())], flush=True)
+sys.stdin.read()
+"""
+
+
+class Other:
+    """Another driver that holds GPUs until it is told to end."""
+
+    def __init__(self, *amounts: float) -> None:
+        command = [sys.executable, "-c", OTHER_DRIVER, *map(str, amounts)]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.ids = self.process.stdout.readline().split()
+
+    def end(self) -> None:
+        self.process.communicate("", timeout=30)
+
+    def kill(self) -> None:
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.communicate(timeout=30)
+
+
+@pytest.fixture
+def drivers() -> Iterator[Any]:
+    """Starts other drivers, and ends those that are left."""
+    started: list[Other] = []
+
+    def start(*amounts: float) -> Other:
+        started.append(Other(*amounts))
+        return started[-1]
+
+    yield start
+    for other in started:
+        if other.process.poll() is None:
+            other.kill()
+
+
+@pytest.fixture
+def host() -> Iterator[None]:
+    dray.shutdown()
+    with FakeHost(files=GPUS, modules={"pynvml": "raise ImportError('not here')"}):
+        yield
+        dray.shutdown()
+
+
+@dray.remote(num_cpus=0, num_gpus=1)
+def ids() -> list[str]:
+    return dray.get_runtime_context().get_accelerator_ids()["GPU"]
+
+
+def test_a_driver_takes_what_the_other_leaves(host: None, drivers: Any) -> None:
+    other = drivers(1)
+    dray.init(num_cpus=4)
+    assert other.ids == ["0"]
+    assert dray.cluster_resources()["GPU"] == 2
+    assert dray.get([ids.remote() for _ in range(3)], timeout=30) == [["1"]] * 3
+
+
+@pytest.mark.parametrize("end", ["end", "kill"])
+def test_who_waits_goes_on_when_the_other_driver_ends(host: None, drivers: Any, end: str) -> None:
+    other = drivers(1, 0.5, 0.5)
+    assert other.ids == ["0", "1", "1"]
+    dray.init(num_cpus=4)
+    both = ids.options(num_gpus=2).remote()
+    ready, _ = dray.wait([both], timeout=0.5)
+    assert not ready
+    assert holders(["nvidia-0", "nvidia-1"]).keys() == {"nvidia-0", "nvidia-1"}
+    assert holders(["nvidia-0"])["nvidia-0"]["pid"] == other.process.pid
+    getattr(other, end)()
+    assert dray.get(both, timeout=10) == ["0", "1"]
+
+
+def test_who_waits_goes_on_when_the_other_driver_lets_go(host: None, drivers: Any) -> None:
+    dray.init(num_cpus=4)
+    assert dray.get(ids.options(num_gpus=2).remote()) == ["0", "1"]
+    other = drivers(2)  # nobody holds anything between tasks
+    assert other.ids == ["0", "1"]
+    waiting = ids.remote()
+    ready, _ = dray.wait([waiting], timeout=0.3)
+    assert not ready
+    other.end()
+    assert dray.get(waiting, timeout=10) == ["0"]
+
+
+def test_three_drivers_share_two_devices_in_turns(host: None, tmp_path: Path) -> None:
+    """Every task writes its device's name where another one would see that it is not alone."""
+    program = f"""
+import os, dray
+dray.init(num_cpus=4)
+
+@dray.remote(num_cpus=0, num_gpus=1)
+def alone():
+    device, = dray.get_runtime_context().get_accelerator_ids()["GPU"]
+    path = os.path.join({str(tmp_path)!r}, device)
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    os.unlink(path)
+
+dray.get([alone.remote() for _ in range(30)])
+dray.shutdown()
+"""
+    drivers = [
+        subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    for driver in drivers:
+        _, errors = driver.communicate(timeout=60)
+        assert driver.returncode == 0, errors
+
+
+def test_claims_can_be_turned_off(
+    host: None, drivers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drivers(1)
+    monkeypatch.setenv("DRAY_CLAIMS", "0")
+    dray.init(num_cpus=4)
+    assert dray.get(ids.remote(), timeout=10) == ["0"]
+
+
+def test_devices_that_are_only_declared_are_not_claimed() -> None:
+    dray.shutdown()
+    with FakeHost():
+        dray.init(num_gpus=2, num_cpus=4)
+        assert dray.get(ids.remote(), timeout=10) == ["0"]
+        assert not Path(os.environ["DRAY_CLAIMS"]).exists()
+        dray.shutdown()
+
+
+def test_other_users_can_lock_the_files(host: None) -> None:
+    dray.init(num_cpus=4)
+    dray.get(ids.remote())
+    directory = Path(os.environ["DRAY_CLAIMS"])
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o1777
+    assert stat.S_IMODE((directory / "nvidia-0").stat().st_mode) == 0o666
+
+
+def test_status_shows_who_holds_what(host: None, drivers: Any) -> None:
+    other = drivers(1)
+    dray.init(num_cpus=4)
+    dray.get(ids.remote(), timeout=30)
+    from dray import session
+
+    status: Any = session.current_runtime().status()
+    (node,) = status["nodes"]
+    zero, one = node["Devices"]
+    assert zero == {"resource": "GPU", "id": "0", "free": 0, "held_by": other.process.pid}
+    assert (one["id"], one["held_by"]) == ("1", None)
