@@ -7,7 +7,11 @@ docs/accelerators.md.
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,6 +214,36 @@ def test_a_training_worker_sees_its_own_devices(session: Any, storage: Any) -> N
         ).fit()
         assert result.return_value == "0,1"
         dray.shutdown()
+
+
+def test_another_package_adds_a_family(tmp_path: Path) -> None:
+    page = (Path(__file__).parent.parent / "docs/new-accelerator.md").read_text()
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "my_package.py").write_text(code)
+    info = tmp_path / "my_package-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[dray.accelerators]\nabacus = my_package:Abacus\n")
+    program = """
+import os, dray
+dray.init()
+
+@dray.remote(resources={"ABACUS": 2})
+def look():
+    ids = dray.get_runtime_context().get_accelerator_ids()["ABACUS"]
+    return f"{ids} {os.environ['ABACUS_VISIBLE_DEVICES']}"
+
+print(dray.cluster_resources()["ABACUS"], dray.get(look.remote()))
+"""
+    with FakeHost(files={f"dev/abacus{i}": "" for i in range(3)}):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert done.stdout == "3 [0, 1] 0,1\n", done.stderr
 
 
 def test_four_tasks_share_a_device(session: Any, gate: Gate) -> None:

@@ -32,7 +32,9 @@ def test_snippet_runs(name: str, code: str, tmp_path: Path) -> None:
     run_snippet(code, tmp_path, trains=".fit()" in code)
 
 
-@pytest.mark.parametrize(("name", "code"), snippets("docs/core.md"))
+@pytest.mark.parametrize(
+    ("name", "code"), snippets("docs/core.md", "docs/accelerators.md", "docs/new-accelerator.md")
+)
 def test_snippet_of_the_core_runs(name: str, code: str, tmp_path: Path) -> None:
     run_snippet(code, tmp_path, trains=False)
 
@@ -63,7 +65,9 @@ def run_snippet(code: str, tmp_path: Path, *, trains: bool = True, **variables: 
 def test_links_lead_somewhere() -> None:
     others = (
         "docs/cluster.md",
+        "docs/accelerators.md",
         "docs/core.md",
+        "docs/new-accelerator.md",
         "docs/design.md",
         "CONTRIBUTING.md",
         "CHANGELOG.md",

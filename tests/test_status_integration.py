@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -84,3 +86,22 @@ def test_it_shows_objects_and_groups() -> None:
 def test_without_programs_it_says_so() -> None:
     dray.shutdown()
     assert [p for p in json.loads(status("--json")) if p["pid"] == os.getpid()] == []
+
+
+def test_a_program_that_is_stuck_is_shown_and_holds_nobody_up() -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-c", "import dray; dray.get(dray.put(1)); print(1, flush=True); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert program.stdout is not None
+    program.stdout.readline()
+    os.kill(program.pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        (found,) = [p for p in json.loads(status("--json")) if p["pid"] == program.pid]
+        assert found["note"] == "it does not answer"
+        assert time.monotonic() - began < 10
+    finally:
+        program.kill()
+        program.communicate()

@@ -58,6 +58,8 @@ def _show(found: Sequence[dict[str, Any]]) -> None:
         print(f"Program {where}, {program['engine']} engine")
         for node in program.get("nodes", []):
             print(f"  node {node['NodeID']}{'' if node['Alive'] else ' (dead)'}: {_room(node)}")
+            for device in node.get("Devices", []):
+                print(f"    {_device(device)}")
         _show_objects(program.get("objects"))
         for actor in program.get("actors", []):
             name = f" {actor['name']!r}" if actor.get("name") else ""
@@ -85,6 +87,13 @@ def _room(node: dict[str, Any]) -> str:
         left = free.get(name, 0) / scale
         parts.append(f"{name} {left:.4g} of {total / scale:.4g}{unit} free")
     return ", ".join(parts)
+
+
+def _device(device: dict[str, Any]) -> str:
+    title = f"{device['resource']} {device['id']}"
+    if device["held_by"] is not None:
+        return f"{title}: used by pid {device['held_by']}"
+    return f"{title}: {device['free']:.4g} free"
 
 
 def _show_objects(objects: dict[str, int] | None) -> None:

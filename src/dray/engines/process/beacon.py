@@ -72,12 +72,16 @@ def sessions() -> dict[int, dict[str, Any]]:
     """Returns the status of every session of this user on this machine, by its driver's pid."""
     found: dict[int, dict[str, Any]] = {}
     prefix = f"@{_prefix()}"
-    for line in Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines():
-        name = line.split()[-1]
+    lines = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
+    for name in dict.fromkeys(line.split()[-1] for line in lines):
         pid = name.removeprefix(prefix)
-        if name.startswith(prefix) and pid.isdigit() and int(pid) not in found:
-            with contextlib.suppress(OSError, ValueError):  # it has just ended
+        if name.startswith(prefix) and pid.isdigit():
+            try:
                 found[int(pid)] = _ask(name[1:])
+            except TimeoutError:
+                found[int(pid)] = {"engine": "process", "note": "it does not answer"}
+            except (OSError, ValueError):  # it has just ended
+                continue
     return found
 
 
