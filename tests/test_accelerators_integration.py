@@ -29,7 +29,7 @@ from tests.gates import Gate
 def session() -> Iterator[Any]:
     """Starts sessions of the process engine, and ends them."""
     dray.shutdown()
-    yield lambda **options: dray.init(engine="process", **{"num_cpus": 8, **options})
+    yield lambda **options: dray.init(**{"engine": "process", "num_cpus": 8, **options})
     dray.shutdown()
 
 
@@ -310,6 +310,22 @@ def test_a_runtime_environment_may_set_the_variable_itself(session: Any) -> None
     ids, variables, _ = dray.get(task.remote("CUDA_VISIBLE_DEVICES"))
     assert ids == {"GPU": ["0"]}
     assert variables == {"CUDA_VISIBLE_DEVICES": "5"}
+
+
+def test_a_runtime_environment_of_the_session_may_set_it_too(session: Any) -> None:
+    session(num_gpus=2, runtime_env={"env_vars": {"CUDA_VISIBLE_DEVICES": "3"}})
+    _, variables, _ = dray.get(look.options(num_gpus=1).remote("CUDA_VISIBLE_DEVICES"))
+    assert variables == {"CUDA_VISIBLE_DEVICES": "3"}
+
+
+def test_the_inline_engine_shows_devices_too(session: Any) -> None:
+    session(engine="inline", num_gpus=2)
+    shown = dray.get(look.options(num_gpus=2).remote("CUDA_VISIBLE_DEVICES"))
+    assert shown[:2] == ({"GPU": ["0", "1"]}, {"CUDA_VISIBLE_DEVICES": "0,1"})
+    actors = [Looker.options(num_gpus=1).remote() for _ in range(2)]
+    found = [dray.get(actor.look.remote("CUDA_VISIBLE_DEVICES")) for actor in actors]
+    assert [entry[1]["CUDA_VISIBLE_DEVICES"] for entry in found] == ["0", "1"]
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
 def test_the_opt_out_leaves_variables_alone(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:

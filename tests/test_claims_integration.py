@@ -15,6 +15,7 @@ import pytest
 
 import dray
 from dray.engines.claims import holders
+from dray.errors import ConfigError
 from dray.testing import FakeHost
 
 GPUS = {f"dev/nvidia{i}": "" for i in range(2)}
@@ -156,6 +157,17 @@ def test_devices_that_are_only_declared_are_not_claimed() -> None:
         assert dray.get(ids.remote(), timeout=10) == ["0"]
         assert not Path(os.environ["DRAY_CLAIMS"]).exists()
         dray.shutdown()
+
+
+def test_a_directory_that_cannot_be_used_is_told_at_the_start(
+    host: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for bad in (tmp_path / "none" / "claims", tmp_path / "link"):
+        if bad.name == "link":
+            bad.symlink_to(tmp_path)
+        monkeypatch.setenv("DRAY_CLAIMS", str(bad))
+        with pytest.raises(ConfigError, match="Set DRAY_CLAIMS"):
+            dray.init()
 
 
 def test_other_users_can_lock_the_files(host: None) -> None:

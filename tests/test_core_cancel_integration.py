@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from typing import Any
 
@@ -19,8 +20,8 @@ pytestmark = pytest.mark.usefixtures("core_engine")
 
 @dray.remote
 def endless(gate: Gate) -> None:
-    gate.ring(os.getpid())
     try:
+        gate.ring(os.getpid())
         while True:
             time.sleep(0.005)  # Ray interrupts Python code, and no system calls
     finally:
@@ -105,11 +106,9 @@ def test_what_a_task_has_started_is_cancelled_with_it(
 ) -> None:
     @dray.remote
     def child(gate: Gate, stop: Gate) -> str:
-        gate.ring("child")
         try:
-            stopped = []
-            import threading
-
+            gate.ring("child")
+            stopped: list[int] = []
             threading.Thread(target=lambda: (stop.wait(), stopped.append(1)), daemon=True).start()
             while not stopped:
                 time.sleep(0.005)

@@ -1,4 +1,4 @@
-"""The command line: `dray status` shows what runs, and what waits for what."""
+"""The command line: `dray status` shows what runs, `dray doctor` what the machine has."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status.add_argument(
         "--address", help="a Ray cluster ('auto' or host:port) instead of this machine's programs"
     )
+    doctor = commands.add_parser("doctor", help="what this machine has, and what is wrong")
+    doctor.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(arguments)
+    if options.command == "doctor":
+        return _doctor(options.json)
     try:
         found = _cluster(options.address) if options.address else _programs()
     except DrayError as error:
@@ -31,6 +35,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         _show(found)
     return 0
+
+
+def _doctor(as_json: bool) -> int:
+    from dray.doctor import examine, report
+
+    found = examine()
+    print(json.dumps(found, indent=1) if as_json else report(found))
+    return 1 if found["problems"] else 0
 
 
 def _programs() -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ def _by_resource() -> Mapping[str, Family]:
 
 def family_of(resource: str) -> Family | None:
     """Returns the family that is meant where a resource says nothing else; None if none has it."""
-    return _by_resource().get(resource)
+    return None if resource in ("CPU", "memory") else _by_resource().get(resource)
 
 
 def check_quantities(resources: Mapping[str, float], what: str) -> None:

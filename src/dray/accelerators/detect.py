@@ -54,14 +54,25 @@ def offers(given: Mapping[str, float], environ: Mapping[str, str]) -> dict[str, 
         if meant is not None and given[name]:
             chosen.setdefault(name, (meant, None))
     return {
-        name: Offer(family, found, _ids(family, found, given.get(name), environ))
+        name: Offer(family, found, ids_on_offer(family, found, given.get(name), environ))
         for name, (family, found) in chosen.items()
     }
 
 
-def _ids(
+def ids_on_offer(
     family: Family, found: Found | None, given: float | None, environ: Mapping[str, str]
 ) -> tuple[str, ...]:
+    """Returns which devices of a family this machine offers.
+
+    Args:
+        family: The family.
+        found: What is there of it; None if devices are only said to be.
+        given: How many the user says there are; None is those that were found.
+        environ: The environment, with its visibility variables.
+
+    Raises:
+        ConfigError: A variable makes no sense, or shows fewer devices than the user asks for.
+    """
     visible = family.visible(environ)
     name = family.variable(environ)
     if given is None:

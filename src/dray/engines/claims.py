@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dray.errors import ConfigError
 from dray.settings import claims_directory
 
 _CHANGED = 0x2 | 0x4  # IN_MODIFY and IN_ATTRIB; `man 7 inotify`
@@ -48,6 +49,8 @@ class Claims:
         self._held: dict[Device, tuple[int, int]] = {}  # a descriptor, and how often it is used
         self._inotify = -1
         self._touched: dict[int, Device] = {}
+        if names and self._directory is not None:
+            _prepare(self._directory)
         self._owners: dict[Device, tuple[int, int]] = {}  # pid, and a descriptor of the process
 
     def take(self, device: Device) -> bool:
@@ -142,6 +145,20 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
+def _prepare(directory: Path) -> None:
+    try:
+        with contextlib.suppress(FileExistsError):
+            directory.mkdir()
+            directory.chmod(0o1777)
+        if directory.is_symlink() or not os.access(directory, os.W_OK | os.X_OK):
+            raise PermissionError("it is a link, or cannot be written")
+    except OSError as error:
+        raise ConfigError(
+            f"devices cannot be locked in {directory}: {error}. Set DRAY_CLAIMS to a directory "
+            "that every program which uses them can write, or to 0 to use them without locks"
+        ) from error
+
+
 def _lock(fd: int) -> bool:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -152,9 +169,6 @@ def _lock(fd: int) -> bool:
 
 def _open(directory: Path, name: str) -> int:
     """Opens the file of a device; drivers of every user must be able to lock it."""
-    with contextlib.suppress(FileExistsError):
-        directory.mkdir()
-        directory.chmod(0o1777)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = os.open(directory / name, flags, 0o666)
     with contextlib.suppress(PermissionError):  # another user's, who has done so
@@ -163,15 +177,33 @@ def _open(directory: Path, name: str) -> int:
 
 
 def holders(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Returns who holds which of some devices: pid and user, for each name that is held."""
+    """Returns who holds which of some devices: pid and user, for each name that is held.
+
+    It takes no lock to find out, or somebody who tries to at that moment would wait for ever.
+    """
     directory, found = claims_directory(), {}
+    locked = _locked_files()
     for name in names:
-        if directory is None or not (directory / name).exists():
+        try:
+            file = os.stat(directory / name) if directory is not None else None
+        except FileNotFoundError:
             continue
-        with open(directory / name, encoding="ascii") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                with contextlib.suppress(ValueError):  # it is just being written
-                    found[name] = json.load(file)
+        if directory is not None and file is not None and (file.st_dev, file.st_ino) in locked:
+            with contextlib.suppress(ValueError):  # it is just being written
+                found[name] = json.loads((directory / name).read_text(encoding="ascii"))
     return found
+
+
+def _locked_files() -> set[tuple[int, int]]:
+    """Returns device and inode of the files that somebody has locked (Linux).
+
+    Source: `man 5 proc_locks`.
+    """
+    locked = set()
+    with contextlib.suppress(OSError), open("/proc/locks", encoding="ascii") as file:
+        for line in file:
+            fields = line.split()
+            if "FLOCK" in fields:
+                major, minor, inode = fields[fields.index("FLOCK") + 4].split(":")
+                locked.add((os.makedev(int(major, 16), int(minor, 16)), int(inode)))
+    return locked

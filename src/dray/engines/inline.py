@@ -114,7 +114,9 @@ class InlineEngine(LocalEngine):
             )
         super().__init__(options)
         self._driving = threading.local()
-        self._runtime = InlineRuntime(self._ledger, self._runtime_env, options.namespace)
+        self._runtime = InlineRuntime(
+            self._ledger, self._runtime_env, options.namespace, self.variables
+        )
 
     def start_actor(
         self,

@@ -10,6 +10,7 @@ resources, but what can never have them is refused.
 from __future__ import annotations
 
 import concurrent.futures
+import math
 import os
 import time
 import uuid
@@ -24,7 +25,7 @@ from dray.engines.contract import Request, Reservation
 from dray.engines.inline_actor import ExitActor, InlineGroup, InlineObject
 from dray.engines.inline_calls import InlineGenerator, Work, current, submit
 from dray.engines.inline_values import CallersThread, InlineRef, Lane, LoopThread, store
-from dray.engines.ledger import Ledger, describe_node, to_fixed
+from dray.engines.ledger import Held, Ledger, describe_node, to_fixed
 from dray.engines.runtime import (
     ActorOptions,
     Group,
@@ -48,9 +49,17 @@ class InlineRuntime(Runtime):
         ledger: What this machine offers.
         runtime_env: What every task and actor finds around itself.
         namespace: Where named actors live.
+        variables: Returns the environment variables that limit a process to devices.
     """
 
-    def __init__(self, ledger: Ledger, runtime_env: RuntimeEnv, namespace: str | None) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        runtime_env: RuntimeEnv,
+        namespace: str | None,
+        variables: Callable[[Mapping[str, tuple[str, ...]]], dict[str, str | None]],
+    ) -> None:
+        self._variables = variables
         self.runtime_env = runtime_env
         self.home = Whereabouts(
             job_id=uuid.uuid4().hex[:8],
@@ -79,10 +88,13 @@ class InlineRuntime(Runtime):
 
         def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Returned:
             group = self._place(options, options.resources)
-            here = self._home_of(options, group, work.runtime_env)
+            devices = self._first_devices(options.resources)
+            here = self._home_of(options, group, work.runtime_env, devices)
             here = replace(here, task_id=uuid.uuid4().hex, task_name=options.name)
+            around = self._showing(devices) | work.runtime_env
             # A lane of its own: tasks of several threads do not wait for each other.
-            return submit(replace(work, here=here, lane=CallersThread()), args, kwargs)
+            lane = CallersThread()
+            return submit(replace(work, here=here, lane=lane, runtime_env=around), args, kwargs)
 
         return call
 
@@ -108,13 +120,15 @@ class InlineRuntime(Runtime):
             copied = store(kind, f"actor class {options.class_name}").load()
             arguments = store((args, kwargs), f"an argument of {options.class_name}")
             runtime_env = self.runtime_env | options.runtime_env
+            held = None if group is not None else self._hold(options)
+            devices = held.devices[0] if isinstance(held, Held) else {}
             actor = InlineObject(
                 copied,
                 options,
                 arguments,
-                home=self._home_of(options, group, runtime_env),
-                runtime_env=runtime_env,
-                held=None if group is not None else self._hold(options),
+                home=self._home_of(options, group, runtime_env, devices),
+                runtime_env=self._showing(devices) | runtime_env,
+                held=held,
                 forget=self._forget,
             )
             self._actors.add(actor)
@@ -163,6 +177,7 @@ class InlineRuntime(Runtime):
         options: TaskOptions | ActorOptions,
         group: InlineGroup | None,
         runtime_env: RuntimeEnv,
+        devices: Mapping[str, tuple[str, ...]],
     ) -> Whereabouts:
         """Returns what a task or an actor can know of itself."""
         inherited = options.placement.kind == "default"
@@ -172,7 +187,17 @@ class InlineRuntime(Runtime):
             group=group,
             captures=group is not None and (inherited or options.placement.capture),
             runtime_env=runtime_env.as_dict(),
+            accelerator_ids=devices,
         )
+
+    def _first_devices(self, resources: Mapping[str, float]) -> dict[str, tuple[str, ...]]:
+        """Returns the devices of a task: they end before another one begins, so all are free."""
+        ids = self._ledger.nodes[0].devices
+        return {n: tuple(ids[n][: math.ceil(resources[n])]) for n in resources if n in ids}
+
+    def _showing(self, devices: Mapping[str, tuple[str, ...]]) -> RuntimeEnv:
+        shown = self._variables(devices) if devices else {}
+        return RuntimeEnv({name: value for name, value in shown.items() if value is not None})
 
     def _infeasible(self, why: str, asked: Mapping[str, float]) -> InfeasibleError:
         available = self._ledger.nodes[0].resources

@@ -459,16 +459,19 @@ class Ledger:
                 reason += " and their label selectors"
         return InfeasibleError(
             f"The nodes cannot offer this: {reason}. Nearest node: {self.nodes[nearest].title} "
-            f"with {_describe(totals[nearest])}. {_advice(len(demand.bundles), short, total)}"
+            f"with {_describe(totals[nearest])}. {_advice(demand, short, total)}"
             f"or {self._remedy}.",
             asked=from_fixed(asked),
             available=from_fixed(totals[nearest]),
         )
 
 
-def _advice(bundles: int, short: Sequence[str], total: Mapping[str, int]) -> str:
+def _advice(demand: Demand, short: Sequence[str], total: Mapping[str, int]) -> str:
     """Returns what to ask for instead, as something to copy."""
-    shares = {n: total[n] // bundles * 100 // UNIT / 100 for n in short if n != "memory"}
+    if not demand.lasting:  # a task
+        return "Ask for less, "
+    count = len(demand.bundles)
+    shares = {n: total[n] // count * 100 // UNIT / 100 for n in short if n != "memory"}
     if not shares or not all(shares.values()):
         return "Ask for less (num_workers, resources_per_worker), "
     return f"Ask for fewer workers, or for less each (resources_per_worker={shares}), "

@@ -29,7 +29,7 @@ class LocalEngine(Engine):
             **options.resources,
             **({} if options.num_gpus is None else {"GPU": options.num_gpus}),
         }
-        self._offers = offers({} if options.nodes else given, os.environ)
+        self._offers = {} if options.nodes else offers(given, os.environ)
         self._ledger = Ledger(
             simulated(options.nodes)
             if options.nodes
@@ -60,7 +60,8 @@ class LocalEngine(Engine):
                 shown.update(offer.show(ids, os.environ))
             elif family is not None:  # of a simulated node
                 shown.update(family.show(ids, os.environ, 0))
-        return shown
+        # What the user sets for all workers is as it is.
+        return {k: v for k, v in shown.items() if k not in self._runtime_env.env_vars}
 
     def nodes(self) -> list[Node]:
         return list(self._ledger.nodes)

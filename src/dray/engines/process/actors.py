@@ -314,7 +314,9 @@ class Actors:
         worker = actor.worker
         if no_restart or worker is None:
             actor.killed = True
-            error = ActorDiedError(None, details=f"actor {actor.title} was ended by dray.kill()")
+            error = ActorDiedError(
+                None, details=f"actor {actor.title} was ended by dray.kill(); make a new one"
+            )
             self._bury(actor, failed(error))
         if worker is not None:
             self._stop(worker)

@@ -56,6 +56,7 @@ class Tasks:
         self.groups: dict[int, GroupRecord] = {}
         self.running: dict[int, Task] = {}  # by number, calls of actors as well; also those waiting
         self._makers: dict[int, Task] = {}  # of tasks with several results
+        self._unheard: dict[int, list[tuple[Client, int]]] = {}  # who cancels a call, and asks when
         self.shapes: dict[Any, Shape] = {}
         hub.when_blocked = self._on_blocked
         hub.when_unblocked = self._on_unblocked
@@ -386,6 +387,7 @@ class Tasks:
         if task.over:
             return
         task.over = True
+        self.on_heard(task.client, task.number)
         store = self.hub.store
         self.running.pop(task.number, None)
         for number in task.results[1:]:
@@ -456,9 +458,20 @@ class Tasks:
             )
             self.hub.refuse(client, question, error)
             return
+        if task is not None and task.actor is not None and not task.cancelled:
+            self._unheard[task.number] = []
         if task is not None:
             self.cancel(task, force, recursive)
-        self.hub.reply(client, question, None)
+        if task is not None and task.number in self._unheard:
+            # A call that waits in its worker must not begin after this is answered.
+            self._unheard[task.number].append((client, question))
+        else:
+            self.hub.reply(client, question, None)
+
+    def on_heard(self, client: Client, number: int) -> None:
+        """A worker has taken note that a call is cancelled."""
+        for asked, question in self._unheard.pop(number, ()):
+            self.hub.reply(asked, question, None)
 
     def cancel(self, task: Task, force: bool, recursive: bool) -> None:
         """Cancels a task, and what it has submitted."""

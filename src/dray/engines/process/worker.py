@@ -368,6 +368,7 @@ class Worker:
             for message in messages:
                 if message[0] == "cancel":
                     self._cancel(message[1])
+                    self.runtime.say("heard", message[1])
         if not self._over:
             lifeline.kill_group(0)
 
