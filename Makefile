@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-cluster check bench docs stress clean
+.PHONY: demo test test-cluster test-gpu check bench docs stress clean
 
 demo: $(VENV)/demo-installed  ## Train a ResNet-18 on handwritten digits with two worker processes.
 	$(BIN)/python examples/image_classification.py --num-workers 2
@@ -14,6 +14,9 @@ test: $(VENV)/dev-installed  ## Run the tests.
 
 test-cluster: $(VENV)/dev-installed  ## Run the tests that need a Ray cluster of their own each.
 	$(BIN)/python -m pytest -m cluster
+
+test-gpu: $(VENV)/dev-installed  ## Run the tests that use NVIDIA GPUs (with a torch that has CUDA).
+	$(BIN)/python -m pytest -m gpu
 
 check: $(VENV)/dev-installed  ## Format, lint, types, import loops, public API.
 	$(BIN)/ruff format --check .
