@@ -116,7 +116,8 @@ def no_leaks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
     processes = _children()
     files = _temporary_files()
     yield
-    gc.collect()  # errors hold frames, and these hold handles of actors
+    for _ in range(2):  # errors hold frames, and these hold handles of actors, which hold more
+        gc.collect()
     new_processes = {
         p for p in _children() - processes if p.pid not in _engine_processes() and not _is_rays(p)
     }

@@ -19,6 +19,7 @@ import pytest
 
 import dray
 from dray.errors import ConfigError, InfeasibleError
+from dray.session import current_runtime
 from dray.testing import FakeHost
 from dray.util import placement_group
 from dray.util.accelerators import AMD_INSTINCT_MI300x
@@ -450,6 +451,18 @@ def test_plain_custom_resources_take_any_quantity(session: Any) -> None:
     assert dray.get(look.options(resources={"special": 1.5}).remote())[0] == {}
 
 
+def test_status_says_that_no_single_device_has_enough(session: Any) -> None:
+    session(num_gpus=2)
+    held = [Looker.options(num_gpus=0.6).remote() for _ in range(2)]
+    dray.get([actor.look.remote() for actor in held])
+    waiting = look.options(num_gpus=0.5).remote()
+    status: Any = current_runtime().status()
+    (entry,) = status["waiting"]
+    assert entry["why"]["GPU"] == "0.5 asked, 0.8 free in all, at most 0.4 on one device"
+    dray.kill(held.pop())
+    assert dray.get(waiting, timeout=20)[0]["GPU"]
+
+
 def test_a_type_chooses_the_node(session: Any) -> None:
     session(
         nodes=[
@@ -469,6 +482,8 @@ def test_an_unknown_type_names_the_near_ones(session: Any) -> None:
     session(nodes=[{"num_gpus": 1, "accelerator_type": "A100"}])
     with pytest.raises(InfeasibleError, match=r"did you mean .*A100"):
         look.options(num_gpus=1, accelerator_type="A10O").remote()
+    with pytest.raises(InfeasibleError, match=r"did you mean accelerator_type:Ascend910B"):
+        look.options(accelerator_type="Ascend910").remote()
 
 
 def test_a_node_has_a_whole_number_of_devices(session: Any) -> None:

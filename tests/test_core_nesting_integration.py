@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,41 @@ def test_threads_of_a_train_function_use_tasks(storage: Path) -> None:
         dray.train.report({"found": sorted(found)})
 
     assert fit(train, storage).metrics == {"found": [2 * i for i in range(40)]}
+
+
+def test_a_thread_that_has_its_answer_hands_the_reading_on(
+    storage: Path, gate: Gate, second_gate: Gate
+) -> None:
+    """Several get theirs at once; the one that still waits has nobody who reads for it."""
+
+    @dray.remote(num_cpus=0.1)
+    def held(gate: Gate) -> str:
+        gate.pass_through()
+        return "let go"
+
+    def train() -> None:
+        early, late = held.remote(gate), held.remote(second_gate)
+        threads = [threading.Thread(target=lambda: dray.get(early)) for _ in range(6)]
+        threads.append(threading.Thread(target=lambda: dray.get(late)))
+        for thread in threads:
+            thread.start()
+        gate.ring("waiting")
+        for thread in threads[:6]:
+            thread.join()
+        second_gate.ring("alone")
+        threads[6].join(20)
+        dray.train.report({"waits": threads[6].is_alive()})
+
+    results: list[Any] = []
+    run = threading.Thread(target=lambda: results.append(fit(train, storage)))
+    run.start()
+    gate.heard(2)
+    time.sleep(0.2)  # the threads have no other way to say that they sleep
+    gate.open()
+    second_gate.heard(2)
+    second_gate.open()
+    run.join()
+    assert results[0].metrics == {"waits": False}
 
 
 def test_an_error_of_a_task_reaches_the_train_function(storage: Path) -> None:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.engines.contract import Node, Request
-from dray.engines.ledger import Held, Ledger, from_fixed, to_fixed
+from dray.engines.ledger import Held, Ledger
 from dray.engines.placing import STRATEGIES
+from dray.engines.room import from_fixed, to_fixed
 from dray.errors import ConfigError, InfeasibleError
 
 QUANTITIES = st.integers(0, 40).map(lambda n: n / 10)

@@ -10,9 +10,10 @@ from typing import Any
 from dray.accelerators import check_quantities, family_of
 from dray.core.placement import as_placement
 from dray.engines.labels import check_selector
-from dray.engines.ledger import ACCELERATOR_TYPE, to_fixed
+from dray.engines.room import to_fixed
 from dray.engines.runtime import ActorOptions, CallOptions, Placement, TaskOptions
 from dray.engines.runtime_env import RuntimeEnv
+from dray.engines.shortfall import ACCELERATOR_TYPE
 from dray.errors import ConfigError
 
 _RESOURCES = ("num_cpus", "num_gpus", "memory", "resources", "accelerator_type")

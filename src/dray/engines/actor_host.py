@@ -11,7 +11,7 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.connection import Connection
 from typing import Any, TextIO
 
@@ -122,6 +122,17 @@ def take_surroundings(begin: wire.Begin) -> None:
     os.chdir(begin.cwd)
     sys.path[:] = begin.path
     _reset_inherited_state()
+
+
+def set_variables(variables: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Sets environment variables, and unsets None ones; returns what they were before."""
+    before = {name: os.environ.get(name) for name in variables}
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    return before
 
 
 def _reset_inherited_state() -> None:

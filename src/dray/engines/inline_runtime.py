@@ -25,7 +25,8 @@ from dray.engines.contract import Request, Reservation
 from dray.engines.inline_actor import ExitActor, InlineGroup, InlineObject
 from dray.engines.inline_calls import InlineGenerator, Work, current, submit
 from dray.engines.inline_values import CallersThread, InlineRef, Lane, LoopThread, store
-from dray.engines.ledger import Held, Ledger, describe_node, to_fixed
+from dray.engines.ledger import Held, Ledger, describe_node
+from dray.engines.room import to_fixed
 from dray.engines.runtime import (
     ActorOptions,
     Group,

@@ -8,7 +8,6 @@ Accelerators are taken device by device: a fraction lies on one device, never ac
 
 from __future__ import annotations
 
-import difflib
 import threading
 import time
 from collections import deque
@@ -21,40 +20,14 @@ from dray.engines import labels
 from dray.engines.claims import Claims
 from dray.engines.contract import Node, Request, Reservation
 from dray.engines.placing import STRATEGIES, Bundle, Demand, Selector, place
-from dray.engines.room import UNIT, Part, Quantities, Room
-from dray.errors import ConfigError, InfeasibleError
+from dray.engines.room import UNIT, Part, Quantities, Room, from_fixed, to_fixed
+from dray.engines.shortfall import infeasible
+from dray.errors import ConfigError
 
 # How long a request lets others pass that take what it lacks.
 PATIENCE_S = 1.0
 # Every node has this label, with its id, so that a selector can name it.
 NODE_ID_LABEL = "ray.io/node-id"
-# A node with accelerators of a type has 1 of a resource of this name, and a request takes a bit.
-ACCELERATOR_TYPE = "accelerator_type:"
-
-
-def to_fixed(resources: Mapping[str, float]) -> Quantities:
-    """Returns quantities in units of 1/10000, zeros dropped.
-
-    Raises:
-        ConfigError: A quantity is negative, not a number, or finer than 1/10000.
-    """
-    fixed: Quantities = {}
-    for name, quantity in resources.items():
-        if isinstance(quantity, bool) or not isinstance(quantity, int | float):
-            raise ConfigError(f"the quantity of {name} must be a number, not {quantity!r}")
-        if not 0 <= quantity < float("inf"):
-            raise ConfigError(f"the quantity of {name} must be 0 or more, not {quantity!r}")
-        units = round(quantity * UNIT)
-        if quantity and not units:
-            raise ConfigError(f"the quantity of {name} must be at least 1/{UNIT}, not {quantity!r}")
-        if units:
-            fixed[name] = units
-    return fixed
-
-
-def from_fixed(quantities: Mapping[str, int]) -> dict[str, float]:
-    """Returns quantities as plain numbers: whole ones as int."""
-    return {k: v // UNIT if v % UNIT == 0 else v / UNIT for k, v in quantities.items()}
 
 
 class Claim(NamedTuple):
@@ -220,6 +193,15 @@ class Ledger:
                 for place, device in enumerate(ids)
             ]
 
+    def most_free_devices(self) -> dict[str, float]:
+        """Returns how much is free of the device of each kind that has most."""
+        with self._lock:
+            found: dict[str, int] = {}
+            for room in self._free:
+                for name, devices in room.devices.items():
+                    found[name] = max(found.get(name, 0), devices.largest)
+            return from_fixed(found)
+
     def pause(self) -> None:
         """Grants nothing until `settle_on` is called."""
         self._paused = True
@@ -265,7 +247,17 @@ class Ledger:
             request.lasting,
         )
         if self._place(demand, self._total) is None:
-            raise self._infeasible(demand)
+            raise infeasible(
+                demand,
+                self.nodes,
+                [room.quantities for room in self._total],
+                [
+                    bundle.selector
+                    for bundle in demand.bundles
+                    if not self._allowed(bundle.selector)
+                ],
+                self._remedy,
+            )
         return demand
 
     def reserve(self, request: Request) -> Future[Reservation]:
@@ -421,61 +413,6 @@ class Ledger:
             index for index in self._alive if labels.matches(wanted, _labels_of(self.nodes[index]))
         }
 
-    def _infeasible(self, demand: Demand) -> InfeasibleError:
-        asked: Quantities = {}
-        for bundle in demand.bundles:
-            for name, units in bundle.quantities:
-                asked[name] = asked.get(name, 0) + units
-        unmatched = [
-            bundle.selector for bundle in demand.bundles if not self._allowed(bundle.selector)
-        ]
-        totals = [room.quantities for room in self._total]
-        names = {name for total in totals for name in total}
-        unknown = [name for name in asked if name not in names]
-        nearest = max(
-            range(len(self.nodes)),
-            key=lambda i: sum(min(totals[i].get(n, 0) / asked[n], 1.0) for n in asked),
-        )
-        total = {n: sum(t.get(n, 0) for t in totals) for n in (*names, *asked)}
-        short = [name for name in asked if total[name] < asked[name]]
-        if unknown:
-            offered = sorted(name for name in names if not name.startswith("node:"))
-            reason = f"no node offers {', '.join(unknown)} (nodes offer {', '.join(offered)})"
-            near = [n for name in unknown for n in difflib.get_close_matches(name, offered, 2)]
-            reason += f"; did you mean {' or '.join(near)}?" if near else ""
-        elif short:
-            reason = "; ".join(
-                f"{_amount(n, asked[n])} {n} asked, {_amount(n, total[n])} {n} exist" for n in short
-            )
-        elif unmatched:
-            wanted = ", ".join(f"{name}={value}" for name, value in unmatched[0])
-            reason = f"no node has the labels {wanted}"
-        else:
-            reason = (
-                f"the {len(demand.bundles)} bundles do not fit the nodes under strategy "
-                f"{demand.strategy}"
-            )
-            if any(bundle.selector for bundle in demand.bundles):
-                reason += " and their label selectors"
-        return InfeasibleError(
-            f"The nodes cannot offer this: {reason}. Nearest node: {self.nodes[nearest].title} "
-            f"with {_describe(totals[nearest])}. {_advice(demand, short, total)}"
-            f"or {self._remedy}.",
-            asked=from_fixed(asked),
-            available=from_fixed(totals[nearest]),
-        )
-
-
-def _advice(demand: Demand, short: Sequence[str], total: Mapping[str, int]) -> str:
-    """Returns what to ask for instead, as something to copy."""
-    if not demand.lasting:  # a task
-        return "Ask for less, "
-    count = len(demand.bundles)
-    shares = {n: total[n] // count * 100 // UNIT / 100 for n in short if n != "memory"}
-    if not shares or not all(shares.values()):
-        return "Ask for less (num_workers, resources_per_worker), "
-    return f"Ask for fewer workers, or for less each (resources_per_worker={shares}), "
-
 
 def _not_negative(room: Room) -> Quantities:
     """Who has lent CPUs and has them again may hold more than there are, for a while."""
@@ -499,17 +436,3 @@ def _labels_of(node: Node) -> dict[str, str]:
 
 def _names(demand: Demand) -> set[str]:
     return {name for bundle in demand.bundles for name, _ in bundle.quantities}
-
-
-def _amount(name: str, units: int) -> str:
-    if name == "memory":
-        return f"{units / UNIT / 2**30:.1f} GiB"
-    return f"{units / UNIT:g}"
-
-
-def _describe(quantities: Quantities) -> str:
-    return ", ".join(
-        f"{_amount(name, units)} {name}"
-        for name, units in sorted(quantities.items())
-        if not name.startswith("node:")  # Ray gives every node one of its own
-    )

@@ -11,8 +11,10 @@ from dray import host
 from dray.accelerators import family_of
 from dray.accelerators.detect import Offer, offers
 from dray.engines.contract import Engine, Node, Options, Request, Reservation
-from dray.engines.ledger import ACCELERATOR_TYPE, Ledger, from_fixed, to_fixed
+from dray.engines.ledger import Ledger
+from dray.engines.room import from_fixed, to_fixed
 from dray.engines.runtime_env import RuntimeEnv
+from dray.engines.shortfall import ACCELERATOR_TYPE
 from dray.errors import ConfigError
 
 

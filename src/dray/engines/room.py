@@ -6,9 +6,36 @@ import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from dray.errors import ConfigError
+
 UNIT = 10_000  # of a quantity; fixed point, so that thirds and tenths add up and come back whole
 
 Quantities = dict[str, int]
+
+
+def to_fixed(resources: Mapping[str, float]) -> Quantities:
+    """Returns quantities in units of 1/10000, zeros dropped.
+
+    Raises:
+        ConfigError: A quantity is negative, not a number, or finer than 1/10000.
+    """
+    fixed: Quantities = {}
+    for name, quantity in resources.items():
+        if isinstance(quantity, bool) or not isinstance(quantity, int | float):
+            raise ConfigError(f"the quantity of {name} must be a number, not {quantity!r}")
+        if not 0 <= quantity < float("inf"):
+            raise ConfigError(f"the quantity of {name} must be 0 or more, not {quantity!r}")
+        units = round(quantity * UNIT)
+        if quantity and not units:
+            raise ConfigError(f"the quantity of {name} must be at least 1/{UNIT}, not {quantity!r}")
+        if units:
+            fixed[name] = units
+    return fixed
+
+
+def from_fixed(quantities: Mapping[str, int]) -> dict[str, float]:
+    """Returns quantities as plain numbers: whole ones as int."""
+    return {k: v // UNIT if v % UNIT == 0 else v / UNIT for k, v in quantities.items()}
 
 
 class Part(NamedTuple):

@@ -12,8 +12,8 @@ from typing import Any
 from dray.accelerators import check_quantities
 from dray.engines.contract import Request
 from dray.engines.labels import check_selector
-from dray.engines.ledger import from_fixed, to_fixed
 from dray.engines.placing import STRATEGIES
+from dray.engines.room import from_fixed, to_fixed
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError, join_names
 from dray.train.callback import UserCallback

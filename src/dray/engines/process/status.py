@@ -115,13 +115,16 @@ class Status:
         """Returns what waits for resources: each shape of demand, how many, and since when."""
         counts = {shape.demand: len(shape.waiting) for shape in self._tasks.shapes.values()}
         found = []
-        for entry, demand in self._tasks.ledger.waiting():
-            free = self._tasks.ledger.available()
-            lacks = {
-                name: f"{quantity:g} asked, {free.get(name, 0):g} free in all"
-                for bundle in entry["bundles"]
-                for name, quantity in bundle.items()
-            }
+        ledger = self._tasks.ledger
+        for entry, demand in ledger.waiting():
+            free, largest = ledger.available(), ledger.most_free_devices()
+            lacks = {}
+            for name, quantity in (
+                (n, q) for bundle in entry["bundles"] for n, q in bundle.items()
+            ):
+                lacks[name] = f"{quantity:g} asked, {free.get(name, 0):g} free in all"
+                if quantity < 1 and name in largest:
+                    lacks[name] += f", at most {largest[name]:g} on one device"
             entry["requests"] = max(entry["requests"], counts.get(demand, 0))
             found.append({**entry, "why": lacks})
         return found

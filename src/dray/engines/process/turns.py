@@ -174,8 +174,9 @@ class Turns:
     def _promote(self) -> None:
         """Wakes one that waits, to read from now on."""
         for follower in tuple(self._followers):
-            follower.wake()
-            return
+            if not follower.done:
+                follower.wake()
+                return
 
     def _enter(self) -> None:
         with self._counting:
@@ -188,6 +189,8 @@ class Turns:
             parked, self._parked = self._parked, False
         if parked and self._background is not None:
             self._background.wake()
+        if self._followers and not self._baton.locked():
+            self._promote()  # this one may have been woken to read, and has its answer, or no time
 
     def start_background(self, name: str) -> None:
         """Starts the thread that reads while nobody waits, unless there is one."""

@@ -242,7 +242,7 @@ class Worker:
         info: Mapping[str, Any] = {"name": "a task"}
         self._current = number
         devices, variables = grant or ({}, {})
-        before = _set_variables(variables)
+        before = actor_host.set_variables(variables)
         try:
             if self._cancelled == number:
                 raise KeyboardInterrupt
@@ -262,7 +262,7 @@ class Worker:
             self.runtime.say("done", number, values)
             del value  # not before: references in it are the hub's to hold from now on
         finally:
-            _set_variables(before)
+            actor_host.set_variables(before)
 
     def pack_results(
         self, value: Any, returns: Any, name: str, number: int, most_unread: int = 0
@@ -328,7 +328,7 @@ class Worker:
         try:
             name, was_restarted, *_, grant = details
             devices, variables = grant or ({}, {})
-            _set_variables(variables)
+            actor_host.set_variables(variables)
             kind, info = self.kind(key)
             around = {
                 **info,
@@ -386,17 +386,6 @@ class Worker:
         if self._cancelled and self._cancelled == self._current:
             self._cancelled = 0
             raise KeyboardInterrupt
-
-
-def _set_variables(variables: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Sets environment variables, None ones not at all; returns what they were before."""
-    before = {name: os.environ.get(name) for name in variables}
-    for name, value in variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-    return before
 
 
 def run(fds: Sequence[int]) -> None:

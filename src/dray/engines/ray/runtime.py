@@ -17,7 +17,7 @@ from ray.util.placement_group import (
 )
 
 from dray.engines.contract import Request
-from dray.engines.ray import cluster, settings
+from dray.engines.ray import cluster, settings, visibility
 from dray.engines.ray.capacity import Capacity, check_bundle
 from dray.engines.ray.errors import raise_result, refused
 from dray.engines.ray.generators import iterable, with_iterable_methods
@@ -65,7 +65,8 @@ class RayRuntime(Runtime):
         name = f"task {options.name}"
         self._check(name, options)
         try:
-            remote = self._function(function, settings.max_calls(options))
+            shows = "GPU" in options.resources and self._shows_variables
+            remote = self._function(function, settings.max_calls(options), shows)
             with settings.quietly():
                 submit = remote.options(**settings.of_task(options, self._environment)).remote
         except (ValueError, TypeError) as error:
@@ -87,7 +88,8 @@ class RayRuntime(Runtime):
         self._check(name, options)
         try:
             groups = tuple(sorted(options.concurrency_groups.items()))
-            remote = self._class(kind, groups)
+            shows = "GPU" in options.resources and self._shows_variables
+            remote = self._class(kind, groups, shows)
             create = remote.options(**settings.of_actor(options, self._environment)).remote
         except (ValueError, TypeError) as error:
             raise refused(error, name) from error
@@ -99,6 +101,10 @@ class RayRuntime(Runtime):
                 raise refused(error, name, kind, args, kwargs) from error
 
         return call
+
+    @functools.cached_property
+    def _shows_variables(self) -> bool:
+        return visibility.differs()
 
     def _check(self, name: str, options: TaskOptions | ActorOptions) -> None:
         wanted = settings.request(options)
@@ -258,12 +264,14 @@ class RayRuntime(Runtime):
         return status(self.nodes())
 
 
-def _function(function: Callable[..., Any], max_calls: int) -> Any:
+def _function(function: Callable[..., Any], max_calls: int, shows: bool) -> Any:
     """Returns a remote function of Ray's; how many calls it has is the one thing set for good."""
+    if shows and not inspect.isgeneratorfunction(function):
+        function = visibility.showing(function)
     return ray.remote(max_calls=max_calls)(iterable(function))
 
 
-def _class(kind: type, concurrency_groups: tuple[tuple[str, int], ...]) -> Any:
+def _class(kind: type, concurrency_groups: tuple[tuple[str, int], ...], shows: bool) -> Any:
     """Returns an actor class of Ray's; its concurrency groups are set for good."""
     for name, member in inspect.getmembers(kind, callable):
         given = getattr(member, "__dray_method__", None)
@@ -272,6 +280,8 @@ def _class(kind: type, concurrency_groups: tuple[tuple[str, int], ...]) -> Any:
             marked = inspect.getattr_static(kind, name)
             ray.method(**settings.of_method(given))(getattr(marked, "__func__", marked))
     kind = with_iterable_methods(kind)
+    if shows:
+        kind = visibility.showing_actor(kind)
     if concurrency_groups:
         return ray.remote(concurrency_groups=dict(concurrency_groups))(kind)
     return ray.remote(kind)

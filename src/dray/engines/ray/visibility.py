@@ -1,0 +1,87 @@
+"""AMD's and Intel's GPUs in Ray's workers: the variables are those that dray writes everywhere.
+
+Ray writes one variable of each family, not the one that its own documentation shows. For NVIDIA and
+all others the two agree, and nothing is done here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from dray.accelerators.detect import detect
+from dray.engines.actor_host import set_variables
+
+_TYPES = ("AMD-", "Intel-GPU-")
+_WRITTEN_BY_RAY = {"amd": "HIP_VISIBLE_DEVICES", "intel": "ZE_AFFINITY_MASK"}
+
+
+def differs() -> bool:
+    """Returns whether the cluster has GPUs for which Ray writes other variables than dray."""
+    return any(
+        name.startswith(tuple(f"accelerator_type:{kind}" for kind in _TYPES))
+        for name in ray.cluster_resources()
+    )
+
+
+def showing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that sets the variables first, and restores them at its end."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with _variables():
+            return function(*args, **kwargs)
+
+    return run
+
+
+def showing_actor(kind: type) -> type:
+    """Returns a class whose objects set the variables, for good, before they are made."""
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        set_variables(_own_variables())
+        kind.__init__(self, *args, **kwargs)  # type: ignore[misc]
+
+    named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    members = {"__init__": __init__, **named, "__doc__": kind.__doc__}
+    return type(kind)(kind.__name__, (kind,), members)
+
+
+@contextlib.contextmanager
+def _variables() -> Iterator[None]:
+    before = set_variables(_own_variables())
+    try:
+        yield
+    finally:
+        set_variables(before)
+
+
+def _own_variables() -> dict[str, str | None]:
+    """Returns the variables for this worker's GPUs, if Ray has written others."""
+    ids = ray.get_runtime_context().get_accelerator_ids().get("GPU") or []
+    found = next((family for family, _ in detect() if family.resource == "GPU"), None)
+    written = _WRITTEN_BY_RAY.get(found.name) if found is not None else None
+    if not ids or found is None or written is None or written not in os.environ:
+        return {}
+    if written in _first_environment():
+        return {}  # the node uses it
+    environ = {name: value for name, value in os.environ.items() if name != written}
+    # HIP counts among what ROCR leaves; Ray's worker dies if HIP's variable is not there.
+    left = ",".join(str(place) for place in range(len(ids))) if found.name == "amd" else None
+    return {written: left, **found.show(ids, environ, 0)}
+
+
+@functools.cache
+def _first_environment() -> frozenset[str]:
+    """Returns the names of the variables that this process began with (Linux)."""
+    try:
+        data = Path("/proc/self/environ").read_bytes()
+    except OSError:
+        return frozenset()
+    return frozenset(entry.partition(b"=")[0].decode() for entry in data.split(b"\0"))

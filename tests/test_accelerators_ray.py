@@ -1,0 +1,101 @@
+"""The seed page's programs on Ray, on hosts with AMD's and Intel's GPUs made up."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from dray.testing import FakeHost
+
+AMD = """
+class AmdSmiInitFlags: INIT_AMD_GPUS = 1
+class AmdSmiMemoryType: VRAM = 1
+class AmdSmiLibraryException(Exception): pass
+def amdsmi_init(flags=0): pass
+def amdsmi_shut_down(): pass
+def amdsmi_get_processor_handles(): return [0, 1]
+def amdsmi_get_gpu_id(device): return 0x74A1
+def amdsmi_get_gpu_asic_info(device): return {"device_id": 0x74A1, "market_name": "MI300X"}
+def amdsmi_get_gpu_vram_info(device): return {}
+def amdsmi_get_gpu_driver_info(device): return {}
+"""
+INTEL = """
+class Device:
+    name, driver_version, global_mem_size = "Intel(R) Data Center GPU Max 1550", "1", 1
+def get_devices(backend, device_type): return [Device, Device]
+class SyclContext:
+    def __init__(self, what): self.device_count = 2
+class SyclDevice(Device):
+    def __init__(self, what): pass
+"""
+CARD = {"sys/class/drm/card0/device/vendor": "0x8086", "dev/dri/renderD128": ""}
+
+PROGRAM = """
+import os, sys, dray
+dray.init(engine="ray", address="local", num_cpus=2)
+written, other = sys.argv[1:]
+
+def shown():
+    ids = dray.get_runtime_context().get_accelerator_ids()["GPU"]
+    return f"shown IDs: {ids} {written}: {os.environ[written]} {other}: {os.environ.get(other)}"
+
+@dray.remote(num_gpus=1)
+class Actor:
+    def ping(self):
+        return shown()
+
+@dray.remote(num_gpus=1)
+def task():
+    return shown()
+
+@dray.remote(num_gpus=0.5)
+class Half:
+    async def ping(self):
+        return shown()
+
+actor = Actor.remote()
+print(dray.get(actor.ping.remote()))
+half = Half.remote()
+print(dray.get(half.ping.remote()))
+dray.kill(half)
+print(dray.get(task.remote()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("host", "written", "form", "other", "others"),
+    [
+        (
+            {"files": {"dev/kfd": ""}, "modules": {"amdsmi": AMD}},
+            "ROCR_VISIBLE_DEVICES",
+            "{}",
+            "HIP_VISIBLE_DEVICES",  # which counts among what ROCR's leaves
+            "0",
+        ),
+        (
+            {"files": CARD, "modules": {"dpctl": INTEL}},
+            "ONEAPI_DEVICE_SELECTOR",
+            "level_zero:{}",
+            "ZE_AFFINITY_MASK",
+            None,
+        ),
+    ],
+    ids=["amd", "intel"],
+)
+def test_variables_are_those_of_the_page(
+    host: dict[str, Any], written: str, form: str, other: str, others: str | None
+) -> None:
+    with FakeHost(**host):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, written, other],
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("shown")]
+    expected = [f"shown IDs: [{i}] {written}: {form.format(i)} {other}: {others}" for i in (0, 1)]
+    assert lines == [*expected, expected[1]]
