@@ -79,15 +79,14 @@ def _reason(
 
 
 def _near(unknown: Iterable[str], offered: Sequence[str]) -> str:
-    """Returns what may have been meant: something that is offered, or else a type that exists."""
-    types = [f"{ACCELERATOR_TYPE}{kind}" for kind in known_types()]
+    """Returns what may have been meant: something that is offered, or a type that exists."""
+    kinds = [name.removeprefix(ACCELERATOR_TYPE) for name in offered if ACCELERATOR_TYPE in name]
     near: list[str] = []
     for name in unknown:
-        found = difflib.get_close_matches(name, offered, 2)
-        if not found and name.startswith(ACCELERATOR_TYPE):
-            found = difflib.get_close_matches(name, types, 2)
-        near += found
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+        kind = name.removeprefix(ACCELERATOR_TYPE)
+        among = offered if kind == name else (*kinds, *known_types())
+        near += difflib.get_close_matches(kind, dict.fromkeys(among), 2)
+    return f"; did you mean {' or '.join(near)}" if near else ""
 
 
 def _advice(demand: Demand, short: Sequence[str], total: Mapping[str, int]) -> str:
