@@ -45,7 +45,8 @@ class Claims:
         self._names = names
         self._watch = watch
         self._on_free = on_free
-        self._directory = claims_directory()
+        # What wakes those who wait is Linux's; elsewhere they would wait for ever.
+        self._directory = claims_directory() if sys.platform == "linux" else None
         self._held: dict[Device, tuple[int, int]] = {}  # a descriptor, and how often it is used
         self._inotify = -1
         self._touched: dict[int, Device] = {}
@@ -94,13 +95,13 @@ class Claims:
         return {names[name]: who.get("pid") for name, who in holders(names).items()}
 
     def _wait_for(self, device: Device, fd: int) -> None:
-        if sys.platform != "linux":
-            return
+        libc = ctypes.CDLL(None)
         if self._inotify < 0:
-            self._inotify = _libc().inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-            self._watch(self._inotify, self._on_touched)
+            self._inotify = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+            if self._inotify >= 0:  # or there are too many, and only the owner's end is heard of
+                self._watch(self._inotify, self._on_touched)
         path = f"/proc/self/fd/{fd}"
-        self._touched[_libc().inotify_add_watch(self._inotify, path.encode(), _CHANGED)] = device
+        self._touched[libc.inotify_add_watch(self._inotify, path.encode(), _CHANGED)] = device
         with contextlib.suppress(OSError, ValueError):  # it is gone, or has not said yet who it is
             pid = int(json.loads(os.pread(fd, 4096, 0))["pid"])
             if self._owners.get(device, (0, 0))[0] != pid:
@@ -110,8 +111,9 @@ class Claims:
                 self._watch(process, lambda: self._on_owner_gone(device))
 
     def _on_touched(self) -> None:
-        data, at = os.read(self._inotify, 1 << 16), 0
-        devices = []
+        data, at, devices = b"", 0, []
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self._inotify, 1 << 16)
         while at < len(data):
             watched, _, _, length = _EVENT.unpack_from(data, at)
             at += _EVENT.size + length
@@ -139,10 +141,6 @@ class Claims:
         if self._inotify >= 0:
             self._watch(self._inotify, None)
             self._inotify = -1
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
 
 
 def _prepare(directory: Path) -> None:
