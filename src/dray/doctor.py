@@ -19,14 +19,13 @@ from dray import host
 from dray.accelerators import Family, Found, families
 from dray.accelerators.detect import ids_on_offer
 from dray.diagnosis import BUILDS, counted, problems_of, size
-from dray.engines.claims import holders
+from dray.engines.claims import claim_name, holders
 from dray.errors import ConfigError
 from dray.settings import Settings, host_root
 from dray.version import VERSION
 
 _PACKAGES = ("torch", "jax", "jaxlib", "ray", "numpy")
 _PATIENCE_S = 60
-
 
 _ASK_TORCH = """
 import json, warnings
@@ -196,7 +195,7 @@ def _on_offer(family: Family, found: Found) -> tuple[list[str], str]:
 
 def _held(family: Family, ids: Iterable[str]) -> dict[str, int | None]:
     """Returns which devices programs of dray use, and the pids of those."""
-    names = {f"{family.name}-{device}".replace("/", "-"): device for device in ids}
+    names = {claim_name(family.name, device): device for device in ids}
     try:
         return {names[name]: who.get("pid") for name, who in holders(names).items()}
     except OSError:  # the check of the directory says so

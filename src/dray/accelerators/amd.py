@@ -44,15 +44,11 @@ class Amd(CudaLike):
 
     name: ClassVar = "amd"
     title: ClassVar = "AMD GPU"
-    resource: ClassVar = "GPU"
     variables: ClassVar = (_ROCR, _HIP, _CUDA)
     opt_outs: ClassVar = (
         "RAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES",
         "RAY_EXPERIMENTAL_NOSET_ROCR_VISIBLE_DEVICES",
     )
-    fractions: ClassVar = True
-    torch_device: ClassVar = "cuda"
-    backend: ClassVar = "nccl"
     jax_platform: ClassVar = "rocm"
 
     def find(self) -> Found | None:

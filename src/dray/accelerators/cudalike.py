@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 
 from dray.accelerators.family import Family
 from dray.errors import ConfigError
@@ -10,6 +11,11 @@ from dray.errors import ConfigError
 
 class CudaLike(Family):
     """A family whose ids are indices, or UUIDs of devices or of slices of them; -1 is none."""
+
+    resource: ClassVar = "GPU"
+    fractions: ClassVar = True
+    torch_device: ClassVar = "cuda"
+    backend: ClassVar = "nccl"
 
     def parse(self, text: str) -> list[str]:
         ids = [] if text.strip() == "-1" else super().parse(text)

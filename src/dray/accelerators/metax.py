@@ -15,12 +15,8 @@ class Metax(CudaLike):
 
     name: ClassVar = "metax"
     title: ClassVar = "MetaX GPU"
-    resource: ClassVar = "GPU"
     variables: ClassVar = ("CUDA_VISIBLE_DEVICES",)
     opt_outs: ClassVar = ("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES",)
-    fractions: ClassVar = True
-    torch_device: ClassVar = "cuda"
-    backend: ClassVar = "nccl"
 
     def find(self) -> Found | None:
         if not host.device_files("dev/mxcd"):

@@ -16,12 +16,8 @@ class Nvidia(CudaLike):
 
     name: ClassVar = "nvidia"
     title: ClassVar = "NVIDIA GPU"
-    resource: ClassVar = "GPU"
     variables: ClassVar = ("CUDA_VISIBLE_DEVICES",)
     opt_outs: ClassVar = ("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES",)
-    fractions: ClassVar = True
-    torch_device: ClassVar = "cuda"
-    backend: ClassVar = "nccl"
     jax_platform: ClassVar = "cuda"
 
     def find(self) -> Found | None:

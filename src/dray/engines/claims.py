@@ -174,6 +174,11 @@ def _open(directory: Path, name: str) -> int:
     return fd
 
 
+def claim_name(family: str, device: str) -> str:
+    """Returns what a device of a family is called in all programs of this machine."""
+    return f"{family}-{device}".replace("/", "-")
+
+
 def holders(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Returns who holds which of some devices: pid and user, for each name that is held.
 

@@ -136,7 +136,6 @@ class Ledger:
         self._waiting: dict[Demand, deque[tuple[float, Future[Reservation]]]] = {}
         self._lock = threading.RLock()
         self.claims: Claims | None = None  # of physical devices, set by an engine that has such
-        self._foreign: dict[tuple[str, str], int] = {}
         self._barred: dict[tuple[str, str], Claim] = {}
         self.dead: set[int] = set()
         self._alive = set(range(len(self.nodes)))
@@ -342,11 +341,12 @@ class Ledger:
                 claim = Claim(node, quantities, free.choose(quantities) if free.devices else {})
                 self._add_one(claim, demand.lasting, -1)
                 claims.append(claim)
-            if self.claims is None or self._claim(claims):
+            foreign = self._claim(claims)
+            if foreign is None:
                 return Held(self, claims, demand.lasting)
             for claim in claims:
                 self._add_one(claim, demand.lasting, 1)
-            self._bar()
+            self._bar(*foreign)
         return None
 
     def _add(self, claims: Sequence[Claim], lasting: bool, sign: int) -> None:
@@ -369,32 +369,34 @@ class Ledger:
         ids = self.nodes[claim.node].devices
         return [(name, ids[name][p.device]) for name, parts in claim.parts.items() for p in parts]
 
-    def _claim(self, claims: Sequence[Claim]) -> bool:
-        """Claims the devices that are about to be given out; notes one that somebody else has."""
-        assert self.claims is not None
+    def _claim(self, claims: Sequence[Claim]) -> tuple[int, tuple[str, str]] | None:
+        """Claims the devices that are about to be given out, all or none.
+
+        Returns:
+            One that another program has, with its node; None if there is none.
+        """
+        if self.claims is None:
+            return None
         taken: list[tuple[str, str]] = []
         for claim in claims:
             for device in self._devices_of(claim):
                 if not self.claims.take(device):
-                    self._foreign[device] = claim.node
                     for other in taken:
                         self.claims.give_back(other)
-                    return False
+                    return claim.node, device
                 taken.append(device)
-        return True
+        return None
 
-    def _bar(self) -> None:
-        """Takes devices that others have out of what is free."""
-        for device, node in self._foreign.items():
-            if device not in self._barred:
-                part = Part(self.nodes[node].devices[device[0]].index(device[1]), UNIT)
-                self._barred[device] = Claim(node, ((device[0], UNIT),), {device[0]: [part]})
-                self._add_one(self._barred[device], False, -1)
+    def _bar(self, node: int, device: tuple[str, str]) -> None:
+        """Takes a device that another program has out of what is free."""
+        name, device_id = device
+        part = Part(self.nodes[node].devices[name].index(device_id), UNIT)
+        self._barred[device] = Claim(node, ((name, UNIT),), {name: [part]})
+        self._add_one(self._barred[device], False, -1)
 
     def unbar(self, device: tuple[str, str]) -> None:
         """Takes note that another program may have let a device go."""
         with self._lock:
-            self._foreign.pop(device, None)
             barred = self._barred.pop(device, None)
             if barred is not None:
                 self._add_one(barred, False, 1)

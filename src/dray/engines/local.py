@@ -9,7 +9,8 @@ from typing import Any
 
 from dray import host
 from dray.accelerators import family_of
-from dray.accelerators.detect import Offer, offers
+from dray.accelerators.detect import Offer, ids_on_offer, offers
+from dray.engines.claims import claim_name
 from dray.engines.contract import Engine, Node, Options, Request, Reservation
 from dray.engines.ledger import Ledger
 from dray.engines.room import from_fixed, to_fixed
@@ -31,19 +32,20 @@ class LocalEngine(Engine):
             **options.resources,
             **({} if options.num_gpus is None else {"GPU": options.num_gpus}),
         }
-        self._offers = {} if options.nodes else offers(given, os.environ)
-        self._ledger = Ledger(
-            simulated(options.nodes)
-            if options.nodes
-            else [this_machine(options, given, self._offers)]
-        )
+        self._offers: dict[str, Offer] = {}
+        if options.nodes:
+            nodes = simulated(options.nodes)
+        else:
+            self._offers = offers(given, os.environ)
+            nodes = [this_machine(options, given, self._offers)]
+        self._ledger = Ledger(nodes)
         self._runtime_env = options.runtime_env
         self._runtime_env.local_directory(self.name)
 
     def claim_names(self) -> dict[tuple[str, str], str]:
         """Returns what the devices that are really there are called in all programs."""
         return {
-            (resource, device): f"{offer.family.name}-{device}".replace("/", "-")
+            (resource, device): claim_name(offer.family.name, device)
             for resource, offer in self._offers.items()
             if offer.found is not None
             for device in offer.ids
@@ -144,7 +146,10 @@ def simulated(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
         if any(node.node_id == node_id for node in made):
             raise ConfigError(f"nodes[{index}]: there is a node {node_id!r} already")
         labels = dict(entry.get("labels") or {})
-        devices = offers({name: n for name, n in offered.items() if family_of(name)}, {})
-        ids = {name: offer.ids for name, offer in devices.items() if name in offered}
+        ids = {
+            name: ids_on_offer(family, None, quantity, {})
+            for name, quantity in offered.items()
+            if quantity and (family := family_of(name)) is not None
+        }
         made.append(Node(node_id, "127.0.0.1", from_fixed(to_fixed(offered)), labels, ids))
     return made

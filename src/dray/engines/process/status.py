@@ -116,8 +116,8 @@ class Status:
         counts = {shape.demand: len(shape.waiting) for shape in self._tasks.shapes.values()}
         found = []
         ledger = self._tasks.ledger
+        free, largest = ledger.available(), ledger.most_free_devices()
         for entry, demand in ledger.waiting():
-            free, largest = ledger.available(), ledger.most_free_devices()
             lacks = {}
             for name, quantity in (
                 (n, q) for bundle in entry["bundles"] for n, q in bundle.items()

@@ -66,7 +66,7 @@ class RayRuntime(Runtime):
         self._check(name, options)
         try:
             shows = "GPU" in options.resources and self._shows_variables
-            remote = self._function(function, settings.max_calls(options), shows)
+            remote = self._function(function, options.max_calls, shows)
             with settings.quietly():
                 submit = remote.options(**settings.of_task(options, self._environment)).remote
         except (ValueError, TypeError) as error:

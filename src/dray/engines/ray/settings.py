@@ -71,17 +71,6 @@ def quietly() -> Iterator[None]:
         yield
 
 
-def max_calls(options: TaskOptions) -> int:
-    """Returns after how many calls a function's process ends.
-
-    Ray frees a GPU's memory by ending the process after each task that had one. It does so for
-    `@remote(num_gpus=1)`, but not for `.options(num_gpus=1)`, which here is the same thing.
-    """
-    if options.given.get("max_calls") is None and options.resources.get("GPU"):
-        return 1
-    return options.max_calls
-
-
 def request(options: TaskOptions | ActorOptions) -> tuple[Request, str] | None:
     """Returns what a node must offer, and which node it must be (or ""); None if others know.
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import ray
 
+from dray.accelerators import Family
 from dray.accelerators.detect import detect
 from dray.engines.actor_host import set_variables
 
@@ -65,7 +66,7 @@ def _variables() -> Iterator[None]:
 def _own_variables() -> dict[str, str | None]:
     """Returns the variables for this worker's GPUs, if Ray has written others."""
     ids = ray.get_runtime_context().get_accelerator_ids().get("GPU") or []
-    found = next((family for family, _ in detect() if family.resource == "GPU"), None)
+    found = _family()
     written = _WRITTEN_BY_RAY.get(found.name) if found is not None else None
     if not ids or found is None or written is None or written not in os.environ:
         return {}
@@ -75,6 +76,12 @@ def _own_variables() -> dict[str, str | None]:
     # HIP counts among what ROCR leaves; Ray's worker dies if HIP's variable is not there.
     left = ",".join(str(place) for place in range(len(ids))) if found.name == "amd" else None
     return {written: left, **found.show(ids, environ, 0)}
+
+
+@functools.cache
+def _family() -> Family | None:
+    """Returns the family of this machine's GPUs; to look takes AMD's or Intel's library."""
+    return next((family for family, _ in detect() if family.resource == "GPU"), None)
 
 
 @functools.cache
