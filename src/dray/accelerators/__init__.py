@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 
 from dray.accelerators.family import Family, Found
 
-__all__ = ["Family", "Found", "check_quantities", "families", "family_of"]
+__all__ = ["Family", "Found", "check_quantities", "families", "family_named", "family_of"]
 
 # In the order in which one is chosen where several have the same resource.
 _OURS = (
@@ -31,9 +32,25 @@ def _by_resource() -> Mapping[str, Family]:
     return {family.resource: family for family in reversed(families())}
 
 
-def family_of(resource: str) -> Family | None:
-    """Returns the family that is meant where a resource says nothing else; None if none has it."""
-    return None if resource in ("CPU", "memory") else _by_resource().get(resource)
+def family_of(resource: str, types: Iterable[str] = ()) -> Family | None:
+    """Returns the family that a resource stands for; None if none has it.
+
+    Args:
+        resource: Its name.
+        types: The types of accelerators there, which tell families of one resource apart.
+    """
+    if resource in ("CPU", "memory"):
+        return None
+    for family in families() if types else ():
+        told = family.resource == resource and family.types
+        if told and any(re.match(family.types, kind) for kind in types):
+            return family
+    return _by_resource().get(resource)
+
+
+def family_named(name: str) -> Family:
+    """Returns the family with this short name, such as "nvidia"."""
+    return next(family for family in families() if family.name == name)
 
 
 def check_quantities(resources: Mapping[str, float], what: str) -> None:

@@ -45,6 +45,7 @@ class Amd(CudaLike):
     name: ClassVar = "amd"
     title: ClassVar = "AMD GPU"
     variables: ClassVar = (_ROCR, _HIP, _CUDA)
+    types: ClassVar = r"AMD-"
     opt_outs: ClassVar = (
         "RAY_EXPERIMENTAL_NOSET_HIP_VISIBLE_DEVICES",
         "RAY_EXPERIMENTAL_NOSET_ROCR_VISIBLE_DEVICES",

@@ -16,6 +16,7 @@ class Apple(Family):
     title: ClassVar = "Apple GPU"
     resource: ClassVar = "GPU"
     fractions: ClassVar = True
+    types: ClassVar = r"M\d|Apple-"
     torch_device: ClassVar = "mps"
     backend: ClassVar = "gloo"
 

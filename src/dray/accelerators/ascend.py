@@ -20,6 +20,7 @@ class Ascend(Numbered):
     opt_outs: ClassVar = ("RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES",)
     fractions: ClassVar = True
     torch_device: ClassVar = "npu"
+    torch_modules: ClassVar = ("torch_npu",)
     backend: ClassVar = "hccl"
 
     def find(self) -> Found | None:

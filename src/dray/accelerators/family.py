@@ -54,7 +54,12 @@ class Family(ABC):
         from_zero: Whether the ids of what is there are numbers from 0, and others make no sense.
         fractions: Whether tasks may share a device.
         sizes: The whole quantities that may be asked for; empty is any.
+        types: A regular expression of how the types of its devices begin, where another family has
+            the same resource.
+        shared: Whether the workers of a node that train together are shown each other's devices,
+            as libraries expect that take the device of the local rank.
         torch_device: What PyTorch calls such a device.
+        torch_modules: What must be imported before PyTorch knows such devices and their backend.
         backend: PyTorch's usual collective backend for it.
         jax_platform: What JAX calls it; None if JAX does not know it.
     """
@@ -67,7 +72,10 @@ class Family(ABC):
     from_zero: ClassVar[bool] = True
     fractions: ClassVar[bool] = False
     sizes: ClassVar[tuple[int, ...]] = ()
+    types: ClassVar[str] = ""
+    shared: ClassVar[bool] = True
     torch_device: ClassVar[str]
+    torch_modules: ClassVar[tuple[str, ...]] = ()
     backend: ClassVar[str] = "gloo"
     jax_platform: ClassVar[str | None] = None
 

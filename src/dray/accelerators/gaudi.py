@@ -23,6 +23,10 @@ class Gaudi(Numbered):
     variables: ClassVar = ("HABANA_VISIBLE_MODULES",)
     opt_outs: ClassVar = ("RAY_EXPERIMENTAL_NOSET_HABANA_VISIBLE_MODULES",)
     torch_device: ClassVar = "hpu"
+    torch_modules: ClassVar = (
+        "habana_frameworks.torch.core",
+        "habana_frameworks.torch.distributed.hccl",
+    )
     backend: ClassVar = "hccl"
     from_zero: ClassVar = False  # a container may have modules 4 to 7 of its host
 

@@ -54,6 +54,7 @@ class Intel(Family):
         "RAY_EXPERIMENTAL_NOSET_ONEAPI_DEVICE_SELECTOR",
     )
     fractions: ClassVar = True
+    types: ClassVar = r"Intel-GPU-"
     torch_device: ClassVar = "xpu"
     backend: ClassVar = "xccl"
 

@@ -16,6 +16,7 @@ class Metax(CudaLike):
     name: ClassVar = "metax"
     title: ClassVar = "MetaX GPU"
     variables: ClassVar = ("CUDA_VISIBLE_DEVICES",)
+    types: ClassVar = r"MXC"
     opt_outs: ClassVar = ("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES",)
 
     def find(self) -> Found | None:

@@ -26,6 +26,7 @@ class Neuron(Family):
     variables: ClassVar = ("NEURON_RT_VISIBLE_CORES",)
     opt_outs: ClassVar = ("RAY_EXPERIMENTAL_NOSET_NEURON_RT_VISIBLE_CORES",)
     torch_device: ClassVar = "xla"
+    torch_modules: ClassVar = ("torch_xla", "torch_xla.distributed.xla_backend")
     backend: ClassVar = "xla"
     jax_platform: ClassVar = "neuron"
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from dray.accelerators.family import Found
 from dray.accelerators.numbered import Numbered
+from dray.accelerators.topology import host_labels, host_resources
 from dray.host import device_files, is_directory, read
 
 _GOOGLE = "0x1ae0"  # the PCI vendor
@@ -34,6 +35,8 @@ class Tpu(Numbered):
     opt_outs: ClassVar = ("RAY_EXPERIMENTAL_NOSET_TPU_VISIBLE_CHIPS",)
     sizes: ClassVar = (1, 2, 4, 8)
     torch_device: ClassVar = "xla"
+    torch_modules: ClassVar = ("torch_xla", "torch_xla.distributed.xla_backend")
+    shared: ClassVar = False  # a process takes all chips that it sees
     backend: ClassVar = "xla"
     jax_platform: ClassVar = "tpu"
 
@@ -47,17 +50,11 @@ class Tpu(Numbered):
         worker = metadata.get("TPU_WORKER_ID", "agent-worker-number")
         worker = worker if worker.isdecimal() else ""
         topology = os.environ.get("TPU_TOPOLOGY") or _topology(metadata.ask("tpu-env"))
-        labels = {
-            "ray.io/tpu-slice-name": slice_name,
-            "ray.io/tpu-worker-id": worker,
-            "ray.io/tpu-topology": topology,
-            "ray.io/tpu-pod-type": pod,
-        }
         return Found(
             count=count,
             type=f"TPU-{pod.partition('-')[0].upper()}" if pod else None,
-            resources=_slice_resources(slice_name, worker, pod),
-            labels={label: value for label, value in labels.items() if value},
+            resources=host_resources(slice_name, worker, pod),
+            labels=host_labels(slice_name, worker, topology, pod),
         )
 
     def show(
@@ -138,14 +135,6 @@ def _pod_type(text: str) -> str:
 def _topology(tpu_env: str) -> str:
     match = re.search(r"""^\s*TOPOLOGY:\s*['"]([^'"]*)['"]""", tpu_env, re.MULTILINE)
     return match[1] if match else ""
-
-
-def _slice_resources(slice_name: str, worker: str, pod: str) -> dict[str, float]:
-    """Returns what programs ask for to get the hosts of one slice, or its first one."""
-    if not (slice_name and worker and pod):
-        return {}
-    head = {f"TPU-{pod}-head": 1.0} if int(worker) == 0 else {}
-    return {slice_name: 1.0, **head}
 
 
 FAMILY = Tpu

@@ -57,7 +57,9 @@ class Node:
         address: Where collectives of this node listen.
         resources: Name to quantity: CPU in cores, memory in bytes, others as declared.
         labels: Name to value; requests select nodes by them.
-        devices: Of accelerators the ids, by resource name, in the node's order.
+        devices: Of accelerators the ids, by resource name, in the node's order; a cluster engine
+            may not know them.
+        families: Of accelerators the family's name, by resource name.
     """
 
     node_id: str
@@ -65,6 +67,7 @@ class Node:
     resources: Mapping[str, float]
     labels: Mapping[str, str] = field(default_factory=dict)
     devices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    families: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -73,20 +76,58 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Slices:
+    """Whole TPU slices for the first bundles of a request, a bundle a host.
+
+    Attributes:
+        count: How many slices.
+        hosts: The hosts of each.
+        head: The resource that the first host of such a slice has 1 of. Who holds it has the slice.
+    """
+
+    count: int
+    hosts: int
+    head: str
+
+
+@dataclass(frozen=True)
 class Request:
     """Bundles of resources that are wanted together.
 
     Attributes:
         bundles: Name to quantity, for each bundle.
-        strategy: How bundles spread over nodes: one of `ledger.STRATEGIES`.
+        strategy: How bundles spread over nodes: one of `placing.STRATEGIES`.
         selectors: For each bundle the labels that its node must have (`labels.py`); or empty.
         lasting: Whether it is for something that does not end by itself, unlike a task.
+        slices: What the first bundles are to lie on, whatever the strategy; None is any nodes.
     """
 
     bundles: Sequence[Mapping[str, float]]
     strategy: str = "PACK"
     selectors: Sequence[Mapping[str, str]] = ()
     lasting: bool = True
+    slices: Slices | None = None
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """Where a request's bundles would lie if they were reserved now.
+
+    Attributes:
+        nodes: For each bundle its node; empty if they do not fit now.
+        devices: For each bundle the ids of its accelerators, by resource name, where the engine
+            knows them before it gives them out.
+        free: For each node of the engine, what is free there now; empty if the bundles fit.
+    """
+
+    nodes: Sequence[Node] = ()
+    devices: Sequence[Mapping[str, tuple[str, ...]]] = ()
+    free: Sequence[tuple[Node, Mapping[str, float]]] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether they fit now."""
+        return not self.free
 
 
 class Reservation(ABC):
@@ -228,6 +269,10 @@ class Engine(ABC):
         An engine whose nodes come and go overrides this.
         """
         return None
+
+    @abstractmethod
+    def rehearse(self, request: Request) -> Rehearsal:
+        """Returns where bundles would lie if they were reserved now; reserves nothing."""
 
     @abstractmethod
     def reserve(self, request: Request) -> Future[Reservation]:

@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from dray.engines.contract import Request, Reservation
+from dray.engines.contract import Node, Request, Reservation
 from dray.engines.inline_actor import ExitActor, InlineGroup, InlineObject
 from dray.engines.inline_calls import InlineGenerator, Work, current, submit
 from dray.engines.inline_values import CallersThread, InlineRef, Lane, LoopThread, store
@@ -58,7 +58,7 @@ class InlineRuntime(Runtime):
         ledger: Ledger,
         runtime_env: RuntimeEnv,
         namespace: str | None,
-        variables: Callable[[Mapping[str, tuple[str, ...]]], dict[str, str | None]],
+        variables: Callable[[Mapping[str, tuple[str, ...]], Node], dict[str, str | None]],
     ) -> None:
         self._variables = variables
         self.runtime_env = runtime_env
@@ -197,7 +197,7 @@ class InlineRuntime(Runtime):
         return {n: tuple(ids[n][: math.ceil(resources[n])]) for n in resources if n in ids}
 
     def _showing(self, devices: Mapping[str, tuple[str, ...]]) -> RuntimeEnv:
-        shown = self._variables(devices) if devices else {}
+        shown = self._variables(devices, self._ledger.nodes[0]) if devices else {}
         return RuntimeEnv({name: value for name, value in shown.items() if value is not None})
 
     def _infeasible(self, why: str, asked: Mapping[str, float]) -> InfeasibleError:

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 
 from dray.engines import labels
 from dray.engines.claims import Claims
-from dray.engines.contract import Node, Request, Reservation
+from dray.engines.contract import Node, Rehearsal, Request, Reservation
 from dray.engines.placing import STRATEGIES, Bundle, Demand, Selector, place
 from dray.engines.room import UNIT, Part, Quantities, Room, from_fixed, to_fixed
 from dray.engines.shortfall import infeasible
+from dray.engines.slices import place_on_slices
 from dray.errors import ConfigError
 
 # How long a request lets others pass that take what it lacks.
@@ -236,15 +237,7 @@ class Ledger:
             raise ConfigError(
                 f"placement strategy {request.strategy!r} is not one of {', '.join(STRATEGIES)}"
             )
-        selectors = request.selectors or [{}] * len(request.bundles)
-        demand = Demand(
-            tuple(
-                Bundle(tuple(sorted(to_fixed(bundle).items())), tuple(sorted(selector.items())))
-                for bundle, selector in zip(request.bundles, selectors, strict=True)
-            ),
-            request.strategy,
-            request.lasting,
-        )
+        demand = demand_of(request)
         if self._place(demand, self._total) is None:
             raise infeasible(
                 demand,
@@ -258,6 +251,37 @@ class Ledger:
                 self._remedy,
             )
         return demand
+
+    def rehearse(self, request: Request) -> Rehearsal:
+        """Returns where bundles would lie now; see `Engine.rehearse`."""
+        demand = demand_of(request)
+        with self._lock:
+            chosen = self._place(demand, self._free)
+            if chosen is None:
+                alive = sorted(self._alive)
+                return Rehearsal(free=[(self.nodes[i], self.free_of(i)) for i in alive])
+            return Rehearsal(
+                [self.nodes[index] for index in chosen], self._devices_for(demand, chosen)
+            )
+
+    def _devices_for(self, demand: Demand, chosen: Sequence[int]) -> list[dict[str, Any]]:
+        """Returns the devices that bundles would get on their nodes."""
+        rooms: dict[int, Room] = {}
+        devices: list[dict[str, Any]] = []
+        for index, (quantities, _) in zip(chosen, demand.bundles, strict=True):
+            ids = self.nodes[index].devices
+            if not ids:
+                devices.append({})
+                continue
+            room = rooms.get(index)
+            if room is None:
+                room = rooms[index] = self._free[index].copy()
+            parts = room.choose(quantities)
+            room.add(quantities, parts, -1)
+            devices.append(
+                {n: tuple(ids[n][p.device] for p in taken) for n, taken in parts.items()}
+            )
+        return devices
 
     def reserve(self, request: Request) -> Future[Reservation]:
         """Asks for bundles; see `Engine.reserve`."""
@@ -404,7 +428,14 @@ class Ledger:
 
     def _place(self, demand: Demand, rooms: Sequence[Room]) -> list[int] | None:
         """Returns a node's index for each bundle, or None if they do not fit together."""
-        return place(demand, rooms, [self._allowed(b.selector) for b in demand.bundles])
+        known: dict[Selector, set[int]] = {(): self._alive}
+        for bundle in demand.bundles:
+            if bundle.selector not in known:
+                known[bundle.selector] = self._allowed(bundle.selector)
+        allowed = [known[bundle.selector] for bundle in demand.bundles]
+        if demand.slices is not None:
+            return place_on_slices(demand, rooms, allowed, self.nodes)
+        return place(demand, rooms, allowed)
 
     def _allowed(self, selector: Selector) -> set[int]:
         """Returns the nodes that a selector allows, by index."""
@@ -414,6 +445,30 @@ class Ledger:
         return {
             index for index in self._alive if labels.matches(wanted, _labels_of(self.nodes[index]))
         }
+
+
+def demand_of(request: Request) -> Demand:
+    """Returns the shape of a request.
+
+    Raises:
+        ConfigError: A quantity is malformed.
+    """
+    # Workers ask for the same, as the same objects: each is looked at once.
+    selectors = request.selectors or [{}] * len(request.bundles)
+    pairs = list(zip(request.bundles, selectors, strict=True))
+    different = {(id(bundle), id(selector)): (bundle, selector) for bundle, selector in pairs}
+    known = {
+        key: Bundle(tuple(sorted(to_fixed(bundle).items())), tuple(sorted(selector.items())))
+        for key, (bundle, selector) in different.items()
+    }
+    bundles = [known[id(bundle), id(selector)] for bundle, selector in pairs]
+    slices = request.slices
+    for number in range(slices.count if slices is not None else 0):
+        assert slices is not None
+        first = bundles[number * slices.hosts]
+        head = (*first.quantities, (slices.head, UNIT))
+        bundles[number * slices.hosts] = first._replace(quantities=tuple(sorted(head)))
+    return Demand(tuple(bundles), request.strategy, request.lasting, slices)
 
 
 def _not_negative(room: Room) -> Quantities:

@@ -8,14 +8,14 @@ from concurrent.futures import Future
 from typing import Any
 
 from dray import host
-from dray.accelerators import family_of
+from dray.accelerators import family_named
 from dray.accelerators.detect import Offer, ids_on_offer, offers
 from dray.engines.claims import claim_name
-from dray.engines.contract import Engine, Node, Options, Request, Reservation
+from dray.engines.contract import Engine, Node, Options, Rehearsal, Request, Reservation
 from dray.engines.ledger import Ledger
 from dray.engines.room import from_fixed, to_fixed
 from dray.engines.runtime_env import RuntimeEnv
-from dray.engines.shortfall import ACCELERATOR_TYPE
+from dray.engines.shortfall import ACCELERATOR_TYPE, families_on
 from dray.errors import ConfigError
 
 
@@ -51,19 +51,22 @@ class LocalEngine(Engine):
             for device in offer.ids
         }
 
-    def variables(self, devices: Mapping[str, tuple[str, ...]]) -> dict[str, str | None]:
+    def variables(
+        self, devices: Mapping[str, tuple[str, ...]], node: Node
+    ) -> dict[str, str | None]:
         """Returns the environment variables that limit a process to some devices.
 
         Args:
             devices: Their ids, by resource name.
+            node: Where they are.
         """
         shown: dict[str, str | None] = {}
         for name, ids in devices.items():
-            offer, family = self._offers.get(name), family_of(name)
+            offer = self._offers.get(name)
             if offer is not None:
                 shown.update(offer.show(ids, os.environ))
-            elif family is not None:  # of a simulated node
-                shown.update(family.show(ids, os.environ, 0))
+            elif name in node.families:  # of a simulated node
+                shown.update(family_named(node.families[name]).show(ids, os.environ, 0))
         # What the user sets for all workers is as it is.
         return {k: v for k, v in shown.items() if k not in self._runtime_env.env_vars}
 
@@ -79,6 +82,9 @@ class LocalEngine(Engine):
     def check(self, request: Request, runtime_env: RuntimeEnv) -> None:
         self._ledger.check(request)
         runtime_env.local_directory(self.name)
+
+    def rehearse(self, request: Request) -> Rehearsal:
+        return self._ledger.rehearse(request)
 
     def reserve(self, request: Request) -> Future[Reservation]:
         return self._ledger.reserve(request)
@@ -114,6 +120,7 @@ def this_machine(
             **options.labels,
         },
         {name: offer.ids for name, offer in offered.items() if offer.ids},
+        {name: offer.family.name for name, offer in offered.items() if offer.ids},
     )
 
 
@@ -146,10 +153,10 @@ def simulated(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
         if any(node.node_id == node_id for node in made):
             raise ConfigError(f"nodes[{index}]: there is a node {node_id!r} already")
         labels = dict(entry.get("labels") or {})
+        kinds = families_on(offered)
         ids = {
-            name: ids_on_offer(family, None, quantity, {})
-            for name, quantity in offered.items()
-            if quantity and (family := family_of(name)) is not None
+            name: ids_on_offer(family, None, offered[name], {}) for name, family in kinds.items()
         }
-        made.append(Node(node_id, "127.0.0.1", from_fixed(to_fixed(offered)), labels, ids))
+        names = {name: family.name for name, family in kinds.items()}
+        made.append(Node(node_id, "127.0.0.1", from_fixed(to_fixed(offered)), labels, ids, names))
     return made

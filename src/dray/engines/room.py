@@ -79,6 +79,12 @@ class Devices:
             return None
         return [Part(self._with[self._levels[at]][0], units)]
 
+    def times(self, units: int) -> int:
+        """Returns how many times that much, which is not 0, can be taken."""
+        if units >= UNIT:
+            return len(self._with.get(UNIT, ())) // (units // UNIT)
+        return sum(free // units * len(devices) for free, devices in self._with.items())
+
     @property
     def largest(self) -> int:
         """How much the device offers that has most."""
@@ -137,6 +143,19 @@ class Room:
             if name in devices and devices[name].choose(units) is None:
                 return False
         return True
+
+    def times(self, wanted: Iterable[tuple[str, int]], most: int) -> int:
+        """Returns how many times it fits, at most so many."""
+        free, devices = self.quantities, self.devices
+        for name, units in wanted:
+            there = free.get(name, 0)
+            if there < units:
+                return 0
+            if units:
+                most = min(most, there // units)
+                if name in devices:
+                    most = min(most, devices[name].times(units))
+        return most
 
     def choose(self, wanted: Iterable[tuple[str, int]]) -> dict[str, list[Part]]:
         """Returns the devices that would be taken; it must fit."""

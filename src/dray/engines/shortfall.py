@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
+from dray.accelerators import Family, family_of
 from dray.accelerators.types import known_types
 from dray.engines.contract import Node
 from dray.engines.placing import Demand, Selector
@@ -13,6 +14,16 @@ from dray.errors import InfeasibleError
 
 # A node with accelerators of a type has 1 of a resource of this name, and a request takes a bit.
 ACCELERATOR_TYPE = "accelerator_type:"
+
+
+def families_on(resources: Mapping[str, float]) -> dict[str, Family]:
+    """Returns the families of the accelerators that a node offers, by resource name."""
+    types = [name.removeprefix(ACCELERATOR_TYPE) for name in resources if ACCELERATOR_TYPE in name]
+    return {
+        name: family
+        for name, quantity in resources.items()
+        if quantity and (family := family_of(name, types)) is not None
+    }
 
 
 def infeasible(

@@ -67,7 +67,7 @@ class DriverRuntime(ProcessRuntime):
         runtime_env: RuntimeEnv,
         namespace: str | None,
         store_bytes: int | None,
-        variables: Callable[[Mapping[str, tuple[str, ...]]], dict[str, str | None]],
+        variables: Callable[[Mapping[str, tuple[str, ...]], Node], dict[str, str | None]],
     ) -> None:
         self._fork = fork
         self._next_number = number

@@ -275,7 +275,7 @@ class ProcessEngine(LocalEngine):
             actor = self._fork(self._server(tuple(modules)), name, mailbox, *where)
         except EngineError:  # a server that was killed: the next one serves
             actor = self._fork(self._server(tuple(modules)), name, mailbox, *where)
-        variables = {**self.variables(where[1]), **runtime_env.env_vars}
+        variables = {**self.variables(where[1], where[0]), **runtime_env.env_vars}
         actor.begin(wire.Begin.like_here(variables, directory, payload))
         return actor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any
 
-from dray.engines.contract import Node, Options, Request, Reservation
+from dray.engines.contract import Node, Options, Rehearsal, Request, Reservation
 from dray.engines.ledger import Borrowed
 from dray.engines.process import packing
 from dray.engines.process.engine import ProcessEngine
@@ -45,8 +45,13 @@ class GuestEngine(ProcessEngine):
         raise ConfigError("nodes are lost by the driver, which has them")
 
     def check(self, request: Request, runtime_env: RuntimeEnv) -> None:
-        self._host.demand("reserve", *_told(request), True)
+        self._host.demand("reserve", request, "check")
         runtime_env.local_directory(self.name)
+
+    def rehearse(self, request: Request) -> Rehearsal:
+        found = self._host.demand("reserve", request, "rehearse")
+        assert isinstance(found, Rehearsal)
+        return found
 
     def reserve(self, request: Request) -> Future[Reservation]:
         asked: Future[Reservation] = Future()
@@ -62,10 +67,5 @@ class GuestEngine(ProcessEngine):
             else:
                 held.release()
 
-        self._host.promise(granted, "reserve", *_told(request), False)
+        self._host.promise(granted, "reserve", request, "reserve")
         return asked
-
-
-def _told(request: Request) -> tuple[Any, ...]:
-    bundles = [dict(bundle) for bundle in request.bundles]
-    return bundles, request.strategy, [dict(selector) for selector in request.selectors]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -30,19 +29,19 @@ class Lending:
         self,
         client: Client,
         question: int,
-        bundles: Sequence[Mapping[str, float]],
-        strategy: str,
-        selectors: Sequence[Mapping[str, str]],
-        only_check: bool,
+        request: Request,
+        purpose: str,
     ) -> None:
-        """A process wants bundles, or to know whether there can be such."""
-        request = Request(bundles, strategy, selectors)
+        """A process wants bundles, or to know whether there can be such ("check", "rehearse")."""
+        if purpose == "rehearse":
+            self._hub.reply(client, question, self._ledger.rehearse(request))
+            return
         try:
             demand = self._ledger.check(request)
         except DrayError as error:
             self._hub.refuse(client, question, error)
             return
-        if only_check:
+        if purpose == "check":
             self._hub.reply(client, question, None)
             return
         future = client.leases[question] = self._ledger.reserve_checked(demand)

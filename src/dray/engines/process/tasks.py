@@ -44,7 +44,7 @@ class Tasks:
         pool: Pool,
         send: Callable[[WorkerProcess, bytes], None],
         stop: Callable[[WorkerProcess], None],
-        variables: Callable[[Mapping[str, tuple[str, ...]]], dict[str, str | None]],
+        variables: Callable[[Mapping[str, tuple[str, ...]], Node], dict[str, str | None]],
     ) -> None:
         self._variables = variables
         self.hub = hub
@@ -262,7 +262,7 @@ class Tasks:
         if lease is None or not lease.devices[0]:
             return None
         own = {name for name, _ in shape.runtime_env[0]}
-        shown = self._variables(lease.devices[0])
+        shown = self._variables(lease.devices[0], lease.nodes[0])
         return lease.devices[0], {k: v for k, v in shown.items() if k not in own}
 
     def dispatch(self, task: Task, worker: WorkerProcess, head: tuple[Any, ...]) -> None:

@@ -6,14 +6,16 @@ import json
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import ray
 import ray.experimental.internal_kv
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 
-from dray.engines.contract import Node, Request
+from dray.engines.contract import Node, Rehearsal, Request
 from dray.engines.ledger import Ledger
+from dray.engines.shortfall import families_on
 from dray.errors import InfeasibleError
 
 # Ray's own bookkeeping, which no program asks for.
@@ -24,16 +26,18 @@ _PATIENCE_S = 1.0
 
 def nodes() -> list[Node]:
     """Returns the nodes that are alive."""
-    return [
-        Node(
-            entry["NodeID"],
-            entry["NodeManagerAddress"],
-            {name: amount for name, amount in entry["Resources"].items() if name not in _INTERNAL},
-            entry.get("Labels") or {},
-        )
-        for entry in ray.nodes()
-        if entry["Alive"]
-    ]
+    return [_node(entry, entry["Resources"]) for entry in ray.nodes() if entry["Alive"]]
+
+
+def _node(entry: Mapping[str, Any], resources: Mapping[str, float]) -> Node:
+    offered = {name: amount for name, amount in resources.items() if name not in _INTERNAL}
+    return Node(
+        entry["NodeID"],
+        entry["NodeManagerAddress"],
+        offered,
+        entry.get("Labels") or {},
+        families={name: family.name for name, family in families_on(offered).items()},
+    )
 
 
 def all_nodes() -> list[dict[str, Any]]:
@@ -83,6 +87,27 @@ def lacking(request: Request, present: Sequence[Node]) -> InfeasibleError | None
     except InfeasibleError as error:
         return error
     return None
+
+
+def rehearse(request: Request, present: Sequence[Node]) -> Rehearsal:
+    """Returns where a request's bundles would lie, by what is free on nodes now.
+
+    Which of its devices a node would give out, Ray does not tell.
+    """
+    left = ray._private.state.available_resources_per_node()
+    free = [replace(node, resources=_free_of(node, left)) for node in present]
+    found = Ledger(free).rehearse(request)
+    whole = {node.node_id: node for node in present}
+    return Rehearsal(
+        [whole[node.node_id] for node in found.nodes],
+        found.devices,
+        [(whole[node.node_id], quantities) for node, quantities in found.free],
+    )
+
+
+def _free_of(node: Node, left: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    free = left.get(node.node_id, {})
+    return {name: free.get(name, 0) for name in node.resources}
 
 
 def autoscales() -> bool:

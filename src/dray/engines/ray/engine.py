@@ -27,6 +27,7 @@ from dray.engines.contract import (
     Mailbox,
     Node,
     Options,
+    Rehearsal,
     Request,
     Reservation,
 )
@@ -59,6 +60,7 @@ from dray.engines.ray.connect import connect
 from dray.engines.ray.errors import translate
 from dray.engines.ray.link import VERSIONS, Hello, Link
 from dray.engines.ray.runtime import RayRuntime
+from dray.engines.ray.slices import ask_for_slices
 from dray.engines.ray.worker import RayWorker
 from dray.engines.reader import Reader
 from dray.engines.runtime import Runtime
@@ -74,12 +76,15 @@ class _PlacementGroup(Reservation):
     """Bundles that Ray has set aside."""
 
     def __init__(
-        self, group: PlacementGroup, bundles: Sequence[Mapping[str, float]], engine: RayEngine
+        self,
+        groups: Sequence[PlacementGroup],
+        bundles: Sequence[Mapping[str, float]],
+        engine: RayEngine,
     ) -> None:
-        self.group = group
+        *self._others, self.group = groups
         self.bundles = bundles
         self._engine = engine
-        table = placement_group_table(group)
+        table = placement_group_table(self.group)
         self._nodes = set(table["bundles_to_node_id"].values())
         self._released = False
 
@@ -91,7 +96,8 @@ class _PlacementGroup(Reservation):
         if not self._released:
             self._released = True
             if ray.is_initialized():
-                remove_placement_group(self.group)
+                for group in (self.group, *self._others):
+                    remove_placement_group(group)
 
 
 class RayEngine(Engine):
@@ -152,17 +158,40 @@ class RayEngine(Engine):
     def lacking(self, request: Request) -> InfeasibleError | None:
         return cluster.lacking(request, self._reachable_nodes())
 
+    def rehearse(self, request: Request) -> Rehearsal:
+        return cluster.rehearse(request, self._reachable_nodes())
+
     def reserve(self, request: Request) -> Future[Reservation]:
-        bundles = [dict(bundle) for bundle in request.bundles]
-        group = placement_group(bundles, strategy=request.strategy, **self._selectors(request))
         future: Future[Reservation] = Future()
+        groups: list[PlacementGroup] = []
+
+        def ask(
+            bundles: Sequence[Mapping[str, float]],
+            strategy: str,
+            selectors: Sequence[Mapping[str, str]],
+        ) -> PlacementGroup:
+            """Asks for a group and waits for it; who takes the request back ends the waiting."""
+            chosen = {"bundle_label_selector": selectors} if any(selectors) else {}
+            group = placement_group([dict(b) for b in bundles], strategy=strategy, **chosen)
+            groups.append(group)
+            if future.cancelled():
+                remove_placement_group(group)
+            while not group.wait(_WAIT_STEP_S):
+                pass
+            return group
 
         def wait() -> None:
             try:
-                while not group.wait(_WAIT_STEP_S):
-                    pass
-                reservation = _PlacementGroup(group, bundles, self)
+                selectors = self._selectors(request)
+                strategy = request.strategy
+                if request.slices is not None:
+                    strategy = "SPREAD"  # the labels of the slices decide
+                    selectors = ask_for_slices(request, request.slices, selectors, ask)
+                ask(request.bundles, strategy, selectors)
+                reservation = _PlacementGroup(groups, request.bundles, self)
             except Exception as error:  # noqa: BLE001 (whoever asked must learn of it)
+                for group in groups:
+                    remove_placement_group(group)
                 if future.set_running_or_notify_cancel():
                     future.set_exception(translate(error))
                 return
@@ -173,20 +202,21 @@ class RayEngine(Engine):
 
         def take_back(future: Future[Reservation]) -> None:
             if future.cancelled():
-                remove_placement_group(group)
+                for group in groups:
+                    remove_placement_group(group)
 
         future.add_done_callback(take_back)
         threading.Thread(target=wait, name="dray-reserve", daemon=True).start()
         return future
 
-    def _selectors(self, request: Request) -> dict[str, Any]:
+    def _selectors(self, request: Request) -> list[dict[str, str]]:
         """Returns which nodes each bundle may lie on, those that do not answer left out."""
         suspects = self._suspected()
         selectors = [dict(s) for s in request.selectors or [{}] * len(request.bundles)]
         if suspects and cluster.lacking(request, self._reachable_nodes()) is None:
             for selector in selectors:
                 selector.setdefault(_NODE_ID, f"!in({','.join(sorted(suspects))})")
-        return {"bundle_label_selector": selectors} if any(selectors) else {}
+        return selectors
 
     def _suspected(self) -> set[str]:
         now = time.monotonic()
