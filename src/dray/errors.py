@@ -21,6 +21,7 @@ DrayError
 │   ├── ObjectStoreFullError            there is no room for an object, in memory or on disk
 │   └── ClusterUnreachableError (ConnectionError)  no cluster there, or one that does not fit
 └── TrainingFailedError                 fit() did not reach its end
+    ├── StartTimeoutError (TimeoutError) because the resources did not become free in time
     ├── WorkerGroupError                because of a worker: the user's function or its process
     └── ControllerError                 because of the driver: a callback, the storage, dray itself
 """
@@ -248,6 +249,26 @@ class RemoteTraceback(Exception):
 
 class TrainingFailedError(DrayError):
     """`fit()` did not reach its end. The two subclasses say on whose side."""
+
+
+class StartTimeoutError(TrainingFailedError, TimeoutError):
+    """A run waited for resources as long as it may.
+
+    Attributes:
+        seconds: How long that was.
+        reason: What was missing at the end.
+    """
+
+    def __init__(self, seconds: float, reason: str) -> None:
+        super().__init__(
+            f"the run could not start within {seconds:g} s: {reason} To wait longer, set "
+            "DRAY_START_TIMEOUT_S (seconds)"
+        )
+        self.seconds = seconds
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.seconds, self.reason))
 
 
 class WorkerGroupError(TrainingFailedError):

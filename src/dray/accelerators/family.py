@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import ClassVar
 
 from dray.errors import ConfigError
@@ -61,6 +62,8 @@ class Family(ABC):
         torch_device: What PyTorch calls such a device.
         torch_modules: What must be imported before PyTorch knows such devices and their backend.
         backend: PyTorch's usual collective backend for it.
+        collective_variables: What the environment must say for collectives, unless it says
+            something else.
         jax_platform: What JAX calls it; None if JAX does not know it.
     """
 
@@ -77,6 +80,7 @@ class Family(ABC):
     torch_device: ClassVar[str]
     torch_modules: ClassVar[tuple[str, ...]] = ()
     backend: ClassVar[str] = "gloo"
+    collective_variables: ClassVar[Mapping[str, str]] = MappingProxyType({})
     jax_platform: ClassVar[str | None] = None
 
     @abstractmethod

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from dray import host
@@ -28,6 +29,10 @@ class Neuron(Family):
     torch_device: ClassVar = "xla"
     torch_modules: ClassVar = ("torch_xla", "torch_xla.distributed.xla_backend")
     backend: ClassVar = "xla"
+    # Of the network between EC2 instances, as AWS's guides to Trainium set them.
+    collective_variables: ClassVar = MappingProxyType(
+        {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1", "FI_EFA_FORK_SAFE": "1"}
+    )
     jax_platform: ClassVar = "neuron"
 
     def find(self) -> Found | None:

@@ -1,5 +1,13 @@
 """The types of accelerators that have a name: what `accelerator_type=` takes, by constant."""
 
+from __future__ import annotations
+
+# Modules only: every name here that begins with a capital is a constant for users.
+import difflib
+import re
+
+from dray import errors
+
 NVIDIA_TESLA_V100 = "V100"
 NVIDIA_TESLA_P100 = "P100"
 NVIDIA_TESLA_T4 = "T4"
@@ -73,6 +81,88 @@ APPLE_M3_MAX = "M3-Max"
 APPLE_SILICON = "Apple-Silicon"
 
 
+# What detection tells of devices for which there is no constant, by family.
+_OTHERS = {
+    "nvidia": (
+        r"(?!MI\d)[A-Z]{1,2}(\d|\d{2,4}[A-Z]{0,2})",  # A10, GH200; but AMD has MI300X
+        r"((RTX|GTX|GT|CMP)-?|RTX-PRO-)[A-Z]?\d{2,4}[A-Z]{0,2}",
+        r"(GeForce|TITAN|Quadro)-\S+",
+        r"(Orin|Thor)(-\(nvgpu\))?",
+    ),
+    "amd": (r"AMD-Instinct-MI50",),
+    "intel": (r"Intel-GPU-\S+-\S+",),
+    "apple": (r"M\d+(-(Pro|Max|Ultra))?",),
+    "metax": (r"MX[A-Z]\d+\w*",),
+    "gaudi": (r"Intel-GAUDI\d?[A-Z]?",),
+    "ascend": (r"Ascend\d{3}\w*",),
+    "rebellions": (r"RBLN-[A-Z]{2}\d+\w*",),
+    "furiosa": (r"FURIOSA_(RNGD|WARBOY)[A-Z0-9]*",),
+}
+
+
 def known_types() -> tuple[str, ...]:
     """Returns the types that have a constant; devices may be found that have none."""
-    return tuple(value for name, value in globals().items() if name[0].isupper())
+    return tuple(_constants().values())
+
+
+def check_type(kind: object, what: str) -> None:
+    """Raises ConfigError if accelerators of a type cannot be found anywhere.
+
+    A type is right if it has a constant, or looks like those that detection makes up from the name
+    of a device that has none, such as "A10" or "GeForce-RTX-4090".
+
+    Args:
+        kind: The type.
+        what: The argument that has it, for the message.
+
+    Raises:
+        ConfigError: It is not right; the message tells of types that may have been meant.
+
+    Example:
+        >>> check_type("RTX-A6000", "accelerator_type")
+    """
+    if not isinstance(kind, str):
+        raise errors.ConfigError(f"{what} must be text such as 'A100', not {kind!r}")
+    if not _is_type(kind):
+        near = _meant(kind)
+        hint = f"did you mean {' or '.join(map(repr, near))}? The" if near else "the"
+        raise errors.ConfigError(
+            f"{what}={kind!r} is no type of accelerator; {hint} constants are in "
+            "dray.util.accelerators, and `dray doctor` shows the types of this machine"
+        )
+
+
+def near_types(kind: object, among: tuple[str, ...]) -> list[str]:
+    """Returns the types that may have been meant, at most three; only one if just the case differs.
+
+    Args:
+        kind: What was written.
+        among: The types that exist.
+    """
+    if not isinstance(kind, str) or not kind.strip():
+        return []
+    # Google says v5e as well.
+    text = re.sub("V5E$", "V5LITEPOD", kind.strip().upper())
+    types = {one.upper(): one for one in among}
+    if text in types:
+        return [types[text]]
+    near = [one for one in types if text in one] or difflib.get_close_matches(text, types)
+    return [types[one] for one in near][:3]
+
+
+def _constants() -> dict[str, str]:
+    return {name: value for name, value in globals().items() if name[0].isupper()}
+
+
+def _is_type(kind: str) -> bool:
+    patterns = (pattern for family in _OTHERS.values() for pattern in family)
+    return kind in known_types() or any(re.fullmatch(one, kind, re.ASCII) for one in patterns)
+
+
+def _meant(kind: str) -> list[str]:
+    constants = _constants()
+    if kind in constants:  # its name, not what it stands for
+        return [constants[kind]]
+    dashed = "-".join(kind.split())
+    right = [one for one in (dashed, dashed.upper()) if _is_type(one)]
+    return right[:1] or near_types(kind, known_types())

@@ -239,6 +239,8 @@ class Engine(ABC):
     """Runs actors somewhere. One subclass an engine, found by name in `dray.engines`."""
 
     name: str
+    # What every worker of this engine finds in its environment, of what the user has said.
+    env_vars: Mapping[str, str]
     # Whether actors live in processes of their own, with output to collect and ranks beyond 0.
     distributed: bool
 

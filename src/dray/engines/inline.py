@@ -11,11 +11,11 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from dray.engines.actor_host import close_actor
+from dray.engines.actor_host import close_actor, set_variables
 from dray.engines.contract import (
     Actor,
     ActorFactory,
@@ -49,19 +49,32 @@ class InlineActor(Actor):
         self._actor: Any = None
         self._ended = False
 
-    def begin(self, factory: ActorFactory, node: Node, runtime_env: RuntimeEnv) -> None:
+    def begin(
+        self,
+        factory: ActorFactory,
+        node: Node,
+        devices: Mapping[str, tuple[str, ...]],
+        variables: Mapping[str, str | None],
+        directory: str | None,
+    ) -> None:
         """Makes the actor's object, as the first job."""
-        self._jobs.put(lambda: self._make(factory, node, runtime_env))
+        self._jobs.put(lambda: self._make(factory, node, devices, variables, directory))
 
-    def _make(self, factory: ActorFactory, node: Node, runtime_env: RuntimeEnv) -> None:
+    def _make(
+        self,
+        factory: ActorFactory,
+        node: Node,
+        devices: Mapping[str, tuple[str, ...]],
+        variables: Mapping[str, str | None],
+        directory: str | None,
+    ) -> None:
         self._before = (dict(os.environ), os.getcwd(), list(sys.path))
-        os.environ.update(runtime_env.env_vars)
-        directory = runtime_env.local_directory("inline")
+        set_variables(variables)
         if directory is not None:
             os.chdir(directory)
             sys.path.insert(0, directory)
         self._actor = factory(lambda message: self._mailbox.put(Posted(self, message)))
-        self._mailbox.put(Started(self, node.node_id, node.address))
+        self._mailbox.put(Started(self, node.node_id, node.address, devices))
 
     def call(self, method: str, /, *args: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -131,7 +144,11 @@ class InlineEngine(LocalEngine):
     ) -> Actor:
         assert isinstance(reservation, Held)
         actor = InlineActor(name, mailbox, self._driving.jobs)
-        actor.begin(factory, reservation.nodes[bundle], self._runtime_env | runtime_env)
+        runtime_env = self._runtime_env | runtime_env
+        node, devices = reservation.nodes[bundle], reservation.devices[bundle]
+        variables = {**self.variables(devices, node), **runtime_env.env_vars}
+        directory = runtime_env.local_directory(self.name)
+        actor.begin(factory, node, devices, variables, directory)
         return actor
 
     def drive(self, loop: Callable[[], T]) -> T:

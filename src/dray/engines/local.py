@@ -10,6 +10,7 @@ from typing import Any
 from dray import host
 from dray.accelerators import family_named
 from dray.accelerators.detect import Offer, ids_on_offer, offers
+from dray.accelerators.topology import ACCELERATOR_TYPE_LABEL
 from dray.engines.claims import claim_name
 from dray.engines.contract import Engine, Node, Options, Rehearsal, Request, Reservation
 from dray.engines.ledger import Ledger
@@ -40,6 +41,7 @@ class LocalEngine(Engine):
             nodes = [this_machine(options, given, self._offers)]
         self._ledger = Ledger(nodes)
         self._runtime_env = options.runtime_env
+        self.env_vars = options.runtime_env.env_vars
         self._runtime_env.local_directory(self.name)
 
     def claim_names(self) -> dict[tuple[str, str], str]:
@@ -115,7 +117,7 @@ def this_machine(
         "127.0.0.1",
         from_fixed(to_fixed(resources)),
         {
-            **({"ray.io/accelerator-type": types[0]} if types else {}),
+            **({ACCELERATOR_TYPE_LABEL: types[0]} if types else {}),
             **{name: value for devices in found for name, value in devices.labels.items()},
             **options.labels,
         },

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from dray.engines.contract import Slices
 from dray.engines.room import Room
 
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
@@ -28,6 +29,7 @@ class Demand(NamedTuple):
     bundles: tuple[Bundle, ...]
     strategy: str
     lasting: bool = True
+    slices: Slices | None = None
 
 
 def place(demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]]) -> list[int] | None:
@@ -47,7 +49,7 @@ def place(demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]]) ->
         index = _place_one(demand.bundles[0].quantities, strategy, rooms, allowed[0])
         return None if index is None else [index]
     kinds = _kinds(demand.bundles, allowed)
-    if strategy == "STRICT_PACK":
+    if strategy == "STRICT_PACK" and kinds:
         index = _node_for_all(kinds, rooms)
         return None if index is None else [index] * len(demand.bundles)
     once = strategy == "STRICT_SPREAD"
@@ -59,11 +61,13 @@ def place(demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]]) ->
 def _place_one(
     wanted: Wanted, strategy: str, rooms: Sequence[Room], allowed: set[int]
 ) -> int | None:
-    nodes = range(len(rooms)) if len(allowed) == len(rooms) else sorted(allowed)
-    fitting = (index for index in nodes if rooms[index].fits(wanted))
+    nodes: Sequence[int] = range(len(rooms)) if len(allowed) == len(rooms) else sorted(allowed)
     if strategy.endswith("SPREAD"):
-        return min(fitting, key=lambda index: -_cpus(rooms[index]), default=None)
-    return next(fitting, None)
+        nodes = sorted(nodes, key=lambda index: -_cpus(rooms[index]))
+    for index in nodes:
+        if rooms[index].fits(wanted):
+            return index
+    return None
 
 
 def _cpus(room: Room) -> int:
@@ -196,8 +200,7 @@ class _Filling:
     def in_turn(self, nodes: frozenset[int]) -> list[int]:
         """Returns nodes in the order of their turns at the start."""
         if nodes not in self._sorted:
-            key: Callable[[int], object] | None = self.turn if self.spread else None
-            self._sorted[nodes] = sorted(nodes, key=key)
+            self._sorted[nodes] = sorted(nodes, key=self.turn)
         return self._sorted[nodes]
 
     def put(self, wanted: Wanted, index: int) -> None:
@@ -247,7 +250,7 @@ class _Line:
         return None
 
     def _catch_up(self) -> None:
-        """Takes note of the nodes that got bundles, of this kind or another, since the last call."""
+        """Takes note of the nodes that got bundles, of any kind, since the last call."""
         filling, nodes = self._filling, self._nodes
         news = filling.history[self._seen :]
         self._seen = len(filling.history)

@@ -71,13 +71,18 @@ class Devices:
 
     def choose(self, units: int) -> list[Part] | None:
         """Returns what would be taken, or None if there is not enough."""
-        if units >= UNIT:
-            whole, count = self._with.get(UNIT, []), units // UNIT
-            return [Part(i, UNIT) for i in whole[:count]] if len(whole) >= count else None
-        at = bisect.bisect_left(self._levels, units)
-        if at == len(self._levels):
+        if not self.fits(units):
             return None
-        return [Part(self._with[self._levels[at]][0], units)]
+        if units >= UNIT:
+            return [Part(device, UNIT) for device in self._with[UNIT][: units // UNIT]]
+        enough = self._levels[bisect.bisect_left(self._levels, units)]
+        return [Part(self._with[enough][0], units)]
+
+    def fits(self, units: int) -> bool:
+        """Returns whether there is as much."""
+        if units >= UNIT:
+            return len(self._with.get(UNIT, ())) >= units // UNIT
+        return self.largest >= units
 
     def times(self, units: int) -> int:
         """Returns how many times that much, which is not 0, can be taken."""
@@ -114,7 +119,11 @@ class Devices:
 
     def copy(self) -> Devices:
         """Returns another one, of the same state."""
-        return Devices(self._free)
+        other = Devices.__new__(Devices)
+        other._free = self._free.copy()
+        other._with = {free: same.copy() for free, same in self._with.items()}
+        other._levels = self._levels.copy()
+        return other
 
 
 class Room:
@@ -140,7 +149,7 @@ class Room:
         for name, units in wanted:
             if free.get(name, 0) < units:
                 return False
-            if name in devices and devices[name].choose(units) is None:
+            if name in devices and not devices[name].fits(units):
                 return False
         return True
 

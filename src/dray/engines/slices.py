@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dray.accelerators.topology import SLICE_NAME_LABEL, WORKER_ID_LABEL
 from dray.engines.contract import Node
 from dray.engines.placing import Demand
 from dray.engines.room import Room
 
-SLICE_NAME = "ray.io/tpu-slice-name"
-WORKER_ID = "ray.io/tpu-worker-id"
-
 
 def host_order(node: Node) -> int:
     """Returns a host's place in its slice."""
-    worker = node.labels.get(WORKER_ID, "")
+    worker = node.labels.get(WORKER_ID_LABEL, "")
     return int(worker) if worker.isdecimal() else 0
 
 
@@ -52,7 +50,7 @@ def _slices(nodes: Sequence[Node]) -> list[list[int]]:
     """Returns the hosts of each slice, in order, by their index."""
     slices: dict[str, list[int]] = {}
     for index, node in enumerate(nodes):
-        name = node.labels.get(SLICE_NAME)
+        name = node.labels.get(SLICE_NAME_LABEL)
         if name:
             slices.setdefault(name, []).append(index)
     return [sorted(hosts, key=lambda i: host_order(nodes[i])) for hosts in slices.values()]

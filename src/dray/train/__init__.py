@@ -1,6 +1,6 @@
 """Scaling a training function by changing one config: the public names."""
 
-from dray.errors import ControllerError, TrainingFailedError, WorkerGroupError
+from dray.errors import ControllerError, StartTimeoutError, TrainingFailedError, WorkerGroupError
 from dray.train import collective
 from dray.train.backend import BackendConfig
 from dray.train.callback import RunContext, UserCallback
@@ -10,10 +10,11 @@ from dray.train.config import (
     FailureConfig,
     LoggingConfig,
     RunConfig,
-    ScalingConfig,
 )
 from dray.train.context import TrainContext, get_checkpoint, get_context, report
+from dray.train.plan import Plan, PlannedWorker
 from dray.train.result import Result
+from dray.train.scaling import ScalingConfig
 from dray.train.trainer import DataParallelTrainer
 
 __all__ = [
@@ -24,10 +25,13 @@ __all__ = [
     "DataParallelTrainer",
     "FailureConfig",
     "LoggingConfig",
+    "Plan",
+    "PlannedWorker",
     "Result",
     "RunConfig",
     "RunContext",
     "ScalingConfig",
+    "StartTimeoutError",
     "TrainContext",
     "TrainingFailedError",
     "UserCallback",

@@ -7,9 +7,11 @@ worker group. `dray.train.torch` is written on this and nothing else.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dray.train.seats import Position
     from dray.train.worker_group import WorkerGroup
 
 __all__ = ["Backend", "BackendConfig"]
@@ -33,12 +35,32 @@ class BackendConfig:
 class Backend:
     """Hooks of a framework; all are optional.
 
+    Attributes:
+        share_cuda_visible_devices: Whether workers see the devices of all workers of their node,
+            of whatever family, rather than their own alone.
+
     Example:
         >>> from dray.train.backend import Backend
         >>> class SeedBackend(Backend):
         ...     def on_start(self, worker_group, backend_config):
         ...         worker_group.execute(random.seed, 0)
     """
+
+    share_cuda_visible_devices: bool = False
+
+    def collectives(
+        self, positions: Sequence[Position], backend_config: BackendConfig
+    ) -> tuple[str, str]:
+        """Called for a plan: says what workers there would talk through, and what is to be known.
+
+        Args:
+            positions: Where the workers would be, by rank.
+            backend_config: The options.
+
+        Returns:
+            The name, such as "gloo", and a warning or an empty text.
+        """
+        return "no process group", ""
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         """Called when the workers have started: form process groups here."""

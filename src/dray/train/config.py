@@ -1,4 +1,4 @@
-"""What a user asks of a run: how wide, where it is kept, when to retry, what to keep."""
+"""What a user asks of a run: where it is kept, when to retry, what to keep, what to print."""
 
 from __future__ import annotations
 
@@ -9,132 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dray.accelerators import check_quantities
-from dray.engines.contract import Request
-from dray.engines.labels import check_selector
-from dray.engines.placing import STRATEGIES
-from dray.engines.room import from_fixed, to_fixed
 from dray.engines.runtime_env import RuntimeEnv
-from dray.errors import ConfigError, join_names
+from dray.errors import ConfigError
 from dray.train.callback import UserCallback
 
-_RESOURCES = ("CPU", "GPU", "TPU", "memory")
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-
-
-@dataclass(kw_only=True)
-class ScalingConfig:
-    """How many workers a run has, and what each of them gets.
-
-    Args:
-        num_workers: Worker processes; 0 runs the function in this process, for debugging.
-        use_gpu: Whether each worker gets a GPU.
-        resources_per_worker: Name to quantity: "CPU" (cores), "GPU", "memory" (bytes), or a
-            custom name. Default: one CPU, or with `use_gpu` one GPU.
-        placement_strategy: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD" over the nodes.
-        label_selector: Which nodes workers may run on: label to "value", "!value", "in(a, b)" or
-            "!in(a, b)"; or a list of these, one a worker.
-
-    Raises:
-        ConfigError: A value is malformed; the message says what is allowed.
-
-    Example:
-        >>> from dray.train import ScalingConfig
-        >>> ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}).total_resources
-        {'CPU': 1}
-    """
-
-    num_workers: int = 1
-    use_gpu: bool = False
-    resources_per_worker: Mapping[str, float] | None = None
-    placement_strategy: str = "PACK"
-    label_selector: Mapping[str, str] | Sequence[Mapping[str, str]] | None = None
-
-    def __post_init__(self) -> None:
-        workers = self.num_workers
-        if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-            raise ConfigError(
-                f"num_workers must be a whole number, 0 (run in this process) or more, "
-                f"not {workers!r}"
-            )
-        if self.placement_strategy not in STRATEGIES:
-            raise ConfigError(
-                f"placement_strategy must be one of {', '.join(STRATEGIES)}, "
-                f"not {self.placement_strategy!r}"
-            )
-        for name in self.resources_per_worker or {}:
-            self._check_name(name)
-        asked = to_fixed(self.resources_per_worker or {})
-        check_quantities(self.resources_per_worker or {}, "resources_per_worker")
-        if self.use_gpu and (self.resources_per_worker or {}).get("GPU") == 0:
-            raise ConfigError(
-                "use_gpu=True with resources_per_worker={'GPU': 0} contradicts itself; drop one"
-            )
-        if "GPU" in asked and not self.use_gpu:
-            raise ConfigError(
-                f"resources_per_worker asks for GPU: {self.resources_per_worker['GPU']}, "  # type: ignore[index]
-                "which needs use_gpu=True"
-            )
-
-        self._check_selectors()
-
-    def _check_selectors(self) -> None:
-        chosen = self.label_selector
-        if chosen is None or isinstance(chosen, Mapping):
-            check_selector(chosen or {}, "label_selector")
-            return
-        if not isinstance(chosen, list | tuple):
-            raise ConfigError(f"label_selector must be a dict or a list of dicts, not {chosen!r}")
-        if len(chosen) != self.num_workers:
-            raise ConfigError(
-                f"label_selector has {len(chosen)} entries for {self.num_workers} workers; give "
-                "one dict for all of them, or one for each"
-            )
-        for index, selector in enumerate(chosen):
-            check_selector(selector, f"label_selector[{index}]")
-
-    def _check_name(self, name: object) -> None:
-        if not isinstance(name, str) or not name:
-            raise ConfigError(f"a resource's name must be a string, not {name!r}")
-        known = {known.lower(): known for known in _RESOURCES}
-        if name.lower() in known and name not in _RESOURCES:
-            raise ConfigError(
-                f"the resource {name!r} does not exist; did you mean {known[name.lower()]!r}? "
-                f"There are {join_names(_RESOURCES)}, and the names that dray.init(resources=...) "
-                "declares"
-            )
-
-    @property
-    def bundle(self) -> dict[str, float]:
-        """What one worker asks for."""
-        asked = from_fixed(to_fixed(self.resources_per_worker or {}))
-        if self.use_gpu:
-            asked.setdefault("GPU", 1)
-        return asked or {"CPU": 1}
-
-    def request(self, workers: int) -> Request:
-        """Returns what so many workers ask an engine for."""
-        chosen = self.label_selector
-        if chosen is None or isinstance(chosen, Mapping):
-            selectors = [dict(chosen)] * workers if chosen else []
-        else:
-            selectors = [dict(selector) for selector in chosen[:workers]]
-        return Request([self.bundle] * workers, self.placement_strategy, selectors)
-
-    @property
-    def total_resources(self) -> dict[str, float]:
-        """What all workers ask for together."""
-        return {name: quantity * self.num_workers for name, quantity in self.bundle.items()}
-
-    @property
-    def num_cpus_per_worker(self) -> float:
-        """The CPUs of each worker."""
-        return self.bundle.get("CPU", 0)
-
-    @property
-    def num_gpus_per_worker(self) -> float:
-        """The GPUs of each worker."""
-        return self.bundle.get("GPU", 0)
 
 
 @dataclass(kw_only=True)

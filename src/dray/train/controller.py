@@ -23,8 +23,8 @@ from dray.errors import (
     ControllerError,
     DrayError,
     EngineError,
-    InfeasibleError,
     RemoteTraceback,
+    StartTimeoutError,
     StorageError,
     TrainingFailedError,
 )
@@ -32,7 +32,7 @@ from dray.train import messages
 from dray.train.backend import Backend, BackendConfig
 from dray.train.callback import RunContext
 from dray.train.checkpoint import Checkpoint
-from dray.train.config import RunConfig, ScalingConfig
+from dray.train.config import RunConfig
 from dray.train.events import (
     BackedOff,
     FunctionEnded,
@@ -45,10 +45,13 @@ from dray.train.events import (
 )
 from dray.train.failure import FailureLog, FailurePolicy, describe, to_error
 from dray.train.metrics import decode
+from dray.train.plan import choose_size, make_plan
 from dray.train.progress import Progress
 from dray.train.reports import Entry, ReportBook
 from dray.train.retention import surplus
 from dray.train.run_directory import Committed, RunDirectory
+from dray.train.scaling import ScalingConfig
+from dray.train.seats import family_at
 from dray.train.state import FINAL, Action, Event, State, advance
 from dray.train.worker import Ended, Job
 from dray.train.worker_group import RankFailed, Worker, WorkerGroup
@@ -93,7 +96,7 @@ class Controller:
         self._alive: set[Actor] = set()
         self._early: list[Output] = []
         self._told = ""
-        self._lacks_since = math.inf
+        self._waits_since = math.inf
         self._timer: threading.Timer | None = None
         self._failures = FailureLog()
         self._error: BaseException | None = None
@@ -101,6 +104,7 @@ class Controller:
         self._logs: dict[int, IO[bytes]] = {}
         self._checkpoints = directory.checkpoints()
         self._checkpoint: Committed | None = None
+        self._world_size = scaling.min_workers if engine.distributed else 1
         self._new_attempt()
 
     def _new_attempt(self) -> None:
@@ -110,10 +114,6 @@ class Controller:
         self._running = set(range(world_size))
         self._collectives: dict[int, dict[int, messages.Joined]] = {}
         self._failures = FailureLog()
-
-    @property
-    def _world_size(self) -> int:
-        return self._scaling.num_workers if self._engine.distributed else 1
 
     @property
     def _context(self) -> RunContext:
@@ -315,37 +315,29 @@ class Controller:
             self._actions[action](self)
 
     def _reserve(self) -> None:
-        request = self._scaling.request(self._world_size)
-        self._asked = self._engine.reserve(request)
+        if self._scaling.elasticity_enabled:
+            self._world_size, _ = choose_size(self._engine, self._scaling)
+        self._asked = self._engine.reserve(self._scaling.request(self._world_size))
         self._asked.add_done_callback(lambda future: self.mailbox.put(Reserved(future)))
         self._told = ""
-        self._lacks_since = math.inf
+        self._waits_since = time.monotonic()
         if not self._asked.done():
             self._after(_WORTH_A_LINE_S, StillWaiting())
 
     def _still_waiting(self) -> None:
-        """Says what is waited for, and again when that changes; nodes have a limit to come."""
-        lacking = self._engine.lacking(self._scaling.request(self._world_size))
-        now = time.monotonic()
-        self._lacks_since = min(self._lacks_since, now) if lacking else math.inf
-        if lacking and now >= self._lacks_since + self._start_timeout_s:
-            self._error = lacking
+        """Says what is waited for, and again when that changes, for a limited time."""
+        plan = make_plan(
+            self._engine, self._scaling, self._config, (self._backend, self._backend_config)
+        )
+        limit = self._start_timeout_s
+        if time.monotonic() >= self._waits_since + limit:
+            self._error = StartTimeoutError(limit, plan.why)
             self._move(Event.WAITED)
             return
-        text = self._wanted(lacking)
-        if text != self._told:
-            self._told = text
-            self._progress.warn(text)
-        self._after(min(_LOOK_AGAIN_S, self._start_timeout_s), StillWaiting())
-
-    def _wanted(self, lacking: InfeasibleError | None) -> str:
-        asked = ", ".join(f"{v:g} {k}" for k, v in self._scaling.total_resources.items())
-        if lacking is not None:
-            limit = self._start_timeout_s
-            return f"waiting up to {limit:g} s for nodes that offer {asked}: {lacking}"
-        bundle = self._scaling.bundle
-        free = ", ".join(f"{v:g} {k}" for k, v in self._engine.available().items() if k in bundle)
-        return f"waiting for {asked}; free now: {free}"
+        if plan.why not in ("", self._told):
+            self._told = plan.why
+            self._progress.warn(f"waiting up to {limit:g} s for resources: {plan.why}")
+        self._after(min(_LOOK_AGAIN_S, limit), StillWaiting())
 
     def _start_workers(self) -> None:
         assert self._reservation is not None
@@ -361,6 +353,7 @@ class Controller:
             mailbox=self.mailbox,
             runtime_env=self._config.runtime_env,
             modules=self._backend_config.modules,
+            warn=self._progress.warn,
         )
         self._alive = {worker.actor for worker in self._group.workers}
         self._after(_SLOW_START_S, StillStarting())
@@ -381,7 +374,8 @@ class Controller:
             first_report=checkpoint.report + 1 if checkpoint else 0,
             checkpoint=str(checkpoint.path) if checkpoint else None,
         )
-        self._group.take_seats(run, self._scaling.num_gpus_per_worker)
+        nodes = {node.node_id: node for node in self._engine.nodes()}
+        self._group.take_seats(nodes, lambda worker: self._assignment(worker, run))
         self._open_logs()
         self._directory.record(
             "workers started", attempt=self._attempt, ranks=self._group.describe()
@@ -389,6 +383,26 @@ class Controller:
         self._with_group(self._backend.on_start)
         self._with_group(self._backend.on_training_start)
         self._move(Event.STARTED)
+
+    def _assignment(self, worker: Worker, run: messages.RunInfo) -> messages.Assignment:
+        position = worker.position
+        assert position is not None
+        family = family_at(position.place)
+        return messages.Assignment(
+            rank=position.rank,
+            world_size=self._world_size,
+            local_rank=position.local_rank,
+            local_world_size=position.local_world_size,
+            node_rank=position.node_rank,
+            address=worker.address,
+            run=run,
+            family=None if family is None else family.name,
+            devices={name: tuple(ids) for name, ids in worker.devices.items()},
+            node_devices=position.node_devices,
+            shares_devices=self._backend.share_cuda_visible_devices,
+            cpus=(self._scaling.resources_per_worker or {}).get("CPU"),
+            pinned=self._scaling.pin_workers,
+        )
 
     def _with_group(self, hook: Callable[[WorkerGroup, BackendConfig], None]) -> None:
         assert self._group is not None

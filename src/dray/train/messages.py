@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from dray.train.run_directory import Fingerprint
@@ -29,7 +30,17 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class Assignment:
-    """A worker's place in the run."""
+    """A worker's place in the run.
+
+    Attributes:
+        address: Its node's.
+        family: The family of its accelerators, such as "nvidia"; None if it has none.
+        devices: The ids of its accelerators, by resource name.
+        node_devices: Those of all workers on its node.
+        shares_devices: Whether it is shown those of all.
+        cpus: How many CPUs the user has asked for; None is a fair share of its node's.
+        pinned: Whether it runs on cores of its own.
+    """
 
     rank: int
     world_size: int
@@ -38,8 +49,12 @@ class Assignment:
     node_rank: int
     address: str
     run: RunInfo
-    gpus: float = 0
-    own_devices: bool = False
+    family: str | None = None
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    node_devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    shares_devices: bool = False
+    cpus: float | None = None
+    pinned: bool = False
 
 
 # Worker -> controller.

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dray.errors import ConfigError, MissingDependencyError
-from dray.train.config import RunConfig, ScalingConfig
+from dray.train.config import RunConfig
+from dray.train.scaling import ScalingConfig
 from dray.train.torch_data import prepare_data_loader
 from dray.train.torch_devices import get_device, get_devices
 from dray.train.torch_group import TorchConfig

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from dray import host
+from dray.accelerators import Family, family_named
 from dray.errors import ConfigError
 from dray.train.backend import Backend, BackendConfig
 from dray.train.context import current_seat
-from dray.train.torch_devices import get_device
+from dray.train.seats import Position, family_at, shares_devices
+from dray.train.torch_devices import devices_of, unusable
 from dray.train.worker_group import WorkerGroup
 
 if TYPE_CHECKING:
     import torch
+
+
+# A device can be a member of one communicator once only.
+_ONE_RANK_A_DEVICE = ("nccl", "xccl", "hccl")
 
 
 @dataclass(kw_only=True)
@@ -24,7 +31,9 @@ class TorchConfig(BackendConfig):
     """How workers form their `torch.distributed` process group.
 
     Args:
-        backend: "gloo", "nccl" or another that torch knows; default: nccl with GPUs, else gloo.
+        backend: "gloo", "nccl" or another that torch knows. Default: the one of the workers'
+            accelerators (nccl, xccl, hccl or xla), gloo without any, and gloo where workers share
+            a device.
         init_method: "env" or "tcp"; both meet at a store that rank 0 opens on a free port.
         timeout_s: How long a collective may take, in seconds.
 
@@ -59,20 +68,109 @@ class TorchConfig(BackendConfig):
 class TorchBackend(Backend):
     """Forms the process group before the train function, and takes it down after."""
 
+    share_cuda_visible_devices = True
+
+    def collectives(
+        self, positions: Sequence[Position], backend_config: BackendConfig
+    ) -> tuple[str, str]:
+        """Returns the collective backend of a run, and what the user should know of it."""
+        assert isinstance(backend_config, TorchConfig)
+        sharing = shares_devices(positions)
+        return choose_backend(family_of_all(positions), sharing, backend_config.backend)
+
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         """Opens a store on rank 0, then has every rank join at it."""
         assert isinstance(backend_config, TorchConfig)
+        backend = _choose_backend(worker_group, backend_config.backend)
         address = worker_group.workers[0].address
         timeout = timedelta(seconds=backend_config.timeout_s)
         port = worker_group.execute_single(0, _open_store, address, timeout)
-        worker_group.execute(_join_process_group, address, port, backend_config.backend, timeout)
+        worker_group.execute(_join_process_group, address, port, backend, timeout)
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         """Takes the process group down on every rank."""
         worker_group.execute(_leave_process_group)
 
 
+def _choose_backend(worker_group: WorkerGroup, asked: str | None) -> str:
+    """Returns the backend that fits what the workers have."""
+    family, sharing = family_of_all(worker_group.positions), shares_devices(worker_group.positions)
+    backend, why = choose_backend(family, sharing, asked)
+    if family is not None:
+        for rank, trouble in enumerate(worker_group.execute(_prepare_device)):
+            if trouble and asked is None and backend != "gloo":
+                backend, why = "gloo", f"rank {rank}: {trouble}; collectives use gloo"
+    if why:
+        worker_group.warn(why)
+    return backend
+
+
+def family_of_all(positions: Sequence[Position]) -> Family | None:
+    """Returns the family of the workers' accelerators; None if they have none.
+
+    Raises:
+        ConfigError: Workers have different ones.
+    """
+    found = {position.rank: family_at(position.place) for position in positions}
+    different = {None if family is None else family.name: family for family in found.values()}
+    if len(different) > 1:
+        which = ", ".join(
+            f"rank {rank} has {'none' if family is None else f'a {family.title}'}"
+            for rank, family in found.items()
+        )
+        raise ConfigError(
+            f"workers have different accelerators ({which}), which cannot form one process group; "
+            "choose nodes of one kind with accelerator_type=... or label_selector=..."
+        )
+    return next(iter(different.values()), None)
+
+
+def choose_backend(family: Family | None, sharing: bool, asked: str | None) -> tuple[str, str]:
+    """Returns the collective backend of a run, and what the user should know about it.
+
+    Args:
+        family: Of the workers' accelerators.
+        sharing: Whether two workers have the same device.
+        asked: What the user asks for.
+
+    Raises:
+        ConfigError: What is asked for cannot work.
+    """
+    if asked is not None:
+        if sharing and "nccl" in asked:
+            raise ConfigError(
+                f"TorchConfig(backend={asked!r}): NCCL cannot connect two ranks that share a GPU, "
+                "and workers have less than one each; leave the backend to dray, or set 'gloo', or "
+                "give each worker a whole GPU"
+            )
+        return asked, ""
+    backend = "gloo" if family is None else family.backend
+    if sharing and backend in _ONE_RANK_A_DEVICE:
+        return "gloo", (
+            f"workers share devices, which {backend} cannot connect; collectives use gloo. It is "
+            "slower: for more speed give each worker a whole device"
+        )
+    return backend, ""
+
+
 # In the worker.
+
+
+def _prepare_device() -> str:
+    """Makes this worker's device the one that PyTorch uses; returns why that cannot be, or ""."""
+    import torch
+
+    assignment = current_seat("init_process_group").assignment
+    device = devices_of(assignment)[0]
+    os.environ["ACCELERATE_TORCH_DEVICE"] = str(device)
+    if assignment.family is not None:
+        for name, value in family_named(assignment.family).collective_variables.items():
+            os.environ.setdefault(name, value)
+    trouble = unusable(assignment)
+    if not trouble and device.index is not None and device.type != "xla":
+        torch.get_device_module(device).set_device(device)
+    return trouble
+
 
 _store: torch.distributed.TCPStore | None = None
 
@@ -99,7 +197,7 @@ def _open_store(address: str, timeout: timedelta) -> int:
     return port
 
 
-def _join_process_group(address: str, port: int, backend: str | None, timeout: timedelta) -> None:
+def _join_process_group(address: str, port: int, backend: str, timeout: timedelta) -> None:
     """Makes this rank a member of the process group."""
     from torch import distributed
 
@@ -107,7 +205,6 @@ def _join_process_group(address: str, port: int, backend: str | None, timeout: t
     if distributed.is_initialized():  # with the inline engine, the user's own
         return
     assignment = current_seat("init_process_group").assignment
-    _set_threads(assignment.local_world_size)
     os.environ.update(
         MASTER_ADDR=address,
         MASTER_PORT=str(port),
@@ -117,12 +214,11 @@ def _join_process_group(address: str, port: int, backend: str | None, timeout: t
     _choose_interface(assignment.address)
     if _store is None:
         _store = distributed.TCPStore(address, port, None, False, timeout)
-    if assignment.gpus:
-        import torch
-
-        torch.cuda.set_device(get_device())
+    if "nccl" in backend:
+        # A collective that times out ends its process, rather than leave it waiting.
+        os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     distributed.init_process_group(
-        backend or ("nccl" if assignment.gpus else "gloo"),
+        backend,
         store=distributed.PrefixStore("dray", _store),
         rank=assignment.rank,
         world_size=assignment.world_size,
@@ -151,14 +247,3 @@ def _leave_process_group() -> None:
     if distributed.is_initialized():
         distributed.destroy_process_group()
     _store = None
-
-
-def _set_threads(local_world_size: int) -> None:
-    """Shares the node's cores among its workers, unless the user has said otherwise."""
-    import torch
-
-    threads = os.environ.get("OMP_NUM_THREADS", "")
-    if not threads.isdigit():
-        threads = str(max(1, host.cpu_count() // local_world_size))
-        os.environ["OMP_NUM_THREADS"] = threads
-    torch.set_num_threads(int(threads))

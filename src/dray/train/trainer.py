@@ -18,16 +18,18 @@ from typing import Any
 from dray import session
 from dray.engines import load, wire
 from dray.engines.contract import Engine, Options
-from dray.errors import ConfigError
+from dray.errors import ConfigError, InfeasibleError
 from dray.settings import Settings
 from dray.train.backend import BackendConfig
-from dray.train.config import CheckpointConfig, RunConfig, ScalingConfig
+from dray.train.config import CheckpointConfig, RunConfig
 from dray.train.controller import Controller
 from dray.train.events import Outcome
+from dray.train.plan import Plan, Planned, make_plan
 from dray.train.progress import Progress, format_metrics, open_screen
 from dray.train.result import Result
 from dray.train.retention import lookup
 from dray.train.run_directory import RunDirectory
+from dray.train.scaling import ScalingConfig
 from dray.train.state import State
 from dray.train.worker import Job
 from dray.version import VERSION
@@ -75,9 +77,29 @@ class DataParallelTrainer:
         self._backend_config = _checked(backend_config, BackendConfig, "backend_config")
         self._scaling = _checked(scaling_config, ScalingConfig, "scaling_config")
         self._config = _checked(run_config, RunConfig, "run_config")
-        if self._scaling.num_workers:
+        if self._scaling.num_workers and not Settings().plan_only:
             # Imports of the workers begin now, beside whatever the driver still has to do.
             session.current_engine().prepare(self._backend_config.modules)
+
+    def plan(self) -> Plan:
+        """Returns what `fit()` would do now; starts and reserves nothing.
+
+        Returns:
+            Which worker would go to which node with which devices, backend, interface and threads;
+            or why it cannot start now, node by node, and the nearest change that would fit. Print
+            it, or take its fields.
+
+        Raises:
+            ConfigError: The accelerators and the framework's options do not go together.
+
+        Example:
+            >>> trainer = DataParallelTrainer(print, scaling_config=ScalingConfig(num_workers=2))
+            >>> trainer.plan().fits
+            True
+        """
+        backend = self._backend_config.backend_cls(), self._backend_config
+        with _engine_for(self._scaling) as engine:
+            return make_plan(engine, self._scaling, self._config, backend)
 
     def fit(self) -> Result:
         """Runs the function to its end on every worker.
@@ -93,10 +115,13 @@ class DataParallelTrainer:
                 an instance of the failing function's exception.
             ControllerError: A callback failed.
             InfeasibleError: The machine does not have what is asked.
+            StartTimeoutError: What is asked did not become free in time.
             SerializationError: The function cannot be sent to workers.
             StorageError: The run's directory cannot be written, or is in use.
             KeyboardInterrupt: The user pressed Ctrl-C.
         """
+        if Settings().plan_only:
+            raise Planned(self.plan())
         storage = self._config.storage
         with _engine_for(self._scaling) as engine:
             self._check_feasible(engine)
@@ -110,8 +135,12 @@ class DataParallelTrainer:
 
     def _check_feasible(self, engine: Engine) -> None:
         """Refuses at once what can never be met, before anything is made."""
-        workers = self._scaling.num_workers if engine.distributed else 1
-        engine.check(self._scaling.request(workers), self._config.runtime_env)
+        workers = self._scaling.min_workers if engine.distributed else 1
+        try:
+            engine.check(self._scaling.request(workers), self._config.runtime_env)
+        except InfeasibleError as error:
+            why = self.plan().why
+            raise InfeasibleError(why, asked=error.asked, available=error.available) from None
 
     def _job(self, engine: Engine) -> bytes | Job:
         config = dict(self._function_config or {})

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dray import host
 from dray.engines import wire
+from dray.engines.actor_host import set_variables
 from dray.errors import ConfigError
-from dray.train import messages
+from dray.train import cores, messages, visibility
 from dray.train.context import Seat, TrainingStopped, leave_seat, take_seat
 from dray.train.run_directory import RunDirectory
 
@@ -45,6 +47,9 @@ class TrainWorker:
         """
         _check_storage(assignment)
         os.environ.update(_rank_variables(assignment))
+        set_variables(visibility.shared_variables(assignment, os.environ))
+        if self._own_process:
+            _settle_on_cores(assignment)
         self._seat = Seat(assignment, self._post)
         take_seat(self._seat)
 
@@ -79,6 +84,15 @@ class TrainWorker:
         """Takes a message of the controller, on the control thread."""
         assert self._seat is not None
         self._seat.deliver(message)
+
+
+def _settle_on_cores(assignment: messages.Assignment) -> None:
+    """Takes this worker's share of its node's cores."""
+    place = assignment.local_rank, assignment.local_world_size
+    available = host.cpu_count()
+    if assignment.pinned:
+        available = len(cores.pin(*place)) * assignment.local_world_size or available
+    cores.set_threads(cores.threads_per_worker(available, place[1], assignment.cpus), os.environ)
 
 
 def _check_storage(assignment: messages.Assignment) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from typing import Any
 
-from dray.engines.contract import Actor, Engine, Mailbox, Reservation, Started
+from dray.engines.contract import Actor, Engine, Mailbox, Node, Reservation, Started
 from dray.engines.runtime_env import RuntimeEnv
-from dray.train.messages import Assignment, RunInfo
+from dray.train.messages import Assignment
+from dray.train.seats import Devices, Place, Position, seat
 from dray.train.worker import Ended, Job, TrainWorker
 
 
@@ -20,6 +22,7 @@ class Worker:
         actor: Where it lives.
         rank: Its rank; until all workers have started, the number of its bundle.
         started: Where its process runs, once it does.
+        position: Its place among all, once they have ranks.
     """
 
     def __init__(self, actor: Actor, bundle: int) -> None:
@@ -27,6 +30,7 @@ class Worker:
         self.bundle = bundle
         self.rank = bundle
         self.started: Started | None = None
+        self.position: Position | None = None
 
     @property
     def node_id(self) -> str:
@@ -41,17 +45,15 @@ class Worker:
         return self.started.address
 
     @property
-    def has_devices(self) -> bool:
-        """Whether the engine gave its process devices of its own."""
-        return self.started is not None and bool(self.started.devices)
+    def slice_name(self) -> str:
+        """The TPU slice that its node is a part of; "" if it is of none."""
+        return "" if self.position is None else self.position.place.slice_name
 
     @property
-    def first_device(self) -> tuple[int, str]:
-        """Where its devices stand among those of its node."""
+    def devices(self) -> Devices:
+        """The ids of its accelerators, by resource name."""
         assert self.started is not None
-        ids = [device for ids in self.started.devices.values() for device in ids]
-        first = ids[0] if ids else ""
-        return (int(first), "") if first.isdigit() else (0, first)
+        return self.started.devices
 
 
 class RankFailed(Exception):
@@ -64,10 +66,18 @@ class RankFailed(Exception):
 
 
 class WorkerGroup:
-    """The workers of one attempt, by rank; backends run functions on them."""
+    """The workers of one attempt, by rank; backends run functions on them.
 
-    def __init__(self, workers: Sequence[Worker]) -> None:
+    Attributes:
+        workers: The workers; by rank, once they have ranks.
+        warn: Tells the user something.
+    """
+
+    def __init__(
+        self, workers: Sequence[Worker], warn: Callable[[str], object] = warnings.warn
+    ) -> None:
         self.workers = list(workers)
+        self.warn = warn
         self._by_actor = {worker.actor: worker for worker in workers}
 
     @classmethod
@@ -80,6 +90,7 @@ class WorkerGroup:
         mailbox: Mailbox,
         runtime_env: RuntimeEnv,
         modules: Sequence[str],
+        warn: Callable[[str], object],
     ) -> WorkerGroup:
         """Begins to start a worker in each bundle of a reservation."""
         workers: list[Worker] = []
@@ -99,7 +110,7 @@ class WorkerGroup:
             for worker in workers:
                 worker.actor.kill()
             raise
-        return cls(workers)
+        return cls(workers, warn)
 
     def started(self, event: Started) -> bool:
         """Takes note of a worker's start; returns whether all have started now."""
@@ -123,38 +134,34 @@ class WorkerGroup:
             if worker.started is not None
         ]
 
-    def take_seats(self, run: RunInfo, gpus: float) -> None:
-        """Gives every worker its rank: node by node, on a node by device, then as they were asked.
+    def take_seats(self, nodes: Mapping[str, Node], assign: Callable[[Worker], Assignment]) -> None:
+        """Gives every worker its rank; see `seats.seat`.
+
+        Args:
+            nodes: What there is, by id.
+            assign: Returns what a worker that has its position is told.
 
         Raises:
             RankFailed: A worker could not take its seat.
         """
-        nodes = list(dict.fromkeys(worker.node_id for worker in self.workers))
-        node_ranks = {node_id: rank for rank, node_id in enumerate(nodes)}
-        self.workers.sort(key=lambda w: (node_ranks[w.node_id], w.first_device, w.bundle))
-        local: dict[str, list[Worker]] = {node_id: [] for node_id in nodes}
-        for rank, worker in enumerate(self.workers):
-            worker.rank = rank
-            local[worker.node_id].append(worker)
+        places = [Place(self._node_of(worker, nodes), worker.devices) for worker in self.workers]
+        positions = seat(places)
+        self.workers = [self.workers[position.bundle] for position in positions]
+        for worker, position in zip(self.workers, positions, strict=True):
+            worker.rank, worker.position = position.rank, position
         self._collect(
-            {
-                worker.actor.call(
-                    "take_seat",
-                    Assignment(
-                        rank=worker.rank,
-                        world_size=len(self),
-                        local_rank=local[worker.node_id].index(worker),
-                        local_world_size=len(local[worker.node_id]),
-                        node_rank=node_ranks[worker.node_id],
-                        address=worker.address,
-                        run=run,
-                        gpus=gpus,
-                        own_devices=worker.has_devices,
-                    ),
-                ): worker.rank
-                for worker in self.workers
-            }
+            {worker.actor.call("take_seat", assign(worker)): worker.rank for worker in self.workers}
         )
+
+    @staticmethod
+    def _node_of(worker: Worker, nodes: Mapping[str, Node]) -> Node:
+        # A node that has come a moment ago may not be known yet.
+        return nodes.get(worker.node_id) or Node(worker.node_id, worker.address, {})
+
+    @property
+    def positions(self) -> list[Position]:
+        """Where the workers are, by rank."""
+        return [worker.position for worker in self.workers if worker.position is not None]
 
     def __len__(self) -> int:
         """Returns the number of workers."""

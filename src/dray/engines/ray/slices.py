@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ray.util.placement_group import PlacementGroup, placement_group_table
 
+from dray.accelerators.topology import SLICE_NAME_LABEL, WORKER_ID_LABEL
 from dray.engines.contract import Request, Slices
 from dray.engines.ray import cluster
-from dray.engines.slices import SLICE_NAME, WORKER_ID
 from dray.errors import EngineError
 
 _Selectors = Sequence[Mapping[str, str]]
@@ -30,17 +30,17 @@ def ask_for_slices(
     heads = ask([{slices.head: 1}] * slices.count, "STRICT_SPREAD", firsts)
     where = placement_group_table(heads)["bundles_to_node_id"]
     labels = {node.node_id: node.labels for node in cluster.nodes()}
-    names = sorted({labels.get(node, {}).get(SLICE_NAME, "") for node in where.values()})
+    names = sorted({labels.get(node, {}).get(SLICE_NAME_LABEL, "") for node in where.values()})
     if len(names) < slices.count or not all(names):
         raise EngineError(
-            f"the nodes that offer {slices.head} do not say their slices: the label {SLICE_NAME} "
+            f"the nodes that offer {slices.head} do not say their slices: {SLICE_NAME_LABEL} "
             f"is missing or the same on several ({names})"
         )
     narrowed = [
         {
             **selectors[number * slices.hosts + host],
-            SLICE_NAME: name,
-            **({WORKER_ID: str(host)} if slices.hosts > 1 else {}),
+            SLICE_NAME_LABEL: name,
+            **({WORKER_ID_LABEL: str(host)} if slices.hosts > 1 else {}),
         }
         for number, name in enumerate(names)
         for host in range(slices.hosts)

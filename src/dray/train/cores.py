@@ -1,0 +1,111 @@
+"""The processor cores of a worker: how many threads it starts, and on which cores they run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import MutableMapping, Sequence
+
+from dray import host
+
+_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def threads_per_worker(cores: int, local_world_size: int, cpus: float | None = None) -> int:
+    """Returns how many threads a worker computes with.
+
+    Args:
+        cores: Those of the node.
+        local_world_size: How many workers share them.
+        cpus: What `resources_per_worker` says of CPUs, if it does.
+    """
+    if cpus:
+        return max(1, min(cores, int(cpus)))
+    return max(1, cores // local_world_size)
+
+
+def set_threads(threads: int, environ: MutableMapping[str, str]) -> int:
+    """Has OpenMP, MKL and PyTorch compute with so many threads, unless the user has said otherwise.
+
+    Libraries that are imported later read the variables; PyTorch may be there already, with other
+    numbers in mind.
+
+    Returns:
+        How many threads it is.
+    """
+    given = environ.get("OMP_NUM_THREADS", "").split(",")[0]  # nested levels have numbers too
+    threads = int(given) if given.isdecimal() and int(given) else threads
+    for name in _VARIABLES:
+        environ.setdefault(name, str(threads))
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(threads)
+    return threads
+
+
+def pin(local_rank: int, local_world_size: int) -> list[int]:
+    """Binds this process to its share of the cores, which lie together.
+
+    Returns:
+        The cores; empty where processes cannot be bound.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        return []
+    cores = share_of_cores(local_rank, local_world_size, cores_by_numa_node())
+    os.sched_setaffinity(0, cores)
+    return cores
+
+
+def share_of_cores(
+    local_rank: int, local_world_size: int, numa_nodes: Sequence[Sequence[int]]
+) -> list[int]:
+    """Returns a worker's share of the cores.
+
+    Each NUMA node gets as many workers as the others, or one more, and divides its cores among
+    them. Where workers are fewer than NUMA nodes, each gets several whole ones.
+
+    Args:
+        local_rank: The worker's place among those of the machine.
+        local_world_size: How many there are.
+        numa_nodes: The cores of each NUMA node.
+    """
+    nodes = [list(cores) for cores in numa_nodes if cores]
+    if local_world_size < len(nodes):
+        return [core for cores in _share(nodes, local_rank, local_world_size) for core in cores]
+    ranks = list(range(local_world_size))
+    for at, cores in enumerate(nodes):
+        here = _share(ranks, at, len(nodes))
+        if local_rank in here:
+            if len(here) > len(cores):  # more workers than cores
+                return [cores[here.index(local_rank) % len(cores)]]
+            return _share(cores, here.index(local_rank), len(here))
+    raise AssertionError("every rank is on one node")
+
+
+def _share(items: Sequence, at: int, parts: int) -> list:  # type: ignore[type-arg]
+    """Returns one of several parts of equal length, or nearly."""
+    return list(items[len(items) * at // parts : len(items) * (at + 1) // parts])
+
+
+def cores_by_numa_node() -> list[list[int]]:
+    """Returns the cores that this process may use, by NUMA node.
+
+    Source: Linux, Documentation/ABI/stable/sysfs-devices-node.
+    """
+    mine = sorted(os.sched_getaffinity(0))
+    found = [
+        [core for core in _parse(host.read(path)) if core in mine]
+        for path in host.device_files("sys/devices/system/node/node[0-9]*/cpulist")
+    ]
+    found = [cores for cores in found if cores]
+    return found if sum(map(len, found)) == len(mine) else [mine]
+
+
+def _parse(text: str) -> list[int]:
+    """Returns the numbers in a list such as 0-3,8."""
+    cores: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal():
+            cores += range(int(first), int(last or first) + 1)
+    return cores

@@ -1,0 +1,334 @@
+"""What a run would do: which worker goes where with what, or why it cannot start now."""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dray import host
+from dray.engines import labels
+from dray.engines.contract import Engine, Node, Rehearsal
+from dray.engines.room import from_fixed, to_fixed
+from dray.engines.shortfall import ACCELERATOR_TYPE
+from dray.errors import InfeasibleError
+from dray.train.backend import Backend, BackendConfig
+from dray.train.config import RunConfig
+from dray.train.cores import threads_per_worker
+from dray.train.scaling import ScalingConfig
+from dray.train.seats import Place, Position, seat
+
+_LOOPBACK = ("127.0.0.1", "::1")
+# More nodes or workers than this are summed up when people read.
+_SHOWN = 16
+
+
+@dataclass(frozen=True)
+class PlannedWorker:
+    """Where one worker would run, and with what.
+
+    Attributes:
+        rank: Its rank among all.
+        node: Its node's id.
+        address: Its node's address.
+        node_rank: The rank of its node.
+        local_rank: Its rank among those of its node.
+        devices: The ids of its accelerators by resource name; empty where it has none, or where a
+            cluster chooses them later.
+        threads: How many threads it would compute with.
+    """
+
+    rank: int
+    node: str
+    address: str
+    node_rank: int
+    local_rank: int
+    devices: Mapping[str, Sequence[str]]
+    threads: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do if it started now.
+
+    Attributes:
+        fits: Whether it could start now.
+        possible: Whether it could if everything were free, or a cluster grew.
+        num_workers: How many workers it would start, or would like to.
+        resources_per_worker: What each would get.
+        workers: Where each would run, by rank; empty if they do not fit now.
+        backend: How they would talk to each other.
+        interface: The network interface for that; None where only the nodes know.
+        master_address: Where they would meet.
+        reason: Why they do not fit now; "" if they do.
+        nodes: For each node that is too small or busy now, what it lacks for one worker.
+        advice: The nearest change that would fit; "" if nothing is near.
+        notes: What else the user should know.
+    """
+
+    fits: bool
+    possible: bool
+    num_workers: int
+    resources_per_worker: Mapping[str, float]
+    workers: Sequence[PlannedWorker] = ()
+    backend: str = ""
+    interface: str | None = None
+    master_address: str | None = None
+    reason: str = ""
+    nodes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    advice: str = ""
+    notes: Sequence[str] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the plan as JSON can say it."""
+        return dataclasses.asdict(self)
+
+    @property
+    def why(self) -> str:
+        """Why it does not fit now, node by node, and the nearest change, in a paragraph."""
+        return " ".join(filter(None, (self.reason, _listing(self.nodes), self.advice)))
+
+    def __str__(self) -> str:
+        """Returns the plan as people read it."""
+        each = _amounts(self.resources_per_worker)
+        count = f"{self.num_workers} worker{'s' if self.num_workers != 1 else ''}, {each} each"
+        if not self.fits:
+            verdict = "cannot start now" if self.possible else "can never start here"
+            parts = [f"{count}: {verdict}", f"  {self.reason}"]
+            shown = list(self.nodes.items())
+            parts += [f"  {node}: {text}" for node, text in shown[:_SHOWN]]
+            if len(shown) > _SHOWN:
+                parts.append(f"  ... and {len(shown) - _SHOWN} more nodes")
+            return "\n".join([*parts, *([f"  {self.advice}"] if self.advice else [])])
+        interface = f" over {self.interface}" if self.interface else ""
+        head = f"{count}: fits now\n  {self.backend}{interface}, meeting at {self.master_address}"
+        lines = [_line(worker) for worker in self.workers[:_SHOWN]]
+        if len(self.workers) > _SHOWN:
+            lines.append(f"  ... and {len(self.workers) - _SHOWN} more workers")
+        return "\n".join([head, *lines, *(f"  note: {note}" for note in self.notes)])
+
+
+class Planned(SystemExit):
+    """Ends a script at its first `fit()`, when it is only asked for the plan.
+
+    Args:
+        plan: The plan.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(0 if plan.fits else 1)
+        self.plan = plan
+
+
+def make_plan(
+    engine: Engine,
+    scaling: ScalingConfig,
+    config: RunConfig,
+    backend: tuple[Backend, BackendConfig],
+) -> Plan:
+    """Returns what a run would do if it started now; starts and reserves nothing.
+
+    Raises:
+        ConfigError: The workers' accelerators and the framework do not go together.
+    """
+    workers, rehearsal = choose_size(engine, scaling)
+    if not rehearsal.fits:
+        return _refusal(engine, scaling, config, workers, rehearsal)
+    places = [
+        Place(node, devices)
+        for node, devices in zip(rehearsal.nodes[:workers], rehearsal.devices, strict=False)
+    ]
+    positions = seat(places)
+    hooks, options = backend
+    name, note = hooks.collectives([_with_family(p, scaling) for p in positions], options)
+    variables = {**os.environ, **engine.env_vars, **config.runtime_env.env_vars}
+    return Plan(
+        fits=True,
+        possible=True,
+        num_workers=workers,
+        resources_per_worker=scaling.bundle,
+        workers=[_planned(position, scaling, variables) for position in positions],
+        backend=name,
+        interface=_interface(positions[0].place.node.address, name, variables),
+        master_address=positions[0].place.node.address,
+        notes=[note] if note else [],
+    )
+
+
+def choose_size(engine: Engine, scaling: ScalingConfig) -> tuple[int, Rehearsal]:
+    """Returns how many workers to start, as many as fit, and where they would go.
+
+    If not even the least fit, that is how many to wait for.
+    """
+    if not engine.distributed:
+        return 1, engine.rehearse(scaling.request(1))
+    for workers in scaling.sizes:
+        rehearsal = engine.rehearse(scaling.request(workers))
+        if rehearsal.fits:
+            return workers, rehearsal
+    return scaling.min_workers, rehearsal
+
+
+def _with_family(position: Position, scaling: ScalingConfig) -> Position:
+    """Says that a worker has accelerators where the cluster chooses them later."""
+    resource, place = scaling.accelerator, position.place
+    if resource is None or place.devices.get(resource):
+        return position
+    place = dataclasses.replace(place, devices={resource: (f"bundle {position.bundle}",)})
+    return dataclasses.replace(position, place=place)
+
+
+def _planned(
+    position: Position, scaling: ScalingConfig, variables: Mapping[str, str]
+) -> PlannedWorker:
+    node = position.place.node
+    cores = host.cpu_count() if node.address in _LOOPBACK else int(node.resources.get("CPU", 1))
+    given = variables.get("OMP_NUM_THREADS", "").split(",")[0]
+    cpus = (scaling.resources_per_worker or {}).get("CPU")
+    threads = threads_per_worker(cores, position.local_world_size, cpus)
+    return PlannedWorker(
+        position.rank,
+        node.node_id,
+        node.address,
+        position.node_rank,
+        position.local_rank,
+        {name: tuple(ids) for name, ids in position.place.devices.items()},
+        int(given) if given.isdecimal() and int(given) else threads,
+    )
+
+
+def _interface(address: str, backend: str, variables: Mapping[str, str]) -> str | None:
+    name = "NCCL_SOCKET_IFNAME" if "nccl" in backend else "GLOO_SOCKET_IFNAME"
+    return variables.get(name) or host.interface_of(address)
+
+
+# Why it does not fit.
+
+
+def _refusal(
+    engine: Engine, scaling: ScalingConfig, config: RunConfig, workers: int, rehearsal: Rehearsal
+) -> Plan:
+    request = scaling.request(workers)
+    possible, reason = True, ""
+    try:
+        engine.check(request, config.runtime_env)
+        lacking = engine.lacking(request)
+    except InfeasibleError as error:
+        possible, lacking = False, error
+    if lacking is not None:
+        reason = str(lacking)
+    else:
+        reason = f"{_amounts(_times(scaling.bundle, workers))} asked; others use what is missing."
+    fitting = _largest_that_fits(engine, scaling, workers)
+    return Plan(
+        fits=False,
+        possible=possible,
+        num_workers=workers,
+        resources_per_worker=scaling.bundle,
+        reason=reason,
+        nodes=_lacks(scaling, rehearsal.free),
+        advice=_advice(scaling, workers, fitting, rehearsal.free),
+    )
+
+
+def _largest_that_fits(engine: Engine, scaling: ScalingConfig, workers: int) -> int:
+    """Returns the largest smaller number of workers that would fit now; 0 if there is none."""
+    step = scaling.slice.hosts if scaling.slice is not None else 1
+    sizes = range(step, workers, step)
+    at = bisect.bisect_left(
+        sizes, True, key=lambda size: not engine.rehearse(scaling.request(size)).fits
+    )
+    return sizes[at - 1] if at else 0
+
+
+def _lacks(
+    scaling: ScalingConfig, free: Iterable[tuple[Node, Mapping[str, float]]]
+) -> dict[str, str]:
+    """Returns for each node why it cannot take one more worker; nodes that can are left out."""
+    found: dict[str, str] = {}
+    request = scaling.request(1)
+    selector = request.selectors[0] if request.selectors else {}
+    for node, left in free:
+        known = {"ray.io/node-id": node.node_id, **node.labels}
+        short = [name for name, q in scaling.bundle.items() if left.get(name, 0) < q]
+        if not labels.matches(selector, known):
+            found[node.title] = "its labels do not match"
+        elif short:
+            found[node.title] = ", ".join(
+                _lack(name, left.get(name, 0), node.resources.get(name, 0), scaling.bundle[name])
+                for name in short
+            )
+    return found
+
+
+def _lack(name: str, left: float, total: float, needed: float) -> str:
+    if name.startswith(ACCELERATOR_TYPE):
+        return f"no {name.removeprefix(ACCELERATOR_TYPE)}"
+    if not total:
+        return f"no {name}"
+    free, of = _amount(name, left), _amount(name, total)
+    return f"{free} of {of} free, a worker needs {_amount(name, needed)}"
+
+
+def _advice(
+    scaling: ScalingConfig,
+    workers: int,
+    fitting: int,
+    free: Sequence[tuple[Node, Mapping[str, float]]],
+) -> str:
+    """Returns the nearest change: fewer workers now, or how much more there had to be."""
+    kind = scaling.accelerator_type
+    fitting_nodes = [
+        left for _, left in free if kind is None or left.get(f"{ACCELERATOR_TYPE}{kind}")
+    ]
+    more: dict[str, float] = {}
+    for name, quantity in scaling.bundle.items():
+        usable = sum(left.get(name, 0) // quantity * quantity for left in fitting_nodes)
+        if not name.startswith(ACCELERATOR_TYPE) and usable < quantity * workers:
+            more[name] = quantity * workers - usable
+    type_ = f" of type {kind}" if kind is not None and scaling.accelerator in more else ""
+    if not more:
+        needs = f"{workers} do not fit the nodes under {scaling.placement_strategy}"
+    else:
+        needs = f"{workers} needs {_amounts(more, ' more')}{type_}"
+    would = f"num_workers={fitting} would fit now" if fitting else "not one worker fits now"
+    return f"{would}; {needs}."
+
+
+# In words.
+
+
+def _times(bundle: Mapping[str, float], count: int) -> dict[str, float]:
+    return from_fixed({name: units * count for name, units in to_fixed(bundle).items()})
+
+
+def _amount(name: str, quantity: float) -> str:
+    if name == "memory":
+        return f"{quantity / 2**30:.1f} GiB of memory"
+    return f"{quantity:g} {name}"
+
+
+def _amounts(bundle: Mapping[str, float], more: str = "") -> str:
+    parts = [
+        name.removeprefix(ACCELERATOR_TYPE)
+        if name.startswith(ACCELERATOR_TYPE)
+        else _amount(name, quantity).replace(" ", f"{more} ", 1)
+        for name, quantity in bundle.items()
+    ]
+    return ", ".join(parts)
+
+
+def _listing(nodes: Mapping[str, str]) -> str:
+    shown = [f"{node}: {text}" for node, text in nodes.items()]
+    rest = f"; and {len(shown) - _SHOWN} more nodes" if len(shown) > _SHOWN else ""
+    return f"{'; '.join(shown[:_SHOWN])}{rest}." if shown else ""
+
+
+def _line(worker: PlannedWorker) -> str:
+    devices = "".join(f", {name} {','.join(ids)}" for name, ids in worker.devices.items() if ids)
+    threads = f"{worker.threads} thread{'s' if worker.threads != 1 else ''}"
+    where = "" if worker.address in _LOOPBACK else f" ({worker.address})"
+    return f"  rank {worker.rank}: {worker.node}{where}{devices}, {threads}"

@@ -1,0 +1,331 @@
+"""How many workers a run has, what each of them gets, and where they may run."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dray.accelerators import check_quantities, families, family_of
+from dray.accelerators.topology import POD_TYPE_LABEL, Slice
+from dray.accelerators.types import check_type
+from dray.engines.contract import Request, Slices
+from dray.engines.labels import check_selector
+from dray.engines.placing import STRATEGIES
+from dray.engines.room import from_fixed, to_fixed
+from dray.engines.shortfall import ACCELERATOR_TYPE
+from dray.errors import ConfigError, join_names
+
+_RESOURCES = ("CPU", "GPU", "TPU", "memory")
+# How much of a node's accelerator type a worker takes: a node has 1 of it, for all its devices.
+_TYPE_SHARE = 0.001
+
+Selectors = Mapping[str, str] | Sequence[Mapping[str, str]]
+
+
+@dataclass(kw_only=True)
+class ScalingConfig:
+    """How many workers a run has, and what each of them gets.
+
+    Args:
+        num_workers: Worker processes; 0 runs the function in this process, for debugging. A tuple
+            (least, most) starts with as many as fit.
+        use_gpu: Whether each worker gets a GPU.
+        use_tpu: Whether each worker gets the TPU chips of a host.
+        topology: The topology of a TPU slice, such as "4x4". Each worker gets one of its hosts,
+            and `num_workers` is a multiple of the number of hosts; slices are reserved whole.
+        accelerator_type: The type of the workers' accelerators, such as "A100" or "TPU-V6E", one of
+            `dray.util.accelerators`.
+        resources_per_worker: Name to quantity: "CPU" (cores), "GPU", "TPU" (chips), "HPU", "NPU",
+            "neuron_cores" and other accelerators, "memory" (bytes), or a custom name. A fraction
+            of a GPU shares it. Default: one CPU, or what `use_gpu` and `use_tpu` say.
+        placement_strategy: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD" over the nodes.
+        label_selector: Which nodes workers may run on: label to "value", "!value", "in(a, b)" or
+            "!in(a, b)"; or a list of these, one a worker.
+        trainer_resources: Deprecated: what is reserved for the controller. By default nothing, and
+            it needs nothing.
+        elastic_resize_monitor_interval_s: With a tuple of `num_workers`, how often in seconds to
+            look whether more workers fit. Nothing looks yet: a run keeps the size that it starts
+            with.
+        pin_workers: Whether each worker runs on cores of its own, of one NUMA node where possible.
+            For machines with several NUMA nodes; Linux only.
+
+    Raises:
+        ConfigError: A value is malformed, or values contradict each other; the message says what is
+            allowed.
+
+    Example:
+        >>> from dray.train import ScalingConfig
+        >>> ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}).total_resources
+        {'CPU': 1}
+    """
+
+    num_workers: int | tuple[int, int] = 1
+    use_gpu: bool = False
+    use_tpu: bool = False
+    topology: str | None = None
+    accelerator_type: str | None = None
+    resources_per_worker: Mapping[str, float] | None = None
+    placement_strategy: str = "PACK"
+    label_selector: Selectors | None = None
+    trainer_resources: Mapping[str, float] | None = None
+    elastic_resize_monitor_interval_s: float = 60.0
+    pin_workers: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_workers()
+        if self.placement_strategy not in STRATEGIES:
+            raise ConfigError(
+                f"placement_strategy must be one of {', '.join(STRATEGIES)}, "
+                f"not {self.placement_strategy!r}"
+            )
+        self._check_resources(self.resources_per_worker, "resources_per_worker")
+        self._check_accelerators()
+        ours = all(type(family).__module__.startswith("dray.") for family in families())
+        if self.accelerator_type is not None and ours:  # others' types only they know
+            check_type(self.accelerator_type, "accelerator_type")
+        self._check_tpu()
+        self._check_selectors()
+        self._check_deprecated()
+
+    def _check_workers(self) -> None:
+        given = self.num_workers
+        sizes = given if isinstance(given, tuple) else (given,)
+        whole = all(isinstance(n, int) and not isinstance(n, bool) for n in sizes)
+        if not whole or len(sizes) not in (1, 2 if isinstance(given, tuple) else 1):
+            raise ConfigError(
+                "num_workers must be a whole number, 0 (run in this process) or more, or a tuple "
+                f"of the least and the most, not {given!r}"
+            )
+        if not isinstance(given, tuple):
+            if given < 0:
+                raise ConfigError(
+                    f"num_workers must be 0 (run in this process) or more, not {given!r}"
+                )
+        elif len(given) != 2 or not 1 <= given[0] <= given[1]:
+            raise ConfigError(
+                f"num_workers must be (least, most) with 1 <= least <= most, not {given!r}"
+            )
+        interval = self.elastic_resize_monitor_interval_s
+        number = isinstance(interval, int | float) and not isinstance(interval, bool)
+        if not number or not 0 <= interval < math.inf:
+            raise ConfigError(
+                "elastic_resize_monitor_interval_s must be a number of seconds, 0 or more, not "
+                f"{interval!r}"
+            )
+
+    def _check_resources(self, resources: Mapping[str, float] | None, what: str) -> None:
+        if resources is not None and not isinstance(resources, Mapping):
+            raise ConfigError(f"{what} must be a dict of names to quantities, not {resources!r}")
+        for name in resources or {}:
+            _check_name(name)
+        asked = to_fixed(resources or {})
+        check_quantities(resources or {}, what)
+        kinds = [name for name in asked if family_of(name) is not None]
+        if len(kinds) > 1:
+            raise ConfigError(
+                f"{what} asks for {join_names(kinds)}; a worker can have accelerators of one kind"
+            )
+
+    def _check_accelerators(self) -> None:
+        """Checks that the flags and the resources say the same."""
+        if self.use_gpu and self.use_tpu:
+            raise ConfigError("use_gpu=True and use_tpu=True exclude each other; drop one")
+        given = self.resources_per_worker or {}
+        flags = {"GPU": ("use_gpu", self.use_gpu), "TPU": ("use_tpu", self.use_tpu)}
+        for name, (flag, used) in flags.items():
+            if used and given.get(name) == 0:
+                raise ConfigError(
+                    f"{flag}=True with resources_per_worker={{'{name}': 0}} contradicts itself; "
+                    "drop one"
+                )
+            if given.get(name) and not used:
+                raise ConfigError(
+                    f"resources_per_worker asks for {name}: {given[name]}, which needs {flag}=True"
+                )
+        others = [name for name in to_fixed(given) if name not in flags and family_of(name)]
+        if others and (self.use_gpu or self.use_tpu):
+            flag = "use_gpu" if self.use_gpu else "use_tpu"
+            raise ConfigError(
+                f"{flag}=True and resources_per_worker={{{others[0]!r}: ...}}: a worker can have "
+                "accelerators of one kind; drop one"
+            )
+
+    def _check_tpu(self) -> None:
+        kind = self.accelerator_type or ""
+        if not self.use_tpu:
+            if self.topology is not None:
+                raise ConfigError(f"topology={self.topology!r} is of TPU slices: set use_tpu=True")
+            if kind.startswith("TPU-"):
+                raise ConfigError(f"accelerator_type={kind!r} needs use_tpu=True")
+            return
+        if kind and not kind.startswith("TPU-"):
+            raise ConfigError(
+                f"accelerator_type={kind!r} is no TPU; with use_tpu=True it is one such as "
+                "'TPU-V6E'"
+            )
+        if self.topology is None or not kind:
+            if self.topology is not None or self.max_workers > 1:
+                raise ConfigError(
+                    "use_tpu=True with a topology or several workers needs both "
+                    "topology='...' and accelerator_type='TPU-...': they say how many hosts a "
+                    "slice has, and each worker gets one"
+                )
+            return
+        self._check_slices(Slice.parse(self.topology, kind))
+
+    def _check_slices(self, slice_: Slice) -> None:
+        hosts = slice_.hosts
+        for workers in {self.min_workers, self.max_workers}:
+            if workers % hosts:
+                below, above = workers // hosts * hosts, (workers // hosts + 1) * hosts
+                near = f"{below} or {above}" if below else f"{above}"
+                raise ConfigError(
+                    f"num_workers={self.num_workers} must be a multiple of {hosts}: a "
+                    f"{slice_.accelerator_type} slice of topology {slice_.topology} has {hosts} "
+                    f"hosts, and each worker gets one; ask for {near}"
+                )
+        chips = (self.resources_per_worker or {}).get("TPU", 0)
+        if chips > slice_.chips_per_host:
+            raise ConfigError(
+                f"resources_per_worker asks for TPU: {chips}, but the hosts of a "
+                f"{slice_.accelerator_type} slice of topology {slice_.topology} have "
+                f"{slice_.chips_per_host} chips"
+            )
+        if self.label_selector is not None and self.max_workers > 1:
+            raise ConfigError(
+                "label_selector does not go with a TPU topology: the slice decides on which nodes "
+                "workers run"
+            )
+
+    def _check_selectors(self) -> None:
+        chosen = self.label_selector
+        if chosen is None or isinstance(chosen, Mapping):
+            check_selector(chosen or {}, "label_selector")
+            return
+        if not isinstance(chosen, list | tuple):
+            raise ConfigError(f"label_selector must be a dict or a list of dicts, not {chosen!r}")
+        if len(chosen) != self.max_workers:
+            raise ConfigError(
+                f"label_selector has {len(chosen)} entries for {self.max_workers} workers; give "
+                "one dict for all of them, or one for each"
+            )
+        for index, selector in enumerate(chosen):
+            check_selector(selector, f"label_selector[{index}]")
+
+    def _check_deprecated(self) -> None:
+        if self.trainer_resources is None:
+            return
+        self._check_resources(self.trainer_resources, "trainer_resources")
+        warnings.warn(
+            "trainer_resources is deprecated: the controller needs nothing, and by default nothing "
+            "is reserved for it; remove the argument",
+            DeprecationWarning,
+            stacklevel=4,
+        )
+
+    @property
+    def min_workers(self) -> int:
+        """The least workers that the run starts with."""
+        return self.num_workers[0] if isinstance(self.num_workers, tuple) else self.num_workers
+
+    @property
+    def max_workers(self) -> int:
+        """The most workers that the run starts with."""
+        return self.num_workers[1] if isinstance(self.num_workers, tuple) else self.num_workers
+
+    @property
+    def elasticity_enabled(self) -> bool:
+        """Whether the number of workers depends on what is free."""
+        return isinstance(self.num_workers, tuple)
+
+    @property
+    def slice(self) -> Slice | None:
+        """The kind of TPU slice that the workers lie on, if they do."""
+        if self.topology is None or self.accelerator_type is None:
+            return None
+        return Slice.parse(self.topology, self.accelerator_type)
+
+    @property
+    def sizes(self) -> range:
+        """The numbers of workers that the run may start with, the most first."""
+        step = self.slice.hosts if self.slice is not None else 1
+        return range(self.max_workers, self.min_workers - 1, -step)
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """What one worker asks for."""
+        asked = from_fixed(to_fixed(self.resources_per_worker or {}))
+        if self.use_gpu:
+            asked.setdefault("GPU", 1)
+        if self.use_tpu:
+            asked.setdefault("TPU", self.slice.chips_per_host if self.slice is not None else 1)
+        asked = asked or {"CPU": 1}
+        if self.accelerator_type is not None:
+            asked[f"{ACCELERATOR_TYPE}{self.accelerator_type}"] = _TYPE_SHARE
+        return asked
+
+    @property
+    def accelerator(self) -> str | None:
+        """The resource that is each worker's accelerator, such as "GPU", if it has one."""
+        return next((name for name in self.bundle if family_of(name) is not None), None)
+
+    def request(self, workers: int) -> Request:
+        """Returns what so many workers ask an engine for; the controller's share comes last."""
+        bundles: list[Mapping[str, float]] = [self.bundle] * workers
+        chosen = self.label_selector
+        selectors: list[Mapping[str, str]] = []
+        if chosen:
+            selectors = (
+                [chosen] * workers if isinstance(chosen, Mapping) else list(chosen[:workers])
+            )
+        slices = None
+        if self.slice is not None:
+            selectors = [{POD_TYPE_LABEL: self.slice.pod_type}] * workers
+            hosts = self.slice.hosts
+            slices = Slices(max(1, workers // hosts), hosts, self.slice.head_resource)
+        own = from_fixed(to_fixed(self.trainer_resources or {}))
+        if own:
+            bundles.append(own)
+            selectors = [*selectors, {}] if selectors else []
+        return Request(bundles, self.placement_strategy, selectors, slices=slices)
+
+    @property
+    def total_resources(self) -> dict[str, float]:
+        """What all workers ask for together, as many as there may be."""
+        fixed = to_fixed(self.bundle)
+        return from_fixed({name: units * self.max_workers for name, units in fixed.items()})
+
+    @property
+    def num_cpus_per_worker(self) -> float:
+        """The CPUs of each worker."""
+        return self.bundle.get("CPU", 0)
+
+    @property
+    def num_gpus_per_worker(self) -> float:
+        """The GPUs of each worker."""
+        return self.bundle.get("GPU", 0)
+
+    @property
+    def num_tpus_per_worker(self) -> float:
+        """The TPU chips of each worker."""
+        return self.bundle.get("TPU", 0)
+
+    @property
+    def additional_resources_per_worker(self) -> dict[str, float]:
+        """What each worker gets besides CPUs, GPUs and TPU chips."""
+        return {n: q for n, q in self.bundle.items() if n not in ("CPU", "GPU", "TPU")}
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"a resource's name must be a string, not {name!r}")
+    exact = dict.fromkeys((*_RESOURCES, *(family.resource for family in families())))
+    known = {each.lower(): each for each in exact}
+    if name.lower() in known and name not in exact:
+        raise ConfigError(
+            f"the resource {name!r} does not exist; did you mean {known[name.lower()]!r}? "
+            f"There are {join_names(tuple(exact))}, and the names that dray.init(resources=...) "
+            "declares"
+        )
