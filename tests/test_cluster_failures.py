@@ -129,7 +129,7 @@ def test_a_node_that_is_missing_is_waited_for(
 
     class Watch(io.StringIO):
         def write(self, text: str) -> int:
-            if "waiting up to 600 s for nodes that offer 2 CPU: The nodes cannot offer" in text:
+            if "waiting up to 600 s for resources: The nodes cannot offer" in text:
                 waits.set()
             return super().write(text)
 

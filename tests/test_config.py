@@ -8,38 +8,7 @@ from typing import Any
 import pytest
 
 from dray.errors import ConfigError
-from dray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
-
-
-@pytest.mark.parametrize("workers", [-1, 2.5, "2", None, True, (1, 2, 3)])
-def test_num_workers_is_a_whole_number(workers: Any) -> None:
-    with pytest.raises(ConfigError, match=r"num_workers must be a whole number, 0 .* or more, not"):
-        ScalingConfig(num_workers=workers)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"resources_per_worker": {"cpu": 2}}, "did you mean 'CPU'.*CPU, GPU, TPU and memory"),
-        ({"resources_per_worker": {"gpu": 1}}, "did you mean 'GPU'"),
-        ({"resources_per_worker": {"CPU": -1}}, "CPU must be 0 or more"),
-        ({"resources_per_worker": {"GPU": 1}}, "needs use_gpu=True"),
-        ({"resources_per_worker": {"GPU": 0}, "use_gpu": True}, "contradicts itself"),
-        ({"resources_per_worker": {1: 1}}, "name must be a string"),
-        ({"placement_strategy": "FOO"}, "one of PACK, SPREAD, STRICT_PACK, STRICT_SPREAD"),
-    ],
-)
-def test_scaling_configs_that_are_refused(options: Any, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        ScalingConfig(**options)
-
-
-def test_what_a_worker_asks_for() -> None:
-    assert ScalingConfig(num_workers=3).total_resources == {"CPU": 3}
-    assert ScalingConfig(num_workers=2, use_gpu=True).total_resources == {"GPU": 2}
-    half = ScalingConfig(num_workers=3, resources_per_worker={"CPU": 0.5, "X": 2, "memory": 0})
-    assert half.total_resources == {"CPU": 1.5, "X": 6}
-    assert (half.num_cpus_per_worker, half.num_gpus_per_worker) == (0.5, 0)
+from dray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig
 
 
 @pytest.mark.parametrize(

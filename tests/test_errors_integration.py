@@ -128,7 +128,7 @@ def test_a_busy_machine_is_waited_for(storage: Path, monkeypatch: pytest.MonkeyP
 
     class Watch(io.StringIO):
         def write(self, text: str) -> int:
-            if "second: waiting for 5 CPU; free now: 3 CPU" in text:
+            if "second: waiting up to 600 s for resources: 5 CPU asked" in text:
                 second_waits.set()
             return super().write(text)
 

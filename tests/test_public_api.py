@@ -31,7 +31,7 @@ EXPECTED = {
     "dray.train": (
         "ScalingConfig RunConfig CheckpointConfig FailureConfig LoggingConfig Checkpoint Result "
         "report get_context get_checkpoint TrainContext UserCallback BackendConfig "
-        "DataParallelTrainer TrainingFailedError WorkerGroupError ControllerError collective"
+        "DataParallelTrainer Plan TrainingFailedError WorkerGroupError ControllerError collective"
     ),
     "dray.train.backend": "Backend BackendConfig",
     "dray.train.collective": "barrier broadcast_from_rank_zero",
@@ -39,6 +39,8 @@ EXPECTED = {
         "TorchTrainer TorchConfig prepare_model prepare_data_loader get_device get_devices "
         "enable_reproducibility"
     ),
+    "dray.train.jax": "JaxTrainer JaxConfig",
+    "dray.train.v2.jax": "JaxTrainer JaxConfig",
 }
 
 

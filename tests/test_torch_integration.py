@@ -198,20 +198,14 @@ def test_prepare_model_options(storage: Path) -> None:
             move_to_device=torch.device("cpu"),
             parallel_strategy_kwargs={"find_unused_parameters": True},
         )
-        errors = []
-        for strategy in ("fsdp", "zero"):
-            try:
-                prepare_model(torch.nn.Linear(1, 1), parallel_strategy=strategy)
-            except ConfigError as error:
-                errors.append(str(error))
         devices = dray.train.torch.get_devices()
-        return type(plain).__name__, tuned.find_unused_parameters, errors, str(devices)
+        with pytest.raises(ConfigError, match="'ddp', 'fsdp' or None, not 'zero'"):
+            prepare_model(torch.nn.Linear(1, 1), parallel_strategy="zero")
+        return type(plain).__name__, tuned.find_unused_parameters, str(devices)
 
-    plain, unused, errors, devices = fit(train, storage).return_value
+    plain, unused, devices = fit(train, storage).return_value
     assert plain == "Linear"
     assert unused is True
-    assert "needs GPUs" in errors[0]
-    assert "'ddp', 'fsdp' or None, not 'zero'" in errors[1]
     assert devices == "[device(type='cpu')]"
 
 
@@ -340,29 +334,6 @@ def test_every_argument_of_the_loader_is_kept(storage: Path) -> None:
     assert all(kept.values()), kept
     assert length == 2  # 10 items, 5 for each rank, in twos, the last one dropped
     assert all(value % 10 == 0 for value in values)
-
-
-def test_batches_are_moved_and_containers_kept() -> None:
-    """On a device without hardware: "meta" tensors have no data, but know where they are."""
-    from collections import namedtuple
-
-    Pair = namedtuple("Pair", "x y")
-
-    def collate(items: Any) -> Any:
-        return {"pair": Pair(torch.ones(1), [torch.ones(1), "text"]), "n": 3}
-
-    loader = DataLoader(range(4), batch_size=2, collate_fn=collate)
-    for ahead in (True, False):
-        moving = dray.train.torch.DeviceDataLoader(loader, torch.device("meta"), ahead)
-        batches = list(moving)
-        assert len(batches) == len(moving) == 2
-        for batch in batches:
-            assert type(batch["pair"]) is Pair
-            assert batch["pair"].x.device.type == "meta"
-            assert batch["pair"].y[0].device.type == "meta"
-            assert batch["pair"].y[1] == "text"
-            assert batch["n"] == 3
-        assert moving.dataset == range(4)
 
 
 def test_enable_reproducibility(storage: Path) -> None:

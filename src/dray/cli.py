@@ -1,9 +1,12 @@
-"""The command line: `dray status` shows what runs, `dray doctor` what the machine has."""
+"""The command line: `dray status` shows what runs, `plan` what would, `doctor` what there is."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
+import runpy
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -22,9 +25,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     doctor = commands.add_parser("doctor", help="what this machine has, and what is wrong")
     doctor.add_argument("--json", action="store_true", help="for programs")
+    plan = commands.add_parser("plan", help="what a script's first fit() would do; starts nothing")
+    plan.add_argument("--json", action="store_true", help="for programs")
+    plan.add_argument("script", help="the script")
+    plan.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
     options = parser.parse_args(arguments)
     if options.command == "doctor":
         return _doctor(options.json)
+    if options.command == "plan":
+        return _plan(options.script, options.arguments, options.json)
     try:
         found = _cluster(options.address) if options.address else _programs()
     except DrayError as error:
@@ -43,6 +52,28 @@ def _doctor(as_json: bool) -> int:
     found = examine()
     print(json.dumps(found, indent=1) if as_json else report(found))
     return 1 if found["problems"] else 0
+
+
+def _plan(script: str, arguments: Sequence[str], as_json: bool) -> int:
+    """Runs a script up to its first `fit()`, whose plan it prints."""
+    from dray.train.plan import Planned
+
+    os.environ["DRAY_PLAN"] = "1"
+    sys.argv = [script, *arguments]
+    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # what the script prints is not the plan
+            runpy.run_path(script, run_name="__main__")
+    except Planned as planned:
+        print(json.dumps(planned.plan.to_dict(), indent=1) if as_json else planned.plan)
+        return 0 if planned.plan.fits else 1
+    except OSError as error:
+        if error.filename != script:
+            raise
+        print(f"dray plan: {error}", file=sys.stderr)
+        return 2
+    print(f"dray plan: {script} ended without calling fit() of a trainer", file=sys.stderr)
+    return 2
 
 
 def _programs() -> list[dict[str, Any]]:

@@ -118,11 +118,13 @@ class Rehearsal:
         devices: For each bundle the ids of its accelerators, by resource name, where the engine
             knows them before it gives them out.
         free: For each node of the engine, what is free there now; empty if the bundles fit.
+        chooser: Who decides in the end, if that is not the engine itself.
     """
 
     nodes: Sequence[Node] = ()
     devices: Sequence[Mapping[str, tuple[str, ...]]] = ()
     free: Sequence[tuple[Node, Mapping[str, float]]] = ()
+    chooser: str = ""
 
     @property
     def fits(self) -> bool:

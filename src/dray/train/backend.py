@@ -7,7 +7,7 @@ worker group. `dray.train.torch` is written on this and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,13 +49,17 @@ class Backend:
     share_cuda_visible_devices: bool = False
 
     def collectives(
-        self, positions: Sequence[Position], backend_config: BackendConfig
+        self,
+        positions: Sequence[Position],
+        backend_config: BackendConfig,
+        environ: Mapping[str, str],
     ) -> tuple[str, str]:
         """Called for a plan: says what workers there would talk through, and what is to be known.
 
         Args:
             positions: Where the workers would be, by rank.
             backend_config: The options.
+            environ: What workers would find in their environment.
 
         Returns:
             The name, such as "gloo", and a warning or an empty text.

@@ -289,6 +289,7 @@ class Controller:
                 log if log.exists() else None,
                 self._directory.path,
                 self._policy.failures,
+                sorted(self._running),
             )
             if not isinstance(cause.__cause__, RemoteTraceback):  # else the message holds it
                 self._error.__cause__ = cause
@@ -331,7 +332,8 @@ class Controller:
         )
         limit = self._start_timeout_s
         if time.monotonic() >= self._waits_since + limit:
-            self._error = StartTimeoutError(limit, plan.why)
+            lacking = self._engine.lacking(self._scaling.request(self._world_size))
+            self._error = lacking or StartTimeoutError(limit, plan.why)
             self._move(Event.WAITED)
             return
         if plan.why not in ("", self._told):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,6 +72,12 @@ def _is_sudden(error: BaseException) -> bool:
     return isinstance(error, WorkerDiedError) and error.exitcode != -signal.SIGABRT
 
 
+def _is_timeout(error: BaseException) -> bool:
+    """Returns whether a rank waited in vain; PyTorch's backends have no type for it."""
+    text = str(error).lower()
+    return isinstance(error, TimeoutError) or "timed out" in text or "timeout" in text
+
+
 def describe(error: BaseException) -> str:
     """Returns a failure in one line."""
     if isinstance(error, SystemExit):
@@ -87,6 +93,7 @@ def to_error(
     log_path: Path | None,
     run_path: Path,
     failures_so_far: int,
+    running: Sequence[int] = (),
 ) -> WorkerGroupError:
     """Returns what `fit()` raises.
 
@@ -95,6 +102,7 @@ def to_error(
         log_path: The log of the first failing rank, if it has one.
         run_path: The run directory.
         failures_so_far: How often the run has failed, this time included.
+        running: The ranks that were still at work when the first one failed.
     """
     (rank, cause), *others = failures.items()
     lines = [f"rank {rank} failed: {describe(cause)}"]
@@ -106,6 +114,12 @@ def to_error(
     for text, ranks in followers.items():
         word = "ranks" if len(ranks) > 1 else "rank"
         lines.append(f"{word} {join_names(ranks)} failed after that: {text}")
+    waited_for = [str(other) for other in running if other not in failures]
+    if waited_for and _is_timeout(cause):
+        which = f"one of the ranks {join_names(waited_for)}"
+        if len(waited_for) == 1:
+            which = f"rank {waited_for[0]}"
+        lines.append(f"it waited for {which}; the log may say where that was")
     if failures_so_far > 1:
         lines.append(f"this was failure number {failures_so_far} of the run")
     if log_path is not None:

@@ -143,8 +143,9 @@ def make_plan(
     ]
     positions = seat(places)
     hooks, options = backend
-    name, note = hooks.collectives([_with_family(p, scaling) for p in positions], options)
     variables = {**os.environ, **engine.env_vars, **config.runtime_env.env_vars}
+    seated = [_with_family(position, scaling) for position in positions]
+    name, note = hooks.collectives(seated, options, variables)
     return Plan(
         fits=True,
         possible=True,
@@ -154,8 +155,14 @@ def make_plan(
         backend=name,
         interface=_interface(positions[0].place.node.address, name, variables),
         master_address=positions[0].place.node.address,
-        notes=[note] if note else [],
+        notes=[*filter(None, (note, _choice(rehearsal)))],
     )
+
+
+def _choice(rehearsal: Rehearsal) -> str:
+    if not rehearsal.chooser:
+        return ""
+    return f"{rehearsal.chooser} chooses among the nodes that fit; this is one way"
 
 
 def choose_size(engine: Engine, scaling: ScalingConfig) -> tuple[int, Rehearsal]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -71,7 +71,10 @@ class TorchBackend(Backend):
     share_cuda_visible_devices = True
 
     def collectives(
-        self, positions: Sequence[Position], backend_config: BackendConfig
+        self,
+        positions: Sequence[Position],
+        backend_config: BackendConfig,
+        environ: Mapping[str, str],
     ) -> tuple[str, str]:
         """Returns the collective backend of a run, and what the user should know of it."""
         assert isinstance(backend_config, TorchConfig)

@@ -218,6 +218,6 @@ class WorkerGroup:
             worker.actor.stop()
 
     def kill(self) -> None:
-        """Ends every worker at once."""
-        for worker in self.workers:
+        """Ends every worker at once, and last rank 0, which the others may complain to miss."""
+        for worker in reversed(self.workers):
             worker.actor.kill()

@@ -76,9 +76,9 @@ def fork_driver(serve: Callable[[], object], keep: Sequence[int]) -> Clone | Non
     """
     told, tell = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # Python warns of threads; they are counted
+        # Python and JAX warn of threads; they are counted.
+        for category in (DeprecationWarning, RuntimeWarning):
+            warnings.simplefilter("ignore", category)
         pid = os.fork()
     if pid == 0:
         try:

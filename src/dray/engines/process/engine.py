@@ -11,6 +11,7 @@ import contextlib
 import functools
 import itertools
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -74,7 +75,9 @@ class ProcessActor(RemoteActor):
         """Takes note of the process's end."""
         starved = exitcode == -9 and not killed and _out_of_memory_kills() > self._oom_before
         error = WorkerDiedError(exitcode, out_of_memory=starved)
-        self.on_death(error, expected=killed or (self.stopping and exitcode == 0))
+        # One that was ending by itself when it was killed has an exit status of its own.
+        by_us = killed and exitcode in (None, 0, -signal.SIGKILL)
+        self.on_death(error, expected=by_us or (self.stopping and exitcode == 0))
 
 
 def _out_of_memory_kills() -> int:

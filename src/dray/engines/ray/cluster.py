@@ -102,6 +102,7 @@ def rehearse(request: Request, present: Sequence[Node]) -> Rehearsal:
         [whole[node.node_id] for node in found.nodes],
         found.devices,
         [(whole[node.node_id], quantities) for node, quantities in found.free],
+        chooser="Ray",
     )
 
 

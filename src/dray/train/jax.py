@@ -1,0 +1,344 @@
+"""JAX: the trainer, and how its workers become one JAX program over all their devices."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import inspect
+import math
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dray.accelerators import families
+from dray.errors import ConfigError, MissingDependencyError
+from dray.train.backend import Backend, BackendConfig
+from dray.train.config import RunConfig
+from dray.train.context import current_seat
+from dray.train.scaling import ScalingConfig
+from dray.train.seats import Position, family_at
+from dray.train.trainer import DataParallelTrainer
+from dray.train.worker_group import WorkerGroup
+
+__all__ = ["JaxConfig", "JaxTrainer"]
+
+_GPU_PLATFORMS = ("cuda", "rocm")
+# How soon to knock again at a coordinator that does not listen yet; it is a matter of milliseconds.
+_KNOCK_AGAIN_S = 0.005
+
+
+@dataclass(kw_only=True)
+class JaxConfig(BackendConfig):
+    """How workers become one JAX program.
+
+    JAX runs on what each worker has: on its GPUs or TPU chips, else on its CPUs. The environment
+    variable `JAX_PLATFORMS`, on the driver or in `worker_runtime_env`, decides before all else.
+
+    Args:
+        use_tpu: Whether JAX runs on TPUs; default: if the workers have some.
+        use_gpu: Whether JAX runs on GPUs; default: if the workers have some.
+        timeout_s: How long workers may take to find one another, in seconds.
+        shutdown_timeout_s: How long they may take to part, in seconds.
+
+    Raises:
+        ConfigError: A time is not positive, or both `use_tpu` and `use_gpu` are wanted.
+    """
+
+    use_tpu: bool | None = None
+    use_gpu: bool | None = None
+    timeout_s: float = 300
+    shutdown_timeout_s: float = 60
+
+    def __post_init__(self) -> None:
+        for name in ("timeout_s", "shutdown_timeout_s"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not value > 0:
+                raise ConfigError(f"{name} must be more than 0 seconds, not {value!r}")
+        if self.use_tpu and self.use_gpu:
+            raise ConfigError("use_tpu=True and use_gpu=True exclude each other; drop one")
+        self.modules = (
+            *BackendConfig.modules,
+            "jax",
+            "jax.experimental.multihost_utils",
+            "dray.train.jax",
+        )
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        """The hooks that set JAX up."""
+        return JaxBackend
+
+
+class JaxTrainer(DataParallelTrainer):
+    """Runs a JAX train function on many workers, which are the processes of one JAX program.
+
+    In the function, `jax.devices()` are the devices of all workers, `jax.local_devices()` are the
+    worker's own, and `jax.process_index()` is its rank. Several CPU workers are one program too.
+
+    Args:
+        train_loop_per_worker: The function; it takes no argument, or one: the config.
+        train_loop_config: What the function gets, if it takes an argument.
+        jax_config: How to set JAX up.
+        scaling_config: How many workers, with what; default: one, with one CPU.
+        run_config: The run's name, place and behaviour.
+
+    Raises:
+        ConfigError: An argument is malformed.
+        MissingDependencyError: jax is not installed.
+
+    Example:
+        >>> trainer = JaxTrainer(train_loop, scaling_config=ScalingConfig(num_workers=2))
+        >>> result = trainer.fit()
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
+        *,
+        train_loop_config: Mapping[str, Any] | None = None,
+        jax_config: JaxConfig | None = None,
+        scaling_config: ScalingConfig | None = None,
+        run_config: RunConfig | None = None,
+    ) -> None:
+        if importlib.util.find_spec("jax") is None:
+            raise MissingDependencyError("jax", "jax")
+        if jax_config is not None and not isinstance(jax_config, JaxConfig):
+            raise ConfigError(f"jax_config must be a JaxConfig, not {jax_config!r}")
+        super().__init__(
+            train_loop_per_worker,
+            train_loop_config=train_loop_config,
+            backend_config=jax_config or JaxConfig(),
+            scaling_config=scaling_config,
+            run_config=run_config,
+        )
+
+
+class JaxBackend(Backend):
+    """Gives every worker its platform, and joins several of them before the train function."""
+
+    def collectives(
+        self,
+        positions: Sequence[Position],
+        backend_config: BackendConfig,
+        environ: Mapping[str, str],
+    ) -> tuple[str, str]:
+        """Returns what JAX would run on."""
+        assert isinstance(backend_config, JaxConfig)
+        family = family_at(positions[0].place)
+        platforms = _platforms(None if family is None else family.name, backend_config)
+        return f"JAX on {environ.get('JAX_PLATFORMS') or platforms or 'its default'}", ""
+
+    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        """Prepares JAX on every worker; several of them then meet at rank 0."""
+        assert isinstance(backend_config, JaxConfig)
+        workers = worker_group.workers
+        slices = [worker.slice_name for worker in workers]
+        address = workers[0].address
+        worker_group.execute(_prepare, backend_config, slices, address, _this_process())
+        if len(workers) > 1:
+            port = worker_group.execute_single(0, _hold_port, address)
+            worker_group.execute(_join, backend_config, address, port)
+
+    def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        """Has the workers part."""
+        if len(worker_group) > 1:
+            worker_group.execute(_part)
+
+
+def _this_process() -> tuple[str, int]:
+    return socket.gethostname(), os.getpid()
+
+
+# In the worker.
+
+
+def _prepare(
+    config: JaxConfig, slices: Sequence[str], address: str, driver: tuple[str, int]
+) -> None:
+    """Sets what JAX reads, before anything in this worker uses it."""
+    if _this_process() == driver:  # with the inline engine JAX is the user's own
+        return
+    assignment = current_seat("JaxTrainer").assignment
+    platforms = _platforms(assignment.family, config)
+    if platforms is not None:
+        os.environ.setdefault("JAX_PLATFORMS", platforms)
+    os.environ.setdefault("JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo")
+    _tell_slices(slices, assignment.rank, address)
+    _take_variables(on_tpu=assignment.family == "tpu")
+
+
+def _platforms(family: str | None, config: JaxConfig) -> str | None:
+    """Returns what `JAX_PLATFORMS` is to be; None leaves it to JAX, which may have a plugin.
+
+    The CPU is always there beside the accelerator, as JAX itself has it: for callbacks, and for
+    what is not worth the accelerator.
+    """
+    known = {known.name: known.jax_platform for known in families()} if family else {}
+    platform = known.get(family) if family else "cpu"
+    if config.use_tpu:
+        platform = "tpu"
+    elif config.use_gpu and platform not in _GPU_PLATFORMS:
+        platform = "cuda"
+    elif (config.use_tpu is False and platform == "tpu") or (
+        config.use_gpu is False and platform in _GPU_PLATFORMS
+    ):
+        platform = "cpu"
+    return platform if platform in ("cpu", None) else f"{platform},cpu"
+
+
+def _tell_slices(slices: Sequence[str], rank: int, address: str) -> None:
+    """Describes several TPU slices to libtpu; one slice needs no description.
+
+    Args:
+        slices: The slice of every rank.
+        rank: This worker's.
+        address: Of rank 0.
+    """
+    names = list(dict.fromkeys(slices))
+    if len(names) > 1:
+        os.environ.update(
+            MEGASCALE_COORDINATOR_ADDRESS=address,
+            MEGASCALE_NUM_SLICES=str(len(names)),
+            MEGASCALE_SLICE_ID=str(names.index(slices[rank])),
+        )
+        os.environ.setdefault("MEGASCALE_PORT", "8081")
+
+
+def _take_variables(*, on_tpu: bool) -> None:
+    """Has JAX read the environment, whenever it was imported: the fork server had another one."""
+    imported = "jax" in sys.modules
+    import jax
+
+    if imported:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # as the import does
+        if on_tpu:  # the import has set variables too, for libtpu, which the fork server has kept
+            from jax._src.cloud_tpu_init import cloud_tpu_init
+
+            cloud_tpu_init()
+    parsers: dict[object, Callable[[str], object]] = {bool: _to_bool, int: int, float: float}
+    for name, (kind, *_) in jax.config.meta.items():
+        text = os.environ.get(name.upper())
+        if text is not None:
+            jax.config.update(name, parsers.get(kind, str)(text))
+
+
+def _to_bool(text: str) -> bool:
+    return text.lower() in ("y", "yes", "t", "true", "on", "1")
+
+
+_held_port: socket.socket | None = None
+
+
+def _hold_port(address: str) -> int:
+    """Finds a free port for rank 0's coordinator, and keeps it from everybody else.
+
+    The coordinator can be given neither a listening socket nor port 0. But gRPC binds with
+    SO_REUSEPORT, so it can listen at a port that this process has bound in the same way; without
+    the option, or as another user, nobody can, and the kernel gives the port to no one. A socket
+    that does not listen gets no connections. Source: `man 7 socket`, SO_REUSEPORT.
+    """
+    global _held_port
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    _held_port = socket.socket(family, socket.SOCK_STREAM)
+    _held_port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    _held_port.bind((address, 0))
+    port: int = _held_port.getsockname()[1]
+    return port
+
+
+def _join(config: JaxConfig, address: str, port: int) -> None:
+    """Makes this worker a process of the JAX program."""
+    import jax
+
+    global _held_port
+    assignment = current_seat("JaxTrainer").assignment
+    _keep_collectives_at(assignment.address)
+    if assignment.rank > 0:
+        _wait_for_coordinator(address, port, config.timeout_s)
+    coordinator = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    options = {
+        "shutdown_timeout_seconds": math.ceil(config.shutdown_timeout_s),
+        # Else JAX looks at Slurm's and others' variables for which of the devices to use.
+        "cluster_detection_method": "deactivate",
+    }
+    known = inspect.signature(jax.distributed.initialize).parameters
+    with _without_proxies():
+        jax.distributed.initialize(
+            coordinator,
+            assignment.world_size,
+            assignment.rank,
+            coordinator_bind_address=coordinator,
+            initialization_timeout=math.ceil(config.timeout_s),
+            **{name: value for name, value in options.items() if name in known},
+        )
+    if _held_port is not None:
+        _held_port.close()
+        _held_port = None
+
+
+def _wait_for_coordinator(address: str, port: int, timeout_s: float) -> None:
+    """Waits until rank 0 listens: gRPC, once refused, waits a second before it tries again.
+
+    Raises:
+        TimeoutError: It cannot be reached.
+    """
+    deadline = time.monotonic() + timeout_s
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            socket.create_connection((address, port), left).close()
+        except ConnectionRefusedError:
+            time.sleep(_KNOCK_AGAIN_S)
+        except TimeoutError:
+            break
+        else:
+            return
+    raise TimeoutError(
+        f"rank 0 did not answer at {address}:{port} within {timeout_s:g} s; see that nodes may "
+        "connect to each other at any port, or raise JaxConfig(timeout_s=...)"
+    )
+
+
+@contextlib.contextmanager
+def _without_proxies() -> Iterator[None]:
+    """Hides proxies from gRPC, which would look for the other workers behind them."""
+    hidden = {k: v for k, v in os.environ.items() if k.lower().endswith("_proxy")}
+    for name in hidden:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
+def _keep_collectives_at(address: str) -> None:
+    """Has collectives on CPUs listen at this node's address.
+
+    JAX would take the one that the host's name resolves to, if it does, and has no option for it.
+    """
+    from jax._src import distributed, xla_bridge
+    from jax._src.lib import xla_client
+    from jax.extend import backend
+
+    make_client = getattr(xla_bridge, "make_cpu_client", None)
+    make_gloo = getattr(getattr(xla_client, "_xla", None), "make_gloo_tcp_collectives", None)
+    if make_client is None or make_gloo is None:  # an internal part of JAX that has moved
+        return
+
+    def make() -> Any:
+        program = distributed.global_state.client
+        chosen = os.environ["JAX_CPU_COLLECTIVES_IMPLEMENTATION"]
+        gloo = make_gloo(program, hostname=address) if program and chosen == "gloo" else None
+        return make_client(gloo)
+
+    backend.register_backend_factory("cpu", make, priority=0, fail_quietly=False)
+
+
+def _part() -> None:
+    """Takes this worker out of the program, if the train function has not done it."""
+    import jax
+
+    jax.distributed.shutdown()

@@ -1,0 +1,1 @@
+"""Paths that programs for Ray Train's second version import from."""
