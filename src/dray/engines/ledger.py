@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -268,16 +268,17 @@ class Ledger:
         """Returns the devices that bundles would get on their nodes."""
         rooms: dict[int, Room] = {}
         devices: list[dict[str, Any]] = []
+        times = Counter(chosen)
         for index, (quantities, _) in zip(chosen, demand.bundles, strict=True):
-            ids = self.nodes[index].devices
+            ids, room = self.nodes[index].devices, self._free[index]
             if not ids:
                 devices.append({})
                 continue
-            room = rooms.get(index)
-            if room is None:
-                room = rooms[index] = self._free[index].copy()
+            if times[index] > 1:
+                room = rooms[index] = rooms.get(index) or room.copy()
             parts = room.choose(quantities)
-            room.add(quantities, parts, -1)
+            if times[index] > 1:
+                room.add(quantities, parts, -1)
             devices.append(
                 {n: tuple(ids[n][p.device] for p in taken) for n, taken in parts.items()}
             )

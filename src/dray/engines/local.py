@@ -136,6 +136,8 @@ def simulated(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
         ConfigError: One is malformed.
     """
     made: list[Node] = []
+    taken: set[str] = set()
+    memory, cores = host.memory_bytes() // len(nodes), host.cpu_count()
     for index, entry in enumerate(nodes):
         if not isinstance(entry, Mapping):
             raise ConfigError(f"nodes[{index}] must be a dict, not {entry!r}")
@@ -145,15 +147,16 @@ def simulated(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
                     f"nodes[{index}] has no {name!r}; there are {', '.join(_NODE_KEYS)}"
                 )
         offered = {
-            "CPU": entry.get("num_cpus", host.cpu_count()),
-            "memory": host.memory_bytes() // len(nodes),
+            "CPU": entry.get("num_cpus", cores),
+            "memory": memory,
             **({"GPU": entry["num_gpus"]} if entry.get("num_gpus") else {}),
             **(entry.get("resources") or {}),
             **({f"{ACCELERATOR_TYPE}{kind}": 1} if (kind := entry.get("accelerator_type")) else {}),
         }
         node_id = entry.get("node_id") or f"node-{index}"
-        if any(node.node_id == node_id for node in made):
+        if node_id in taken:
             raise ConfigError(f"nodes[{index}]: there is a node {node_id!r} already")
+        taken.add(node_id)
         labels = dict(entry.get("labels") or {})
         kinds = families_on(offered)
         ids = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ from dray.train.seats import Place, Position, seat
 _LOOPBACK = ("127.0.0.1", "::1")
 # More nodes or workers than this are summed up when people read.
 _SHOWN = 16
+
+_Free = Sequence[tuple[Node, Mapping[str, float]]]
 
 
 @dataclass(frozen=True)
@@ -144,14 +146,14 @@ def make_plan(
     positions = seat(places)
     hooks, options = backend
     variables = {**os.environ, **engine.env_vars, **config.runtime_env.env_vars}
-    seated = [_with_family(position, scaling) for position in positions]
+    seated = _with_accelerators(positions, scaling.accelerator)
     name, note = hooks.collectives(seated, options, variables)
     return Plan(
         fits=True,
         possible=True,
         num_workers=workers,
         resources_per_worker=scaling.bundle,
-        workers=[_planned(position, scaling, variables) for position in positions],
+        workers=_planned(positions, scaling, variables),
         backend=name,
         interface=_interface(positions[0].place.node.address, name, variables),
         master_address=positions[0].place.node.address,
@@ -179,32 +181,42 @@ def choose_size(engine: Engine, scaling: ScalingConfig) -> tuple[int, Rehearsal]
     return scaling.min_workers, rehearsal
 
 
-def _with_family(position: Position, scaling: ScalingConfig) -> Position:
-    """Says that a worker has accelerators where the cluster chooses them later."""
-    resource, place = scaling.accelerator, position.place
-    if resource is None or place.devices.get(resource):
-        return position
-    place = dataclasses.replace(place, devices={resource: (f"bundle {position.bundle}",)})
-    return dataclasses.replace(position, place=place)
+def _with_accelerators(positions: Sequence[Position], resource: str | None) -> Sequence[Position]:
+    """Says that workers have accelerators, where a cluster chooses later which they are."""
+    if resource is None or positions[0].place.devices.get(resource):
+        return positions
+    return [
+        dataclasses.replace(
+            position,
+            place=dataclasses.replace(position.place, devices={resource: (str(position.bundle),)}),
+        )
+        for position in positions
+    ]
 
 
 def _planned(
-    position: Position, scaling: ScalingConfig, variables: Mapping[str, str]
-) -> PlannedWorker:
-    node = position.place.node
-    cores = host.cpu_count() if node.address in _LOOPBACK else int(node.resources.get("CPU", 1))
+    positions: Sequence[Position], scaling: ScalingConfig, variables: Mapping[str, str]
+) -> list[PlannedWorker]:
     given = variables.get("OMP_NUM_THREADS", "").split(",")[0]
-    cpus = (scaling.resources_per_worker or {}).get("CPU")
-    threads = threads_per_worker(cores, position.local_world_size, cpus)
-    return PlannedWorker(
-        position.rank,
-        node.node_id,
-        node.address,
-        position.node_rank,
-        position.local_rank,
-        {name: tuple(ids) for name, ids in position.place.devices.items()},
-        int(given) if given.isdecimal() and int(given) else threads,
-    )
+    asked = int(given) if given.isdecimal() else 0
+    cpus, here = (scaling.resources_per_worker or {}).get("CPU"), host.cpu_count()
+
+    def threads(node: Node, local_world_size: int) -> int:
+        cores = here if node.address in _LOOPBACK else int(node.resources.get("CPU", 1))
+        return asked or threads_per_worker(cores, local_world_size, cpus)
+
+    return [
+        PlannedWorker(
+            position.rank,
+            position.place.node.node_id,
+            position.place.node.address,
+            position.node_rank,
+            position.local_rank,
+            {name: tuple(ids) for name, ids in position.place.devices.items()},
+            threads(position.place.node, position.local_world_size),
+        )
+        for position in positions
+    ]
 
 
 def _interface(address: str, backend: str, variables: Mapping[str, str]) -> str | None:
@@ -229,7 +241,7 @@ def _refusal(
         reason = str(lacking)
     else:
         reason = f"{_amounts(_times(scaling.bundle, workers))} asked; others use what is missing."
-    fitting = _largest_that_fits(engine, scaling, workers)
+    fitting = _largest_that_fits(engine, scaling, workers, rehearsal.free)
     return Plan(
         fits=False,
         possible=possible,
@@ -241,19 +253,22 @@ def _refusal(
     )
 
 
-def _largest_that_fits(engine: Engine, scaling: ScalingConfig, workers: int) -> int:
+def _largest_that_fits(engine: Engine, scaling: ScalingConfig, workers: int, free: _Free) -> int:
     """Returns the largest smaller number of workers that would fit now; 0 if there is none."""
-    step = scaling.slice.hosts if scaling.slice is not None else 1
-    sizes = range(step, workers, step)
-    at = bisect.bisect_left(
-        sizes, True, key=lambda size: not engine.rehearse(scaling.request(size)).fits
-    )
+    bundle, step = scaling.bundle, scaling.slice.hosts if scaling.slice is not None else 1
+    most = sum(min(int(left.get(n, 0) / q + 1e-9) for n, q in bundle.items()) for _, left in free)
+    sizes = range(step, min(workers - 1, most) + 1, step)
+
+    def too_many(size: int) -> bool:
+        return not engine.rehearse(scaling.request(size)).fits
+
+    if not sizes or not too_many(sizes[-1]):  # as a rule, what nodes have decides
+        return sizes[-1] if sizes else 0
+    at = bisect.bisect_left(sizes, True, key=too_many)
     return sizes[at - 1] if at else 0
 
 
-def _lacks(
-    scaling: ScalingConfig, free: Iterable[tuple[Node, Mapping[str, float]]]
-) -> dict[str, str]:
+def _lacks(scaling: ScalingConfig, free: _Free) -> dict[str, str]:
     """Returns for each node why it cannot take one more worker; nodes that can are left out."""
     found: dict[str, str] = {}
     request = scaling.request(1)
@@ -284,7 +299,7 @@ def _advice(
     scaling: ScalingConfig,
     workers: int,
     fitting: int,
-    free: Sequence[tuple[Node, Mapping[str, float]]],
+    free: _Free,
 ) -> str:
     """Returns the nearest change: fewer workers now, or how much more there had to be."""
     kind = scaling.accelerator_type
