@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import time
 from typing import Any
 
@@ -295,3 +297,25 @@ def test_ten_thousand_fractions_on_a_thousand_devices_take_less_than_a_second() 
         assert all(future.done() for future in held)
         assert take(book, 0.1).done() is False
         assert taken < 1
+
+
+@pytest.mark.parametrize(
+    ("workers", "resources", "advice"),
+    [
+        (9, {"GPU": 1}, "resources_per_worker={'GPU': 0.33}"),  # not 4/9: a GPU takes two of these
+        (5, {"GPU": 1}, "resources_per_worker={'GPU': 0.5}"),
+        (3, {"GPU": 2}, "resources_per_worker={'GPU': 1}"),
+        (3, {"TPU": 4}, "resources_per_worker={'TPU': 2}"),
+        (3, {"HPU": 2}, "resources_per_worker={'HPU': 1}"),
+        (5, {"HPU": 1}, "Ask for less (num_workers, resources_per_worker)"),  # not shared
+        (9, {"CPU": 1}, "resources_per_worker={'CPU': 0.44}"),
+    ],
+)
+def test_what_is_advised_fits(workers: int, resources: dict[str, float], advice: str) -> None:
+    there = {"CPU": 4, "GPU": 4, "TPU": 8, "HPU": 4}
+    devices = {name: [*"01234567"][: there[name]] for name in ("GPU", "TPU", "HPU")}
+    book = Ledger([Node("n", "::1", there, {}, devices)])
+    with pytest.raises(InfeasibleError, match=re.escape(advice)):
+        book.check(Request([resources] * workers))
+    (proposed,) = re.findall(r"resources_per_worker=({.*?})", advice) or ["{}"]
+    book.check(Request([ast.literal_eval(proposed)] * workers))

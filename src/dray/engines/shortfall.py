@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from dray.accelerators import Family, family_of
@@ -105,10 +106,23 @@ def _advice(demand: Demand, short: Sequence[str], total: Mapping[str, int]) -> s
     if not demand.lasting:  # a task
         return "Ask for less, "
     count = len(demand.bundles)
-    shares = {n: total[n] // count * 100 // UNIT / 100 for n in short if n != "memory"}
+    shares = {n: _share(n, total[n], count) for n in short if n != "memory"}
     if not shares or not all(shares.values()):
         return "Ask for less (num_workers, resources_per_worker), "
     return f"Ask for fewer workers, or for less each (resources_per_worker={shares}), "
+
+
+def _share(name: str, total: int, count: int) -> float:
+    """Returns how much of what there is each of so many could get; 0 if not all can get some."""
+    family = family_of(name)
+    each = total / UNIT / count
+    if family is None:
+        return int(each * 100) / 100
+    if each >= 1:
+        return max((size for size in family.sizes if size <= each), default=int(each))
+    if not family.fractions or total < UNIT:
+        return 0
+    return int(100 / math.ceil(count / (total // UNIT))) / 100  # a device takes a whole number
 
 
 def _amount(name: str, units: int) -> str:

@@ -81,7 +81,7 @@ def load_support(family: Family) -> None:
             importlib.import_module(module)
         except ImportError as error:
             raise ConfigError(
-                f"this worker has a {family.title}, which PyTorch reaches through {module}; it "
+                f"this worker has {family.title}s, which PyTorch reaches through {module}; it "
                 f"cannot be imported ({error}). Install the vendor's package for PyTorch on every "
                 "node"
             ) from error

@@ -118,7 +118,7 @@ def family_of_all(positions: Sequence[Position]) -> Family | None:
     different = {None if family is None else family.name: family for family in found.values()}
     if len(different) > 1:
         which = ", ".join(
-            f"rank {rank} has {'none' if family is None else f'a {family.title}'}"
+            f"rank {rank} has {'none' if family is None else f'{family.title}s'}"
             for rank, family in found.items()
         )
         raise ConfigError(

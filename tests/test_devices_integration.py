@@ -1,0 +1,320 @@
+"""What a worker of each family finds: its devices in PyTorch, what it sees, how ranks talk.
+
+No device is there: nodes are simulated, and vendors' packages for PyTorch are stubs that register
+what the real ones register, with gloo behind the vendor's backend.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dray
+import dray.train
+from dray.errors import ConfigError
+from dray.testing import FakeHost
+from dray.train import DataParallelTrainer, RunConfig, RunContext, ScalingConfig, UserCallback
+from dray.train.torch import TorchConfig, TorchTrainer, get_devices
+
+# What torch_npu, torch_xla and Gaudi's bridge do to PyTorch when they are imported.
+STUB = """
+import torch
+from torch import distributed
+
+class Device:
+    chosen = None
+    is_available = staticmethod(lambda: True)
+    device_count = staticmethod(lambda: 8)
+    @staticmethod
+    def set_device(device): Device.chosen = str(device)
+
+def gloo(store, rank, size, timeout):
+    return distributed.ProcessGroupGloo(store, rank, size, timeout)
+"""
+NPU = f"""{STUB}
+torch.utils.rename_privateuse1_backend("npu")
+torch._register_device_module("npu", Device)
+distributed.Backend.register_backend("hccl", gloo, devices=["npu", "cpu"])
+"""
+HPU = f"""{STUB}
+torch._register_device_module("hpu", Device)
+distributed.Backend.register_backend("hccl", gloo, devices=["hpu", "cpu"])
+"""
+XLA = f"""{STUB}
+distributed.Backend.register_backend("xla", gloo, devices=["xla", "cpu"])
+"""
+STUBS = {
+    "torch_npu": NPU,
+    "habana_frameworks.torch.core": "",
+    "habana_frameworks.torch.distributed.hccl": HPU,
+    "torch_xla.distributed.xla_backend": XLA,
+}
+
+
+@pytest.fixture
+def session() -> Iterator[Any]:
+    """Starts sessions of the process engine, and ends them."""
+    dray.shutdown()
+    yield lambda *nodes, **options: dray.init(nodes=list(nodes) or None, **options)
+    dray.shutdown()
+
+
+class Reports(UserCallback):
+    """Keeps the first report of every rank."""
+
+    def after_report(self, run_context: RunContext, metrics: list[Any], checkpoint: Any) -> None:
+        self.first = metrics
+
+
+def look(config: dict[str, str]) -> None:
+    """Reports what a rank finds."""
+    import sys
+
+    from torch import distributed
+
+    devices = get_devices()
+    stub = sys.modules.get(config.get("stub", ""))
+    dray.train.report(
+        {
+            "devices": [str(device) for device in devices],
+            "shown": os.environ.get(config["variable"]),
+            "accelerate": os.environ["ACCELERATE_TORCH_DEVICE"],
+            "backend": distributed.get_backend(),
+            "set": stub.Device.chosen if stub is not None else None,
+        }
+    )
+
+
+def fit(config: ScalingConfig, storage: Path, variable: str, **options: Any) -> Any:
+    """Returns what every rank finds, by rank."""
+    reports = Reports()
+    TorchTrainer(
+        look,
+        train_loop_config={"variable": variable, "stub": options.pop("stub", "")},
+        scaling_config=config,
+        run_config=RunConfig(storage_path=storage, callbacks=[reports], **options.pop("run", {})),
+        **options,
+    ).fit()
+    return reports.first
+
+
+FAMILIES = [
+    ("A100", "GPU", "CUDA_VISIBLE_DEVICES", "0,1", ["cuda:0", "cuda:1"], "nccl", ""),
+    ("MXC500", "GPU", "CUDA_VISIBLE_DEVICES", "0,1", ["cuda:0", "cuda:1"], "nccl", ""),
+    (
+        *("AMD-Instinct-MI300X-OAM", "GPU", "ROCR_VISIBLE_DEVICES", "0,1"),
+        *(["cuda:0", "cuda:1"], "nccl", ""),
+    ),
+    (
+        *("Intel-GPU-Max-1550", "GPU", "ONEAPI_DEVICE_SELECTOR", "level_zero:0,1"),
+        *(["xpu:0", "xpu:1"], "xccl", ""),
+    ),
+    ("M2-Pro", "GPU", "CUDA_VISIBLE_DEVICES", None, ["mps", "mps"], "gloo", ""),
+    (None, "NPU", "ASCEND_RT_VISIBLE_DEVICES", "0,1", ["npu:0", "npu:1"], "hccl", "torch_npu"),
+    (
+        *(None, "HPU", "HABANA_VISIBLE_MODULES", "0,1", ["hpu", "hpu"], "hccl"),
+        "habana_frameworks.torch.distributed.hccl",
+    ),
+    (
+        *(None, "neuron_cores", "NEURON_RT_VISIBLE_CORES", "0,1", ["xla:0", "xla:0"], "xla"),
+        "torch_xla.distributed.xla_backend",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "resource", "variable", "shown", "devices", "backend", "stub"),
+    FAMILIES,
+    ids=[kind or resource for kind, resource, *_ in FAMILIES],
+)
+def test_every_family(
+    session: Any,
+    storage: Path,
+    kind: str | None,
+    resource: str,
+    variable: str,
+    shown: str | None,
+    devices: list[str],
+    backend: str,
+    stub: str,
+) -> None:
+    with FakeHost(modules=STUBS):
+        node: dict[str, Any] = {"num_cpus": 4, "resources": {resource: 2}}
+        session({**node, "accelerator_type": kind} if kind else node)
+        config = ScalingConfig(
+            num_workers=2,
+            use_gpu=resource == "GPU",
+            resources_per_worker=None if resource == "GPU" else {resource: 1},
+        )
+        assert TorchTrainer(look, scaling_config=config).plan().backend == backend
+        found = fit(config, storage, variable, stub=stub)
+        dray.shutdown()
+    assert [each["devices"] for each in found] == [[device] for device in devices]
+    assert [each["shown"] for each in found] == [shown, shown]
+    assert [each["accelerate"] for each in found] == devices
+    # PyTorch without CUDA or XPU cannot use these, and says so; with the stubs it can use the rest.
+    assert {each["backend"] for each in found} == {backend if stub else "gloo"}
+    if resource == "NPU":
+        assert [each["set"] for each in found] == devices
+
+
+def test_tpu_chips_are_not_shared(session: Any, storage: Path) -> None:
+    """A process takes all chips that it sees."""
+    with FakeHost(modules=STUBS):
+        session({"num_cpus": 4, "resources": {"TPU": 4}})
+        config = ScalingConfig(use_tpu=True, resources_per_worker={"TPU": 2})
+        (found,) = fit(config, storage, "TPU_VISIBLE_CHIPS")
+        dray.shutdown()
+    assert found["shown"] == "0,1"
+    assert found["devices"] == ["xla:0", "xla:1"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "each", "ids", "devices"),
+    [
+        (3, 0.5, "0,1", [["cuda:0"], ["cuda:0"], ["cuda:1"]]),
+        (2, 2, "0,1,2,3", [["cuda:0", "cuda:1"], ["cuda:2", "cuda:3"]]),
+        (4, 1, "0,1,2,3", [["cuda:0"], ["cuda:1"], ["cuda:2"], ["cuda:3"]]),
+    ],
+)
+def test_several_and_parts_of_gpus(
+    session: Any, storage: Path, workers: int, each: float, ids: str, devices: list[list[str]]
+) -> None:
+    session({"num_cpus": 4, "num_gpus": 4})
+    config = ScalingConfig(
+        num_workers=workers, use_gpu=True, resources_per_worker={"GPU": each, "CPU": 0.1}
+    )
+    found = fit(config, storage, "CUDA_VISIBLE_DEVICES")
+    assert [rank["devices"] for rank in found] == devices
+    assert {rank["shown"] for rank in found} == {ids}
+
+
+def test_gpus_by_uuid_and_beyond_nine(session: Any, storage: Path) -> None:
+    ids = "GPU-bbbb,10,2,GPU-aaaa"
+    with FakeHost(environment={"CUDA_VISIBLE_DEVICES": ids}):
+        session(num_gpus=4, num_cpus=4)
+        config = ScalingConfig(num_workers=4, use_gpu=True)
+        found = fit(config, storage, "CUDA_VISIBLE_DEVICES")
+        dray.shutdown()
+    assert {rank["shown"] for rank in found} == {ids}
+    assert [rank["devices"] for rank in found] == [[f"cuda:{i}"] for i in range(4)]
+
+
+def test_gpus_that_others_hold_stay_hidden(session: Any, storage: Path) -> None:
+    session({"num_cpus": 4, "num_gpus": 4})
+
+    @dray.remote(num_gpus=1)
+    class Holder:
+        def ready(self) -> bool:
+            return True
+
+    holder = Holder.remote()
+    assert dray.get(holder.ready.remote())
+    found = fit(ScalingConfig(num_workers=2, use_gpu=True), storage, "CUDA_VISIBLE_DEVICES")
+    assert {rank["shown"] for rank in found} == {"1,2"}
+    assert [rank["devices"] for rank in found] == [["cuda:0"], ["cuda:1"]]
+
+
+def test_what_the_user_sets_for_workers_stays(session: Any, storage: Path) -> None:
+    session({"num_cpus": 4, "num_gpus": 2})
+    run = {"worker_runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": "6,7"}}}
+    config = ScalingConfig(num_workers=2, use_gpu=True)
+    found = fit(config, storage, "CUDA_VISIBLE_DEVICES", run=run)
+    assert {rank["shown"] for rank in found} == {"6,7"}
+    assert [rank["devices"] for rank in found] == [["cuda:0"], ["cuda:1"]]
+    run = {"worker_runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": "7"}}}
+    with pytest.raises(ConfigError, match=r"has GPU .*, but CUDA_VISIBLE_DEVICES='7' does not"):
+        fit(config, storage, "CUDA_VISIBLE_DEVICES", run=run)
+
+
+def test_opting_out(session: Any, storage: Path) -> None:
+    with FakeHost(environment={"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}):
+        session({"num_cpus": 4, "num_gpus": 4})
+        config = ScalingConfig(num_workers=2, use_gpu=True, resources_per_worker={"GPU": 2})
+        found = fit(config, storage, "CUDA_VISIBLE_DEVICES")
+        dray.shutdown()
+    assert [rank["shown"] for rank in found] == [None, None]
+    assert [rank["devices"] for rank in found] == [["cuda:0", "cuda:1"], ["cuda:2", "cuda:3"]]
+
+
+def test_without_a_framework_a_worker_sees_its_own(session: Any, storage: Path) -> None:
+    session({"num_cpus": 4, "num_gpus": 2})
+
+    def train() -> None:
+        dray.train.report({"shown": os.environ["CUDA_VISIBLE_DEVICES"]})
+
+    reports = Reports()
+    DataParallelTrainer(
+        train,
+        scaling_config=ScalingConfig(num_workers=2, use_gpu=True),
+        run_config=RunConfig(storage_path=storage, callbacks=[reports]),
+    ).fit()
+    assert [rank["shown"] for rank in reports.first] == ["0", "1"]
+
+
+def test_a_shared_gpu_and_nccl(session: Any, storage: Path, capfd: Any) -> None:
+    session({"num_cpus": 4, "num_gpus": 2})
+    config = ScalingConfig(num_workers=2, use_gpu=True, resources_per_worker={"GPU": 0.5})
+    plan = TorchTrainer(look, scaling_config=config).plan()
+    assert plan.backend == "gloo"
+    assert "workers share devices, which nccl cannot connect" in plan.notes[0]
+    found = fit(config, storage, "CUDA_VISIBLE_DEVICES")
+    assert {rank["backend"] for rank in found} == {"gloo"}
+    assert "workers share devices" in capfd.readouterr().err
+    nccl = TorchConfig(backend="cpu:gloo,cuda:nccl")
+    with pytest.raises(ConfigError, match="NCCL cannot connect two ranks that share a GPU"):
+        TorchTrainer(look, scaling_config=config, torch_config=nccl).plan()
+    with pytest.raises(ConfigError, match="NCCL cannot connect two ranks that share a GPU"):
+        fit(config, storage, "CUDA_VISIBLE_DEVICES", torch_config=nccl)
+    # Two that have less than one each, but lie on different nodes, do not share.
+    apart = ScalingConfig(
+        num_workers=2,
+        use_gpu=True,
+        resources_per_worker={"GPU": 0.6},
+    )
+    assert TorchTrainer(look, scaling_config=apart).plan().backend == "nccl"
+
+
+def test_a_vendors_package_that_is_missing(session: Any, storage: Path) -> None:
+    session({"num_cpus": 4, "resources": {"NPU": 2}})
+    config = ScalingConfig(num_workers=2, resources_per_worker={"NPU": 1})
+    message = "has Ascend NPUs, which PyTorch reaches through torch_npu; it cannot be imported"
+    with pytest.raises(ConfigError, match=message):
+        fit(config, storage, "ASCEND_RT_VISIBLE_DEVICES")
+
+
+def test_two_families_in_one_process_group(session: Any, storage: Path) -> None:
+    session(
+        {"num_cpus": 2, "num_gpus": 1, "accelerator_type": "A100"},
+        {"num_cpus": 2, "num_gpus": 1, "accelerator_type": "AMD-Instinct-MI300X-OAM"},
+    )
+    config = ScalingConfig(num_workers=2, use_gpu=True)
+    message = "rank 0 has NVIDIA GPUs, rank 1 has AMD GPUs"
+    with pytest.raises(ConfigError, match=message):
+        TorchTrainer(look, scaling_config=config).plan()
+    with pytest.raises(ConfigError, match=message):
+        fit(config, storage, "CUDA_VISIBLE_DEVICES")
+
+
+def test_one_process_sees_what_it_asks_for(session: Any, storage: Path) -> None:
+    """With num_workers=0 the function runs here, and the environment is as before at the end."""
+    before = os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    def train() -> list[str | None]:
+        return [str(get_devices()[0]), os.environ.get("CUDA_VISIBLE_DEVICES")]
+
+    with FakeHost(
+        files={f"dev/nvidia{i}": "" for i in range(2)},
+        modules={"pynvml": "raise ImportError('not here')"},
+    ):
+        result = TorchTrainer(
+            train,
+            scaling_config=ScalingConfig(num_workers=0, use_gpu=True),
+            run_config=RunConfig(storage_path=storage),
+        ).fit()
+    assert result.return_value == ["cuda:0", "0"]
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == before

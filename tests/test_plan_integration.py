@@ -1,0 +1,391 @@
+"""Plans: what fit() would do, why it cannot, what is nearest; and how long fit() waits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import dray
+import dray.train
+from dray import host
+from dray.errors import InfeasibleError
+from dray.testing import tpu_slice
+from dray.train import DataParallelTrainer, RunConfig, ScalingConfig, StartTimeoutError
+from dray.train.jax import JaxTrainer
+from dray.train.torch import TorchTrainer
+from tests.gates import until
+
+GPUS = [
+    {"node_id": "a", "num_cpus": 16, "num_gpus": 4, "accelerator_type": "A100"},
+    {"node_id": "b", "num_cpus": 16, "num_gpus": 2, "accelerator_type": "V100"},
+]
+
+
+@pytest.fixture
+def session() -> Iterator[Any]:
+    """Starts sessions of the process engine, and ends them."""
+    dray.shutdown()
+    yield lambda *nodes, **options: dray.init(nodes=list(nodes) or None, **options)
+    dray.shutdown()
+
+
+@dray.remote(num_cpus=0)
+class Holder:
+    """Holds what it is given."""
+
+    def ready(self) -> bool:
+        return True
+
+
+def hold(**resources: Any) -> Any:
+    holder = Holder.options(**resources).remote()
+    assert dray.get(holder.ready.remote())
+    return holder
+
+
+def plan(**scaling: Any) -> Any:
+    return TorchTrainer(print, scaling_config=ScalingConfig(**scaling)).plan()
+
+
+def test_a_plan_that_fits(session: Any) -> None:
+    session(*GPUS)
+    found = plan(num_workers=3, use_gpu=True, resources_per_worker={"GPU": 2})
+    assert found.fits
+    assert (found.backend, found.master_address) == ("nccl", "127.0.0.1")
+    assert [(w.rank, w.node, w.node_rank, w.local_rank) for w in found.workers] == [
+        (0, "a", 0, 0),
+        (1, "a", 0, 1),
+        (2, "b", 1, 0),
+    ]
+    assert [w.devices for w in found.workers] == [
+        {"GPU": ("0", "1")},
+        {"GPU": ("2", "3")},
+        {"GPU": ("0", "1")},
+    ]
+    cores = host.cpu_count()
+    assert [w.threads for w in found.workers] == [max(1, cores // 2)] * 2 + [cores]
+    text = str(found)
+    assert text.startswith("3 workers, 2 GPU each: fits now\n  nccl over lo, meeting at 127.0.0.1")
+    assert "  rank 1: a, GPU 2,3, " in text
+    assert json.loads(json.dumps(found.to_dict()))["workers"][2]["node"] == "b"
+
+
+def test_nothing_is_started_or_reserved(session: Any) -> None:
+    session(*GPUS)
+    trainer = TorchTrainer(print, scaling_config=ScalingConfig(num_workers=6, use_gpu=True))
+    children = {p.pid for p in psutil.Process().children(recursive=True)}
+    free = dray.available_resources()
+    assert trainer.plan() == trainer.plan()
+    assert dray.available_resources() == free
+    assert {p.pid for p in psutil.Process().children(recursive=True)} == children
+
+
+def test_the_run_is_as_planned(session: Any, storage: Path) -> None:
+    session(*GPUS)
+    trainer = DataParallelTrainer(
+        lambda: None,
+        scaling_config=ScalingConfig(num_workers=5, use_gpu=True),
+        run_config=RunConfig(name="run", storage_path=storage),
+    )
+    planned = trainer.plan()
+    trainer.fit()
+    events = (storage / "run/events.jsonl").read_text().splitlines()
+    (started,) = [e for e in map(json.loads, events) if e["event"] == "workers started"]
+    assert [(rank["node"], rank["devices"]) for rank in started["ranks"]] == [
+        (w.node, {name: list(ids) for name, ids in w.devices.items()}) for w in planned.workers
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scaling", "possible", "reason", "nodes", "advice"),
+    [
+        (
+            {"num_workers": 6, "use_gpu": True, "accelerator_type": "A100"},
+            False,
+            "do not fit the nodes",
+            {"b": "no A100"},
+            "num_workers=4 would fit now; 6 needs 2 more GPU of type A100.",
+        ),
+        (
+            {"num_workers": 7, "use_gpu": True},
+            False,
+            "7 GPU asked, 6 GPU exist",
+            {},
+            "num_workers=6 would fit now; 7 needs 1 more GPU.",
+        ),
+        (
+            {"num_workers": 2, "resources_per_worker": {"HPU": 1}},
+            False,
+            "no node offers HPU",
+            {"a": "no HPU", "b": "no HPU"},
+            "not one worker fits now; 2 needs 2 more HPU.",
+        ),
+        (
+            {"num_workers": 3, "placement_strategy": "STRICT_SPREAD"},
+            False,
+            "under strategy STRICT_SPREAD",
+            {},
+            "num_workers=2 would fit now; 3 do not fit the nodes under STRICT_SPREAD.",
+        ),
+        (
+            {"num_workers": 1, "label_selector": {"zone": "x"}},
+            False,
+            "no node has the labels zone=x",
+            {"a": "its labels do not match", "b": "its labels do not match"},
+            "not one worker fits now; 1 do not fit the nodes under PACK.",
+        ),
+    ],
+)
+def test_plans_that_can_never_be(
+    session: Any,
+    storage: Path,
+    scaling: dict[str, Any],
+    possible: bool,
+    reason: str,
+    nodes: dict[str, str],
+    advice: str,
+) -> None:
+    session(*GPUS)
+    found = plan(**scaling)
+    assert (found.fits, found.possible) == (False, possible)
+    assert reason in found.reason
+    assert found.nodes == nodes
+    assert found.advice == advice
+    assert "can never start here" in str(found)
+    began = time.monotonic()
+    with pytest.raises(InfeasibleError) as caught:
+        DataParallelTrainer(
+            print,
+            scaling_config=ScalingConfig(**scaling),
+            run_config=RunConfig(storage_path=storage),
+        ).fit()
+    assert time.monotonic() - began < 1
+    assert found.advice in str(caught.value)
+    assert not storage.exists()
+
+
+def test_a_plan_that_must_wait(session: Any) -> None:
+    session(*GPUS)
+    holder = hold(num_gpus=3)
+    found = plan(num_workers=4, use_gpu=True)
+    assert (found.fits, found.possible) == (False, True)
+    assert found.reason == "4 GPU asked; others use what is missing."
+    assert found.advice == "num_workers=3 would fit now; 4 needs 1 more GPU."
+    one_each = plan(num_workers=2, use_gpu=True, resources_per_worker={"GPU": 2})
+    assert one_each.nodes == {"a": "1 GPU of 4 GPU free, a worker needs 2 GPU"}
+    assert "cannot start now" in str(one_each)
+    dray.kill(holder)
+
+
+def test_a_range_starts_with_what_fits(session: Any, storage: Path) -> None:
+    session(*GPUS)
+    holder = hold(num_gpus=3)
+
+    def fit(least: int, most: int) -> int:
+        def train() -> int:
+            return dray.train.get_context().get_world_size()
+
+        return (
+            DataParallelTrainer(  # type: ignore[no-any-return]
+                train,
+                scaling_config=ScalingConfig(num_workers=(least, most), use_gpu=True),
+                run_config=RunConfig(storage_path=storage),
+            )
+            .fit()
+            .return_value
+        )
+
+    assert plan(num_workers=(1, 8), use_gpu=True).num_workers == 3
+    assert fit(1, 8) == 3
+    assert fit(1, 2) == 2
+    dray.kill(holder)
+    until(lambda: dray.available_resources()["GPU"] == 6)
+    assert fit(2, 6) == 6
+    with pytest.raises(InfeasibleError, match="7 GPU asked, 6 GPU exist"):
+        fit(7, 9)
+
+
+def test_a_range_of_slices(session: Any) -> None:
+    session(*(node for name in "abc" for node in tpu_slice("2x2x2", "TPU-V4", name=name)))
+    tpu = {"use_tpu": True, "topology": "2x2x2", "accelerator_type": "TPU-V4"}
+    assert plan(num_workers=(2, 10), **tpu).num_workers == 6
+    holder = hold(resources={"TPU": 4})
+    found = plan(num_workers=(2, 10), **tpu)
+    assert found.num_workers == 4
+    assert {worker.node for worker in found.workers} == {"b-0", "b-1", "c-0", "c-1"}
+    refused = plan(num_workers=6, **tpu)
+    assert (refused.fits, refused.possible) == (False, True)
+    assert "num_workers=4 would fit now" in refused.advice
+    dray.kill(holder)
+
+
+def test_half_a_slice_is_none(session: Any) -> None:
+    session(*tpu_slice("2x2x2", "TPU-V4")[:1])
+    found = plan(num_workers=2, use_tpu=True, topology="2x2x2", accelerator_type="TPU-V4")
+    assert (found.fits, found.possible) == (False, False)
+
+
+def test_two_runs_do_not_share_a_slice(session: Any, storage: Path) -> None:
+    """Though each wants two of four chips."""
+    session(*tpu_slice("2x2x2", "TPU-V4", num_cpus=8))
+    scaling = ScalingConfig(
+        num_workers=2,
+        use_tpu=True,
+        topology="2x2x2",
+        accelerator_type="TPU-V4",
+        resources_per_worker={"TPU": 2},
+    )
+
+    class Look(dray.train.UserCallback):
+        def after_report(self, *_: Any) -> None:
+            found.append(TorchTrainer(print, scaling_config=scaling).plan().fits)
+
+    found: list[bool] = []
+    DataParallelTrainer(
+        lambda: dray.train.report({}),
+        scaling_config=scaling,
+        run_config=RunConfig(callbacks=[Look()], storage_path=storage),
+    ).fit()
+    assert found == [False]
+    assert TorchTrainer(print, scaling_config=scaling).plan().fits
+
+
+def test_interfaces_and_threads_of_a_plan(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    session(*GPUS, runtime_env={"env_vars": {"NCCL_SOCKET_IFNAME": "ens5"}})
+    assert plan(num_workers=2, use_gpu=True).interface == "ens5"
+    assert plan(num_workers=2).interface == "lo"
+    trainer = TorchTrainer(
+        print,
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(
+            worker_runtime_env={"env_vars": {"GLOO_SOCKET_IFNAME": "x", "OMP_NUM_THREADS": "3"}}
+        ),
+    )
+    assert trainer.plan().interface == "x"
+    assert [w.threads for w in trainer.plan().workers] == [3, 3]
+    monkeypatch.setenv("OMP_NUM_THREADS", "5,2")
+    assert [w.threads for w in plan(num_workers=2).workers] == [5, 5]
+
+
+def test_plans_of_other_trainers(session: Any) -> None:
+    session(*GPUS)
+    assert JaxTrainer(print).plan().backend == "JAX on cpu"
+    gpus = ScalingConfig(num_workers=2, use_gpu=True)
+    assert JaxTrainer(print, scaling_config=gpus).plan().backend == "JAX on cuda,cpu"
+    assert DataParallelTrainer(print).plan().backend == "no process group"
+
+
+def test_a_plan_of_one_process() -> None:
+    found = plan(num_workers=0)
+    assert (found.fits, len(found.workers)) == (True, 1)
+
+
+def test_a_plan_within_a_task(session: Any) -> None:
+    session(*GPUS)
+
+    @dray.remote(num_gpus=1)
+    def look() -> Any:
+        found = plan(num_workers=6, use_gpu=True)
+        return found.fits, found.advice, plan(num_workers=2, use_gpu=True).fits
+
+    fits, advice, small = dray.get(look.remote())
+    assert (fits, small) == (False, True)
+    assert advice == "num_workers=5 would fit now; 6 needs 1 more GPU."
+
+
+def test_waiting_ends_in_time_and_says_for_what(
+    session: Any, storage: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    session(*GPUS)
+    holder = hold(num_gpus=4)
+    monkeypatch.setenv("DRAY_START_TIMEOUT_S", "2")
+    monkeypatch.setenv("DRAY_PROGRESS", "1")
+    trainer = DataParallelTrainer(
+        lambda: None,
+        scaling_config=ScalingConfig(num_workers=4, use_gpu=True),
+        run_config=RunConfig(storage_path=storage),
+    )
+    with pytest.raises(StartTimeoutError, match=r"could not start within 2 s: 4 GPU asked") as c:
+        trainer.fit()
+    assert c.value.seconds == 2
+    assert "num_workers=2 would fit now; 4 needs 2 more GPU." in c.value.reason
+    told = capfd.readouterr().err
+    assert told.count("waiting up to 2 s for resources: 4 GPU asked") == 1
+
+    monkeypatch.setenv("DRAY_START_TIMEOUT_S", "60")
+    killed = threading.Timer(1.5, dray.kill, [holder])
+    killed.start()
+    trainer.fit()
+    killed.join()
+
+
+SCRIPT = """
+import sys
+import dray
+import dray.train
+from beside import workers
+from dray.train.torch import TorchTrainer
+
+print("what the script prints")
+dray.init(nodes=[{"num_cpus": 4, "num_gpus": 2}])
+if __name__ == "__main__":
+    config = dray.train.ScalingConfig(num_workers=workers(sys.argv), use_gpu=True)
+    TorchTrainer(print, scaling_config=config).fit()
+    print("never here")
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    (tmp_path / "beside.py").write_text("def workers(argv): return int(argv[1])")
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def dray_plan(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dray.cli", "plan", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
+
+
+def test_the_command(script: Path, tmp_path: Path) -> None:
+    done = dray_plan(
+        str(script), "2", cwd=tmp_path.parent, env={**os.environ, "HOME": str(tmp_path)}
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("2 workers, 1 GPU each: fits now\n")
+    assert "what the script prints" in done.stderr
+    assert "never here" not in done.stdout + done.stderr
+    assert not (tmp_path / "dray_results").exists()
+
+    done = dray_plan("--json", str(script), "3")
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
+    assert (found["fits"], found["possible"]) == (False, False)
+    assert found["advice"] == "num_workers=2 would fit now; 3 needs 1 more GPU."
+
+
+def test_the_command_with_something_else(tmp_path: Path) -> None:
+    done = dray_plan(str(tmp_path / "none.py"))
+    assert done.returncode == 2
+    assert "none.py" in done.stderr
+    assert "Traceback" not in done.stderr
+    empty = tmp_path / "empty.py"
+    empty.write_text("print('nothing to train')")
+    done = dray_plan(str(empty))
+    assert done.returncode == 2
+    assert "ended without calling fit()" in done.stderr
+    empty.write_text("raise ArithmeticError('of the script')")
+    done = dray_plan(str(empty))
+    assert done.returncode == 1
+    assert "ArithmeticError: of the script" in done.stderr
