@@ -131,7 +131,7 @@ def _write(outcomes: Sequence[Outcome], options: Options, place: Path) -> None:
 
 def _versions(options: Options) -> dict[str, str]:
     versions = {"python": platform.python_version(), "linux": platform.release()}
-    versions |= {name: version(name) for name in ("dray", "torch")}
+    versions |= {name: version(name) for name in ("dray", "torch", "jax")}
     if options.ray_python:
         code = "from importlib.metadata import version as v; print(v('ray'), v('torch'))"
         command = [options.ray_python, "-c", code]

@@ -12,6 +12,7 @@ DRAY_ON_RAY = "dray on Ray"
 RAY = "Ray Train"
 RAY_CORE = "Ray Core"
 TORCHRUN = "torchrun"
+PLAIN_JAX = "plain JAX"
 TORCH = "import torch"
 
 
@@ -81,10 +82,11 @@ class Options:
             return [str(self.ray_python), script, "ray", *arguments]
         if contestant.startswith(DRAY_ON_RAY):  # a cluster's Python and Ray must be the driver's
             return [str(self.ray_python), script, "dray", *arguments]
-        if contestant == TORCHRUN:
+        if contestant.startswith(TORCHRUN):
             launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(workers)]
             return [self.python, "-m", *launcher, script, "torchrun", *arguments]
-        return [self.python, script, "dray", *arguments]
+        library = "plain" if contestant == PLAIN_JAX else "dray"
+        return [self.python, script, library, *arguments]
 
     def in_turn(
         self, sample: Callable[[str], Sample], *names: str

@@ -22,7 +22,8 @@ TIMEOUT_S = 180.0
 _ROOT = Path(__file__).parent.parent
 _PR_SET_CHILD_SUBREAPER = 36
 _DROPPED = (
-    *("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "OMP_NUM_THREADS"),
+    *("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"),
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS"),
     *("DRAY_ENGINE", "RAY_ADDRESS"),
 )
 _SETTINGS = {
@@ -155,9 +156,9 @@ class Finished:
         seconds: float = self.every(then)[turn]["time"] - self.every(first)[turn]["time"]
         return seconds
 
-    def until(self, event: str) -> float:
-        """Returns the seconds from the program's start to the last record of an event."""
-        seconds: float = self.last(event)["time"] - self._began
+    def until(self, event: str, turn: int = -1) -> float:
+        """Returns the seconds from the program's start to an event, its last or an earlier one."""
+        seconds: float = self.every(event)[turn]["time"] - self._began
         return seconds
 
 

@@ -48,18 +48,21 @@ def make_trainer(
     function: TrainFunction,
     workers: int,
     *,
+    framework: str = "torch",
     config: dict[str, Any] | None = None,
     max_failures: int = 0,
 ) -> Any:
-    """Makes the `TorchTrainer` of a library; its workers share the machine's cores."""
+    """Makes a library's trainer of a framework; workers share cores if there are too few."""
     train = importlib.import_module(f"{library}.train")
-    trainer = importlib.import_module(f"{library}.train.torch").TorchTrainer
+    module = importlib.import_module(f"{library}.train.{framework}")
+    trainer = getattr(module, f"{framework.capitalize()}Trainer")
     cores = len(os.sched_getaffinity(0))
-    cpus = min(1.0, math.floor(100 * cores / workers) / 100)
+    share = {"CPU": math.floor(100 * cores / workers) / 100}
+    resources = share if workers > cores else None  # else each library's own default
     return trainer(
         told_here(function),
         train_loop_config=config or {},
-        scaling_config=train.ScalingConfig(num_workers=workers, resources_per_worker={"CPU": cpus}),
+        scaling_config=train.ScalingConfig(num_workers=workers, resources_per_worker=resources),
         run_config=train.RunConfig(
             storage_path=str(Path("results").absolute()),
             failure_config=train.FailureConfig(max_failures=max_failures),

@@ -1,13 +1,23 @@
 """The measures: what is run, what is taken from it, and which targets it must meet."""
 
-import functools
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from benchmarks import cluster_measures, core_measures
-from benchmarks.cases import DRAY, RAY, TORCH, TORCHRUN, Case, Comparison, Options, Sample
+from benchmarks.cases import (
+    DRAY,
+    PLAIN_JAX,
+    RAY,
+    TORCH,
+    TORCHRUN,
+    Case,
+    Comparison,
+    Options,
+    Sample,
+)
 from benchmarks.harness import Program, run
 from benchmarks.memory import read_descendants
+from dray import host
 
 EAGER = "dray, torch at top"
 LAZY = "dray, torch inside"
@@ -17,6 +27,10 @@ TO_RETURN = "fit() to its return"
 RESTART = "kill to all-reduce"
 PER_CALL = "report(), median"
 SPEED = "images a second"
+TO_REFUSAL = "fit() of one more, to its refusal"
+TO_GATHER = "to first collective"
+FIT_TO_GATHER = "fit() to first collective"
+REFIT_TO_GATHER = "second fit() to first collective"
 
 _IMPORT_TORCH = "import torch; from benchmarks.records import record; record('imported')"
 _HEAVY = {"torch", "ray", "pandas", "pyarrow"}
@@ -51,7 +65,7 @@ def _start(options: Options, workers: int) -> Case:
             (EAGER, TORCHRUN): 0.75,
         }
     return Case(
-        "1 worker" if workers == 1 else f"{workers} workers",
+        _workers(workers),
         "s",
         options.in_turn(sample, *names),
         tuple(
@@ -60,6 +74,10 @@ def _start(options: Options, workers: int) -> Case:
             for peer in names[2:]
         ),
     )
+
+
+def _workers(number: int) -> str:
+    return "1 worker" if number == 1 else f"{number} workers"
 
 
 def second_fit(options: Options) -> list[Case]:
@@ -163,28 +181,83 @@ def warm16(options: Options) -> list[Case]:
     return [Case("16 workers", "s", options.in_turn(sample, DRAY, TORCH), (comparison,))]
 
 
-def throughput(options: Options) -> list[Case]:
-    """Images a second of a ResNet-18."""
-    steps = 5 if options.quick else 20
+def threads(options: Options) -> list[Case]:
+    """Images a second of a ResNet-18, by default and with threads set by hand."""
+    return [
+        _threads(options, 1, by_hand=(host.cpu_count(),), target=1.5),
+        _threads(options, 2, by_hand=(1, 2)),
+    ]
 
-    def sample(name: str, environment: dict[str, str]) -> Sample:
-        told = run(options.command(name, "throughput", 2, steps), environment).last("trained")
+
+def _threads(
+    options: Options, workers: int, by_hand: Sequence[int], target: float | None = None
+) -> Case:
+    """Compares dray's default with all that torchrun is set to, and with Ray Train's default."""
+    steps = 5 if options.quick else 40
+    torchruns: dict[str, dict[str, str]] = {TORCHRUN: {}}
+    for number in by_hand:
+        setting = {"OMP_NUM_THREADS": str(number)}
+        torchruns[f"{TORCHRUN}, {number} thread{'s' if number > 1 else ''}"] = setting
+
+    def sample(name: str) -> Sample:
+        command = options.command(name, "throughput", workers, steps)
+        told = run(command, torchruns.get(name)).last("trained")
         details = {name: told[name] for name in ("threads", "cpu_seconds_per_step")}
         return Sample({SPEED: told["images_per_second"]}, details)
 
-    def case(title: str, environment: dict[str, str], target: float | None) -> Case:
-        sample_there = functools.partial(sample, environment=environment)
-        comparisons = (
-            Comparison(SPEED, DRAY, TORCHRUN, target, at_least=True),
-            Comparison(SPEED, DRAY, RAY),
-        )
-        contestants = options.in_turn(sample_there, DRAY, TORCHRUN, RAY)
-        return Case(title, "images/s", contestants, comparisons)
+    return Case(
+        _workers(workers),
+        "images/s",
+        options.in_turn(sample, DRAY, *torchruns, RAY),
+        (
+            *(Comparison(SPEED, DRAY, peer, 0.97, at_least=True) for peer in torchruns),
+            Comparison(SPEED, DRAY, RAY, target, at_least=True),
+        ),
+    )
 
-    return [
-        case("2 workers, 1 thread each", {"OMP_NUM_THREADS": "1"}, 0.95),
-        case("2 workers, each one's defaults", {}, None),
-    ]
+
+def plan(options: Options) -> list[Case]:
+    """plan() of many workers on as many simulated nodes, and fit() of one worker too many."""
+    targets = {1000: 50e-3} if options.quick else {1000: 50e-3, 10_000: 1.0}
+    return [_plan(options, workers, target) for workers, target in targets.items()]
+
+
+def _plan(options: Options, workers: int, target: float) -> Case:
+    events = {"plan(), PACK": "PACK", "plan(), SPREAD": "SPREAD", TO_REFUSAL: "refused"}
+
+    def sample(name: str) -> Sample:
+        finished = run(options.command(name, "plan", workers, 5))
+        taken = {quantity: finished.last(event)["seconds"] for quantity, event in events.items()}
+        medians = {quantity: statistics.median(each) for quantity, each in taken.items()}
+        return Sample(medians, taken)
+
+    comparisons = tuple(
+        Comparison(quantity, DRAY, target=1.0 if quantity == TO_REFUSAL else target)
+        for quantity in events
+    )
+    title = f"{workers:,} workers on {workers:,} nodes"
+    return Case(title, "s", options.in_turn(sample, DRAY), comparisons)
+
+
+def jax_start(options: Options) -> list[Case]:
+    """Start of the script, and fit(), to the first collective of a JAX program."""
+
+    def sample(name: str) -> Sample:
+        fits = () if name == PLAIN_JAX else (2,)
+        finished = run(options.command(name, "jax", 2, *fits), {"JAX_PLATFORMS": "cpu"})
+        started = finished.until("gathered", 0)
+        if name == PLAIN_JAX:  # to run again is to start again
+            return Sample({TO_GATHER: started, REFIT_TO_GATHER: started})
+        first, second = (finished.between("called", "gathered", turn) for turn in (0, 1))
+        return Sample({TO_GATHER: started, FIT_TO_GATHER: first, REFIT_TO_GATHER: second})
+
+    comparisons = (
+        Comparison(TO_GATHER, DRAY, PLAIN_JAX),
+        Comparison(FIT_TO_GATHER, DRAY),
+        Comparison(REFIT_TO_GATHER, DRAY),
+        Comparison(REFIT_TO_GATHER, DRAY, PLAIN_JAX),
+    )
+    return [Case("2 workers", "s", options.in_turn(sample, DRAY, PLAIN_JAX), comparisons)]
 
 
 def imports(options: Options) -> list[Case]:
@@ -211,7 +284,9 @@ MEASURES: dict[str, Callable[[Options], list[Case]]] = {
     "memory": memory,
     "recovery": recovery,
     "warm16": warm16,
-    "throughput": throughput,
+    "threads": threads,
+    "plan": plan,
+    "jax_start": jax_start,
     "import": imports,
     **core_measures.MEASURES,
     **cluster_measures.MEASURES,

@@ -23,10 +23,10 @@ def train_function(config: dict[str, Any]) -> None:
 
     torch.manual_seed(0)
     model: nn.Module = ResNet18(channels=1, classes=10)
-    if config["library"] == "torchrun":
-        model = nn.parallel.DistributedDataParallel(model)
-    else:
+    if config["library"] != "torchrun":
         model = importlib.import_module(f"{config['library']}.train.torch").prepare_model(model)
+    elif distributed.get_world_size() > 1:
+        model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     images = torch.randn(BATCH_SIZE, 1, 32, 32)
     labels = torch.randint(10, (BATCH_SIZE,))
