@@ -18,6 +18,7 @@ import dray.train
 from dray.errors import ConfigError
 from dray.testing import FakeHost
 from dray.train import DataParallelTrainer, RunConfig, RunContext, ScalingConfig, UserCallback
+from dray.train.jax import JaxTrainer
 from dray.train.torch import TorchConfig, TorchTrainer, get_devices
 
 # What torch_npu, torch_xla and Gaudi's bridge do to PyTorch when they are imported.
@@ -254,6 +255,22 @@ def test_without_a_framework_a_worker_sees_its_own(session: Any, storage: Path) 
         run_config=RunConfig(storage_path=storage, callbacks=[reports]),
     ).fit()
     assert [rank["shown"] for rank in reports.first] == ["0", "1"]
+
+
+def test_a_jax_worker_sees_its_own(session: Any, storage: Path) -> None:
+    """Never the first devices of everybody."""
+    session({"num_cpus": 4, "num_gpus": 4}, runtime_env={"env_vars": {"JAX_PLATFORMS": "cpu"}})
+
+    def train() -> None:
+        dray.train.report({"shown": os.environ["CUDA_VISIBLE_DEVICES"]})
+
+    reports = Reports()
+    JaxTrainer(
+        train,
+        scaling_config=ScalingConfig(num_workers=2, use_gpu=True, resources_per_worker={"GPU": 2}),
+        run_config=RunConfig(storage_path=storage, callbacks=[reports]),
+    ).fit()
+    assert [rank["shown"] for rank in reports.first] == ["0,1", "2,3"]
 
 
 def test_a_shared_gpu_and_nccl(session: Any, storage: Path, capfd: Any) -> None:

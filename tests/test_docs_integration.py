@@ -12,7 +12,7 @@ import pytest
 from tests.programs import environment
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/guide.md")
+PAGES = ("README.md", "docs/guide.md", "docs/scaling.md")
 
 
 def snippets(*pages: str) -> list[tuple[str, str]]:

@@ -16,11 +16,18 @@ import psutil
 import pytest
 
 import dray
+import dray.testing
 import dray.train
 from dray import host
-from dray.errors import InfeasibleError
+from dray.errors import InfeasibleError, NodeDiedError
 from dray.testing import tpu_slice
-from dray.train import DataParallelTrainer, RunConfig, ScalingConfig, StartTimeoutError
+from dray.train import (
+    DataParallelTrainer,
+    FailureConfig,
+    RunConfig,
+    ScalingConfig,
+    StartTimeoutError,
+)
 from dray.train.jax import JaxTrainer
 from dray.train.torch import TorchTrainer
 from tests.gates import until
@@ -260,6 +267,46 @@ def test_two_runs_do_not_share_a_slice(session: Any, storage: Path) -> None:
     assert TorchTrainer(print, scaling_config=scaling).plan().fits
 
 
+def test_a_node_that_is_lost(session: Any, storage: Path) -> None:
+    """A run of a fixed size fails at once, one of a range goes on with what is left."""
+    nodes = [{"node_id": name, "num_cpus": 2} for name in "abc"]
+
+    class Lose(dray.train.UserCallback):
+        def after_report(self, run_context: Any, *_: Any) -> None:
+            if run_context.attempt == 0:
+                dray.testing.kill_node("b")
+
+    def train() -> int:
+        world_size = dray.train.get_context().get_world_size()
+        dray.train.report({})
+        if dray.train.get_checkpoint() is None and world_size == 6:
+            threading.Event().wait()  # until its end
+        return world_size
+
+    def fit(name: str, workers: Any, **failures: Any) -> Any:
+        return DataParallelTrainer(
+            train,
+            scaling_config=ScalingConfig(num_workers=workers),
+            run_config=RunConfig(
+                name=name,
+                storage_path=storage,
+                callbacks=[Lose()],
+                failure_config=FailureConfig(**failures),
+            ),
+        ).fit()
+
+    session(*nodes)
+    assert fit("range", (2, 6), max_failures=1).return_value == 4
+    dray.shutdown()
+    session(*nodes)
+    with pytest.raises(NodeDiedError, match="because its node b is gone"):
+        fit("once", 6)
+    dray.shutdown()
+    session(*nodes)
+    with pytest.raises(InfeasibleError, match="6 CPU asked, 4 CPU exist"):
+        fit("fixed", 6, max_failures=1)
+
+
 def test_interfaces_and_threads_of_a_plan(session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     session(*GPUS, runtime_env={"env_vars": {"NCCL_SOCKET_IFNAME": "ens5"}})
     assert plan(num_workers=2, use_gpu=True).interface == "ens5"
@@ -376,10 +423,11 @@ def test_the_command(script: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_with_something_else(tmp_path: Path) -> None:
-    done = dray_plan(str(tmp_path / "none.py"))
-    assert done.returncode == 2
-    assert "none.py" in done.stderr
-    assert "Traceback" not in done.stderr
+    for missing in (str(tmp_path / "none.py"), "none.py"):
+        done = dray_plan(missing)
+        assert done.returncode == 2
+        assert "none.py" in done.stderr
+        assert "Traceback" not in done.stderr
     empty = tmp_path / "empty.py"
     empty.write_text("print('nothing to train')")
     done = dray_plan(str(empty))

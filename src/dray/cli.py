@@ -68,7 +68,7 @@ def _plan(script: str, arguments: Sequence[str], as_json: bool) -> int:
         print(json.dumps(planned.plan.to_dict(), indent=1) if as_json else planned.plan)
         return 0 if planned.plan.fits else 1
     except OSError as error:
-        if error.filename != script:
+        if os.path.abspath(error.filename or "") != os.path.abspath(script):
             raise
         print(f"dray plan: {error}", file=sys.stderr)
         return 2

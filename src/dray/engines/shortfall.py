@@ -105,6 +105,8 @@ def _advice(demand: Demand, short: Sequence[str], total: Mapping[str, int]) -> s
     """Returns what to ask for instead, as something to copy."""
     if not demand.lasting:  # a task
         return "Ask for less, "
+    if demand.slices is not None:
+        return "Ask for fewer slices (num_workers), "
     count = len(demand.bundles)
     shares = {n: _share(n, total[n], count) for n in short if n != "memory"}
     if not shares or not all(shares.values()):

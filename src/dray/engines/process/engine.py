@@ -39,7 +39,7 @@ from dray.engines.process.pool import WorkerProcess
 from dray.engines.reader import Reader
 from dray.engines.remote_actor import RemoteActor
 from dray.engines.runtime_env import RuntimeEnv
-from dray.errors import ConfigError, EngineError, WorkerDiedError
+from dray.errors import ConfigError, EngineError, NodeDiedError, WorkerDiedError
 from dray.settings import Settings
 
 T = TypeVar("T")
@@ -61,10 +61,16 @@ class ProcessActor(RemoteActor):
         super().__init__(number, name, mailbox, reader)
         self._server = server
         self._devices = devices
+        self._lost_node: Node | None = None
         self._oom_before = _out_of_memory_kills()
 
     def kill(self) -> None:
         self._server.kill(self.number)
+
+    def lose(self, node: Node) -> None:
+        """Ends the process, because its node is gone."""
+        self._lost_node = node
+        self.kill()
 
     def on_start(self, pid: int, node: Node) -> None:
         """Takes note of the process's start."""
@@ -73,6 +79,10 @@ class ProcessActor(RemoteActor):
 
     def on_exit(self, exitcode: int | None, killed: bool) -> None:
         """Takes note of the process's end."""
+        if self._lost_node is not None:
+            why = f"its process ended, because its node {self._lost_node.title} is gone"
+            self.on_death(NodeDiedError(exitcode, details=why), expected=False)
+            return
         starved = exitcode == -9 and not killed and _out_of_memory_kills() > self._oom_before
         error = WorkerDiedError(exitcode, out_of_memory=starved)
         # One that was ending by itself when it was killed has an exit status of its own.
@@ -218,8 +228,12 @@ class ProcessEngine(LocalEngine):
         with self._lock:
             servers = list(self._servers.values())
         for server in servers:
-            for number, (_, node) in list(server.actors.items()):
-                if node.node_id == node_id:
+            for number, (actor, node) in list(server.actors.items()):
+                if node.node_id != node_id:
+                    continue
+                if isinstance(actor, ProcessActor):
+                    actor.lose(node)
+                else:
                     server.kill(number)
 
     def _task_server(self) -> _Server:
