@@ -132,6 +132,8 @@ def test_pinned_workers_have_cores_of_their_own(engine: str, storage: Path) -> N
     half = len(mine) // 2
     assert found == [(mine[:half], half), (mine[half:], len(mine) - half)]
     assert fit(storage, train, 2)[0][0] == mine
+    asked = fit(storage, train, 2, pin_workers=True, resources_per_worker={"CPU": 2})
+    assert [count for _, count in asked] == [half, len(mine) - half]
     crowded = fit(
         storage, train, len(mine) + 1, pin_workers=True, resources_per_worker={"CPU": 0.1}
     )

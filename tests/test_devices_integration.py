@@ -18,7 +18,7 @@ import dray.train
 from dray.errors import ConfigError
 from dray.testing import FakeHost
 from dray.train import DataParallelTrainer, RunConfig, RunContext, ScalingConfig, UserCallback
-from dray.train.jax import JaxTrainer
+from dray.train.jax import JaxConfig, JaxTrainer
 from dray.train.torch import TorchConfig, TorchTrainer, get_devices
 
 # What torch_npu, torch_xla and Gaudi's bridge do to PyTorch when they are imported.
@@ -232,6 +232,30 @@ def test_what_the_user_sets_for_workers_stays(session: Any, storage: Path) -> No
         fit(config, storage, "CUDA_VISIBLE_DEVICES", run=run)
 
 
+def test_a_list_of_the_users_that_is_a_ranks_own(session: Any, storage: Path) -> None:
+    session({"num_cpus": 4, "num_gpus": 2})
+    run = {"worker_runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": "0"}}}
+    (found,) = fit(ScalingConfig(use_gpu=True), storage, "CUDA_VISIBLE_DEVICES", run=run)
+    assert (found["shown"], found["devices"]) == ("0", ["cuda:0"])
+    with pytest.raises(ConfigError, match="rank 1 has GPU 1, but CUDA_VISIBLE_DEVICES='0' does"):
+        fit(ScalingConfig(num_workers=2, use_gpu=True), storage, "CUDA_VISIBLE_DEVICES", run=run)
+
+
+def test_a_run_within_a_task_has_its_devices(session: Any, storage: Path) -> None:
+    session({"num_cpus": 4, "num_gpus": 4, "accelerator_type": "A100"})
+
+    @dray.remote(num_cpus=0, num_gpus=1)
+    def train() -> Any:
+        trainer = TorchTrainer(
+            lambda: str(get_devices()[0]),
+            scaling_config=ScalingConfig(num_workers=2, use_gpu=True),
+            run_config=RunConfig(storage_path=storage),
+        )
+        return trainer.plan().backend, trainer.fit().return_value
+
+    assert dray.get(train.remote()) == ("nccl", "cuda:0")
+
+
 def test_opting_out(session: Any, storage: Path) -> None:
     with FakeHost(environment={"RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1"}):
         session({"num_cpus": 4, "num_gpus": 4})
@@ -271,6 +295,25 @@ def test_a_jax_worker_sees_its_own(session: Any, storage: Path) -> None:
         run_config=RunConfig(storage_path=storage, callbacks=[reports]),
     ).fit()
     assert [rank["shown"] for rank in reports.first] == ["0,1", "2,3"]
+
+
+def test_jax_without_support_for_what_workers_have(session: Any, storage: Path, capfd: Any) -> None:
+    """JAX itself would use the CPU and say nothing."""
+    session({"num_cpus": 4, "num_gpus": 1})
+
+    def train() -> str:
+        import jax
+
+        return str(jax.default_backend())
+
+    gpu = ScalingConfig(use_gpu=True)
+    run = RunConfig(storage_path=storage)
+    result = JaxTrainer(train, scaling_config=gpu, run_config=run).fit()
+    assert result.return_value == "cpu"
+    assert "rank 0: JAX has no support for cuda here" in capfd.readouterr().err
+    sure = JaxConfig(use_gpu=True)
+    with pytest.raises(ConfigError, match=r"rank 0: JAX has no support .*pip install 'jax\[cuda"):
+        JaxTrainer(train, jax_config=sure, scaling_config=gpu, run_config=run).fit()
 
 
 def test_a_shared_gpu_and_nccl(session: Any, storage: Path, capfd: Any) -> None:

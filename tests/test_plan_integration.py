@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import dray.testing
 import dray.train
 from dray import host
 from dray.errors import InfeasibleError, NodeDiedError
-from dray.testing import tpu_slice
+from dray.testing import FakeHost, tpu_slice
 from dray.train import (
     DataParallelTrainer,
     FailureConfig,
@@ -222,6 +223,122 @@ def test_a_range_starts_with_what_fits(session: Any, storage: Path) -> None:
         fit(7, 9)
 
 
+def test_a_range_without_an_end_is_quick(session: Any) -> None:
+    session(*GPUS)
+    began = time.monotonic()
+    assert plan(num_workers=(1, 10**7)).num_workers == 32
+    assert plan(num_workers=(1, 10**7), use_gpu=True).num_workers == 6
+    assert time.monotonic() - began < 1
+
+
+def test_a_range_that_has_waited_takes_what_there_is_then(session: Any, storage: Path) -> None:
+    session({"num_cpus": 4, "num_gpus": 3})
+    holder = hold(num_gpus=3)
+    killed = threading.Timer(0.5, dray.kill, [holder])
+    killed.start()
+    size = DataParallelTrainer(
+        lambda: dray.train.get_context().get_world_size(),
+        scaling_config=ScalingConfig(num_workers=(1, 8), use_gpu=True),
+        run_config=RunConfig(storage_path=storage),
+    ).fit()
+    killed.join()
+    assert size.return_value == 3
+
+
+def test_who_gives_up_waiting_holds_up_nobody(
+    session: Any, storage: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    """Whoever asks for less stays behind who asked before, but not for longer than that waits."""
+    session({"num_cpus": 8, "num_gpus": 2})
+    holder = hold(num_gpus=1)
+    monkeypatch.setenv("DRAY_PROGRESS", "1")
+
+    def fit(name: str, workers: int) -> Any:
+        return DataParallelTrainer(
+            lambda: None,
+            scaling_config=ScalingConfig(num_workers=workers, use_gpu=True),
+            run_config=RunConfig(name=name, storage_path=storage),
+        ).fit()
+
+    monkeypatch.setenv("DRAY_START_TIMEOUT_S", "4")
+    began = time.monotonic()
+    with ThreadPoolExecutor() as pool:
+        two = pool.submit(fit, "two", 2)
+        until(lambda: "two: waiting" in capfd.readouterr().err)
+        time.sleep(0.5)  # until its patience with those that pass it is over
+        one = pool.submit(fit, "one", 1)
+        with pytest.raises(StartTimeoutError):
+            two.result()
+        one.result()
+    assert time.monotonic() - began < 8
+    dray.kill(holder)
+
+
+OTHER = """
+import sys, dray
+dray.init(num_cpus=2)
+
+@dray.remote(num_gpus=2)
+class Holder:
+    def ready(self): return True
+
+holder = Holder.remote()
+print(dray.get(holder.ready.remote()), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_devices_of_another_program_are_not_planned(storage: Path) -> None:
+    dray.shutdown()
+    with FakeHost(
+        files={f"dev/nvidia{i}": "" for i in range(4)},
+        modules={"pynvml": "raise ImportError('not here')"},
+    ):
+        command = [sys.executable, "-c", OTHER]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(command, text=True, **pipes) as other:  # type: ignore[call-overload]
+            assert other.stdout.readline() == "True\n"
+            dray.init(num_cpus=4)
+            found = plan(num_workers=4, use_gpu=True)
+            assert (found.fits, found.possible) == (False, True)
+            assert found.advice == "num_workers=2 would fit now; 4 needs 2 more GPU."
+            assert [w.devices["GPU"] for w in plan(num_workers=2, use_gpu=True).workers] == [
+                ("2",),
+                ("3",),
+            ]
+            size = DataParallelTrainer(
+                lambda: dray.train.get_context().get_world_size(),
+                scaling_config=ScalingConfig(num_workers=(1, 4), use_gpu=True),
+                run_config=RunConfig(storage_path=storage),
+            ).fit()
+            assert size.return_value == 2
+            dray.shutdown()
+            other.stdin.close()
+
+
+def test_resources_of_the_trainer_that_do_not_fit(session: Any) -> None:
+    session(*GPUS)
+    with pytest.warns(DeprecationWarning, match="trainer_resources"):
+        scaling = ScalingConfig(num_workers=2, trainer_resources={"CPU": 100})
+    found = TorchTrainer(print, scaling_config=scaling).plan()
+    assert found.reason == (
+        "The workers would fit, but trainer_resources (100 CPU) do not fit beside them."
+    )
+
+
+def test_selectors_for_each_worker(session: Any) -> None:
+    session(*GPUS)
+    found = plan(
+        num_workers=2,
+        resources_per_worker={"CPU": 17},
+        label_selector=[{"ray.io/node-id": "a"}, {"ray.io/node-id": "c"}],
+    )
+    assert found.nodes == {
+        "a": "16 CPU of 16 CPU free, a worker needs 17 CPU",
+        "b": "its labels do not match",
+    }
+
+
 def test_a_range_of_slices(session: Any) -> None:
     session(*(node for name in "abc" for node in tpu_slice("2x2x2", "TPU-V4", name=name)))
     tpu = {"use_tpu": True, "topology": "2x2x2", "accelerator_type": "TPU-V4"}
@@ -232,7 +349,9 @@ def test_a_range_of_slices(session: Any) -> None:
     assert {worker.node for worker in found.workers} == {"b-0", "b-1", "c-0", "c-1"}
     refused = plan(num_workers=6, **tpu)
     assert (refused.fits, refused.possible) == (False, True)
-    assert "num_workers=4 would fit now" in refused.advice
+    assert refused.advice == (
+        "num_workers=4 would fit now; 6 needs 1 more whole slice of TPU-V4 of topology 2x2x2."
+    )
     dray.kill(holder)
 
 
@@ -422,6 +541,24 @@ def test_the_command(script: Path, tmp_path: Path) -> None:
     assert found["advice"] == "num_workers=2 would fit now; 3 needs 1 more GPU."
 
 
+def test_the_command_and_scripts_that_hide_their_fit(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    lines = "import atexit, os, threading, dray.train\n"
+    lines += "fit = dray.train.DataParallelTrainer(print).fit\n"
+    lines += "atexit.register(print, 'at the end')\nos.system('echo of a shell')\n"
+    for ending in (
+        "thread = threading.Thread(target=fit); thread.start(); thread.join()",
+        "try: fit()\nexcept BaseException: print('caught')\nfit()",
+        "import dray; dray.get(dray.remote(lambda: fit()).remote())",
+    ):
+        script.write_text(lines + ending)
+        done = dray_plan("--json", str(script), env={**os.environ, "HOME": str(tmp_path)})
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["num_workers"] == 1
+        assert "of a shell" in done.stderr
+        assert not (tmp_path / "dray_results").exists()
+
+
 def test_the_command_with_something_else(tmp_path: Path) -> None:
     for missing in (str(tmp_path / "none.py"), "none.py"):
         done = dray_plan(missing)
@@ -433,6 +570,9 @@ def test_the_command_with_something_else(tmp_path: Path) -> None:
     done = dray_plan(str(empty))
     assert done.returncode == 2
     assert "ended without calling fit()" in done.stderr
+    empty.write_text("import sys; sys.exit(0)")
+    assert dray_plan(str(empty)).returncode == 2
+    assert dray_plan(str(tmp_path)).returncode == 2
     empty.write_text("raise ArithmeticError('of the script')")
     done = dray_plan(str(empty))
     assert done.returncode == 1

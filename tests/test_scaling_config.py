@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -45,6 +46,8 @@ def test_num_workers_is_a_whole_number_or_two(workers: Any) -> None:
         ({"resources_per_worker": {"HPU": 1, "NPU": 1}}, "HPU and NPU; .* of one kind"),
         ({"resources_per_worker": {"HPU": 1}, "use_gpu": True}, "of one kind"),
         ({"use_gpu": True, "use_tpu": True}, "exclude each other"),
+        ({"use_gpu": "no"}, "use_gpu must be True or False, not 'no'"),
+        ({"pin_workers": 2}, "pin_workers must be True or False"),
         ({"placement_strategy": "FOO"}, "one of PACK, SPREAD, STRICT_PACK, STRICT_SPREAD"),
         ({"accelerator_type": "a100"}, "did you mean 'A100'"),
         ({"accelerator_type": "H1O0", "use_gpu": True}, "did you mean 'H100'"),
@@ -106,9 +109,9 @@ def test_what_a_tpu_worker_asks_for() -> None:
 def test_a_range_of_workers() -> None:
     config = ScalingConfig(num_workers=(2, 5))
     assert (config.min_workers, config.max_workers, config.elasticity_enabled) == (2, 5, True)
-    assert list(config.sizes) == [5, 4, 3, 2]
+    assert list(config.sizes) == [2, 3, 4, 5]
     assert config.total_resources == {"CPU": 5}
-    assert list(ScalingConfig(num_workers=(4, 12), **V6E).sizes) == [12, 8, 4]  # type: ignore[arg-type]
+    assert list(ScalingConfig(num_workers=(4, 12), **V6E).sizes) == [4, 8, 12]  # type: ignore[arg-type]
     fixed = ScalingConfig(num_workers=3)
     assert (fixed.min_workers, fixed.max_workers, fixed.elasticity_enabled) == (3, 3, False)
 
@@ -123,6 +126,13 @@ def test_trainer_resources_are_deprecated_and_reserved() -> None:
     assert nothing.request(2).bundles == [{"CPU": 1}] * 2
     with pytest.raises(ConfigError, match="GPU"):
         ScalingConfig(trainer_resources={"GPU": 1.5})
+
+
+def test_any_mapping_will_do() -> None:
+    asked = MappingProxyType({"CPU": 2})
+    config = ScalingConfig(resources_per_worker=asked, label_selector=MappingProxyType({"a": "b"}))
+    assert dataclasses.asdict(config)["resources_per_worker"] == {"CPU": 2}
+    assert config.request(1).selectors == [{"a": "b"}]
 
 
 def test_a_config_can_be_changed_by_replacing_fields() -> None:

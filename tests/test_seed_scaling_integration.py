@@ -18,6 +18,7 @@ import torch
 import dray
 import dray.train
 from dray import session
+from dray.errors import InfeasibleError
 from dray.testing import tpu_slice
 from dray.train import DataParallelTrainer, RunConfig, RunContext, ScalingConfig, UserCallback
 from dray.train.backend import Backend, BackendConfig
@@ -428,6 +429,35 @@ some = ScalingConfig(
     if fleet == "process":  # Ray tells what is free with a delay
         assert held[0]["GPU"] == 15
         assert held[0]["CPU"] == 32 + 12 - 8 - 4
+
+
+def test_shared_gpus_in_a_plan(fleet: str) -> None:
+    shared = ScalingConfig(num_workers=2, use_gpu=True, resources_per_worker={"GPU": 0.5})
+    until(lambda: TorchTrainer(look, scaling_config=shared).plan().fits)
+    assert TorchTrainer(look, scaling_config=shared).plan().backend == "gloo"
+    # Seventeen of them do not fit sixteen GPUs, though their sum does.
+    odd = ScalingConfig(num_workers=17, use_gpu=True, resources_per_worker={"GPU": 0.6})
+    with pytest.raises(InfeasibleError, match="num_workers=16 would fit now"):
+        DataParallelTrainer(look, scaling_config=odd).fit()
+
+
+def test_a_range_takes_all_again_and_again(fleet: str, storage: Path) -> None:
+    """A cluster shows what a run has given back as taken for a while."""
+
+    def fit() -> Any:
+        return (
+            DataParallelTrainer(
+                lambda: dray.train.get_context().get_world_size(),
+                scaling_config=ScalingConfig(
+                    num_workers=(1, 2), use_gpu=True, resources_per_worker={"GPU": 8}
+                ),
+                run_config=RunConfig(storage_path=storage),
+            )
+            .fit()
+            .return_value
+        )
+
+    assert [fit() for _ in range(3)] == [2, 2, 2]
 
 
 def test_network_interface_for_nccl(fleet: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def test_init_methods(storage: Path, init_method: str) -> None:
 def test_bad_torch_configs() -> None:
     with pytest.raises(ConfigError, match="'env' or 'tcp', not 'file'"):
         TorchConfig(init_method="file")
-    with pytest.raises(ConfigError, match="more than 0 seconds, not 0"):
+    with pytest.raises(ConfigError, match="more than 0, not 0"):
         TorchConfig(timeout_s=0)
     with pytest.raises(ConfigError, match="must be a TorchConfig"):
         TorchTrainer(print, torch_config="gloo")  # type: ignore[arg-type]
@@ -188,6 +189,63 @@ def test_ddp_trains_one_model_on_all_ranks(storage: Path) -> None:
         return type(model).__name__, weights[0] == weights[1]
 
     assert fit(train, storage).return_value == ("DistributedDataParallel", True)
+
+
+def test_variables_that_torch_reads_at_its_import(storage: Path) -> None:
+    def train() -> str:
+        return str(torch.distributed.get_debug_level())
+
+    def level(**variables: str) -> Any:
+        return (
+            TorchTrainer(
+                train,
+                scaling_config=ScalingConfig(num_workers=2),
+                run_config=RunConfig(
+                    storage_path=storage, worker_runtime_env={"env_vars": variables}
+                ),
+            )
+            .fit()
+            .return_value
+        )
+
+    assert level() == "DebugLevel.OFF"
+    assert level(TORCH_DISTRIBUTED_DEBUG="DETAIL") == "DebugLevel.DETAIL"
+
+
+@pytest.mark.parametrize(
+    ("returns", "said"),
+    [
+        (True, "rank 1 had returned already; every rank must make the same collective calls"),
+        (False, "it waited for rank 1; the log may say where that was"),
+    ],
+)
+def test_a_collective_that_times_out_names_the_missing_rank(
+    storage: Path, returns: bool, said: str
+) -> None:
+    def train() -> None:
+        import threading
+
+        rank = torch.distributed.get_rank()
+        torch.distributed.barrier()
+        if rank == 1 and returns:
+            return
+        if rank == 1:
+            threading.Event().wait()
+        torch.distributed.all_reduce(torch.ones(1))
+
+    began = time.monotonic()
+    with pytest.raises(WorkerGroupError, match=r"rank 0 failed: RuntimeError.*imed out") as caught:
+        fit(train, storage, torch_config=TorchConfig(timeout_s=2))
+    assert time.monotonic() - began < 20
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "30", None, True, float("inf"), float("nan")])
+def test_timeouts_are_seconds(timeout: Any) -> None:
+    with pytest.raises(ConfigError, match="timeout_s must be a number of seconds, more than 0"):
+        TorchConfig(timeout_s=timeout)
+    with pytest.raises(ConfigError, match="backend must be a name"):
+        TorchConfig(backend=3)  # type: ignore[arg-type]
 
 
 def test_prepare_model_options(storage: Path) -> None:

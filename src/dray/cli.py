@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import runpy
+import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from dray.errors import DrayError
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     doctor.add_argument("--json", action="store_true", help="for programs")
     plan = commands.add_parser("plan", help="what a script's first fit() would do; starts nothing")
     plan.add_argument("--json", action="store_true", help="for programs")
-    plan.add_argument("script", help="the script")
+    plan.add_argument("script", help="a Python script that trains")
     plan.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
     options = parser.parse_args(arguments)
     if options.command == "doctor":
@@ -56,22 +57,22 @@ def _doctor(as_json: bool) -> int:
 
 def _plan(script: str, arguments: Sequence[str], as_json: bool) -> int:
     """Runs a script up to its first `fit()`, whose plan it prints."""
-    from dray.train.plan import Planned
-
-    os.environ["DRAY_PLAN"] = "1"
-    sys.argv = [script, *arguments]
-    sys.path[0] = os.path.dirname(os.path.abspath(script))
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # what the script prints is not the plan
-            runpy.run_path(script, run_name="__main__")
-    except Planned as planned:
-        print(json.dumps(planned.plan.to_dict(), indent=1) if as_json else planned.plan)
-        return 0 if planned.plan.fits else 1
-    except OSError as error:
-        if os.path.abspath(error.filename or "") != os.path.abspath(script):
-            raise
-        print(f"dray plan: {error}", file=sys.stderr)
+    if not os.path.isfile(script):
+        print(f"dray plan: there is no script {script}", file=sys.stderr)
         return 2
+    with tempfile.TemporaryDirectory(prefix="dray-plan-") as directory:
+        path = Path(directory, "plan.json")
+        ended = subprocess.run(
+            [sys.executable, script, *arguments],
+            env={**os.environ, "DRAY_PLAN": str(path)},
+            stdout=sys.stderr,  # what the script prints is not the plan
+        )
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    if found is not None:
+        print(json.dumps(found["plan"], indent=1) if as_json else found["text"])
+        return 0 if found["plan"]["fits"] else 1
+    if ended.returncode:
+        return 1
     print(f"dray plan: {script} ended without calling fit() of a trainer", file=sys.stderr)
     return 2
 

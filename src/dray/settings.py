@@ -75,7 +75,8 @@ class Settings:
         start_method: `DRAY_START_METHOD`: how the process engine makes workers.
         share_imports: `DRAY_SHARE_IMPORTS`: whether the fork server may be a fork of the driver.
         progress: `DRAY_PROGRESS`: whether runs print to the terminal.
-        plan_only: `DRAY_PLAN`: whether `fit()` ends the program with its plan; `dray plan` sets it.
+        plan_path: `DRAY_PLAN`: where `fit()` writes its plan, and ends the program instead of
+            training; `dray plan` sets it.
         start_timeout_s: `DRAY_START_TIMEOUT_S`: how long a run waits for what it needs to start.
     """
 
@@ -85,5 +86,5 @@ class Settings:
     )
     share_imports: bool = field(default_factory=lambda: _flag("DRAY_SHARE_IMPORTS", True))
     progress: bool = field(default_factory=lambda: _flag("DRAY_PROGRESS", True))
-    plan_only: bool = field(default_factory=lambda: _flag("DRAY_PLAN", False))
+    plan_path: str = field(default_factory=lambda: os.environ.get("DRAY_PLAN", ""))
     start_timeout_s: float = field(default_factory=lambda: _seconds("DRAY_START_TIMEOUT_S", 600))

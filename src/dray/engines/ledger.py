@@ -167,6 +167,10 @@ class Ledger:
                 if requests
             ]
 
+    def alive(self) -> list[Node]:
+        """Returns the nodes that have not died."""
+        return [self.nodes[index] for index in sorted(self._alive)]
+
     def contended(self, demand: Demand) -> bool:
         """Returns whether somebody waits for something else."""
         return any(other != demand for other in tuple(self._waiting))
@@ -256,21 +260,41 @@ class Ledger:
         """Returns where bundles would lie now; see `Engine.rehearse`."""
         demand = demand_of(request)
         with self._lock:
-            chosen = self._place(demand, self._free)
+            free = self._free_of_others()
+            chosen = self._place(demand, free)
             if chosen is None:
-                alive = sorted(self._alive)
-                return Rehearsal(free=[(self.nodes[i], self.free_of(i)) for i in alive])
+                return Rehearsal(
+                    free=[
+                        (self.nodes[i], from_fixed(_not_negative(free[i])))
+                        for i in sorted(self._alive)
+                    ]
+                )
             return Rehearsal(
-                [self.nodes[index] for index in chosen], self._devices_for(demand, chosen)
+                [self.nodes[index] for index in chosen], self._devices_for(demand, chosen, free)
             )
 
-    def _devices_for(self, demand: Demand, chosen: Sequence[int]) -> list[dict[str, Any]]:
+    def _free_of_others(self) -> list[Room]:
+        """Returns what is free, without the devices that other programs have."""
+        others = self.claims.others() if self.claims is not None else {}
+        free = list(self._free)
+        for name, device in others.keys() - self._barred.keys():
+            for index, node in enumerate(self.nodes):
+                if device in node.devices.get(name, ()):
+                    free[index] = free[index].copy()
+                    place = list(node.devices[name]).index(device)
+                    left = free[index].devices[name].free_of(place)
+                    free[index].add([(name, left)], {name: [Part(place, left)]}, -1)
+        return free
+
+    def _devices_for(
+        self, demand: Demand, chosen: Sequence[int], free: Sequence[Room]
+    ) -> list[dict[str, Any]]:
         """Returns the devices that bundles would get on their nodes."""
         rooms: dict[int, Room] = {}
         devices: list[dict[str, Any]] = []
         times = Counter(chosen)
         for index, (quantities, _) in zip(chosen, demand.bundles, strict=True):
-            ids, room = self.nodes[index].devices, self._free[index]
+            ids, room = self.nodes[index].devices, free[index]
             if not ids:
                 devices.append({})
                 continue
@@ -294,7 +318,14 @@ class Ledger:
         with self._lock:
             self._waiting.setdefault(demand, deque()).append((time.monotonic(), future))
         self._grant()
+        if not future.done():
+            future.add_done_callback(self._on_cancel)
         return future
+
+    def _on_cancel(self, future: Future[Reservation]) -> None:
+        """What somebody waits for no more may have held up others."""
+        if future.cancelled():
+            self._grant()
 
     def _give_back(self, claims: Sequence[Claim], lasting: bool) -> None:
         with self._lock:

@@ -73,7 +73,7 @@ class LocalEngine(Engine):
         return {k: v for k, v in shown.items() if k not in self._runtime_env.env_vars}
 
     def nodes(self) -> list[Node]:
-        return list(self._ledger.nodes)
+        return self._ledger.alive()
 
     def available(self) -> dict[str, float]:
         return self._ledger.available()

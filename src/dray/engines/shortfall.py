@@ -97,7 +97,9 @@ def _near(unknown: Iterable[str], offered: Sequence[str]) -> str:
     for name in unknown:
         kind = name.removeprefix(ACCELERATOR_TYPE)
         among = offered if kind == name else (*kinds, *known_types())
-        near += difflib.get_close_matches(kind, dict.fromkeys(among), 2)
+        near += [n for n in difflib.get_close_matches(kind, dict.fromkeys(among), 3) if n != kind][
+            :2
+        ]
     return f"; did you mean {' or '.join(near)}" if near else ""
 
 

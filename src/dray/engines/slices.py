@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dray.accelerators.topology import SLICE_NAME_LABEL, WORKER_ID_LABEL
 from dray.engines.contract import Node
 from dray.engines.placing import Demand
-from dray.engines.room import Room
+from dray.engines.room import UNIT, Room
 
 
 def host_order(node: Node) -> int:
@@ -36,8 +36,11 @@ def place_on_slices(
             break
         first = len(chosen)
         places = range(first, first + size)
+        # Of a slice all chips must be free, though a worker may use fewer.
         if len(hosts) == size and all(
-            host in allowed[place] and rooms[host].fits(wanted[place])
+            host in allowed[place]
+            and rooms[host].fits(wanted[place])
+            and rooms[host].quantities.get("TPU", 0) >= nodes[host].resources["TPU"] * UNIT
             for place, host in zip(places, hosts, strict=True)
         ):
             chosen += hosts

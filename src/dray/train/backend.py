@@ -10,11 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from dray.errors import ConfigError
+
 if TYPE_CHECKING:
     from dray.train.seats import Position
     from dray.train.worker_group import WorkerGroup
 
 __all__ = ["Backend", "BackendConfig"]
+
+_LONGEST_S = 10 * 365 * 86400.0  # what frameworks take without overflowing
+
+
+def check_seconds(value: object, what: str) -> None:
+    """Raises ConfigError if a value is not a number of seconds above 0."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < value < _LONGEST_S:  # type: ignore[operator]
+        raise ConfigError(f"{what} must be a number of seconds, more than 0, not {value!r}")
 
 
 class BackendConfig:

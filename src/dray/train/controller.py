@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import queue
 import threading
 import time
@@ -24,11 +23,11 @@ from dray.errors import (
     DrayError,
     EngineError,
     RemoteTraceback,
-    StartTimeoutError,
     StorageError,
     TrainingFailedError,
 )
 from dray.train import messages
+from dray.train.admission import Admission
 from dray.train.backend import Backend, BackendConfig
 from dray.train.callback import RunContext
 from dray.train.checkpoint import Checkpoint
@@ -45,7 +44,6 @@ from dray.train.events import (
 )
 from dray.train.failure import FailureLog, FailurePolicy, describe, to_error
 from dray.train.metrics import decode
-from dray.train.plan import choose_size, make_plan
 from dray.train.progress import Progress
 from dray.train.reports import Entry, ReportBook
 from dray.train.retention import surplus
@@ -57,11 +55,7 @@ from dray.train.worker import Ended, Job
 from dray.train.worker_group import RankFailed, Worker, WorkerGroup
 
 _STOP_GRACE_S = 5.0
-# Waits that are shorter are not worth a line.
-_WORTH_A_LINE_S = 1.0
 _SLOW_START_S = 10.0
-# How often to look whether what is waited for has changed, of which no engine tells.
-_LOOK_AGAIN_S = 5.0
 
 
 class Controller:
@@ -86,17 +80,15 @@ class Controller:
         self._backend, self._backend_config = backend
         self._job = job
         self._progress = progress
-        self._start_timeout_s = start_timeout_s
         self._policy = FailurePolicy(config.failure_config.max_failures)
         self._state = State.INITIALIZING
         self._attempt = directory.next_attempt()
-        self._reservation: Reservation | None = None
-        self._asked: Future[Reservation] | None = None
+        self._admission = Admission(
+            engine, scaling, config, backend, progress, self.mailbox, start_timeout_s
+        )
         self._group: WorkerGroup | None = None
         self._alive: set[Actor] = set()
         self._early: list[Output] = []
-        self._told = ""
-        self._waits_since = math.inf
         self._timer: threading.Timer | None = None
         self._failures = FailureLog()
         self._error: BaseException | None = None
@@ -104,7 +96,6 @@ class Controller:
         self._logs: dict[int, IO[bytes]] = {}
         self._checkpoints = directory.checkpoints()
         self._checkpoint: Committed | None = None
-        self._world_size = scaling.min_workers if engine.distributed else 1
         self._new_attempt()
 
     def _new_attempt(self) -> None:
@@ -114,6 +105,10 @@ class Controller:
         self._running = set(range(world_size))
         self._collectives: dict[int, dict[int, messages.Joined]] = {}
         self._failures = FailureLog()
+
+    @property
+    def _world_size(self) -> int:
+        return self._admission.size
 
     @property
     def _context(self) -> RunContext:
@@ -197,8 +192,7 @@ class Controller:
                 self._take_death(rank, event)
         elif isinstance(event, Reserved):
             if self._state is State.SCHEDULING:
-                self._reservation = event.future.result()
-                self._move(Event.RESERVED)
+                self._take_grant(event.future)
         elif isinstance(event, StillWaiting):
             if self._state is State.SCHEDULING:
                 self._still_waiting()
@@ -207,7 +201,8 @@ class Controller:
                 self._progress.warn(f"workers {self._group.missing()} have not started yet")
         elif isinstance(event, BackedOff):
             if self._state is State.RESTARTING:
-                broken = self._reservation is not None and self._reservation.broken
+                reservation = self._admission.reservation
+                broken = reservation is not None and reservation.broken
                 self._move(Event.NODE_LOST if broken else Event.BACKED_OFF)
         elif isinstance(event, GraceOver):
             if self._state is State.STOPPING:
@@ -290,6 +285,7 @@ class Controller:
                 self._directory.path,
                 self._policy.failures,
                 sorted(self._running),
+                sorted(set(range(self._world_size)) - self._running),
             )
             if not isinstance(cause.__cause__, RemoteTraceback):  # else the message holds it
                 self._error.__cause__ = cause
@@ -316,33 +312,29 @@ class Controller:
             self._actions[action](self)
 
     def _reserve(self) -> None:
-        if self._scaling.elasticity_enabled:
-            self._world_size, _ = choose_size(self._engine, self._scaling)
-        self._asked = self._engine.reserve(self._scaling.request(self._world_size))
-        self._asked.add_done_callback(lambda future: self.mailbox.put(Reserved(future)))
-        self._told = ""
-        self._waits_since = time.monotonic()
-        if not self._asked.done():
-            self._after(_WORTH_A_LINE_S, StillWaiting())
+        self._admission.ask()
+        self._look_later()
+
+    def _look_later(self) -> None:
+        if self._admission.waits:
+            self._after(self._admission.next_look_s, StillWaiting())
+
+    def _take_grant(self, future: Future[Reservation]) -> None:
+        if self._admission.granted(future):
+            self._move(Event.RESERVED)
+        else:
+            self._look_later()
 
     def _still_waiting(self) -> None:
-        """Says what is waited for, and again when that changes, for a limited time."""
-        plan = make_plan(
-            self._engine, self._scaling, self._config, (self._backend, self._backend_config)
-        )
-        limit = self._start_timeout_s
-        if time.monotonic() >= self._waits_since + limit:
-            lacking = self._engine.lacking(self._scaling.request(self._world_size))
-            self._error = lacking or StartTimeoutError(limit, plan.why)
+        self._error = self._admission.look()
+        if self._error is not None:
             self._move(Event.WAITED)
-            return
-        if plan.why not in ("", self._told):
-            self._told = plan.why
-            self._progress.warn(f"waiting up to {limit:g} s for resources: {plan.why}")
-        self._after(min(_LOOK_AGAIN_S, limit), StillWaiting())
+        else:
+            self._look_later()
 
     def _start_workers(self) -> None:
-        assert self._reservation is not None
+        reservation = self._admission.reservation
+        assert reservation is not None
         self._directory.recover()
         self._checkpoint = self._newest_good_checkpoint()
         self._new_attempt()
@@ -350,7 +342,7 @@ class Controller:
         self._close_logs()
         self._group = WorkerGroup.start(
             self._engine,
-            self._reservation,
+            reservation,
             self._world_size,
             mailbox=self.mailbox,
             runtime_env=self._config.runtime_env,
@@ -390,6 +382,7 @@ class Controller:
         position = worker.position
         assert position is not None
         family = family_at(position.place)
+        own_variables = {*self._engine.env_vars, *self._config.runtime_env.env_vars}
         return messages.Assignment(
             rank=position.rank,
             world_size=self._world_size,
@@ -401,7 +394,8 @@ class Controller:
             family=None if family is None else family.name,
             devices={name: tuple(ids) for name, ids in worker.devices.items()},
             node_devices=position.node_devices,
-            shares_devices=self._backend.share_cuda_visible_devices,
+            shares_devices=self._backend.share_cuda_visible_devices
+            and not (family is not None and own_variables.intersection(family.variables)),
             cpus=(self._scaling.resources_per_worker or {}).get("CPU"),
             pinned=self._scaling.pin_workers,
         )
@@ -466,12 +460,7 @@ class Controller:
         self._timer.start()
 
     def _release(self) -> None:
-        asked, self._asked = self._asked, None
-        reservation, self._reservation = self._reservation, None
-        if reservation is None and asked is not None and not asked.cancel():
-            reservation = None if asked.exception() else asked.result()
-        if reservation is not None:
-            reservation.release()
+        self._admission.release()
 
     _actions: ClassVar[dict[Action, Callable[[Controller], None]]] = {
         Action.RESERVE: _reserve,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
 from dray import host
 
@@ -24,6 +24,16 @@ def threads_per_worker(cores: int, local_world_size: int, cpus: float | None = N
     return max(1, cores // local_world_size)
 
 
+def asked_threads(environ: Mapping[str, str]) -> int:
+    """Returns how many threads the user asks for by `OMP_NUM_THREADS`; 0 if by none."""
+    return _number(environ.get("OMP_NUM_THREADS", ""))
+
+
+def _number(text: str) -> int:
+    first = text.split(",")[0].strip()  # nested levels have numbers too
+    return int(first) if first.isdecimal() else 0
+
+
 def set_threads(threads: int, environ: MutableMapping[str, str]) -> int:
     """Has OpenMP, MKL and PyTorch compute with so many threads, unless the user has said otherwise.
 
@@ -33,10 +43,10 @@ def set_threads(threads: int, environ: MutableMapping[str, str]) -> int:
     Returns:
         How many threads it is.
     """
-    given = environ.get("OMP_NUM_THREADS", "").split(",")[0]  # nested levels have numbers too
-    threads = int(given) if given.isdecimal() and int(given) else threads
+    threads = asked_threads(environ) or threads
     for name in _VARIABLES:
-        environ.setdefault(name, str(threads))
+        if not _number(environ.get(name, "")):
+            environ[name] = str(threads)
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(threads)

@@ -72,6 +72,23 @@ def _is_sudden(error: BaseException) -> bool:
     return isinstance(error, WorkerDiedError) and error.exitcode != -signal.SIGABRT
 
 
+def _waited_for(running: Sequence[int], returned: Sequence[int]) -> list[str]:
+    """Says for whom a rank may have waited: first for those who cannot come any more."""
+    if returned:
+        word = "ranks" if len(returned) > 1 else "rank"
+        names = join_names([str(rank) for rank in returned])
+        return [
+            f"{word} {names} had returned already; every rank must make the same collective calls, "
+            "so give each the same number of batches"
+        ]
+    if not running:
+        return []
+    which = f"rank {running[0]}"
+    if len(running) > 1:
+        which = f"one of the ranks {join_names([str(rank) for rank in running])}"
+    return [f"it waited for {which}; the log may say where that was"]
+
+
 def _is_timeout(error: BaseException) -> bool:
     """Returns whether a rank waited in vain; PyTorch's backends have no type for it."""
     text = str(error).lower()
@@ -94,6 +111,7 @@ def to_error(
     run_path: Path,
     failures_so_far: int,
     running: Sequence[int] = (),
+    returned: Sequence[int] = (),
 ) -> WorkerGroupError:
     """Returns what `fit()` raises.
 
@@ -103,6 +121,7 @@ def to_error(
         run_path: The run directory.
         failures_so_far: How often the run has failed, this time included.
         running: The ranks that were still at work when the first one failed.
+        returned: The ranks whose function had returned by then.
     """
     (rank, cause), *others = failures.items()
     lines = [f"rank {rank} failed: {describe(cause)}"]
@@ -114,12 +133,8 @@ def to_error(
     for text, ranks in followers.items():
         word = "ranks" if len(ranks) > 1 else "rank"
         lines.append(f"{word} {join_names(ranks)} failed after that: {text}")
-    waited_for = [str(other) for other in running if other not in failures]
-    if waited_for and _is_timeout(cause):
-        which = f"one of the ranks {join_names(waited_for)}"
-        if len(waited_for) == 1:
-            which = f"rank {waited_for[0]}"
-        lines.append(f"it waited for {which}; the log may say where that was")
+    if _is_timeout(cause):
+        lines += _waited_for([other for other in running if other not in failures], returned)
     if failures_so_far > 1:
         lines.append(f"this was failure number {failures_so_far} of the run")
     if log_path is not None:

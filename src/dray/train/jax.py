@@ -16,7 +16,7 @@ from typing import Any
 
 from dray.accelerators import families
 from dray.errors import ConfigError, MissingDependencyError
-from dray.train.backend import Backend, BackendConfig
+from dray.train.backend import Backend, BackendConfig, check_seconds
 from dray.train.config import RunConfig
 from dray.train.context import current_seat
 from dray.train.scaling import ScalingConfig
@@ -27,6 +27,12 @@ from dray.train.worker_group import WorkerGroup
 __all__ = ["JaxConfig", "JaxTrainer"]
 
 _GPU_PLATFORMS = ("cuda", "rocm")
+# The packages of which one must be there for JAX to use a platform.
+_PLUGINS = {
+    "cuda": ("jax_cuda13_plugin", "jax_cuda12_plugin"),
+    "rocm": ("jax_rocm7_plugin", "jax_rocm60_plugin"),
+    "tpu": ("libtpu",),
+}
 # How soon to knock again at a coordinator that does not listen yet; it is a matter of milliseconds.
 _KNOCK_AGAIN_S = 0.005
 
@@ -55,9 +61,7 @@ class JaxConfig(BackendConfig):
 
     def __post_init__(self) -> None:
         for name in ("timeout_s", "shutdown_timeout_s"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not value > 0:
-                raise ConfigError(f"{name} must be more than 0 seconds, not {value!r}")
+            check_seconds(getattr(self, name), name)
         if self.use_tpu and self.use_gpu:
             raise ConfigError("use_tpu=True and use_gpu=True exclude each other; drop one")
         self.modules = (
@@ -138,7 +142,13 @@ class JaxBackend(Backend):
         workers = worker_group.workers
         slices = [worker.slice_name for worker in workers]
         address = workers[0].address
-        worker_group.execute(_prepare, backend_config, slices, address, _this_process())
+        answers = worker_group.execute(_prepare, backend_config, slices, address, _this_process())
+        for rank, trouble in enumerate(answers):
+            if trouble and (backend_config.use_gpu or backend_config.use_tpu):
+                raise ConfigError(f"rank {rank}: {trouble}")
+            if trouble:
+                worker_group.warn(f"rank {rank}: {trouble}, so it runs on the CPU")
+                break
         if len(workers) > 1:
             port = worker_group.execute_single(0, _hold_port, address)
             worker_group.execute(_join, backend_config, address, port)
@@ -158,17 +168,40 @@ def _this_process() -> tuple[str, int]:
 
 def _prepare(
     config: JaxConfig, slices: Sequence[str], address: str, driver: tuple[str, int]
-) -> None:
-    """Sets what JAX reads, before anything in this worker uses it."""
+) -> str:
+    """Sets what JAX reads, before anything in this worker uses it.
+
+    Returns:
+        Why JAX cannot use the worker's accelerator, or "".
+    """
     if _this_process() == driver:  # with the inline engine JAX is the user's own
-        return
+        return ""
     assignment = current_seat("JaxTrainer").assignment
     platforms = _platforms(assignment.family, config)
-    if platforms is not None:
-        os.environ.setdefault("JAX_PLATFORMS", platforms)
+    trouble = ""
+    if platforms is not None and "JAX_PLATFORMS" not in os.environ:
+        os.environ["JAX_PLATFORMS"] = platforms
+        trouble = _lacks_plugin(platforms.partition(",")[0])
     os.environ.setdefault("JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo")
     _tell_slices(slices, assignment.rank, address)
     _take_variables(on_tpu=assignment.family == "tpu")
+    return trouble
+
+
+def _lacks_plugin(platform: str) -> str:
+    """Returns what must be installed for JAX to use a platform; JAX itself falls back silently."""
+    from importlib.metadata import entry_points
+
+    packages = _PLUGINS.get(platform)
+    if packages is None:
+        return ""
+    there = any(importlib.util.find_spec(package) is not None for package in packages)
+    if there or any(platform in plugin.name for plugin in entry_points(group="jax_plugins")):
+        return ""
+    return (
+        f"JAX has no support for {platform} here; install it on every node, for example with "
+        f"pip install 'jax[{platform}]'"
+    )
 
 
 def _platforms(family: str | None, config: JaxConfig) -> str | None:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dray import host
 from dray.engines import labels
 from dray.engines.contract import Engine, Node, Rehearsal
-from dray.engines.room import from_fixed, to_fixed
+from dray.engines.room import UNIT, from_fixed, to_fixed
 from dray.engines.shortfall import ACCELERATOR_TYPE
 from dray.errors import InfeasibleError
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
-from dray.train.cores import threads_per_worker
+from dray.train.cores import asked_threads, threads_per_worker
 from dray.train.scaling import ScalingConfig
 from dray.train.seats import Place, Position, seat
 
@@ -118,11 +121,16 @@ class Planned(SystemExit):
 
     Args:
         plan: The plan.
+        path: Where to write it, for `dray plan`; if there is one already, that stays.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, path: Path) -> None:
         super().__init__(0 if plan.fits else 1)
-        self.plan = plan
+        with contextlib.suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
+            json.dump({"text": str(plan), "plan": plan.to_dict()}, file)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (SystemExit, (self.code,))
 
 
 def make_plan(
@@ -146,14 +154,13 @@ def make_plan(
     positions = seat(places)
     hooks, options = backend
     variables = {**os.environ, **engine.env_vars, **config.runtime_env.env_vars}
-    seated = _with_accelerators(positions, scaling.accelerator)
-    name, note = hooks.collectives(seated, options, variables)
+    name, note = hooks.collectives(positions, options, variables)
     return Plan(
         fits=True,
         possible=True,
         num_workers=workers,
         resources_per_worker=scaling.bundle,
-        workers=_planned(positions, scaling, variables),
+        workers=_planned(positions, scaling, variables, known=not rehearsal.chooser),
         backend=name,
         interface=_interface(positions[0].place.node.address, name, variables),
         master_address=positions[0].place.node.address,
@@ -174,36 +181,72 @@ def choose_size(engine: Engine, scaling: ScalingConfig) -> tuple[int, Rehearsal]
     """
     if not engine.distributed:
         return 1, engine.rehearse(scaling.request(1))
-    for workers in scaling.sizes:
-        rehearsal = engine.rehearse(scaling.request(workers))
-        if rehearsal.fits:
-            return workers, rehearsal
-    return scaling.min_workers, rehearsal
+    sizes = scaling.sizes
+    if len(sizes) > 1:
+        there = [(node, node.resources) for node in engine.nodes()]
+        sizes = sizes[: _count(sizes, _room_for(scaling, there))] or sizes[:1]
+    rehearsal = engine.rehearse(scaling.request(sizes[-1]))
+    if rehearsal.fits or len(sizes) == 1:
+        return sizes[-1], rehearsal
+    size = _largest(
+        engine, scaling, sizes[: _count(sizes[:-1], _room_for(scaling, rehearsal.free))]
+    )
+    return (size or sizes[0]), engine.rehearse(scaling.request(size or sizes[0]))
 
 
-def _with_accelerators(positions: Sequence[Position], resource: str | None) -> Sequence[Position]:
-    """Says that workers have accelerators, where a cluster chooses later which they are."""
-    if resource is None or positions[0].place.devices.get(resource):
-        return positions
-    return [
-        dataclasses.replace(
-            position,
-            place=dataclasses.replace(position.place, devices={resource: (str(position.bundle),)}),
-        )
-        for position in positions
-    ]
+def largest_that_fits(engine: Engine, scaling: ScalingConfig, workers: int) -> int:
+    """Returns the largest number of workers up to this one that would fit now; 0 for none."""
+    step = scaling.slice.hosts if scaling.slice is not None else 1
+    sizes = range(step, workers + 1, step)
+    if not sizes:
+        return 0
+    rehearsal = engine.rehearse(scaling.request(sizes[0]))
+    if not rehearsal.fits or len(sizes) == 1:
+        return sizes[0] if rehearsal.fits else 0
+    there = [(node, node.resources) for node in engine.nodes()]
+    return _largest(engine, scaling, sizes[: _count(sizes, _room_for(scaling, there))])
+
+
+def _largest(engine: Engine, scaling: ScalingConfig, sizes: range) -> int:
+    """Returns the largest of some sizes, in ascending order, that would fit now; 0 for none."""
+
+    def too_many(size: int) -> bool:
+        return not engine.rehearse(scaling.request(size)).fits
+
+    if not sizes or not too_many(sizes[-1]):  # as a rule, what nodes have decides
+        return sizes[-1] if sizes else 0
+    at = bisect.bisect_left(sizes, True, key=too_many)
+    return sizes[at - 1] if at else 0
+
+
+def _room_for(scaling: ScalingConfig, there: _Free) -> int:
+    """Returns how many workers nodes could take by their quantities alone."""
+    bundle = to_fixed(scaling.bundle)
+    return sum(
+        min(int(left.get(name, 0) * UNIT + 0.5) // units for name, units in bundle.items())
+        for _, left in there
+    )
+
+
+def _count(sizes: range, most: int) -> int:
+    """Returns how many of some sizes, in ascending order, are not above a limit."""
+    return bisect.bisect_right(sizes, most)
 
 
 def _planned(
-    positions: Sequence[Position], scaling: ScalingConfig, variables: Mapping[str, str]
+    positions: Sequence[Position],
+    scaling: ScalingConfig,
+    variables: Mapping[str, str],
+    *,
+    known: bool,
 ) -> list[PlannedWorker]:
-    given = variables.get("OMP_NUM_THREADS", "").split(",")[0]
-    asked = int(given) if given.isdecimal() else 0
+    asked = asked_threads(variables)
     cpus, here = (scaling.resources_per_worker or {}).get("CPU"), host.cpu_count()
 
     def threads(node: Node, local_world_size: int) -> int:
         cores = here if node.address in _LOOPBACK else int(node.resources.get("CPU", 1))
-        return asked or threads_per_worker(cores, local_world_size, cpus)
+        most = max(1, cores // local_world_size) if scaling.pin_workers else cores
+        return asked or min(most, threads_per_worker(cores, local_world_size, cpus))
 
     return [
         PlannedWorker(
@@ -212,7 +255,7 @@ def _planned(
             position.place.node.address,
             position.node_rank,
             position.local_rank,
-            {name: tuple(ids) for name, ids in position.place.devices.items()},
+            {name: tuple(ids) for name, ids in position.place.devices.items()} if known else {},
             threads(position.place.node, position.local_world_size),
         )
         for position in positions
@@ -231,6 +274,7 @@ def _refusal(
     engine: Engine, scaling: ScalingConfig, config: RunConfig, workers: int, rehearsal: Rehearsal
 ) -> Plan:
     request = scaling.request(workers)
+    step = scaling.slice.hosts if scaling.slice is not None else 1
     possible, reason = True, ""
     try:
         engine.check(request, config.runtime_env)
@@ -239,9 +283,14 @@ def _refusal(
         possible, lacking = False, error
     if lacking is not None:
         reason = str(lacking)
+        if scaling.trainer_resources and _would_fit_without(engine, scaling, workers):
+            own = _amounts(scaling.trainer_resources)
+            reason = f"The workers would fit, but trainer_resources ({own}) do not fit beside them."
     else:
         reason = f"{_amounts(_times(scaling.bundle, workers))} asked; others use what is missing."
-    fitting = _largest_that_fits(engine, scaling, workers, rehearsal.free)
+    smaller = range(step, workers, step)
+    room = _count(smaller, _room_for(scaling, rehearsal.free))
+    fitting = _largest(engine, scaling, smaller[:room])
     return Plan(
         fits=False,
         possible=possible,
@@ -253,34 +302,28 @@ def _refusal(
     )
 
 
-def _largest_that_fits(engine: Engine, scaling: ScalingConfig, workers: int, free: _Free) -> int:
-    """Returns the largest smaller number of workers that would fit now; 0 if there is none."""
-    bundle, step = scaling.bundle, scaling.slice.hosts if scaling.slice is not None else 1
-    most = sum(min(int(left.get(n, 0) / q + 1e-9) for n, q in bundle.items()) for _, left in free)
-    sizes = range(step, min(workers - 1, most) + 1, step)
-
-    def too_many(size: int) -> bool:
-        return not engine.rehearse(scaling.request(size)).fits
-
-    if not sizes or not too_many(sizes[-1]):  # as a rule, what nodes have decides
-        return sizes[-1] if sizes else 0
-    at = bisect.bisect_left(sizes, True, key=too_many)
-    return sizes[at - 1] if at else 0
+def _would_fit_without(engine: Engine, scaling: ScalingConfig, workers: int) -> bool:
+    """Returns whether the workers alone would fit now, without what the controller is to have."""
+    request = scaling.request(workers)
+    alone = dataclasses.replace(
+        request, bundles=request.bundles[:workers], selectors=request.selectors[:workers]
+    )
+    return engine.rehearse(alone).fits
 
 
 def _lacks(scaling: ScalingConfig, free: _Free) -> dict[str, str]:
     """Returns for each node why it cannot take one more worker; nodes that can are left out."""
     found: dict[str, str] = {}
-    request = scaling.request(1)
-    selector = request.selectors[0] if request.selectors else {}
+    bundle = scaling.bundle
+    selectors = scaling.request(scaling.max_workers).selectors[: scaling.max_workers] or [{}]
     for node, left in free:
         known = {"ray.io/node-id": node.node_id, **node.labels}
-        short = [name for name, q in scaling.bundle.items() if left.get(name, 0) < q]
-        if not labels.matches(selector, known):
+        short = [name for name, quantity in bundle.items() if left.get(name, 0) < quantity]
+        if not any(labels.matches(selector, known) for selector in selectors):
             found[node.title] = "its labels do not match"
         elif short:
             found[node.title] = ", ".join(
-                _lack(name, left.get(name, 0), node.resources.get(name, 0), scaling.bundle[name])
+                _lack(name, left.get(name, 0), node.resources.get(name, 0), bundle[name])
                 for name in short
             )
     return found
@@ -295,29 +338,37 @@ def _lack(name: str, left: float, total: float, needed: float) -> str:
     return f"{free} of {of} free, a worker needs {_amount(name, needed)}"
 
 
-def _advice(
-    scaling: ScalingConfig,
-    workers: int,
-    fitting: int,
-    free: _Free,
-) -> str:
+def _advice(scaling: ScalingConfig, workers: int, fitting: int, free: _Free) -> str:
     """Returns the nearest change: fewer workers now, or how much more there had to be."""
-    kind = scaling.accelerator_type
-    fitting_nodes = [
-        left for _, left in free if kind is None or left.get(f"{ACCELERATOR_TYPE}{kind}")
-    ]
-    more: dict[str, float] = {}
-    for name, quantity in scaling.bundle.items():
-        usable = sum(left.get(name, 0) // quantity * quantity for left in fitting_nodes)
-        if not name.startswith(ACCELERATOR_TYPE) and usable < quantity * workers:
-            more[name] = quantity * workers - usable
-    type_ = f" of type {kind}" if kind is not None and scaling.accelerator in more else ""
-    if not more:
-        needs = f"{workers} do not fit the nodes under {scaling.placement_strategy}"
-    else:
-        needs = f"{workers} needs {_amounts(more, ' more')}{type_}"
     would = f"num_workers={fitting} would fit now" if fitting else "not one worker fits now"
-    return f"{would}; {needs}."
+    if scaling.slice is not None:
+        hosts = scaling.slice.hosts
+        missing = (workers - fitting) // hosts
+        kind = f"{scaling.slice.accelerator_type} of topology {scaling.slice.topology}"
+        slices = "slice" if missing == 1 else "slices"
+        return f"{would}; {workers} needs {missing} more whole {slices} of {kind}."
+    more = _missing(scaling, workers, free)
+    if not more:
+        return f"{would}; {workers} do not fit the nodes under {scaling.placement_strategy}."
+    kind = scaling.accelerator_type or ""
+    type_ = f" of type {kind}" if kind and scaling.accelerator in more else ""
+    return f"{would}; {workers} needs {_amounts(more, ' more')}{type_}."
+
+
+def _missing(scaling: ScalingConfig, workers: int, free: _Free) -> dict[str, float]:
+    """Returns how much more there had to be, on nodes of the right type."""
+    type_ = f"{ACCELERATOR_TYPE}{scaling.accelerator_type}"
+    there = [
+        to_fixed({name: max(0.0, quantity) for name, quantity in left.items()})
+        for _, left in free
+        if scaling.accelerator_type is None or left.get(type_)
+    ]
+    more = {
+        name: units * workers - sum(left.get(name, 0) // units * units for left in there)
+        for name, units in to_fixed(scaling.bundle).items()
+        if not name.startswith(ACCELERATOR_TYPE)
+    }
+    return from_fixed({name: units for name, units in more.items() if units > 0})
 
 
 # In words.

@@ -74,6 +74,9 @@ class ScalingConfig:
     pin_workers: bool = False
 
     def __post_init__(self) -> None:
+        for flag in ("use_gpu", "use_tpu", "pin_workers"):
+            if not isinstance(getattr(self, flag), bool):
+                raise ConfigError(f"{flag} must be True or False, not {getattr(self, flag)!r}")
         self._check_workers()
         if self.placement_strategy not in STRATEGIES:
             raise ConfigError(
@@ -88,6 +91,14 @@ class ScalingConfig:
         self._check_tpu()
         self._check_selectors()
         self._check_deprecated()
+        # Copies of one's own: other mappings may not travel to workers.
+        self.resources_per_worker = _copied(self.resources_per_worker)
+        self.trainer_resources = _copied(self.trainer_resources)
+        chosen = self.label_selector
+        if chosen is not None:
+            self.label_selector = (
+                dict(chosen) if isinstance(chosen, Mapping) else [dict(each) for each in chosen]
+            )
 
     def _check_workers(self) -> None:
         given = self.num_workers
@@ -206,7 +217,7 @@ class ScalingConfig:
             return
         if not isinstance(chosen, list | tuple):
             raise ConfigError(f"label_selector must be a dict or a list of dicts, not {chosen!r}")
-        if len(chosen) != self.max_workers:
+        if len(chosen) != (self.max_workers or len(chosen)):
             raise ConfigError(
                 f"label_selector has {len(chosen)} entries for {self.max_workers} workers; give "
                 "one dict for all of them, or one for each"
@@ -249,9 +260,9 @@ class ScalingConfig:
 
     @property
     def sizes(self) -> range:
-        """The numbers of workers that the run may start with, the most first."""
+        """The numbers of workers that the run may start with."""
         step = self.slice.hosts if self.slice is not None else 1
-        return range(self.max_workers, self.min_workers - 1, -step)
+        return range(self.min_workers, self.max_workers + 1, step)
 
     @property
     def bundle(self) -> dict[str, float]:
@@ -274,6 +285,8 @@ class ScalingConfig:
     def request(self, workers: int) -> Request:
         """Returns what so many workers ask an engine for; the controller's share comes last."""
         bundles: list[Mapping[str, float]] = [self.bundle] * workers
+        if not self.max_workers:  # in this process, which is where it is
+            return Request(bundles)
         chosen = self.label_selector
         selectors: list[Mapping[str, str]] = []
         if chosen:
@@ -316,6 +329,10 @@ class ScalingConfig:
     def additional_resources_per_worker(self) -> dict[str, float]:
         """What each worker gets besides CPUs, GPUs and TPU chips."""
         return {n: q for n, q in self.bundle.items() if n not in ("CPU", "GPU", "TPU")}
+
+
+def _copied(resources: Mapping[str, float] | None) -> dict[str, float] | None:
+    return None if resources is None else dict(resources)
 
 
 def _check_name(name: object) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dray import host
 from dray.accelerators import Family, family_named
 from dray.errors import ConfigError
-from dray.train.backend import Backend, BackendConfig
+from dray.train.backend import Backend, BackendConfig, check_seconds
 from dray.train.context import current_seat
 from dray.train.seats import Position, family_at, shares_devices
 from dray.train.torch_devices import devices_of, unusable
@@ -48,8 +48,9 @@ class TorchConfig(BackendConfig):
     def __post_init__(self) -> None:
         if self.init_method not in ("env", "tcp"):
             raise ConfigError(f"init_method must be 'env' or 'tcp', not {self.init_method!r}")
-        if isinstance(self.timeout_s, bool) or not self.timeout_s > 0:
-            raise ConfigError(f"timeout_s must be more than 0 seconds, not {self.timeout_s!r}")
+        check_seconds(self.timeout_s, "timeout_s")
+        if self.backend is not None and not isinstance(self.backend, str):
+            raise ConfigError(f"backend must be a name such as 'gloo', not {self.backend!r}")
         self.modules = (
             *BackendConfig.modules,
             "torch",
@@ -217,6 +218,7 @@ def _join_process_group(address: str, port: int, backend: str, timeout: timedelt
     _choose_interface(assignment.address)
     if _store is None:
         _store = distributed.TCPStore(address, port, None, False, timeout)
+    _take_variables()
     if "nccl" in backend:
         # A collective that times out ends its process, rather than leave it waiting.
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
@@ -227,6 +229,16 @@ def _join_process_group(address: str, port: int, backend: str, timeout: timedelt
         world_size=assignment.world_size,
         timeout=timeout,
     )
+
+
+def _take_variables() -> None:
+    """Has PyTorch read what it reads at its import: the fork server had another environment."""
+    import torch
+
+    if "TORCH_DISTRIBUTED_DEBUG" in os.environ:
+        torch.distributed.set_debug_level_from_env()
+    if "TORCH_LOGS" in os.environ:
+        torch._logging._init_logs()
 
 
 def _choose_interface(address: str) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import inspect
+import itertools
 import platform
 import signal
 import threading
@@ -77,7 +78,7 @@ class DataParallelTrainer:
         self._backend_config = _checked(backend_config, BackendConfig, "backend_config")
         self._scaling = _checked(scaling_config, ScalingConfig, "scaling_config")
         self._config = _checked(run_config, RunConfig, "run_config")
-        if self._scaling.num_workers and not Settings().plan_only:
+        if self._scaling.num_workers and not Settings().plan_path:
             # Imports of the workers begin now, beside whatever the driver still has to do.
             session.current_engine().prepare(self._backend_config.modules)
 
@@ -120,8 +121,9 @@ class DataParallelTrainer:
             StorageError: The run's directory cannot be written, or is in use.
             KeyboardInterrupt: The user pressed Ctrl-C.
         """
-        if Settings().plan_only:
-            raise Planned(self.plan())
+        where = Settings().plan_path
+        if where:
+            raise Planned(self.plan(), Path(where))
         storage = self._config.storage
         with _engine_for(self._scaling) as engine:
             self._check_feasible(engine)
@@ -266,12 +268,18 @@ def _engine_for(scaling: ScalingConfig) -> Iterator[Engine]:
 
 
 def _new_name(storage: Path) -> str:
+    """Returns a name that nobody has, and makes its directory, so that nobody takes it."""
     stem = time.strftime("run-%Y-%m-%d_%H-%M-%S")
-    name, number = stem, 1
-    while (storage / name).exists():
-        number += 1
-        name = f"{stem}-{number}"
-    return name
+    for number in itertools.count(1):
+        name = stem if number == 1 else f"{stem}-{number}"
+        try:
+            (storage / name).mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError:  # whoever opens the directory says it better
+            pass
+        return name
+    raise AssertionError("there is always a next number")
 
 
 def _fingerprint(function: Callable[..., Any]) -> dict[str, str | None]:

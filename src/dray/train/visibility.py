@@ -23,9 +23,7 @@ def shared_variables(assignment: Assignment, environ: Mapping[str, str]) -> dict
     if not assignment.shares_devices or assignment.family is None:
         return {}
     family = family_named(assignment.family)
-    own = assignment.devices[family.resource]
-    shown = family.visible(environ)
-    if not family.shared or shown is None or set(shown) != set(own):  # the user has said otherwise
+    if not family.shared or family.visible(environ) is None:
         return {}
     return family.show(assignment.node_devices[family.resource], environ, 0)
 

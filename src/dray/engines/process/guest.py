@@ -28,11 +28,8 @@ class GuestEngine(ProcessEngine):
         self._host = host
 
     def nodes(self) -> list[Node]:
-        return [
-            Node(e["NodeID"], e["NodeManagerAddress"], e["Resources"], e["Labels"])
-            for e in self._host.nodes()
-            if e["Alive"]
-        ]
+        nodes: list[Node] = self._host.demand("offers")
+        return nodes
 
     def available(self) -> dict[str, float]:
         return self._host.available_resources()

@@ -33,10 +33,10 @@ class Lending:
         purpose: str,
     ) -> None:
         """A process wants bundles, or to know whether there can be such ("check", "rehearse")."""
-        if purpose == "rehearse":
-            self._hub.reply(client, question, self._ledger.rehearse(request))
-            return
         try:
+            if purpose == "rehearse":
+                self._hub.reply(client, question, self._ledger.rehearse(request))
+                return
             demand = self._ledger.check(request)
         except DrayError as error:
             self._hub.refuse(client, question, error)
@@ -48,6 +48,10 @@ class Lending:
         future.add_done_callback(
             lambda f: self._hub.lock.later(lambda: self._granted(client, question, f))
         )
+
+    def on_offers(self, client: Client, question: int) -> None:
+        """A process wants to know the nodes."""
+        self._hub.reply(client, question, self._ledger.alive())
 
     def _granted(self, client: Client, question: int, future: Future[Any]) -> None:
         if question in client.leases:  # it still wants it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -83,7 +84,7 @@ def lacking(request: Request, present: Sequence[Node]) -> InfeasibleError | None
     if not present:
         return InfeasibleError("the cluster has no nodes", asked={}, available={})
     try:
-        Ledger(present, "add nodes to the cluster").check(request)
+        Ledger([_device_by_device(n) for n in present], "add nodes to the cluster").check(request)
     except InfeasibleError as error:
         return error
     return None
@@ -95,7 +96,7 @@ def rehearse(request: Request, present: Sequence[Node]) -> Rehearsal:
     Which of its devices a node would give out, Ray does not tell.
     """
     left = ray._private.state.available_resources_per_node()
-    free = [replace(node, resources=_free_of(node, left)) for node in present]
+    free = [_device_by_device(replace(node, resources=_free_of(node, left))) for node in present]
     found = Ledger(free).rehearse(request)
     whole = {node.node_id: node for node in present}
     return Rehearsal(
@@ -104,6 +105,12 @@ def rehearse(request: Request, present: Sequence[Node]) -> Rehearsal:
         [(whole[node.node_id], quantities) for node, quantities in found.free],
         chooser="Ray",
     )
+
+
+def _device_by_device(node: Node) -> Node:
+    """Returns a node whose devices have made-up ids, so that no two are taken for one."""
+    counts = {name: math.ceil(node.resources[name]) for name in node.families}
+    return replace(node, devices={n: [*map(str, range(count))] for n, count in counts.items()})
 
 
 def _free_of(node: Node, left: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 import os
 import sys
 import threading
@@ -70,6 +71,8 @@ _NODE_ID = "ray.io/node-id"
 # Ray itself needs longer than this to find that a node is dead.
 _SUSPICION_S = 60.0
 _WAIT_STEP_S = 3600
+# For how long Ray shows what was given back as taken; it tells nobody when that ends.
+_LAG_S = 1.0
 
 
 class _PlacementGroup(Reservation):
@@ -98,6 +101,7 @@ class _PlacementGroup(Reservation):
             if ray.is_initialized():
                 for group in (self.group, *self._others):
                     remove_placement_group(group)
+                self._engine.note_release()
 
 
 class RayEngine(Engine):
@@ -115,6 +119,7 @@ class RayEngine(Engine):
         self._numbers = itertools.count()
         self._actors: dict[int, RayActor] = {}
         self._suspects: dict[str, float] = {}
+        self._released_at = -math.inf
         self._closed = False
         self._reader = Reader(self._on_crash)
         self._runtime = RayRuntime(self._runtime_env)
@@ -160,7 +165,11 @@ class RayEngine(Engine):
         return cluster.lacking(request, self._reachable_nodes())
 
     def rehearse(self, request: Request) -> Rehearsal:
-        return cluster.rehearse(request, self._reachable_nodes())
+        while True:
+            found = cluster.rehearse(request, self._reachable_nodes())
+            if found.fits or time.monotonic() - self._released_at > _LAG_S:
+                return found
+            time.sleep(_LAG_S / 20)
 
     def reserve(self, request: Request) -> Future[Reservation]:
         future: Future[Reservation] = Future()
@@ -222,6 +231,10 @@ class RayEngine(Engine):
     def _suspected(self) -> set[str]:
         now = time.monotonic()
         return {node for node, since in self._suspects.items() if now - since < _SUSPICION_S}
+
+    def note_release(self) -> None:
+        """Takes note that Ray does not tell the truth for a moment about what is free."""
+        self._released_at = time.monotonic()
 
     def any_gone(self, node_ids: Iterable[str]) -> bool:
         """Calls nodes, and returns whether one does not answer; it is left out for a while."""

@@ -1,0 +1,145 @@
+"""How a run gets its resources: how much it asks for, what it says meanwhile, when it gives up."""
+
+from __future__ import annotations
+
+import math
+import time
+from concurrent.futures import Future
+
+from dray.engines.contract import Engine, Mailbox, Reservation
+from dray.errors import DrayError, StartTimeoutError
+from dray.train.backend import Backend, BackendConfig
+from dray.train.config import RunConfig
+from dray.train.events import Reserved
+from dray.train.plan import choose_size, largest_that_fits, make_plan
+from dray.train.progress import Progress
+from dray.train.scaling import ScalingConfig
+
+# Waits that are shorter are not worth a line.
+_WORTH_A_LINE_S = 1.0
+# How often to look whether what is waited for has changed, of which no engine tells.
+_LOOK_AGAIN_S = 5.0
+
+
+class Admission:
+    """Asks an engine for what a run needs, until it has it or has waited too long.
+
+    Attributes:
+        size: How many workers it asks for, or has.
+        reservation: What it has.
+
+    Args:
+        engine: The engine.
+        scaling: What is needed.
+        config: The run's config, for its plan.
+        backend: The framework, for the plan.
+        progress: Tells the user.
+        mailbox: Gets `Reserved` when there is an answer.
+        limit_s: How long to wait.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        scaling: ScalingConfig,
+        config: RunConfig,
+        backend: tuple[Backend, BackendConfig],
+        progress: Progress,
+        mailbox: Mailbox,
+        limit_s: float,
+    ) -> None:
+        self._engine = engine
+        self._scaling = scaling
+        self._config = config
+        self._backend = backend
+        self._progress = progress
+        self._mailbox = mailbox
+        self._limit_s = limit_s
+        self.size = scaling.min_workers if engine.distributed else 1
+        self.reservation: Reservation | None = None
+        self._asked: Future[Reservation] | None = None
+        self._since = math.inf
+        self._told = ""
+
+    def ask(self) -> None:
+        """Asks for as many workers as fit, or for the least of them."""
+        self._since = time.monotonic()
+        self._told = ""
+        size = self.size
+        if self._scaling.elasticity_enabled:
+            size, _ = choose_size(self._engine, self._scaling)
+        self._request(size)
+
+    def _request(self, size: int) -> None:
+        self.size = size
+        self._asked = self._engine.reserve(self._scaling.request(size))
+        self._asked.add_done_callback(lambda future: self._mailbox.put(Reserved(future)))
+
+    @property
+    def waits(self) -> bool:
+        """Whether an answer is yet to come."""
+        return self._asked is not None and not self._asked.done()
+
+    @property
+    def next_look_s(self) -> float:
+        """In how many seconds to call `look`."""
+        waited = time.monotonic() - self._since
+        usual = _LOOK_AGAIN_S if waited >= _WORTH_A_LINE_S else _WORTH_A_LINE_S
+        return max(0.0, min(usual, self._limit_s - waited))
+
+    def granted(self, future: Future[Reservation]) -> bool:
+        """Takes an answer; returns whether the run can start.
+
+        Raises:
+            DrayError: There will be no resources.
+        """
+        if future is not self._asked:  # asked for something else since
+            if not future.cancelled() and future.exception() is None:
+                future.result().release()
+            return False
+        self._asked = None
+        self.reservation = future.result()
+        return not self._grows()
+
+    def _grows(self) -> bool:
+        """Asks for more instead, if there is room for more than when it was asked for."""
+        more = self._scaling.max_workers - self.size if self._engine.distributed else 0
+        room = largest_that_fits(self._engine, self._scaling, more) if more else 0
+        if not room:
+            return False
+        self._let_go()
+        self._request(self.size + room)
+        return True
+
+    def look(self) -> DrayError | None:
+        """Says what is waited for if that has changed; returns why to wait no longer, if so."""
+        if self._scaling.elasticity_enabled:
+            size, rehearsal = choose_size(self._engine, self._scaling)
+            if rehearsal.fits and size != self.size:
+                self.release()
+                self._request(size)
+                return None
+        plan = make_plan(self._engine, self._scaling, self._config, self._backend)
+        why = plan.why or (
+            "what it asks for is free, but a request that came before waits for more and is served "
+            "first."
+        )
+        if time.monotonic() - self._since >= self._limit_s:
+            lacking = self._engine.lacking(self._scaling.request(self.size))
+            return lacking or StartTimeoutError(self._limit_s, why)
+        if why != self._told:
+            self._told = why
+            self._progress.warn(f"waiting up to {self._limit_s:g} s for resources: {why}")
+        return None
+
+    def release(self) -> None:
+        """Gives back what it has, and takes back what it asks for."""
+        asked, self._asked = self._asked, None
+        if asked is not None and not asked.cancel() and asked.exception() is None:
+            asked.result().release()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        reservation, self.reservation = self.reservation, None
+        if reservation is not None:
+            reservation.release()
