@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from dray.engines import labels
 from dray.engines.claims import Claims
 from dray.engines.contract import Node, Rehearsal, Request, Reservation
-from dray.engines.placing import STRATEGIES, Bundle, Demand, Selector, place
+from dray.engines.placing import STRATEGIES, Demand, Selector, demand_of, place
 from dray.engines.room import UNIT, Part, Quantities, Room, from_fixed, to_fixed
 from dray.engines.shortfall import infeasible
 from dray.engines.slices import place_on_slices
@@ -477,30 +477,6 @@ class Ledger:
         return {
             index for index in self._alive if labels.matches(wanted, _labels_of(self.nodes[index]))
         }
-
-
-def demand_of(request: Request) -> Demand:
-    """Returns the shape of a request.
-
-    Raises:
-        ConfigError: A quantity is malformed.
-    """
-    # Workers ask for the same, as the same objects: each is looked at once.
-    selectors = request.selectors or [{}] * len(request.bundles)
-    pairs = list(zip(request.bundles, selectors, strict=True))
-    different = {(id(bundle), id(selector)): (bundle, selector) for bundle, selector in pairs}
-    known = {
-        key: Bundle(tuple(sorted(to_fixed(bundle).items())), tuple(sorted(selector.items())))
-        for key, (bundle, selector) in different.items()
-    }
-    bundles = [known[id(bundle), id(selector)] for bundle, selector in pairs]
-    slices = request.slices
-    for number in range(slices.count if slices is not None else 0):
-        assert slices is not None
-        first = bundles[number * slices.hosts]
-        head = (*first.quantities, (slices.head, UNIT))
-        bundles[number * slices.hosts] = first._replace(quantities=tuple(sorted(head)))
-    return Demand(tuple(bundles), request.strategy, request.lasting, slices)
 
 
 def _not_negative(room: Room) -> Quantities:

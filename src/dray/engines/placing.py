@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from dray.engines.contract import Slices
-from dray.engines.room import Room
+from dray.engines.contract import Request, Slices
+from dray.engines.room import UNIT, Room, to_fixed
 
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 
@@ -30,6 +30,30 @@ class Demand(NamedTuple):
     strategy: str
     lasting: bool = True
     slices: Slices | None = None
+
+
+def demand_of(request: Request) -> Demand:
+    """Returns the shape of a request.
+
+    Raises:
+        ConfigError: A quantity is malformed.
+    """
+    # Workers ask for the same, as the same objects: each is looked at once.
+    selectors = request.selectors or [{}] * len(request.bundles)
+    pairs = list(zip(request.bundles, selectors, strict=True))
+    different = {(id(bundle), id(selector)): (bundle, selector) for bundle, selector in pairs}
+    known = {
+        key: Bundle(tuple(sorted(to_fixed(bundle).items())), tuple(sorted(selector.items())))
+        for key, (bundle, selector) in different.items()
+    }
+    bundles = [known[id(bundle), id(selector)] for bundle, selector in pairs]
+    slices = request.slices
+    for number in range(slices.count if slices is not None else 0):
+        assert slices is not None
+        first = bundles[number * slices.hosts]
+        head = (*first.quantities, (slices.head, UNIT))
+        bundles[number * slices.hosts] = first._replace(quantities=tuple(sorted(head)))
+    return Demand(tuple(bundles), request.strategy, request.lasting, slices)
 
 
 def place(demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]]) -> list[int] | None:

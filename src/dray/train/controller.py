@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import IO, Any, ClassVar
+from typing import Any, ClassVar
 
 from dray.engines.contract import Actor, Died, Engine, Output, Posted, Reservation, Started
 from dray.errors import (
@@ -43,6 +43,7 @@ from dray.train.events import (
     StillWaiting,
 )
 from dray.train.failure import FailureLog, FailurePolicy, describe, to_error
+from dray.train.logs import Logs
 from dray.train.metrics import decode
 from dray.train.progress import Progress
 from dray.train.reports import Entry, ReportBook
@@ -88,12 +89,11 @@ class Controller:
         )
         self._group: WorkerGroup | None = None
         self._alive: set[Actor] = set()
-        self._early: list[Output] = []
         self._timer: threading.Timer | None = None
         self._failures = FailureLog()
         self._error: BaseException | None = None
         self._return_value: Any = None
-        self._logs: dict[int, IO[bytes]] = {}
+        self._logs = Logs(directory, progress)
         self._checkpoints = directory.checkpoints()
         self._checkpoint: Committed | None = None
         self._new_attempt()
@@ -169,7 +169,7 @@ class Controller:
                 if isinstance(event, Died):
                     self._alive.discard(event.actor)
         self._release()
-        self._close_logs()
+        self._logs.close()
 
     # Events.
 
@@ -180,7 +180,7 @@ class Controller:
                 self._take_message(rank, event.message)
         elif isinstance(event, Output):
             if self._rank_of(event.actor) is not None:
-                self._take_output(event)
+                self._logs.take(functools.partial(self._rank_of, event.actor), event)
         elif isinstance(event, Started):
             self._take_start(event)
         elif isinstance(event, FunctionEnded):
@@ -339,7 +339,7 @@ class Controller:
         self._checkpoint = self._newest_good_checkpoint()
         self._new_attempt()
         self._progress.started(self._attempt, self._world_size, self._checkpoint)
-        self._close_logs()
+        self._logs.begin(self._attempt, self._world_size if self._engine.distributed else 0)
         self._group = WorkerGroup.start(
             self._engine,
             reservation,
@@ -370,7 +370,7 @@ class Controller:
         )
         nodes = {node.node_id: node for node in self._engine.nodes()}
         self._group.take_seats(nodes, lambda worker: self._assignment(worker, run))
-        self._open_logs()
+        self._logs.give_ranks()
         self._directory.record(
             "workers started", attempt=self._attempt, ranks=self._group.describe()
         )
@@ -525,31 +525,3 @@ class Controller:
     def _call_back(self, hook: str, *args: Any) -> None:
         for callback in self._config.callbacks:
             getattr(callback, hook)(*args)
-
-    # Output.
-
-    def _take_output(self, event: Output) -> None:
-        if not self._logs and self._engine.distributed:  # ranks are not known yet
-            self._early.append(event)
-            return
-        rank = self._rank_of(event.actor)
-        assert rank is not None
-        self._logs[rank].write(event.data)
-        self._progress.output(rank, event.stream, event.data)
-
-    def _open_logs(self) -> None:
-        first = self._directory.log_path(self._attempt, 0)
-        first.parent.mkdir(parents=True, exist_ok=True)
-        for rank in range(self._world_size if self._engine.distributed else 0):
-            path = self._directory.log_path(self._attempt, rank)
-            self._logs[rank] = path.open("ab", buffering=0)
-        early, self._early = self._early, []
-        for event in early:
-            self._take_output(event)
-
-    def _close_logs(self) -> None:
-        if self._early and not self._logs:  # the workers died before they had ranks
-            self._open_logs()
-        for log in self._logs.values():
-            log.close()
-        self._logs = {}

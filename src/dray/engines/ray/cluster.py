@@ -110,7 +110,8 @@ def rehearse(request: Request, present: Sequence[Node]) -> Rehearsal:
 def _device_by_device(node: Node) -> Node:
     """Returns a node whose devices have made-up ids, so that no two are taken for one."""
     counts = {name: math.ceil(node.resources[name]) for name in node.families}
-    return replace(node, devices={n: [*map(str, range(count))] for n, count in counts.items()})
+    ids = {name: [*map(str, range(count))] for name, count in counts.items() if count}
+    return replace(node, devices=ids)
 
 
 def _free_of(node: Node, left: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

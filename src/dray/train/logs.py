@@ -1,0 +1,66 @@
+"""What the ranks of an attempt write: kept in a file each, and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import IO
+
+from dray.engines.contract import Output
+from dray.train.progress import Progress
+from dray.train.run_directory import RunDirectory
+
+# Whose output it is, once that is known: workers write before they have ranks.
+RankOf = Callable[[], "int | None"]
+
+
+class Logs:
+    """The log files of one attempt after another.
+
+    Args:
+        directory: Where they are.
+        progress: Shows what is written.
+    """
+
+    def __init__(self, directory: RunDirectory, progress: Progress) -> None:
+        self._directory = directory
+        self._progress = progress
+        self._attempt = 0
+        self._world_size = 0
+        self._files: dict[int, IO[bytes]] = {}
+        self._early: list[tuple[RankOf, Output]] = []
+        self._ranked = False
+
+    def begin(self, attempt: int, world_size: int) -> None:
+        """Begins another attempt, whose workers have no ranks yet."""
+        self.close()
+        self._attempt, self._world_size = attempt, world_size
+
+    def give_ranks(self) -> None:
+        """Opens a file for each rank: workers have ranks now."""
+        self._ranked = True
+        for rank in range(self._world_size):
+            path = self._directory.log_path(self._attempt, rank)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._files[rank] = path.open("ab", buffering=0)
+        early, self._early = self._early, []
+        for rank_of, event in early:
+            self.take(rank_of, event)
+
+    def take(self, rank_of: RankOf, event: Output) -> None:
+        """Keeps what a worker has written."""
+        rank = rank_of() if self._ranked else None
+        if rank is None:
+            self._early.append((rank_of, event))
+            return
+        self._files[rank].write(event.data)
+        self._progress.output(rank, event.stream, event.data)
+
+    def close(self) -> None:
+        """Closes the files; what workers wrote that died before they had ranks is kept too."""
+        if self._early and not self._ranked:
+            self.give_ranks()
+        for file in self._files.values():
+            file.close()
+        self._files = {}
+        self._early = []
+        self._ranked = False
