@@ -4,13 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-cluster test-gpu check bench docs stress clean
+.PHONY: demo test test-ray test-cluster test-gpu check bench docs stress clean
 
 demo: $(VENV)/demo-installed  ## Train a ResNet-18 on handwritten digits with two worker processes.
 	$(BIN)/python examples/image_classification.py --num-workers 2
 
-test: $(VENV)/dev-installed  ## Run the tests.
-	$(BIN)/python -m pytest -m "not cluster"
+test: $(VENV)/dev-installed  ## Run the tests, on the process engine and the inline engine.
+	$(BIN)/python -m pytest -m "not ray and not cluster"
+
+test-ray: $(VENV)/dev-installed  ## Run the same tests on a Ray cluster.
+	$(BIN)/python -m pytest -m "ray and not cluster"
 
 test-cluster: $(VENV)/dev-installed  ## Run the tests that need a Ray cluster of their own each.
 	$(BIN)/python -m pytest -m cluster

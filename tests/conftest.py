@@ -37,6 +37,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests that run on the Ray cluster that tests share: `make test-ray` runs them."""
+    for item in items:
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if "ray" in (parameters.get("engine_name"), parameters.get("core_engine_name")):
+            item.add_marker("ray")
+
+
 # What an engine keeps for the next run; Ray's own threads have the names that Python gives.
 _KEPT_THREADS = ("dray-reader", "dray-hub", "Dummy-", "ray_")
 
