@@ -92,7 +92,7 @@ def test_what_a_worker_asks_for() -> None:
 def test_what_a_tpu_worker_asks_for() -> None:
     def chips(**options: Any) -> tuple[float, int | None]:
         config = ScalingConfig(use_tpu=True, **options)
-        return config.num_tpus_per_worker, config.slice.hosts if config.slice else None
+        return config.num_tpus_per_worker, config.tpu_slice.hosts if config.tpu_slice else None
 
     assert chips() == (1, None)
     assert chips(num_workers=4, topology="4x4", accelerator_type="TPU-V6E") == (4, 4)

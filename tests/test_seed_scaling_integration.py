@@ -210,8 +210,10 @@ scaling_config = ScalingConfig(
     run(names["scaling_config"], storage)
 
 
-def test_the_device_of_a_worker(fleet: str) -> None:
-    snippet("""
+@pytest.mark.parametrize("signature", ["train_func():", "train_func(config):"])
+def test_the_device_of_a_worker(fleet: str, signature: str) -> None:
+    """The older page's function takes a config."""
+    text = """
 import torch
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer, get_device
@@ -231,7 +233,8 @@ trainer = TorchTrainer(
     )
 )
 trainer.fit()
-""")
+"""
+    snippet(text.replace("train_func():", signature))
 
 
 def test_jax_on_a_tpu_slice(fleet: str) -> None:

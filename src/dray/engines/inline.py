@@ -49,7 +49,7 @@ class InlineActor(Actor):
         self._actor: Any = None
         self._ended = False
 
-    def begin(
+    def make(
         self,
         factory: ActorFactory,
         node: Node,
@@ -57,17 +57,7 @@ class InlineActor(Actor):
         variables: Mapping[str, str | None],
         directory: str | None,
     ) -> None:
-        """Makes the actor's object, as the first job."""
-        self._jobs.put(lambda: self._make(factory, node, devices, variables, directory))
-
-    def _make(
-        self,
-        factory: ActorFactory,
-        node: Node,
-        devices: Mapping[str, tuple[str, ...]],
-        variables: Mapping[str, str | None],
-        directory: str | None,
-    ) -> None:
+        """Makes the actor's object, on the thread that drives the run."""
         self._before = (dict(os.environ), os.getcwd(), list(sys.path))
         set_variables(variables)
         if directory is not None:
@@ -143,12 +133,13 @@ class InlineEngine(LocalEngine):
         modules: Sequence[str] = (),
     ) -> Actor:
         assert isinstance(reservation, Held)
-        actor = InlineActor(name, mailbox, self._driving.jobs)
+        jobs = self._driving.jobs
+        actor = InlineActor(name, mailbox, jobs)
         runtime_env = self._runtime_env | runtime_env
         node, devices = reservation.nodes[bundle], reservation.devices[bundle]
         variables = {**self.variables(devices, node), **runtime_env.env_vars}
         directory = runtime_env.local_directory(self.name)
-        actor.begin(factory, node, devices, variables, directory)
+        jobs.put(lambda: actor.make(factory, node, devices, variables, directory))
         return actor
 
     def drive(self, loop: Callable[[], T]) -> T:

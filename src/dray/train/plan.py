@@ -196,7 +196,7 @@ def choose_size(engine: Engine, scaling: ScalingConfig) -> tuple[int, Rehearsal]
 
 def largest_that_fits(engine: Engine, scaling: ScalingConfig, workers: int) -> int:
     """Returns the largest number of workers up to this one that would fit now; 0 for none."""
-    step = scaling.slice.hosts if scaling.slice is not None else 1
+    step = scaling.tpu_slice.hosts if scaling.tpu_slice is not None else 1
     sizes = range(step, workers + 1, step)
     if not sizes:
         return 0
@@ -274,7 +274,7 @@ def _refusal(
     engine: Engine, scaling: ScalingConfig, config: RunConfig, workers: int, rehearsal: Rehearsal
 ) -> Plan:
     request = scaling.request(workers)
-    step = scaling.slice.hosts if scaling.slice is not None else 1
+    step = scaling.tpu_slice.hosts if scaling.tpu_slice is not None else 1
     possible, reason = True, ""
     try:
         engine.check(request, config.runtime_env)
@@ -341,10 +341,10 @@ def _lack(name: str, left: float, total: float, needed: float) -> str:
 def _advice(scaling: ScalingConfig, workers: int, fitting: int, free: _Free) -> str:
     """Returns the nearest change: fewer workers now, or how much more there had to be."""
     would = f"num_workers={fitting} would fit now" if fitting else "not one worker fits now"
-    if scaling.slice is not None:
-        hosts = scaling.slice.hosts
+    if scaling.tpu_slice is not None:
+        hosts = scaling.tpu_slice.hosts
         missing = (workers - fitting) // hosts
-        kind = f"{scaling.slice.accelerator_type} of topology {scaling.slice.topology}"
+        kind = f"{scaling.tpu_slice.accelerator_type} of topology {scaling.tpu_slice.topology}"
         slices = "slice" if missing == 1 else "slices"
         return f"{would}; {workers} needs {missing} more whole {slices} of {kind}."
     more = _missing(scaling, workers, free)

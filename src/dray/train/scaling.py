@@ -102,9 +102,8 @@ class ScalingConfig:
 
     def _check_workers(self) -> None:
         given = self.num_workers
-        sizes = given if isinstance(given, tuple) else (given,)
-        whole = all(isinstance(n, int) and not isinstance(n, bool) for n in sizes)
-        if not whole or len(sizes) not in (1, 2 if isinstance(given, tuple) else 1):
+        sizes = given if isinstance(given, tuple) and len(given) == 2 else (given,)
+        if not all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
             raise ConfigError(
                 "num_workers must be a whole number, 0 (run in this process) or more, or a tuple "
                 f"of the least and the most, not {given!r}"
@@ -114,7 +113,7 @@ class ScalingConfig:
                 raise ConfigError(
                     f"num_workers must be 0 (run in this process) or more, not {given!r}"
                 )
-        elif len(given) != 2 or not 1 <= given[0] <= given[1]:
+        elif not 1 <= given[0] <= given[1]:
             raise ConfigError(
                 f"num_workers must be (least, most) with 1 <= least <= most, not {given!r}"
             )
@@ -252,7 +251,7 @@ class ScalingConfig:
         return isinstance(self.num_workers, tuple)
 
     @property
-    def slice(self) -> Slice | None:
+    def tpu_slice(self) -> Slice | None:
         """The kind of TPU slice that the workers lie on, if they do."""
         if self.topology is None or self.accelerator_type is None:
             return None
@@ -261,7 +260,7 @@ class ScalingConfig:
     @property
     def sizes(self) -> range:
         """The numbers of workers that the run may start with."""
-        step = self.slice.hosts if self.slice is not None else 1
+        step = self.tpu_slice.hosts if self.tpu_slice is not None else 1
         return range(self.min_workers, self.max_workers + 1, step)
 
     @property
@@ -271,7 +270,9 @@ class ScalingConfig:
         if self.use_gpu:
             asked.setdefault("GPU", 1)
         if self.use_tpu:
-            asked.setdefault("TPU", self.slice.chips_per_host if self.slice is not None else 1)
+            asked.setdefault(
+                "TPU", self.tpu_slice.chips_per_host if self.tpu_slice is not None else 1
+            )
         asked = asked or {"CPU": 1}
         if self.accelerator_type is not None:
             asked[f"{ACCELERATOR_TYPE}{self.accelerator_type}"] = _TYPE_SHARE
@@ -294,10 +295,10 @@ class ScalingConfig:
                 [chosen] * workers if isinstance(chosen, Mapping) else list(chosen[:workers])
             )
         slices = None
-        if self.slice is not None:
-            selectors = [{POD_TYPE_LABEL: self.slice.pod_type}] * workers
-            hosts = self.slice.hosts
-            slices = Slices(max(1, workers // hosts), hosts, self.slice.head_resource)
+        if self.tpu_slice is not None:
+            selectors = [{POD_TYPE_LABEL: self.tpu_slice.pod_type}] * workers
+            hosts = self.tpu_slice.hosts
+            slices = Slices(max(1, workers // hosts), hosts, self.tpu_slice.head_resource)
         own = from_fixed(to_fixed(self.trainer_resources or {}))
         if own:
             bundles.append(own)
