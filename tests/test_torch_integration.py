@@ -55,6 +55,7 @@ def test_process_group_and_the_environment_contract(storage: Path) -> None:
         total = torch.ones(1) * (distributed.get_rank() + 1)
         distributed.all_reduce(total)
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR")
+        assert os.environ["ACCELERATE_TORCH_DEVICE"] == "cpu"
         return (
             total.item(),
             distributed.get_backend(),

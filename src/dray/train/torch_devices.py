@@ -94,10 +94,13 @@ def unusable(assignment: Assignment) -> str:
     device = devices_of(assignment)[0]
     if device.type in ("cpu", "xla"):
         return ""
-    module = torch.get_device_module(device)
-    if not module.is_available():
+    if device.type == "mps":
+        available = torch.backends.mps.is_available()
+    else:
+        available = torch.get_device_module(device).is_available()
+    if not available:
         return f"torch {torch.__version__} cannot use {device.type} devices here"
-    index = device.index or 0
-    if index >= module.device_count():
-        return f"torch sees {module.device_count()} {device.type} devices, and {device} is none"
+    count = 1 if device.index is None else torch.get_device_module(device).device_count()
+    if (device.index or 0) >= count:
+        return f"torch sees {count} {device.type} devices, and {device} is none of them"
     return ""

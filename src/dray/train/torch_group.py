@@ -166,7 +166,6 @@ def _prepare_device() -> str:
 
     assignment = current_seat("init_process_group").assignment
     device = devices_of(assignment)[0]
-    os.environ["ACCELERATE_TORCH_DEVICE"] = str(device)
     if assignment.family is not None:
         for name, value in family_named(assignment.family).collective_variables.items():
             os.environ.setdefault(name, value)
@@ -212,6 +211,7 @@ def _join_process_group(address: str, port: int, backend: str, timeout: timedelt
     os.environ.update(
         MASTER_ADDR=address,
         MASTER_PORT=str(port),
+        ACCELERATE_TORCH_DEVICE=str(devices_of(assignment)[0]),
         # What calls init_process_group("env://") later on meets at the same store.
         TORCHELASTIC_USE_AGENT_STORE="True",
     )
