@@ -297,8 +297,11 @@ def test_a_jax_worker_sees_its_own(session: Any, storage: Path) -> None:
     assert [rank["shown"] for rank in reports.first] == ["0,1", "2,3"]
 
 
-def test_jax_without_support_for_what_workers_have(session: Any, storage: Path, capfd: Any) -> None:
+def test_jax_without_support_for_what_workers_have(
+    session: Any, storage: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """JAX itself would use the CPU and say nothing."""
+    monkeypatch.setenv("DRAY_PROGRESS", "1")
     session({"num_cpus": 4, "num_gpus": 1})
 
     def train() -> str:
@@ -316,7 +319,10 @@ def test_jax_without_support_for_what_workers_have(session: Any, storage: Path, 
         JaxTrainer(train, jax_config=sure, scaling_config=gpu, run_config=run).fit()
 
 
-def test_a_shared_gpu_and_nccl(session: Any, storage: Path, capfd: Any) -> None:
+def test_a_shared_gpu_and_nccl(
+    session: Any, storage: Path, capfd: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAY_PROGRESS", "1")
     session({"num_cpus": 4, "num_gpus": 2})
     config = ScalingConfig(num_workers=2, use_gpu=True, resources_per_worker={"GPU": 0.5})
     plan = TorchTrainer(look, scaling_config=config).plan()

@@ -68,13 +68,21 @@ def is_nccl_available(): return "nccl" in {backends!r}
     }
 
 
+# A JAX that sees whatever there is: the real one, if it is installed, sees no made-up device.
+GOOD_JAX = {
+    "jax": """
+__version__ = "0.9"
+def default_backend(): return "any"
+def local_device_count(): return 99
+"""
+}
 GOOD_TORCH = torch("cuda", seen=2, backends=("gloo", "nccl"))
 
 
 def doctor(*options: str, before: str = "", **host: Any) -> subprocess.CompletedProcess[str]:
     """Runs the command on a host that has nothing else wrong."""
     host["environment"] = {**CLEAR, **host.get("environment", {})}
-    host["modules"] = {"torch": BROKEN, **host.get("modules", {})}
+    host["modules"] = {"torch": BROKEN, **GOOD_JAX, **host.get("modules", {})}
     with FakeHost(**{"directories": ["dev/shm"], **host}):
         return ask(*options, before=before)
 
@@ -321,7 +329,7 @@ def test_a_place_of_locks_that_cannot_be_made_is_told() -> None:
 
 
 def test_who_holds_a_device_is_shown_and_no_problem() -> None:
-    modules = {"pynvml": PYNVML, **GOOD_TORCH}
+    modules = {"pynvml": PYNVML, **GOOD_JAX, **GOOD_TORCH}
     with FakeHost(files=TWO_GPUS, directories=["dev/shm"], modules=modules, environment=CLEAR):
         claims = Claims(
             {("GPU", "1"): "nvidia-1"}, watch=lambda *_: None, on_free=lambda device: None
