@@ -115,10 +115,11 @@ def test_pieces_are_those_of_the_text() -> None:
 
 
 @pytest.mark.slow
-def test_learns_well_with_default_options(tmp_path: Path) -> None:
-    output = run_example(tmp_path)
+def test_learns_more_than_frequencies(tmp_path: Path) -> None:
+    """With the default options, but for a third of the steps."""
+    output = run_example(tmp_path, "--steps=160")
     (path,) = (tmp_path / "dray_results").iterdir()
     text = example.read_text()
     known = example.loss_by_frequency(text[len(text) * 9 // 10 :])
     assert f"the bytes' frequencies {known:.3f}" in output
-    assert Result.from_path(path).metrics["validation_loss"] < 0.75 * known
+    assert Result.from_path(path).metrics["validation_loss"] < 0.85 * known
