@@ -122,4 +122,4 @@ def test_learns_more_than_frequencies(tmp_path: Path) -> None:
     text = example.read_text()
     known = example.loss_by_frequency(text[len(text) * 9 // 10 :])
     assert f"the bytes' frequencies {known:.3f}" in output
-    assert Result.from_path(path).metrics["validation_loss"] < 0.85 * known
+    assert Result.from_path(path).metrics["validation_loss"] < 0.9 * known
