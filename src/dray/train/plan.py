@@ -14,7 +14,7 @@ from typing import Any
 
 from dray import host
 from dray.engines import labels
-from dray.engines.contract import Engine, Node, Rehearsal
+from dray.engines.contract import Engine, Node, Rehearsal, Request
 from dray.engines.room import UNIT, from_fixed, to_fixed
 from dray.engines.shortfall import ACCELERATOR_TYPE
 from dray.errors import InfeasibleError
@@ -183,28 +183,23 @@ def choose_size(engine: Engine, scaling: ScalingConfig) -> tuple[int, Rehearsal]
         return 1, engine.rehearse(scaling.request(1))
     sizes = scaling.sizes
     if len(sizes) > 1:
-        there = [(node, node.resources) for node in engine.nodes()]
-        sizes = sizes[: _count(sizes, _room_for(scaling, there))] or sizes[:1]
+        sizes = _with_room(sizes, scaling, _all_of(engine)) or sizes[:1]
     rehearsal = engine.rehearse(scaling.request(sizes[-1]))
     if rehearsal.fits or len(sizes) == 1:
         return sizes[-1], rehearsal
-    size = _largest(
-        engine, scaling, sizes[: _count(sizes[:-1], _room_for(scaling, rehearsal.free))]
-    )
+    size = _largest(engine, scaling, _with_room(sizes[:-1], scaling, rehearsal.free))
     return (size or sizes[0]), engine.rehearse(scaling.request(size or sizes[0]))
 
 
 def largest_that_fits(engine: Engine, scaling: ScalingConfig, workers: int) -> int:
     """Returns the largest number of workers up to this one that would fit now; 0 for none."""
-    step = scaling.tpu_slice.hosts if scaling.tpu_slice is not None else 1
-    sizes = range(step, workers + 1, step)
+    sizes = range(scaling.step, workers + 1, scaling.step)
     if not sizes:
         return 0
     rehearsal = engine.rehearse(scaling.request(sizes[0]))
     if not rehearsal.fits or len(sizes) == 1:
         return sizes[0] if rehearsal.fits else 0
-    there = [(node, node.resources) for node in engine.nodes()]
-    return _largest(engine, scaling, sizes[: _count(sizes, _room_for(scaling, there))])
+    return _largest(engine, scaling, _with_room(sizes, scaling, _all_of(engine)))
 
 
 def _largest(engine: Engine, scaling: ScalingConfig, sizes: range) -> int:
@@ -219,18 +214,19 @@ def _largest(engine: Engine, scaling: ScalingConfig, sizes: range) -> int:
     return sizes[at - 1] if at else 0
 
 
-def _room_for(scaling: ScalingConfig, there: _Free) -> int:
-    """Returns how many workers nodes could take by their quantities alone."""
+def _all_of(engine: Engine) -> _Free:
+    """Returns what nodes would have free if nobody used them."""
+    return [(node, node.resources) for node in engine.nodes()]
+
+
+def _with_room(sizes: range, scaling: ScalingConfig, there: _Free) -> range:
+    """Returns those of some sizes, in ascending order, for which quantities alone would do."""
     bundle = to_fixed(scaling.bundle)
-    return sum(
+    most = sum(
         min(int(left.get(name, 0) * UNIT + 0.5) // units for name, units in bundle.items())
         for _, left in there
     )
-
-
-def _count(sizes: range, most: int) -> int:
-    """Returns how many of some sizes, in ascending order, are not above a limit."""
-    return bisect.bisect_right(sizes, most)
+    return sizes[: bisect.bisect_right(sizes, most)]
 
 
 def _planned(
@@ -274,7 +270,6 @@ def _refusal(
     engine: Engine, scaling: ScalingConfig, config: RunConfig, workers: int, rehearsal: Rehearsal
 ) -> Plan:
     request = scaling.request(workers)
-    step = scaling.tpu_slice.hosts if scaling.tpu_slice is not None else 1
     possible, reason = True, ""
     try:
         engine.check(request, config.runtime_env)
@@ -283,14 +278,13 @@ def _refusal(
         possible, lacking = False, error
     if lacking is not None:
         reason = str(lacking)
-        if scaling.trainer_resources and _would_fit_without(engine, scaling, workers):
+        if scaling.trainer_resources and _fits_alone(engine, request, workers):
             own = _amounts(scaling.trainer_resources)
             reason = f"The workers would fit, but trainer_resources ({own}) do not fit beside them."
     else:
         reason = f"{_amounts(_times(scaling.bundle, workers))} asked; others use what is missing."
-    smaller = range(step, workers, step)
-    room = _count(smaller, _room_for(scaling, rehearsal.free))
-    fitting = _largest(engine, scaling, smaller[:room])
+    smaller = range(scaling.step, workers, scaling.step)
+    fitting = _largest(engine, scaling, _with_room(smaller, scaling, rehearsal.free))
     return Plan(
         fits=False,
         possible=possible,
@@ -302,9 +296,8 @@ def _refusal(
     )
 
 
-def _would_fit_without(engine: Engine, scaling: ScalingConfig, workers: int) -> bool:
+def _fits_alone(engine: Engine, request: Request, workers: int) -> bool:
     """Returns whether the workers alone would fit now, without what the controller is to have."""
-    request = scaling.request(workers)
     alone = dataclasses.replace(
         request, bundles=request.bundles[:workers], selectors=request.selectors[:workers]
     )

@@ -85,8 +85,7 @@ class ScalingConfig:
             )
         self._check_resources(self.resources_per_worker, "resources_per_worker")
         self._check_accelerators()
-        ours = all(type(family).__module__.startswith("dray.") for family in families())
-        if self.accelerator_type is not None and ours:  # others' types only they know
+        if self.accelerator_type is not None and _all_families_are_ours():
             check_type(self.accelerator_type, "accelerator_type")
         self._check_tpu()
         self._check_selectors()
@@ -260,8 +259,12 @@ class ScalingConfig:
     @property
     def sizes(self) -> range:
         """The numbers of workers that the run may start with."""
-        step = self.tpu_slice.hosts if self.tpu_slice is not None else 1
-        return range(self.min_workers, self.max_workers + 1, step)
+        return range(self.min_workers, self.max_workers + 1, self.step)
+
+    @property
+    def step(self) -> int:
+        """Of what the number of workers is a multiple: the hosts of a slice."""
+        return self.tpu_slice.hosts if self.tpu_slice is not None else 1
 
     @property
     def bundle(self) -> dict[str, float]:
@@ -330,6 +333,11 @@ class ScalingConfig:
     def additional_resources_per_worker(self) -> dict[str, float]:
         """What each worker gets besides CPUs, GPUs and TPU chips."""
         return {n: q for n, q in self.bundle.items() if n not in ("CPU", "GPU", "TPU")}
+
+
+def _all_families_are_ours() -> bool:
+    """Returns whether no other package adds a family, whose types only it knows."""
+    return all(type(family).__module__.startswith("dray.") for family in families())
 
 
 def _copied(resources: Mapping[str, float] | None) -> dict[str, float] | None:

@@ -21,7 +21,7 @@ from dray.engines import load, wire
 from dray.engines.contract import Engine, Options
 from dray.errors import ConfigError, InfeasibleError
 from dray.settings import Settings
-from dray.train.backend import BackendConfig
+from dray.train.backend import Backend, BackendConfig
 from dray.train.config import CheckpointConfig, RunConfig
 from dray.train.controller import Controller
 from dray.train.events import Outcome
@@ -98,9 +98,14 @@ class DataParallelTrainer:
             >>> trainer.plan().fits
             True
         """
-        backend = self._backend_config.backend_cls(), self._backend_config
         with _engine_for(self._scaling) as engine:
-            return make_plan(engine, self._scaling, self._config, backend)
+            return self._plan_on(engine)
+
+    def _plan_on(self, engine: Engine) -> Plan:
+        return make_plan(engine, self._scaling, self._config, self._backend())
+
+    def _backend(self) -> tuple[Backend, BackendConfig]:
+        return self._backend_config.backend_cls(), self._backend_config
 
     def fit(self) -> Result:
         """Runs the function to its end on every worker.
@@ -141,7 +146,7 @@ class DataParallelTrainer:
         try:
             engine.check(self._scaling.request(workers), self._config.runtime_env)
         except InfeasibleError as error:
-            why = self.plan().why
+            why = self._plan_on(engine).why
             raise InfeasibleError(why, asked=error.asked, available=error.available) from None
 
     def _job(self, engine: Engine) -> bytes | Job:
@@ -168,7 +173,7 @@ class DataParallelTrainer:
             directory,
             self._scaling,
             self._config,
-            (self._backend_config.backend_cls(), self._backend_config),
+            self._backend(),
             job,
             progress,
             settings.start_timeout_s,
