@@ -12,7 +12,7 @@ from dray import host
 from dray.engines import wire
 from dray.engines.actor_host import set_variables
 from dray.errors import ConfigError
-from dray.train import cores, messages, visibility
+from dray.train import allocator, cores, messages, visibility
 from dray.train.context import Seat, TrainingStopped, leave_seat, take_seat
 from dray.train.run_directory import RunDirectory
 
@@ -50,6 +50,7 @@ class TrainWorker:
         set_variables(visibility.shared_variables(assignment, os.environ))
         if self._own_process:
             _settle_on_cores(assignment)
+            allocator.keep_freed_memory(os.environ)
         self._seat = Seat(assignment, self._post)
         take_seat(self._seat)
 
