@@ -77,14 +77,18 @@ def _warm_up(options: Options, names: set[str]) -> None:
 
 
 def _measure(measure: str, case: Case, runs: int, cluster: Cluster) -> Outcome:
-    """Runs the contestants of a case in turn, round after round, on the cluster that it needs."""
+    """Runs the contestants of a case in turn, round after round, on the cluster that it needs.
+
+    Every other round goes backwards, so that nobody always runs after the same other one.
+    """
     if cluster.become(case.nodes):
         for name, sample in case.contestants.items():
             if sample is not None:
                 _attempt(f"warm-up of a cluster: {name}", sample)
     samples: dict[str, list[Sample | None]] = {name: [] for name in case.contestants}
     for number in range(runs * case.rounds):
-        for name, sample in case.contestants.items():
+        forward = list(case.contestants.items())
+        for name, sample in forward if number % 2 == 0 else reversed(forward):
             if sample is not None:
                 title = f"{measure}, {case.title}, round {number + 1}: {name}"
                 samples[name].append(_attempt(title, sample))

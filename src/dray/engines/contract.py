@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from dray.engines.labels import NODE_ID
 from dray.engines.runtime import Runtime
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import EngineError, InfeasibleError
@@ -73,6 +74,11 @@ class Node:
     def title(self) -> str:
         """How messages call it."""
         return self.node_id if len(self.node_id) < 24 else f"{self.address} ({self.node_id[:8]})"
+
+    @property
+    def all_labels(self) -> dict[str, str]:
+        """Its labels, with the one that has its id."""
+        return {**self.labels, NODE_ID: self.node_id}
 
 
 @dataclass(frozen=True)

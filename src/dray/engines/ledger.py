@@ -28,7 +28,6 @@ from dray.errors import ConfigError
 # How long a request lets others pass that take what it lacks.
 PATIENCE_S = 1.0
 # Every node has this label, with its id, so that a selector can name it.
-NODE_ID_LABEL = "ray.io/node-id"
 
 
 class Claim(NamedTuple):
@@ -474,9 +473,8 @@ class Ledger:
         if not selector:
             return self._alive
         wanted = dict(selector)
-        return {
-            index for index in self._alive if labels.matches(wanted, _labels_of(self.nodes[index]))
-        }
+        nodes = self.nodes
+        return {i for i in self._alive if labels.matches(wanted, nodes[i].all_labels)}
 
 
 def _not_negative(room: Room) -> Quantities:
@@ -491,12 +489,8 @@ def describe_node(node: Node, *, alive: bool = True) -> dict[str, Any]:
         "NodeManagerAddress": node.address,
         "Alive": alive,
         "Resources": dict(node.resources) if alive else {},
-        "Labels": _labels_of(node),
+        "Labels": node.all_labels,
     }
-
-
-def _labels_of(node: Node) -> dict[str, str]:
-    return {**node.labels, NODE_ID_LABEL: node.node_id}
 
 
 def _names(demand: Demand) -> set[str]:

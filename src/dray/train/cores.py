@@ -11,17 +11,20 @@ from dray import host
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def threads_per_worker(cores: int, local_world_size: int, cpus: float | None = None) -> int:
+def threads_per_worker(
+    cores: int, local_world_size: int, cpus: float | None = None, own: int = 0
+) -> int:
     """Returns how many threads a worker computes with.
 
     Args:
         cores: Those of the node.
         local_world_size: How many workers share them.
         cpus: What `resources_per_worker` says of CPUs, if it does.
+        own: How many cores it is bound to; 0 if to none.
     """
     if cpus:
-        return max(1, min(cores, int(cpus)))
-    return max(1, cores // local_world_size)
+        return max(1, min(own or cores, int(cpus)))
+    return own or max(1, cores // local_world_size)
 
 
 def asked_threads(environ: Mapping[str, str]) -> int:
@@ -34,14 +37,11 @@ def _number(text: str) -> int:
     return int(first) if first.isdecimal() else 0
 
 
-def set_threads(threads: int, environ: MutableMapping[str, str]) -> int:
+def set_threads(threads: int, environ: MutableMapping[str, str]) -> None:
     """Has OpenMP, MKL and PyTorch compute with so many threads, unless the user has said otherwise.
 
     Libraries that are imported later read the variables; PyTorch may be there already, with other
     numbers in mind.
-
-    Returns:
-        How many threads it is.
     """
     threads = asked_threads(environ) or threads
     for name in _VARIABLES:
@@ -50,7 +50,6 @@ def set_threads(threads: int, environ: MutableMapping[str, str]) -> int:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(threads)
-    return threads
 
 
 def pin(local_rank: int, local_world_size: int) -> list[int]:

@@ -241,8 +241,8 @@ def _planned(
 
     def threads(node: Node, local_world_size: int) -> int:
         cores = here if node.address in _LOOPBACK else int(node.resources.get("CPU", 1))
-        most = max(1, cores // local_world_size) if scaling.pin_workers else cores
-        return asked or min(most, threads_per_worker(cores, local_world_size, cpus))
+        own = max(1, cores // local_world_size) if scaling.pin_workers else 0
+        return asked or threads_per_worker(cores, local_world_size, cpus, own)
 
     return [
         PlannedWorker(
@@ -310,9 +310,8 @@ def _lacks(scaling: ScalingConfig, free: _Free) -> dict[str, str]:
     bundle = scaling.bundle
     selectors = scaling.request(scaling.max_workers).selectors[: scaling.max_workers] or [{}]
     for node, left in free:
-        known = {"ray.io/node-id": node.node_id, **node.labels}
         short = [name for name, quantity in bundle.items() if left.get(name, 0) < quantity]
-        if not any(labels.matches(selector, known) for selector in selectors):
+        if not any(labels.matches(selector, node.all_labels) for selector in selectors):
             found[node.title] = "its labels do not match"
         elif short:
             found[node.title] = ", ".join(

@@ -90,11 +90,11 @@ class TrainWorker:
 def _settle_on_cores(assignment: messages.Assignment) -> None:
     """Takes this worker's share of its node's cores."""
     local_rank, local_world_size = assignment.local_rank, assignment.local_world_size
-    threads = cores.threads_per_worker(host.cpu_count(), local_world_size, assignment.cpus)
-    if assignment.pinned:
-        own = cores.pin(local_rank, local_world_size)
-        threads = min(threads, len(own)) if assignment.cpus and own else len(own) or threads
-    cores.set_threads(threads, os.environ)
+    own = cores.pin(local_rank, local_world_size) if assignment.pinned else []
+    cores.set_threads(
+        cores.threads_per_worker(host.cpu_count(), local_world_size, assignment.cpus, len(own)),
+        os.environ,
+    )
 
 
 def _check_storage(assignment: messages.Assignment) -> None:

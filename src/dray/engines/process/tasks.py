@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dray.engines.contract import Node, Request
-from dray.engines.ledger import NODE_ID_LABEL, Held, Ledger
+from dray.engines.labels import NODE_ID
+from dray.engines.ledger import Held, Ledger
 from dray.engines.process.frames import encode
 from dray.engines.process.hub import Hub
 from dray.engines.process.packing import SPILLED, STORED, failed, is_error
@@ -105,7 +106,7 @@ class Tasks:
             if place["bundle"] >= 0:
                 selector[BUNDLE_LABEL] = str(place["bundle"])
         elif place["kind"] == "node":
-            selector[NODE_ID_LABEL] = place["node_id"]
+            selector[NODE_ID] = place["node_id"]
         elif place["kind"] == "labels":
             selector.update(place["hard_labels"])
         request = self._request(resources, selector, place, lasting)
@@ -114,7 +115,7 @@ class Tasks:
         except InfeasibleError:
             if not place["soft"] or place["kind"] != "node":
                 raise
-            selector.pop(NODE_ID_LABEL)
+            selector.pop(NODE_ID)
             request = self._request(resources, selector, place, lasting)
             demand = ledger.check(request)
         if lasting and dict(resources) != dict(options["resources"]):

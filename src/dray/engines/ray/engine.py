@@ -55,6 +55,7 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from dray.engines.labels import NODE_ID
 from dray.engines.ray import cluster, surroundings
 from dray.engines.ray.actor import RayActor
 from dray.engines.ray.connect import connect
@@ -67,7 +68,6 @@ from dray.engines.reader import Reader
 from dray.engines.runtime import Runtime
 
 T = TypeVar("T")
-_NODE_ID = "ray.io/node-id"
 # Ray itself needs longer than this to find that a node is dead.
 _SUSPICION_S = 60.0
 _WAIT_STEP_S = 3600
@@ -225,7 +225,7 @@ class RayEngine(Engine):
         selectors = [dict(s) for s in request.selectors or [{}] * len(request.bundles)]
         if suspects and cluster.lacking(request, self._reachable_nodes()) is None:
             for selector in selectors:
-                selector.setdefault(_NODE_ID, f"!in({','.join(sorted(suspects))})")
+                selector.setdefault(NODE_ID, f"!in({','.join(sorted(suspects))})")
         return selectors
 
     def _suspected(self) -> set[str]:
