@@ -434,6 +434,45 @@ def test_ctrl_c_when_a_rank_hangs_in_a_collective_after_the_other_stopped(
     assert "interrupted" in output
 
 
+def test_ctrl_c_while_a_framework_is_set_up_ends_at_once(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
+    script = write(
+        tmp_path / "script.py",
+        """
+        import time
+        from dray.train.backend import Backend, BackendConfig
+
+        class Hangs(Backend):
+            def on_start(self, worker_group, backend_config):
+                print("setting up", flush=True)
+                worker_group.execute(time.sleep, 600)
+
+        class Config(BackendConfig):
+            backend_cls = Hangs
+
+        try:
+            DataParallelTrainer(
+                print,
+                backend_config=Config(),
+                run_config=RunConfig(name="run", storage_path=os.environ["STORAGE"]),
+            ).fit()
+        except KeyboardInterrupt as interrupt:
+            print("interrupted:", interrupt)
+        """,
+    )
+    with Program(script, tmp_path / "runs", **variables) as program:
+        program.wait_for("setting up")
+        children = [p.pid for p in psutil.Process(program.process.pid).children(recursive=True)]
+        start = time.monotonic()
+        os.kill(program.process.pid, signal.SIGINT)
+        status, output = program.end()
+        assert time.monotonic() - start < 5
+    assert status == 0, output
+    assert "interrupted: the run was stopped" in output
+    assert survivors(children) == []
+
+
 def test_sigint_handler_is_given_back(storage: Path) -> None:
     before = signal.getsignal(signal.SIGINT)
     fit(print, storage, workers=1)

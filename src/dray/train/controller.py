@@ -53,7 +53,7 @@ from dray.train.scaling import ScalingConfig
 from dray.train.seats import family_at
 from dray.train.state import FINAL, Action, Event, State, advance
 from dray.train.worker import Ended, Job
-from dray.train.worker_group import RankFailed, Worker, WorkerGroup
+from dray.train.worker_group import Interrupted, RankFailed, Worker, WorkerGroup
 
 _STOP_GRACE_S = 5.0
 _SLOW_START_S = 10.0
@@ -119,6 +119,8 @@ class Controller:
     def interrupt(self) -> None:
         """Asks for a graceful stop. May be called from a signal handler."""
         self.mailbox.put(Interrupt())
+        if self._state is State.STARTING and self._group is not None:
+            self._group.interrupt()
 
     def run(self) -> Outcome:
         """Runs until a final state; never leaves a worker or a reservation behind."""
@@ -141,6 +143,8 @@ class Controller:
         """Takes what goes wrong on the driver's own side."""
         try:
             yield
+        except Interrupted:
+            pass  # the mailbox has it as well
         except RankFailed as error:
             if isinstance(error.error, ConfigError):  # asking again would not help
                 self._end_with(error.error)

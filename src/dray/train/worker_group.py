@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import Any
 
 from dray.engines.contract import Actor, Engine, Mailbox, Node, Reservation, Started
@@ -65,6 +66,10 @@ class RankFailed(Exception):
         self.error = error
 
 
+class Interrupted(Exception):
+    """Workers are waited for no longer, because of Ctrl-C."""
+
+
 class WorkerGroup:
     """The workers of one attempt, by rank; backends run functions on them.
 
@@ -79,6 +84,8 @@ class WorkerGroup:
         self.workers = list(workers)
         self.warn = warn
         self._by_actor = {worker.actor: worker for worker in workers}
+        self._done: SimpleQueue[Future[Any] | None] = SimpleQueue()
+        self._interrupted = False
 
     @classmethod
     def start(
@@ -192,12 +199,23 @@ class WorkerGroup:
 
     def _collect(self, calls: Mapping[Future[Any], int]) -> list[Any]:
         """Returns all results, or raises as soon as there is one failure: others may hang on it."""
-        done, _ = wait(calls, return_when=FIRST_EXCEPTION)
-        for call in done:
-            error = call.exception()
+        done: SimpleQueue[Future[Any] | None] = SimpleQueue()
+        self._done = done
+        for call in calls:
+            call.add_done_callback(done.put)
+        for _ in calls:
+            finished = None if self._interrupted else done.get()
+            if finished is None:
+                raise Interrupted
+            error = finished.exception()
             if error is not None:
-                raise RankFailed(calls[call], error) from error
+                raise RankFailed(calls[finished], error) from error
         return [call.result() for call in calls]
+
+    def interrupt(self) -> None:
+        """Has nobody wait for results any longer. May be called from a signal handler."""
+        self._interrupted = True
+        self._done.put(None)
 
     def run(self, job: bytes | Job) -> list[Future[Ended]]:
         """Begins the train function on every worker.
