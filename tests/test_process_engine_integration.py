@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import threading
@@ -100,6 +101,31 @@ def test_the_sessions_runtime_env_and_the_runs(storage: Path, tmp_path: Path) ->
     finally:
         dray.shutdown()
     assert seen == (str(tmp_path), "red", "square")
+
+
+def test_a_runs_variables_are_there_before_anything_is_imported(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "reads_early.py").write_text("import os; COLOUR = os.environ.get('COLOUR')")
+    monkeypatch.syspath_prepend(tmp_path)
+    reads_early = importlib.import_module("reads_early")
+
+    def seen(**variables: str) -> Any:
+        return fit(
+            lambda: (reads_early.COLOUR, os.environ.get("COLOUR"), os.getppid()),
+            storage,
+            workers=1,
+            worker_runtime_env={"env_vars": variables},
+        ).return_value
+
+    assert seen()[:2] == (None, None)
+    *colours, red_server = seen(COLOUR="red")
+    assert colours == ["red", "red"]
+    assert seen(COLOUR="red")[2] == red_server
+    assert seen(COLOUR="blue")[:2] == ("blue", "blue")
+    assert survivors([red_server]) == []
+    monkeypatch.setenv("COLOUR", "blue")
+    assert seen(COLOUR="blue")[1] == "blue"
 
 
 @pytest.mark.parametrize(

@@ -261,8 +261,11 @@ class Engine(ABC):
         """Returns what is free now, over all nodes."""
 
     @abstractmethod
-    def prepare(self, modules: Sequence[str]) -> None:
-        """Begins to import modules where workers will need them. Returns at once."""
+    def prepare(self, modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
+        """Begins to import modules where workers with this environment will need them.
+
+        Returns at once.
+        """
 
     @abstractmethod
     def check(self, request: Request, runtime_env: RuntimeEnv) -> None:

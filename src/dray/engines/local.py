@@ -78,7 +78,7 @@ class LocalEngine(Engine):
     def available(self) -> dict[str, float]:
         return self._ledger.available()
 
-    def prepare(self, modules: Sequence[str]) -> None:
+    def prepare(self, modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
         return None
 
     def check(self, request: Request, runtime_env: RuntimeEnv) -> None:

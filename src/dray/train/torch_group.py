@@ -218,7 +218,6 @@ def _join_process_group(address: str, port: int, backend: str, timeout: timedelt
     _choose_interface(assignment.address)
     if _store is None:
         _store = distributed.TCPStore(address, port, None, False, timeout)
-    _take_variables()
     if "nccl" in backend:
         # A collective that times out ends its process, rather than leave it waiting.
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
@@ -229,16 +228,6 @@ def _join_process_group(address: str, port: int, backend: str, timeout: timedelt
         world_size=assignment.world_size,
         timeout=timeout,
     )
-
-
-def _take_variables() -> None:
-    """Has PyTorch read what it reads at its import: the fork server had another environment."""
-    import torch
-
-    if "TORCH_DISTRIBUTED_DEBUG" in os.environ:
-        torch.distributed.set_debug_level_from_env()
-    if "TORCH_LOGS" in os.environ:
-        torch._logging._init_logs()
 
 
 def _choose_interface(address: str) -> None:

@@ -80,7 +80,8 @@ class DataParallelTrainer:
         self._config = _checked(run_config, RunConfig, "run_config")
         if self._scaling.num_workers and not Settings().plan_path:
             # Imports of the workers begin now, beside whatever the driver still has to do.
-            session.current_engine().prepare(self._backend_config.modules)
+            engine = session.current_engine()
+            engine.prepare(self._backend_config.modules, self._config.runtime_env)
 
     def plan(self) -> Plan:
         """Returns what `fit()` would do now; starts and reserves nothing.

@@ -18,7 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dray.engines import lifeline, wire
 from dray.engines.claims import Claims
@@ -99,11 +99,30 @@ def _out_of_memory_kills() -> int:
     return 0
 
 
-class _Server:
-    """The driver's end of one fork server process."""
+class _Basis(NamedTuple):
+    """What a fork server has before it makes workers.
 
-    def __init__(self, modules: tuple[str, ...], method: str, share_imports: bool) -> None:
-        self.modules = modules
+    Attributes:
+        modules: What it imports.
+        variables: What its environment has beside the driver's; libraries read it as they are
+            imported, and the C library as a process begins.
+    """
+
+    modules: tuple[str, ...]
+    variables: tuple[tuple[str, str], ...] = ()
+
+
+class _Server:
+    """The driver's end of one fork server process.
+
+    Args:
+        basis: What it has before it makes workers.
+        method: How it makes them.
+        share_imports: Whether it may be a fork of the driver.
+    """
+
+    def __init__(self, basis: _Basis, method: str, share_imports: bool) -> None:
+        self.basis = basis
         self.actors: dict[int, tuple[ProcessActor | WorkerProcess, Node]] = {}
         self._lock = threading.Lock()
         self.control, theirs = socket.socketpair()
@@ -111,10 +130,12 @@ class _Server:
         try:
             fds = (theirs.fileno(), lifeline_read)
             shared = None
-            if share_imports and method == "fork" and clone.can_share(modules):
+            modules, variables = basis
+            shareable = share_imports and method == "fork" and not variables
+            if shareable and clone.can_share(modules):
                 serve = functools.partial(fork_server.serve, *fds, os.getpid(), method, modules)
                 shared = clone.fork_driver(serve, keep=fds)
-            self._process = shared or _fresh_server(fds, method, modules)
+            self._process = shared or _fresh_server(fds, method, basis)
         finally:
             theirs.close()
             os.close(lifeline_read)
@@ -141,6 +162,13 @@ class _Server:
         with self._lock, contextlib.suppress(OSError):
             self.control.sendall(wire.REQUEST.pack(wire.KILL, number))
 
+    def dismiss_if_idle(self) -> bool:
+        """Asks the server to end, if it has no workers; returns whether it will."""
+        with self._lock, contextlib.suppress(OSError):
+            if not self.actors:
+                self.control.shutdown(socket.SHUT_WR)
+        return not self.actors
+
     def close(self) -> None:
         """Ends the server, which ends its workers, and waits until it is gone."""
         self.control.close()
@@ -148,13 +176,12 @@ class _Server:
         self._process.wait()
 
 
-def _fresh_server(
-    fds: tuple[int, int], method: str, modules: Sequence[str]
-) -> subprocess.Popen[bytes]:
+def _fresh_server(fds: tuple[int, int], method: str, basis: _Basis) -> subprocess.Popen[bytes]:
     """Starts a fork server as an interpreter of its own."""
-    arguments = (*map(str, fds), str(os.getpid()), method, *modules)
+    arguments = (*map(str, fds), str(os.getpid()), method, *basis.modules)
     command = fork_server.interpreter(sys.path, "serve", *arguments)
-    return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL)
+    environ = {**os.environ, **dict(basis.variables)}
+    return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, env=environ)
 
 
 class ProcessEngine(LocalEngine):
@@ -167,7 +194,8 @@ class ProcessEngine(LocalEngine):
         super().__init__(options)
         self._method = settings.start_method or ("fork" if sys.platform == "linux" else "spawn")
         self._share_imports = settings.share_imports
-        self._servers: dict[tuple[str, ...], _Server] = {}
+        self._servers: dict[_Basis, _Server] = {}
+        self._dismissed: set[_Server] = set()
         self._numbers = itertools.count()
         self._doors: set[socket.socket] = set()  # at which workers knock that use tasks and actors
         self._lock = threading.Lock()
@@ -192,8 +220,8 @@ class ProcessEngine(LocalEngine):
     def drive(self, loop: Callable[[], T]) -> T:
         return loop()
 
-    def prepare(self, modules: Sequence[str]) -> None:
-        self._server(tuple(modules))
+    def prepare(self, modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
+        self._server(self._basis(modules, runtime_env))
 
     @property
     def runtime(self) -> DriverRuntime:
@@ -237,13 +265,17 @@ class ProcessEngine(LocalEngine):
                     server.kill(number)
 
     def _task_server(self) -> _Server:
-        """Returns a server that makes workers for tasks: any will do."""
+        """Returns a server that makes workers for tasks: any without variables of a run will do."""
         with self._lock:
-            running = [server for server in self._servers.values() if not server.ended()]
+            running = [
+                server
+                for basis, server in self._servers.items()
+                if not basis.variables and not server.ended()
+            ]
         if running:
             return running[0]
         # What the driver has imported, its tasks will most likely need.
-        return self._server(tuple(name for name in _PRELOADED if name in sys.modules))
+        return self._server(_Basis(tuple(name for name in _PRELOADED if name in sys.modules)))
 
     def _fork_worker(self, worker: WorkerProcess, fds: Sequence[int]) -> None:
         try:
@@ -258,16 +290,26 @@ class ProcessEngine(LocalEngine):
             if worker.number in server.actors:
                 server.kill(worker.number)
 
-    def _server(self, modules: tuple[str, ...]) -> _Server:
-        """Returns the server that has these modules, and starts it if there is none."""
+    def _basis(self, modules: Sequence[str], runtime_env: RuntimeEnv) -> _Basis:
+        variables = (self._runtime_env | runtime_env).env_vars.items()
+        new = {name: value for name, value in variables if os.environ.get(name) != value}
+        return _Basis(tuple(modules), tuple(sorted(new.items())))
+
+    def _server(self, basis: _Basis) -> _Server:
+        """Returns the server that has this basis, and starts it if there is none.
+
+        One that has variables and no workers makes room for another with variables.
+        """
         with self._lock:
             if self._closed:
                 raise EngineError("this engine is closed; call dray.init() again")
-            server = self._servers.get(modules)
+            server = self._servers.get(basis)
             if server is None or server.ended():
-                server = self._servers[modules] = _Server(
-                    modules, self._method, self._share_imports
-                )
+                for old, other in list(self._servers.items()):
+                    if basis.variables and old.variables and other.dismiss_if_idle():
+                        self._dismissed.add(self._servers.pop(old))
+                server = _Server(basis, self._method, self._share_imports)
+                self._servers[basis] = server
                 self._reader.start()
                 self._reader.watch(server.control, lambda: self._on_notice(server))
             return server
@@ -285,13 +327,14 @@ class ProcessEngine(LocalEngine):
     ) -> Actor:
         assert isinstance(reservation, Held | Borrowed)
         payload = wire.dump(factory, name)
+        basis = self._basis(modules, runtime_env)
         runtime_env = self._runtime_env | runtime_env
         directory = runtime_env.local_directory(self.name)
         where = reservation.nodes[bundle], reservation.devices[bundle]
         try:
-            actor = self._fork(self._server(tuple(modules)), name, mailbox, *where)
+            actor = self._fork(self._server(basis), name, mailbox, *where)
         except EngineError:  # a server that was killed: the next one serves
-            actor = self._fork(self._server(tuple(modules)), name, mailbox, *where)
+            actor = self._fork(self._server(basis), name, mailbox, *where)
         variables = {**self.variables(where[1], where[0]), **runtime_env.env_vars}
         actor.begin(wire.Begin.like_here(variables, directory, payload))
         return actor
@@ -316,8 +359,8 @@ class ProcessEngine(LocalEngine):
         except EngineError:
             self._reader.run(lambda: actor.on_exit(None, killed=True))
             with self._lock:
-                if self._servers.get(server.modules) is server:
-                    del self._servers[server.modules]
+                if self._servers.get(server.basis) is server:
+                    del self._servers[server.basis]
             raise
         finally:
             theirs.close()
@@ -363,8 +406,9 @@ class ProcessEngine(LocalEngine):
     def _on_server_gone(self, server: _Server) -> None:
         """The fork server died by itself: its workers died with it, and what they started must."""
         with self._lock:
-            if self._servers.get(server.modules) is server:
-                del self._servers[server.modules]
+            if self._servers.get(server.basis) is server:
+                del self._servers[server.basis]
+            self._dismissed.discard(server)
         self._reader.unwatch(server.control)
         for actor, _ in list(server.actors.values()):
             if actor.pid is not None:
@@ -380,7 +424,7 @@ class ProcessEngine(LocalEngine):
             self._closed = True
             if self._runtime is not None:
                 self._runtime.begin_close()
-            servers = list(self._servers.values())
+            servers = [*self._servers.values(), *self._dismissed]
             self._servers.clear()
         self._reader.stop()
         for server in servers:

@@ -146,7 +146,7 @@ class RayEngine(Engine):
     def available(self) -> dict[str, float]:
         return dict(ray.available_resources())
 
-    def prepare(self, modules: Sequence[str]) -> None:
+    def prepare(self, modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
         return None
 
     def drive(self, loop: Callable[[], T]) -> T:
