@@ -34,6 +34,13 @@ def check():
 """
 
 
+# A device that is neither memory nor a terminal; the last is everywhere where one is root.
+DEVICE = next(
+    (path for path in ("/dev/fuse", "/dev/net/tun") if os.access(path, os.R_OK)),
+    "/dev/loop-control",
+)
+
+
 @pytest.mark.parametrize(
     ("before", "expected"),
     [
@@ -56,6 +63,9 @@ def check():
             "tracker.ensure_running()",
             "fresh",
         ),
+        # A GPU that has been asked for its name is of no use to a fork.
+        (f"import torch; device = open({DEVICE!r})", "fresh"),
+        ("import torch; null, pts = open('/dev/null'), open('/dev/ptmx')", "shared"),
         ("import torch; os.environ['DRAY_SHARE_IMPORTS'] = '0'", "fresh"),
         ("import torch; os.environ['DRAY_START_METHOD'] = 'spawn'", "fresh"),
     ],

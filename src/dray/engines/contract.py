@@ -150,6 +150,15 @@ class Reservation(ABC):
     def release(self) -> None:
         """Gives everything back. A second call does nothing."""
 
+    def exchange(self, request: Request) -> Reservation | None:
+        """Takes what a request asks for in place of this, before anybody else can.
+
+        Returns:
+            The new reservation, and this one holds nothing any more. None if it does not fit now,
+            or the engine cannot do that; then this one stays as it is.
+        """
+        return None
+
 
 @dataclass(frozen=True)
 class Started:

@@ -4,7 +4,8 @@ A script that has imported torch itself need not wait for a second import. Forki
 process has one thread at that moment: then no lock is held by a thread that the fork lacks, and
 there is no OpenMP pool and no CUDA context, which both have threads. Whether it had one is known
 only afterwards, since numpy's BLAS ends its threads as part of a fork: so the fork waits until its
-parent has counted its own threads, and is thrown away if there is a second one.
+parent has counted its own threads, and is thrown away if there is a second one. Nor may it have
+opened an accelerator.
 
 What the driver's memory holds must not act in the fork: descriptors lead nowhere, signal handlers
 are gone, `__main__` is empty, and nothing is ever finalised.
@@ -12,9 +13,11 @@ are gone, `__main__` is empty, and nothing is ever finalised.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
+import stat
 import sys
 import threading
 import types
@@ -23,6 +26,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 # A driver that holds much more than imports would have it twice as it changes.
 _MOST_RESIDENT_BYTES = 1 << 30
+
+# Major numbers of character devices: memory such as /dev/null, and terminals.
+# Source: Linux, Documentation/admin-guide/devices.txt.
+_HARMLESS = {1, 4, 5, *range(136, 144)}
 
 _kept: list[object] = []
 
@@ -60,6 +67,7 @@ def can_share(modules: Iterable[str]) -> bool:
         and sys.gettrace() is None
         and sys.getprofile() is None
         and not _tracks_resources()
+        and not _uses_devices()
         and _resident_bytes() < _MOST_RESIDENT_BYTES
     )
 
@@ -123,6 +131,20 @@ def _tracks_resources() -> bool:
     module = sys.modules.get("multiprocessing.resource_tracker")
     tracker = getattr(module, "_resource_tracker", None)
     return getattr(tracker, "_fd", None) is not None
+
+
+def _uses_devices() -> bool:
+    """Returns whether this process has opened a device, such as a GPU.
+
+    A driver that has asked for GPUs, by `torch.cuda.is_available()` for example, has no context and
+    no thread yet, but CUDA works in no fork of it. The same goes for other vendors' devices.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own is closed by now
+            kind = os.fstat(int(name))
+            if stat.S_ISCHR(kind.st_mode) and os.major(kind.st_rdev) not in _HARMLESS:
+                return True
+    return False
 
 
 def _resident_bytes() -> int:
