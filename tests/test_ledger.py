@@ -27,6 +27,18 @@ def ledger(*cpus: float, gpus: float = 2) -> Ledger:
     return Ledger([Node(f"n{i}", "::1", {"CPU": c, "GPU": gpus}) for i, c in enumerate(cpus)])
 
 
+def assert_not_over_committed(book: Ledger, held: list[Any]) -> None:
+    for index, node in enumerate(book.nodes):
+        for name, total in node.resources.items():
+            used = sum(
+                dict(quantities).get(name, 0) / 10_000
+                for reservation in held
+                for claimed, quantities, _ in reservation.claims
+                if claimed == index
+            )
+            assert used <= total + 1e-9, (index, name)
+
+
 @given(st.lists(st.tuples(BUNDLES, st.sampled_from(STRATEGIES), st.integers(0, 5)), max_size=25))
 def test_never_over_committed_and_all_comes_back(requests: Any) -> None:
     book = ledger(4, 3)
@@ -37,15 +49,7 @@ def test_never_over_committed_and_all_comes_back(requests: Any) -> None:
         except InfeasibleError:
             continue
         held = [f.result() for f in asked if f.done()]
-        for index, node in enumerate(book.nodes):
-            for name, total in node.resources.items():
-                used = sum(
-                    dict(quantities).get(name, 0) / 10_000
-                    for reservation in held
-                    for claimed, quantities, _ in reservation.claims  # type: ignore[attr-defined]
-                    if claimed == index
-                )
-                assert used <= total + 1e-9, (index, name)
+        assert_not_over_committed(book, held)
         if release < len(held):
             held[release].release()
             held[release].release()  # twice is once
@@ -55,6 +59,58 @@ def test_never_over_committed_and_all_comes_back(requests: Any) -> None:
     for future in asked:
         future.result().release()
     assert book.available() == {"CPU": 7, "GPU": 4}
+
+
+@given(
+    st.lists(BUNDLES, min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 3), BUNDLES, st.sampled_from(STRATEGIES)), max_size=10),
+)
+def test_exchanges_are_whole_or_nothing(asked: Any, exchanges: Any) -> None:
+    nodes = [
+        Node(f"n{i}", "::1", {"CPU": 4, "GPU": 2}, devices={"GPU": ("0", "1")}) for i in range(2)
+    ]
+    book = Ledger(nodes)
+    requests = [
+        Request([{**b, "GPU": int(b["GPU"])} for b in bundles], "PACK") for bundles in asked
+    ]
+    held: list[Any] = []
+    for request in requests:
+        if book.rehearse(request).fits:
+            held.append(book.reserve(request).result())
+    for which, bundles, strategy in exchanges:
+        if which >= len(held):
+            continue
+        old, before, free = held[which], held[which].claims, book.available()
+        request = Request([{**b, "GPU": int(b["GPU"])} for b in bundles], strategy)
+        new = old.exchange(request)
+        if new is None:
+            assert (old.claims, book.available()) == (before, free)
+            continue
+        assert len(new.claims) == len(bundles)
+        held[which] = new
+        old.release()  # holds nothing any more
+        assert_not_over_committed(book, held)
+        devices = [
+            (claim.node, part.device)
+            for reservation in held
+            for claim in reservation.claims
+            for part in claim.parts.get("GPU", ())
+        ]
+        assert len(devices) == len(set(devices))
+    for reservation in held:
+        reservation.release()
+    assert book.available() == {"CPU": 8, "GPU": 4}
+
+
+def test_an_exchange_wakes_who_waits_for_what_it_leaves() -> None:
+    book = ledger(4)
+    first = asks(book, 4).result()
+    other = asks(book, 2)
+    assert not other.done()
+    assert first.exchange(Request([{"CPU": 5}], "PACK")) is None
+    assert not other.done()
+    assert first.exchange(Request([{"CPU": 2}], "PACK")) is not None
+    assert other.done()
 
 
 def test_tenths_and_thirds_add_up() -> None:

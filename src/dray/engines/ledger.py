@@ -76,6 +76,14 @@ class Held(Reservation):
         claims, self.claims = self.claims, []
         self._ledger._give_back(claims, self.lasting)
 
+    def exchange(self, request: Request) -> Held | None:
+        """Takes what a request asks for in place of this, if it fits; see `Reservation`."""
+        self.take_back()
+        held = self._ledger._retake(self.claims, self.lasting, demand_of(request))
+        if held is not None:
+            self.claims = []
+        return held
+
     def lend(self) -> None:
         """Lets others use the CPUs, while what holds them waits for others' work."""
         if not self._lent:
@@ -332,6 +340,23 @@ class Ledger:
         if claims:
             self._grant()
 
+    def _retake(self, claims: Sequence[Claim], lasting: bool, demand: Demand) -> Held | None:
+        """Takes what a demand asks for in place of these claims, or nothing."""
+        with self._lock:
+            if any(claim.node in self.dead for claim in claims):
+                return None
+            for claim in claims:
+                self._add_one(claim, lasting, 1)
+            held = self._take(demand)
+            for claim in claims:
+                if held is None:
+                    self._add_one(claim, lasting, -1)
+                else:
+                    self._let_go(claim)
+        if held is not None:
+            self._grant()
+        return held
+
     def _lend(self, claims: Sequence[Claim], sign: int) -> None:
         with self._lock:
             for index, quantities, _ in claims:
@@ -409,9 +434,7 @@ class Ledger:
             if claim.node in self.dead:
                 continue
             self._add_one(claim, lasting, sign)
-            if self.claims is not None:
-                for device in self._devices_of(claim):
-                    self.claims.give_back(device)
+            self._let_go(claim)
 
     def _add_one(self, claim: Claim, lasting: bool, sign: int) -> None:
         self._free[claim.node].add(claim.quantities, claim.parts, sign)
@@ -441,6 +464,12 @@ class Ledger:
                     return claim.node, device
                 taken.append(device)
         return None
+
+    def _let_go(self, claim: Claim) -> None:
+        """Lets other programs use a claim's devices, unless another claim of ours has them too."""
+        if self.claims is not None:
+            for device in self._devices_of(claim):
+                self.claims.give_back(device)
 
     def _bar(self, node: int, device: tuple[str, str]) -> None:
         """Takes a device that another program has out of what is free."""

@@ -11,7 +11,7 @@ from dray.errors import DrayError, StartTimeoutError
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
 from dray.train.events import Reserved
-from dray.train.plan import choose_size, largest_that_fits, make_plan
+from dray.train.plan import choose_size, make_plan
 from dray.train.progress import Progress
 from dray.train.scaling import ScalingConfig
 
@@ -99,21 +99,27 @@ class Admission:
             return False
         self._asked = None
         self.reservation = future.result()
-        return not self._grows()
-
-    def _grows(self) -> bool:
-        """Asks for more instead, if there is room for more than when it was asked for."""
-        more = self._scaling.max_workers - self.size if self._engine.distributed else 0
-        room = largest_that_fits(self._engine, self._scaling, more) if more else 0
-        if not room:
-            return False
-        self._let_go()
-        self._request(self.size + room)
+        if self._engine.distributed:
+            self._grow()
         return True
+
+    def _grow(self) -> None:
+        """Takes more instead, if there is room for more than when it was asked for."""
+        assert self.reservation is not None
+        sizes = [size for size in self._scaling.sizes if size > self.size]
+        while sizes:
+            middle = len(sizes) // 2
+            larger = self.reservation.exchange(self._scaling.request(sizes[middle]))
+            if larger is None:
+                sizes = sizes[:middle]
+            else:
+                self.reservation, self.size = larger, sizes[middle]
+                sizes = sizes[middle + 1 :]
 
     def look(self) -> DrayError | None:
         """Says what is waited for if that has changed; returns why to wait no longer, if so."""
-        if self._scaling.elasticity_enabled:
+        waited_s = time.monotonic() - self._since
+        if self._scaling.elasticity_enabled and waited_s < self._limit_s:
             size, rehearsal = choose_size(self._engine, self._scaling)
             if rehearsal.fits and size != self.size:
                 self.release()
@@ -124,7 +130,7 @@ class Admission:
             "what it asks for is free, but a request that came before waits for more and is served "
             "first."
         )
-        if time.monotonic() - self._since >= self._limit_s:
+        if waited_s >= self._limit_s:
             lacking = self._engine.lacking(self._scaling.request(self.size))
             return lacking or StartTimeoutError(self._limit_s, why)
         if why != self._told:
