@@ -6,9 +6,12 @@ import copy
 import dataclasses
 import inspect
 import math
+import random
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from functools import cached_property
+from itertools import cycle, islice
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +20,7 @@ from dray.train.torch_devices import get_device
 
 if TYPE_CHECKING:
     import torch
-    from torch.utils.data import DataLoader, Sampler
+    from torch.utils.data import DataLoader
 
 # The types of device on which copies can run beside the work, on a stream of their own.
 _TYPES_WITH_STREAMS = ("cuda", "xpu", "npu", "hpu")
@@ -34,14 +37,18 @@ def prepare_data_loader(
     Everything the loader was made with is kept: batch_sampler, num_workers, persistent_workers,
     prefetch_factor, generator, collate_fn and the rest. With more than one worker, a loader that
     shuffles or runs in order gets a `DistributedSampler`; a sampler or batch sampler of your own is
-    kept, and ranks take turns in what it yields; a `DistributedSampler` and an `IterableDataset`
-    are left as they are. Call `loader.sampler.set_epoch(epoch)` so that epochs are shuffled
-    differently.
+    kept, endless or not, and ranks take turns in what it yields; an `IterableDataset` is left as it
+    is, and so is a sampler that shares already: a `DistributedSampler`, or any with its attribute
+    `num_replicas`, also within a batch sampler. Call `loader.sampler.set_epoch(epoch)` so that
+    epochs are shuffled differently.
+
+    A sampler of your own draws the same on all ranks, with torch on the CPU, numpy or Python. If it
+    has a generator of its own, seed that alike on all ranks.
 
     On an accelerator with streams (CUDA, ROCm, XPU, NPU, HPU) batches go through pinned memory, and
     the next one is copied while this one is used; one batch and no more is ahead. On others, such
-    as MPS and XLA, each batch is copied when its turn comes. Tensors are found in lists, tuples,
-    mappings and dataclasses; other objects are asked to move themselves, by their method `to`.
+    as MPS and XLA, each batch is copied when its turn comes. Objects with a method `to` move
+    themselves by it; tensors are found in lists, tuples, mappings and dataclasses.
 
     Args:
         data_loader: The loader, as for one process.
@@ -76,15 +83,14 @@ def prepare_data_loader(
 def _shared(loader: DataLoader[Any], context: TrainContext) -> DataLoader[Any]:
     """Returns a copy of a loader that yields this rank's share."""
     from torch.utils.data import IterableDataset
-    from torch.utils.data.distributed import DistributedSampler
 
     rank, world_size = context.get_world_rank(), context.get_world_size()
-    if isinstance(loader.dataset, IterableDataset) or isinstance(
-        loader.sampler, DistributedSampler
-    ):
+    samplers = (*_nested(loader.sampler), *_nested(loader.batch_sampler))
+    is_shared = any(hasattr(sampler, "num_replicas") for sampler in samplers)
+    if is_shared or isinstance(loader.dataset, IterableDataset):
         return loader
     if loader.batch_sampler is not None and loader.batch_size is None:
-        turns = _turns(loader.batch_sampler, rank, world_size)
+        turns = Turns(loader.batch_sampler, world_size, rank)
         return _changed(loader, batch_sampler=turns, sampler=turns)
     sampler = _sampler(loader, rank, world_size)
     if loader.batch_sampler is None:
@@ -102,54 +108,117 @@ def _changed(loader: DataLoader[Any], **attributes: Any) -> DataLoader[Any]:
     return changed
 
 
+def _nested(sampler: Any) -> Iterator[Any]:
+    """Yields a sampler, the one that it draws from, and so on."""
+    while sampler is not None:
+        yield sampler
+        sampler = getattr(sampler, "sampler", None)
+
+
 def _sampler(loader: DataLoader[Any], rank: int, world_size: int) -> Any:
     from torch.utils.data import RandomSampler, SequentialSampler
     from torch.utils.data.distributed import DistributedSampler
 
     sampler = loader.sampler
     shuffles = type(sampler) is RandomSampler and not sampler.replacement
-    if shuffles and sampler.num_samples == len(loader.dataset):
+    if shuffles and sampler.num_samples == len(sampler.data_source):
         # The user's generator decides the order, and ranks must agree on it.
         seed = sampler.generator.initial_seed() if sampler.generator is not None else 0
-        return DistributedSampler(loader.dataset, world_size, rank, shuffle=True, seed=seed)
+        return DistributedSampler(sampler.data_source, world_size, rank, shuffle=True, seed=seed)
     if type(sampler) is SequentialSampler:
-        return DistributedSampler(loader.dataset, world_size, rank, shuffle=False)
-    return _turns(sampler, rank, world_size)
+        return DistributedSampler(sampler.data_source, world_size, rank, shuffle=False)
+    return Turns(sampler, world_size, rank, at_once=loader.batch_size or 1)
 
 
-def _turns(sampler: Sampler[Any] | Any, rank: int, world_size: int) -> Any:
-    """Returns a sampler by which ranks take turns in what another one yields.
+class Turns:
+    """A sampler by which ranks take turns in what another one yields.
 
-    All ranks see the same order: torch's random state is the same for all of them while the inner
-    sampler draws. The last round is filled up from the beginning, so that no rank waits for a batch
-    that another one does not have.
+    All ranks see the same order, and the last round is filled up from the beginning, so that no
+    rank waits for a batch that another one does not have. Each iteration is an epoch of its own,
+    until `set_epoch` says which.
+
+    Args:
+        sampler: The other one; it may be endless.
+        num_replicas: How many ranks there are.
+        rank: The rank whose turns these are.
+        at_once: How many turns are drawn together. One costs the time to swap random states.
     """
-    import torch
-    from torch.utils.data import Sampler
 
-    class Turns(Sampler):  # type: ignore[misc]
-        def __init__(self) -> None:
-            self.sampler = sampler
-            self.epoch = 0
+    def __init__(self, sampler: Any, num_replicas: int, rank: int, at_once: int = 1) -> None:
+        self.sampler = sampler
+        self.num_replicas = num_replicas
+        self.rank = rank
+        self.epoch = 0
+        self._at_once = at_once
+        self._counts_epochs = True
 
-        def set_epoch(self, epoch: int) -> None:
-            self.epoch = epoch
-            inner = getattr(sampler, "set_epoch", None)
-            if inner is not None:
-                inner(epoch)
+    def set_epoch(self, epoch: int) -> None:
+        """Says which epoch is drawn from now on, to the samplers within as well."""
+        self.epoch = epoch
+        self._counts_epochs = False
+        for sampler in _nested(self.sampler):
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
 
-        def __iter__(self) -> Iterator[Any]:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self.epoch)
-                items = list(sampler)
-            missing = -len(items) % world_size
-            items += (items * math.ceil(missing / len(items)))[:missing] if items else []
-            return iter(items[rank::world_size])
+    def __iter__(self) -> Iterator[Any]:
+        """Yields what this rank has its turn in."""
+        ranks = self.num_replicas
+        same_for_all = SameRandomness(self.epoch)
+        self.epoch += self._counts_epochs
+        with same_for_all:
+            items = iter(self.sampler)
+        first: list[Any] = []
+        while True:
+            with same_for_all:
+                drawn = list(islice(items, ranks * self._at_once))
+            if not drawn:
+                return
+            first = first or drawn[:ranks]
+            drawn += islice(cycle(first), -len(drawn) % ranks)
+            yield from drawn[self.rank :: ranks]
 
-        def __len__(self) -> int:
-            return math.ceil(len(sampler) / world_size)
+    def __len__(self) -> int:
+        """Returns the number of turns, if the other sampler has a length."""
+        return math.ceil(len(self.sampler) / self.num_replicas)
 
-    return Turns()
+
+class SameRandomness:
+    """Within it, random numbers are the same on all ranks; outside, they are the program's own.
+
+    Each goes on where it was left. It is about the generators of the CPU: those of an accelerator
+    are not touched, since no sampler of torch draws there.
+
+    Args:
+        seed: The same on all ranks.
+    """
+
+    def __init__(self, seed: int) -> None:
+        import torch
+
+        self._generators: list[tuple[Any, Any]] = [
+            (torch.get_rng_state, torch.set_rng_state),
+            (random.getstate, random.setstate),
+        ]
+        self._other: list[Any] = [
+            torch.Generator().manual_seed(seed).get_state(),
+            random.Random(seed).getstate(),
+        ]
+        numpy = sys.modules.get("numpy")  # who draws with it has imported it
+        if numpy is not None:
+            self._generators.append((numpy.random.get_state, numpy.random.set_state))
+            self._other.append(numpy.random.RandomState(seed % 2**32).get_state())
+
+    def __enter__(self) -> None:
+        self._swap()
+
+    def __exit__(self, *error: object) -> None:
+        self._swap()
+
+    def _swap(self) -> None:
+        here = [get() for get, _ in self._generators]
+        for (_, set_), state in zip(self._generators, self._other, strict=True):
+            set_(state)
+        self._other = here
 
 
 class DeviceDataLoader:
@@ -161,14 +230,16 @@ class DeviceDataLoader:
         ahead: Whether to copy the next batch while this one is used, if the device can.
     """
 
+    _loader: DataLoader[Any]
+    _device: torch.device
+    _ahead: bool
+
     def __init__(self, loader: DataLoader[Any], device: torch.device, ahead: bool) -> None:
-        self._loader = loader
-        self._device = device
-        self._ahead = ahead and device.type in _TYPES_WITH_STREAMS
+        vars(self).update(_loader=loader, _device=device, _ahead=ahead)
 
     def __iter__(self) -> Iterator[Any]:
         """Yields batches on the device."""
-        if self._ahead:
+        if self._ahead and self._device.type in _TYPES_WITH_STREAMS:
             return self._side_stream.copy_ahead(self._loader)
         return (_move(batch, self._device) for batch in self._loader)
 
@@ -183,8 +254,17 @@ class DeviceDataLoader:
         return len(self._loader)
 
     def __getattr__(self, name: str) -> Any:
-        """Returns the loader's own attribute."""
+        """Returns the loader's own attribute, but not how it is copied or pickled."""
+        if name == "_loader" or name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._loader, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Sets the loader's own attribute."""
+        setattr(self._loader, name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._loader, self._device, self._ahead)  # a stream stays where it is
 
 
 class SideStream:
@@ -227,11 +307,8 @@ class SideStream:
 
 def _move(batch: Any, device: torch.device) -> Any:
     """Moves every tensor in a batch; containers keep their types."""
-    import torch
-    from torch.nn.utils.rnn import PackedSequence
-
-    if isinstance(batch, torch.Tensor | PackedSequence):
-        return batch.to(device, non_blocking=True)
+    if callable(getattr(type(batch), "to", None)):
+        return batch.to(device, **_non_blocking(batch, device))
     if isinstance(batch, MutableMapping):
         moved = copy.copy(batch)
         moved.update({key: _move(value, device) for key, value in batch.items()})
@@ -242,15 +319,25 @@ def _move(batch: Any, device: torch.device) -> Any:
         return type(batch)(*(_move(value, device) for value in batch))
     if isinstance(batch, list | tuple):
         return type(batch)(_move(value, device) for value in batch)
-    if hasattr(batch, "to"):
-        return batch.to(device, **_non_blocking(batch.to))
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         return _move_fields(batch, device)
     return batch
 
 
-def _non_blocking(to: Any) -> dict[str, bool]:
-    takes = isinstance(to, MethodType) and "non_blocking" in inspect.signature(to).parameters
+def _non_blocking(batch: Any, device: torch.device) -> dict[str, bool]:
+    """Says not to wait for the copy, where the batch can be told and its pinned memory outlives it.
+
+    Elsewhere the memory may be freed too early: https://github.com/pytorch/pytorch/issues/189690.
+    """
+    import torch
+    from torch.nn.utils.rnn import PackedSequence
+
+    if device.type not in _TYPES_WITH_STREAMS:
+        return {}
+    takes = isinstance(batch, torch.Tensor | PackedSequence) or (
+        isinstance(batch.to, MethodType)
+        and "non_blocking" in inspect.signature(batch.to).parameters
+    )
     return {"non_blocking": True} if takes else {}
 
 
