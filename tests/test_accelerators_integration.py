@@ -465,10 +465,11 @@ def test_status_says_that_no_single_device_has_enough(session: Any) -> None:
 
 def test_a_type_chooses_the_node(session: Any) -> None:
     session(
+        num_cpus=None,
         nodes=[
             {"node_id": "a", "num_gpus": 1, "accelerator_type": "V100"},
             {"node_id": "b", "num_gpus": 1, "accelerator_type": "A100"},
-        ]
+        ],
     )
 
     @dray.remote(num_gpus=1, accelerator_type="A100")
@@ -479,7 +480,7 @@ def test_a_type_chooses_the_node(session: Any) -> None:
 
 
 def test_an_unknown_type_names_the_near_ones(session: Any) -> None:
-    session(nodes=[{"num_gpus": 1, "accelerator_type": "A100"}])
+    session(num_cpus=None, nodes=[{"num_gpus": 1, "accelerator_type": "A100"}])
     with pytest.raises(InfeasibleError, match=r"did you mean .*A100"):
         look.options(num_gpus=1, accelerator_type="A10O").remote()
     with pytest.raises(InfeasibleError, match=r"did you mean Ascend910B"):

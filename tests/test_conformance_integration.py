@@ -460,6 +460,18 @@ def test_worker_gets_the_environment_asked_for(storage: Path) -> None:
     assert result.return_value == "red"
 
 
+def test_worker_imports_from_the_path_asked_for(storage: Path, tmp_path: Path) -> None:
+    (tmp_path / "module_of_the_path.py").write_text("VALUE = 8")
+
+    def train() -> int:
+        import module_of_the_path
+
+        return int(module_of_the_path.VALUE)
+
+    variables = {"PYTHONPATH": str(tmp_path)}
+    assert fit(train, storage, worker_runtime_env={"env_vars": variables}).return_value == 8
+
+
 def test_worker_runs_in_the_directory_asked_for(storage: Path, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work/module_of_the_run.py").write_text("VALUE = 7")

@@ -232,6 +232,20 @@ def test_what_the_user_sets_for_workers_stays(session: Any, storage: Path) -> No
         fit(config, storage, "CUDA_VISIBLE_DEVICES", run=run)
 
 
+def test_a_list_of_the_users_that_names_some_of_the_ids_and_others(
+    session: Any, storage: Path
+) -> None:
+    """The devices of all ranks are looked up in one way: else two of them meet on one."""
+    session({"num_cpus": 4, "num_gpus": 4})
+    run = {"worker_runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": "0,2,4,6"}}}
+    config = ScalingConfig(num_workers=4, use_gpu=True)
+    found = fit(config, storage, "CUDA_VISIBLE_DEVICES", run=run)
+    assert [rank["devices"] for rank in found] == [[f"cuda:{i}"] for i in range(4)]
+    run = {"worker_runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": "3,2,1,0"}}}
+    found = fit(config, storage, "CUDA_VISIBLE_DEVICES", run=run)
+    assert [rank["devices"] for rank in found] == [[f"cuda:{i}"] for i in (3, 2, 1, 0)]
+
+
 def test_a_list_of_the_users_that_is_a_ranks_own(session: Any, storage: Path) -> None:
     session({"num_cpus": 4, "num_gpus": 2})
     run = {"worker_runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": "0"}}}

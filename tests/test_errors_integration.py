@@ -33,6 +33,7 @@ from dray.train import (
     ScalingConfig,
     WorkerGroupError,
 )
+from dray.train.backend import Backend, BackendConfig
 from tests.programs import Program, run, survivors, write
 
 pytestmark = [
@@ -470,6 +471,117 @@ def test_ctrl_c_while_a_framework_is_set_up_ends_at_once(
         assert time.monotonic() - start < 5
     assert status == 0, output
     assert "interrupted: the run was stopped" in output
+    assert survivors(children) == []
+
+
+class Parting(BackendConfig):
+    """A framework whose workers do something when the train function has returned.
+
+    Args:
+        part: What they do.
+        options: How they are asked to.
+    """
+
+    def __init__(self, part: Any, **options: Any) -> None:
+        self.part = part
+        self.options = options
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        return PartingBackend
+
+
+class PartingBackend(Backend):
+    def on_shutdown(self, worker_group: Any, backend_config: Any) -> None:
+        worker_group.execute(backend_config.part, **backend_config.options)
+
+
+def on_rank_one(action: Any) -> None:
+    """The others wait for rank 1, as in a barrier at the end."""
+    if dray.train.get_context().get_world_rank() == 1:
+        action()
+    threading.Event().wait()
+
+
+@pytest.mark.parametrize(
+    ("part", "options", "said"),
+    [
+        (
+            functools.partial(on_rank_one, functools.partial(int, "x")),
+            {},
+            "rank 1 did not part in good order: ValueError: invalid literal",
+        ),
+        (functools.partial(on_rank_one, functools.partial(os._exit, 5)), {}, "rank 1 did not end"),
+        (
+            functools.partial(on_rank_one, int),
+            {"timeout_s": 0.5},
+            "rank 0 did not part in good order: TimeoutError: no answer within 0.5 s",
+        ),
+        (None, {"no_such": 1}, "the framework did not part in good order: TypeError: "),
+    ],
+    ids=["raises", "dies", "hangs", "fails on the driver"],
+)
+def test_a_framework_that_parts_badly_does_not_undo_the_run(
+    storage: Path, capfd: Any, monkeypatch: Any, part: Any, options: Any, said: str
+) -> None:
+    monkeypatch.setenv("DRAY_PROGRESS", "1")
+
+    def train() -> list[int]:
+        storage.joinpath(f"pid-{os.getpid()}").touch()
+        return [1]
+
+    trainer = DataParallelTrainer(
+        train,
+        backend_config=Parting(part, **options),
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(
+            name="run", storage_path=storage, failure_config=FailureConfig(max_failures=1)
+        ),
+    )
+    assert trainer.fit().return_value == [1]
+    assert os.listdir(storage / "run/logs") == ["attempt-000"]  # it ran once
+    shown = capfd.readouterr()
+    assert shown.err.count(said) == 1
+    assert shown.err.count("in good order") == 1
+    assert "run: FINISHED" in shown.out
+    assert survivors([int(p.name.removeprefix("pid-")) for p in storage.glob("pid-*")]) == []
+
+
+def test_ctrl_c_while_a_framework_parts_ends_at_once_with_the_result(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
+    script = write(
+        tmp_path / "script.py",
+        """
+        import time
+        from dray.train.backend import Backend, BackendConfig
+
+        class Hangs(Backend):
+            def on_shutdown(self, worker_group, backend_config):
+                print("parting", flush=True)
+                worker_group.execute(time.sleep, 600)
+
+        class Config(BackendConfig):
+            backend_cls = Hangs
+
+        result = DataParallelTrainer(
+            lambda: 7,
+            backend_config=Config(),
+            scaling_config=ScalingConfig(num_workers=2),
+            run_config=RunConfig(name="run", storage_path=os.environ["STORAGE"]),
+        ).fit()
+        print("returned", result.return_value)
+        """,
+    )
+    with Program(script, tmp_path / "runs", **variables) as program:
+        program.wait_for("parting")
+        children = [p.pid for p in psutil.Process(program.process.pid).children(recursive=True)]
+        start = time.monotonic()
+        os.kill(program.process.pid, signal.SIGINT)
+        status, output = program.end()
+        assert time.monotonic() - start < 5
+    assert status == 0, output
+    assert "returned 7" in output
     assert survivors(children) == []
 
 

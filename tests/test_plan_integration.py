@@ -20,7 +20,7 @@ import dray
 import dray.testing
 import dray.train
 from dray import host
-from dray.errors import InfeasibleError, NodeDiedError
+from dray.errors import ConfigError, InfeasibleError, NodeDiedError
 from dray.testing import FakeHost, tpu_slice
 from dray.train import (
     DataParallelTrainer,
@@ -149,8 +149,8 @@ def test_the_run_is_as_planned(session: Any, storage: Path) -> None:
             {"num_workers": 1, "label_selector": {"zone": "x"}},
             False,
             "no node has the labels zone=x",
-            {"a": "its labels do not match", "b": "its labels do not match"},
-            "not one worker fits now; 1 do not fit the nodes under PACK.",
+            dict.fromkeys("ab", "no label zone, a worker needs zone=x"),
+            "not one worker fits now; no node has the labels that are asked for.",
         ),
     ],
 )
@@ -180,6 +180,151 @@ def test_plans_that_can_never_be(
     assert time.monotonic() - began < 1
     assert found.advice in str(caught.value)
     assert not storage.exists()
+
+
+def test_a_machine_without_accelerators(session: Any) -> None:
+    """The name of an accelerator is no slip of the pen, whatever else is called much like it."""
+    session(num_cpus=2)
+    for name, scaling, argument in (
+        ("GPU", {"use_gpu": True}, "num_gpus"),
+        ("TPU", {"use_tpu": True}, "resources"),
+        ("HPU", {"resources_per_worker": {"HPU": 1}}, "resources"),
+    ):
+        reason = plan(**scaling).reason
+        assert f"no node offers {name} (nodes offer CPU, memory). Nearest node" in reason
+        leave_out = "use_" if "use_" in str(scaling) else f"'{name}' in resources_per_worker"
+        assert f"Ask for no {name} (leave out {leave_out}" in reason
+        assert "`dray doctor`" in reason
+        assert f"dray.init({argument}=...), for tests." in reason
+        assert "did you mean" not in reason
+    assert "did you mean" not in plan(use_gpu=True, accelerator_type="A100").reason
+
+
+@pytest.mark.parametrize(
+    ("nodes", "scaling", "advice"),
+    [
+        ([2], {"num_workers": 2, "each": 4}, "not one worker fits now; 2 needs 6 more CPU."),
+        ([4, 3], {"num_workers": 3, "each": 3}, "num_workers=2 would fit now; 3 needs 2 more CPU."),
+        ([4, 2], {"num_workers": 1, "each": 5}, "not one worker fits now; 1 needs 1 more CPU."),
+        (
+            [4, 3],
+            {"num_workers": 6, "each": 1, "placement_strategy": "STRICT_PACK"},
+            "num_workers=4 would fit now; 6 needs 2 more CPU.",
+        ),
+        (
+            [4, 3],
+            {"num_workers": 2, "each": 5, "placement_strategy": "STRICT_SPREAD"},
+            "not one worker fits now; 2 needs 3 more CPU.",
+        ),
+    ],
+)
+def test_as_much_more_as_is_advised_is_enough(
+    session: Any, nodes: list[int], scaling: dict[str, Any], advice: str
+) -> None:
+    each = scaling["each"]
+    asked = {name: value for name, value in scaling.items() if name != "each"}
+    session(*({"num_cpus": cpus} for cpus in nodes))
+    assert plan(resources_per_worker={"CPU": each}, **asked).advice == advice
+
+
+def test_less_of_the_right_type_is_proposed(session: Any) -> None:
+    session(*GPUS)
+    found = plan(num_workers=6, use_gpu=True, accelerator_type="A100")
+    assert "or for less each (resources_per_worker={'GPU': 0.5})" in found.reason
+    half = {"use_gpu": True, "accelerator_type": "A100", "resources_per_worker": {"GPU": 0.5}}
+    assert plan(num_workers=6, **half).fits
+
+
+def test_halves_of_devices_that_are_missing(session: Any) -> None:
+    session({"num_gpus": 2})
+    two_fifths = {"use_gpu": True, "resources_per_worker": {"GPU": 0.4}}
+    found = plan(num_workers=5, **two_fifths)
+    assert found.advice == "num_workers=4 would fit now; 5 needs 1 more GPU."
+
+
+def test_labels_that_no_node_has(session: Any) -> None:
+    session(
+        {"num_cpus": 4, "labels": {"zone": "east"}},
+        {"num_cpus": 8, "labels": {"zone": "west", "tier": "spot"}},
+    )
+    for selector, said, of_a_node in (
+        (
+            {"zonee": "east"},
+            "zonee=east: none has zonee, they have only tier, zone.",
+            "no label zo",
+        ),
+        (
+            {"zone": "mars"},
+            "zone=mars: they have zone=east or west.",
+            "its zone is east, a worker ",
+        ),
+        ({"zone": "east", "tier": "spot"}, "no single one has them all.", "no label tier, a worke"),
+    ):
+        found = plan(label_selector=selector)
+        assert said in found.reason
+        assert "Ask for other labels (label_selector), or declare more with dr" in found.reason
+        assert found.nodes["node-0"].startswith(of_a_node)
+        assert found.advice.endswith("; no node has the labels that are asked for.")
+    east = plan(num_workers=2, label_selector={"zone": "east"}, resources_per_worker={"CPU": 3})
+    assert east.nodes == {"node-1": "its zone is west, a worker needs zone=east"}
+    assert east.advice == "num_workers=1 would fit now; 2 needs 2 more CPU."
+    assert "resources_per_worker={'CPU': 2}" in east.reason
+    dray.shutdown()
+    session(num_cpus=2)
+    reason = plan(label_selector={"zone": "x"}).reason
+    assert "none has zone, they have no labels." in reason
+    assert "dray.init(labels=...)" in reason
+
+
+def test_slices_that_are_not_there(session: Any) -> None:
+    session(*(node for name in "ab" for node in tpu_slice("4x4", "TPU-V6E", name=name)))
+    tpu = {"use_tpu": True, "accelerator_type": "TPU-V6E"}
+    larger = plan(num_workers=8, topology="4x8", **tpu)
+    assert "1 whole TPU slice v6e-32 of 8 hosts asked, there are 2 v6e-16 of 4 h" in larger.reason
+    part = "part of no TPU-V6E slice of topology 4x8, but of one of 4x4 (v6e-16)"
+    assert set(larger.nodes.values()) == {part}
+    assert "-head" not in str(larger)
+    assert larger.advice.endswith("8 needs 1 more whole slice of TPU-V6E of topology 4x8.")
+    crowded = plan(num_workers=8, topology="4x4", resources_per_worker={"CPU": 100}, **tpu)
+    assert (
+        "each host of a TPU slice v6e-16 has to offer 100 CPU, and offers 8 CPU" in crowded.reason
+    )
+    assert crowded.advice == "not one worker fits now; 8 needs 736 more CPU."
+    assert "-head" not in plan(resources_per_worker={"unicorn": 1}).reason
+    dray.shutdown()
+    session(num_cpus=1)
+    none = plan(num_workers=4, topology="4x4", **tpu)
+    assert none.nodes == {"this machine": "part of no TPU-V6E slice of topology 4x4"}
+    assert "there are none" in none.reason
+    assert "leave out use_tpu=True" in none.reason
+
+
+@pytest.mark.parametrize(
+    ("runtime_env", "message"),
+    [({"pip": ["x"]}, "cannot hold pip"), ({"working_dir": "/nonexistent"}, "not a directory")],
+)
+def test_a_runtime_env_that_cannot_be_is_refused_as_by_fit(
+    session: Any, storage: Path, runtime_env: dict[str, Any], message: str
+) -> None:
+    session(num_cpus=1)
+    holder = None
+    trainer = DataParallelTrainer(
+        print,
+        run_config=RunConfig(worker_runtime_env=runtime_env, storage_path=storage),
+    )
+    for _ in range(2):  # whether it would fit otherwise, or must wait
+        for call in (trainer.plan, trainer.fit):
+            with pytest.raises(ConfigError, match=message):
+                call()
+        holder = holder or hold(num_cpus=1)
+    dray.kill(holder)
+
+
+def test_ten_thousand_workers_are_planned_at_once(session: Any) -> None:
+    session(*({"num_cpus": 1} for _ in range(10_000)))
+    began = time.perf_counter()
+    assert plan(num_workers=10_000).fits
+    assert time.perf_counter() - began < 3  # some ten times what it takes
 
 
 def test_a_plan_that_must_wait(session: Any) -> None:

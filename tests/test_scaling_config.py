@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dray.errors import ConfigError
@@ -14,7 +16,10 @@ from dray.train import ScalingConfig
 V6E = {"use_tpu": True, "topology": "4x4", "accelerator_type": "TPU-V6E"}
 
 
-@pytest.mark.parametrize("workers", [2.5, "2", None, True, [1, 2], (1, 2, 3), (1, True), (1.5, 2)])
+@pytest.mark.parametrize(
+    "workers",
+    [2.5, "2", None, True, np.True_, np.float64(2), [1, 2], (1, 2, 3), (1, True), (1.5, 2)],
+)
 def test_num_workers_is_a_whole_number_or_two(workers: Any) -> None:
     message = r"num_workers must be a whole number, 0 .* or more, or a tuple .*, not"
     with pytest.raises(ConfigError, match=message):
@@ -63,6 +68,8 @@ def test_num_workers_is_a_whole_number_or_two(workers: Any) -> None:
         ({**V6E, "num_workers": 4, "accelerator_type": "TPU-V9"}, "TPU-V"),
         ({**V6E, "num_workers": 4, "resources_per_worker": {"TPU": 8}}, "have 4 chips"),
         ({**V6E, "num_workers": 4, "label_selector": {"zone": "a"}}, "the slice decides"),
+        ({"resources_per_worker": {"CPU": 0}}, r"asks for nothing at all.* \{\"CPU\": 0.01\}"),
+        ({"resources_per_worker": {"CPU": 0, "GPU": 0}}, "asks for nothing at all"),
         ({"num_workers": 2, "label_selector": [{"zone": "a"}]}, "1 entries for 2 workers"),
         ({"num_workers": (1, 3), "label_selector": [{}, {}]}, "2 entries for 3 workers"),
         ({"label_selector": "zone"}, "a dict or a list of dicts"),
@@ -140,3 +147,39 @@ def test_a_config_can_be_changed_by_replacing_fields() -> None:
     assert config.request(8).slices is not None
     with pytest.raises(ConfigError, match="multiple of 4"):
         dataclasses.replace(config, num_workers=9)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    config = ScalingConfig(
+        num_workers=np.int64(4),  # type: ignore[arg-type]
+        use_gpu=True,
+        resources_per_worker={
+            "CPU": np.int8(4),  # type: ignore[dict-item]
+            "GPU": np.float32(0.5),  # type: ignore[dict-item]
+            "memory": np.int64(2**33),  # type: ignore[dict-item]
+        },
+        elastic_resize_monitor_interval_s=np.int32(5),  # type: ignore[arg-type]
+    )
+    assert config.request(4).bundles == [{"CPU": 4, "GPU": 0.5, "memory": 2**33}] * 4
+    assert json.loads(json.dumps(dataclasses.asdict(config)))["num_workers"] == 4
+    assert list(ScalingConfig(num_workers=tuple(np.arange(1, 3))).sizes) == [1, 2]  # type: ignore[arg-type]
+    for refused in (np.True_, np.float32("nan"), np.array([1, 2]), "1", 1j):
+        with pytest.raises(ConfigError, match="the quantity of CPU must be"):
+            ScalingConfig(resources_per_worker={"CPU": refused})  # type: ignore[dict-item]
+
+
+def test_a_slice_of_one_host_goes_where_labels_say() -> None:
+    one_host: Any = {"num_workers": 1, "use_tpu": True, "topology": "2x2"}
+    for chosen in ({"zone": "a"}, [{"zone": "a"}]):
+        config = ScalingConfig(**one_host, accelerator_type="TPU-V6E", label_selector=chosen)
+        assert config.request(1).selectors == [{"zone": "a", "ray.io/tpu-pod-type": "v6e-4"}]
+
+
+def test_a_type_without_an_accelerator_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match=r"'A100' alone only chooses nodes .* Add use_gpu=True"):
+        config = ScalingConfig(accelerator_type="A100")
+    assert config.bundle == {"CPU": 1, "accelerator_type:A100": 0.001}
+    with pytest.warns(UserWarning, match="train on CPUs"):
+        ScalingConfig(accelerator_type="A100", resources_per_worker={"CPU": 2, "GPU": 0})
+    ScalingConfig(accelerator_type="A100", use_gpu=True)
+    ScalingConfig(accelerator_type="Intel-GAUDI", resources_per_worker={"HPU": 1})

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from torch.utils.data import (
@@ -25,6 +28,7 @@ import dray.train.torch
 from dray.errors import ConfigError
 from dray.train import Result, RunConfig, ScalingConfig, WorkerGroupError
 from dray.train.torch import TorchConfig, TorchTrainer, prepare_data_loader, prepare_model
+from tests.programs import run, write
 
 pytestmark = [
     pytest.mark.usefixtures("engine"),
@@ -174,6 +178,110 @@ def test_inline_has_a_group_of_one(storage: Path) -> None:
         assert fit(train, storage, workers=0).return_value == (1, "Linear", "127.0.0.1")
     assert not torch.distributed.is_initialized()
     assert "MASTER_ADDR" not in os.environ
+
+
+def test_inline_leaves_no_group_behind_however_it_ends(storage: Path) -> None:
+    """The user's own process group comes after, and is made as always."""
+
+    def train() -> None:
+        raise LookupError("half way")
+
+    before = open_sockets()
+    with pytest.raises(LookupError):
+        fit(train, storage, workers=0)
+    assert not torch.distributed.is_initialized()
+    with pytest.raises(WorkerGroupError, match="carrier-pigeon"):
+        fit(print, storage, workers=0, torch_config=TorchConfig(backend="carrier-pigeon"))
+    assert open_sockets() == before
+
+
+def open_sockets() -> int:
+    """Returns at how many ports this process listens."""
+    gc.collect()  # errors hold frames, and these hold stores
+    listening = psutil.Process().net_connections("tcp")
+    return sum(connection.status == psutil.CONN_LISTEN for connection in listening)
+
+
+def test_inline_uses_a_group_of_the_users_and_lets_it_be(storage: Path, tmp_path: Path) -> None:
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        mine = torch.distributed.group.WORLD
+        before = open_sockets()
+        assert fit(lambda: torch.distributed.group.WORLD is mine, storage, workers=0).return_value
+        assert torch.distributed.group.WORLD is mine
+        assert open_sockets() == before
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_a_group_that_does_not_end_is_not_waited_for(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    def train() -> int:
+        torch.distributed.destroy_process_group = threading.Event().wait
+        return 3
+
+    monkeypatch.setenv("DRAY_PROGRESS", "1")
+    monkeypatch.setattr("dray.train.torch_group._PARTING_S", 0.5)
+    assert fit(train, storage).return_value == 3
+    assert "rank 0 did not part in good order: TimeoutError" in capfd.readouterr().err
+
+
+# What a script's own class is pickled as, in a worker and then on the driver: by its name.
+WRAPPED = """
+    import functools, pickle
+    from decorators import logged
+
+    class Net:
+        pass
+
+    def loop(steps):
+        return pickle.dumps([Net(), loop])
+
+    class Loop:
+        def __call__(self):
+            return pickle.dumps([Net(), self])
+
+    class Logged:
+        def __init__(self, function):
+            functools.update_wrapper(self, function)
+
+        def __call__(self, config):
+            return self.__wrapped__(config)
+
+    @logged
+    def decorated():
+        assert not hasattr(sys.modules["__main__"], "OF_THE_DECORATOR")
+        return pickle.dumps([Net(), decorated])
+
+    partial = functools.partial(functools.partial(loop), 3)
+    for function in (partial, Loop(), decorated, Logged(loop), functools.partial(Loop())):
+        net, _ = pickle.loads(fit(function).return_value)
+        assert type(net) is Net
+    print("all of them")
+"""
+DECORATORS = """
+import functools
+
+OF_THE_DECORATOR = 1
+
+def logged(function):
+    @functools.wraps(function)
+    def wrapper():
+        assert OF_THE_DECORATOR
+        return function()
+    return wrapper
+"""
+
+
+def test_wrapped_train_functions_save_the_scripts_classes(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
+    (tmp_path / "decorators.py").write_text(DECORATORS)
+    done = run(write(tmp_path / "script.py", WRAPPED), tmp_path / "runs", **variables)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "all of them"
 
 
 def test_ddp_trains_one_model_on_all_ranks(storage: Path) -> None:

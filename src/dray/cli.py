@@ -8,15 +8,25 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dray.errors import DrayError
 
+# For how long a script that Ctrl-C has reached may tidy up; a second Ctrl-C ends it at once.
+_GRACE_S = 5.0
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit status."""
+    """Runs a command; returns the exit status, which is 130 after Ctrl-C, as in a shell."""
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="dray", description="Looks at what dray runs.")
     commands = parser.add_subparsers(dest="command", required=True)
     status = commands.add_parser("status", help="nodes, resources, actors, tasks, what waits")
@@ -62,19 +72,35 @@ def _plan(script: str, arguments: Sequence[str], as_json: bool) -> int:
         return 2
     with tempfile.TemporaryDirectory(prefix="dray-plan-") as directory:
         path = Path(directory, "plan.json")
-        ended = subprocess.run(
-            [sys.executable, script, *arguments],
-            env={**os.environ, "DRAY_PLAN": str(path)},
-            stdout=sys.stderr,  # what the script prints is not the plan
+        status = _status_of(
+            [sys.executable, script, *arguments], {**os.environ, "DRAY_PLAN": str(path)}
         )
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
     if found is not None:
         print(json.dumps(found["plan"], indent=1) if as_json else found["text"])
         return 0 if found["plan"]["fits"] else 1
-    if ended.returncode:
+    if status:
         return 1
     print(f"dray plan: {script} ended without calling fit() of a trainer", file=sys.stderr)
     return 2
+
+
+def _status_of(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Runs a program to its end, and returns its exit status."""
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdout=sys.stderr,  # what the script prints is not the plan
+    ) as program:
+        try:
+            return program.wait()
+        except KeyboardInterrupt:  # a terminal gives it to the program as well
+            try:
+                program.wait(_GRACE_S)
+            except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                program.kill()
+                program.wait()
+            raise
 
 
 def _programs() -> list[dict[str, Any]]:

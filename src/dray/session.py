@@ -6,6 +6,7 @@ import atexit
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _lock = threading.RLock()
 _engine: Engine | None = None
+_options: Options | None = None  # what that engine was asked for; None in a worker
 _runtime: Runtime | None = None  # of a worker; a driver's belongs to its engine
 _join: Callable[[], Runtime] | None = None  # of a worker: makes it a part of its session
 _owner = 0  # the process that all this belongs to: a fork of it has none of it
@@ -52,7 +54,8 @@ def init(
         runtime_env: What workers find around themselves: `env_vars` and `working_dir`; on the Ray
             engine also `pip`, `py_modules` and what else Ray knows.
         nodes: With the process engine, simulated nodes in place of this machine: dicts with
-            `num_cpus`, `num_gpus`, `resources`, `labels` and `node_id`, all optional.
+            `num_cpus`, `num_gpus`, `accelerator_type`, `resources`, `labels` and `node_id`, all
+            optional.
         object_store_memory: How many bytes of memory stored objects may take before they go to
             the disk; 30 % of this machine's by default.
         ignore_reinit_error: Keep the engine that runs, if one does, instead of raising.
@@ -70,6 +73,7 @@ def init(
         >>> dray.shutdown()
     """
     from dray.engines.contract import Options
+    from dray.engines.local import check_machine
     from dray.engines.runtime_env import RuntimeEnv
 
     with _lock:
@@ -80,6 +84,16 @@ def init(
                 "dray is initialised already in this process; call dray.shutdown() first, or pass "
                 "ignore_reinit_error=True"
             )
+        check_machine(
+            {
+                "num_cpus": num_cpus,
+                "num_gpus": num_gpus,
+                "resources": resources,
+                "labels": labels,
+                "object_store_memory": object_store_memory,
+            },
+            nodes,
+        )
         options = Options(
             num_cpus=num_cpus,
             num_gpus=num_gpus,
@@ -98,10 +112,13 @@ def _start(name: str | None, options: Options) -> Engine:
     from dray import engines
     from dray.settings import Settings
 
-    global _engine, _owner
+    global _engine, _options, _owner
     settings = Settings()
-    _engine = engines.load(name or settings.engine, options, settings)
-    _owner = os.getpid()
+    name = name or settings.engine
+    if options.nodes and name == "inline":
+        raise ConfigError("nodes=...: the inline engine is this process, and simulates no nodes")
+    _engine = engines.load(name, options, settings)
+    _options, _owner = options, os.getpid()
     atexit.register(shutdown)
     return _engine
 
@@ -119,11 +136,11 @@ def is_initialized() -> bool:
 
 def shutdown() -> None:
     """Ends the engine and every worker of it; a second call does nothing."""
-    global _engine
+    global _engine, _options
     with _lock:
         if _is_owner() and _engine is not None:
             _engine.close()
-        _engine = None
+        _engine = _options = None
         atexit.unregister(shutdown)
 
 
@@ -141,6 +158,16 @@ def current_engine() -> Engine:
         _engine = engines.load_guest(current_runtime())
         atexit.register(shutdown)
         return _engine
+
+
+def options_here() -> Options:
+    """Returns what `init` said, as far as it holds for an engine of this process alone."""
+    from dray.engines.contract import Options
+
+    with _lock:
+        if not _is_owner() or _options is None:
+            return Options()
+        return replace(_options, address=None, runtime_env=_options.runtime_env.here())
 
 
 def current_runtime() -> Runtime:
@@ -161,8 +188,8 @@ def be_worker(join: Callable[[], Runtime]) -> None:
     Args:
         join: Called once, when it is first needed; returns this process's runtime.
     """
-    global _engine, _runtime, _join, _owner
-    _engine, _runtime, _join, _owner = None, None, join, os.getpid()
+    global _engine, _options, _runtime, _join, _owner
+    _engine, _options, _runtime, _join, _owner = None, None, None, join, os.getpid()
 
 
 def cluster_resources() -> dict[str, float]:

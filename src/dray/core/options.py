@@ -10,7 +10,7 @@ from typing import Any
 from dray.accelerators import check_quantities, family_of
 from dray.core.placement import as_placement
 from dray.engines.labels import check_selector
-from dray.engines.room import to_fixed
+from dray.engines.room import plain, to_fixed
 from dray.engines.runtime import ActorOptions, CallOptions, Placement, TaskOptions
 from dray.engines.runtime_env import RuntimeEnv
 from dray.engines.shortfall import ACCELERATOR_TYPE
@@ -160,7 +160,7 @@ def resources_of(given: Mapping[str, float], what: str) -> dict[str, float]:
         raise ConfigError(f"{what} must map names of resources to quantities, not {given!r}")
     to_fixed(given)
     check_quantities(given, what)
-    return {name: quantity for name, quantity in given.items() if quantity}
+    return {name: plain(quantity) for name, quantity in given.items() if quantity}
 
 
 def _resources(given: Mapping[str, Any], default_cpus: float) -> dict[str, float]:

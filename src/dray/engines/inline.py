@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from dray.engines import wire
 from dray.engines.actor_host import close_actor, set_variables
 from dray.engines.contract import (
     Actor,
@@ -31,7 +32,7 @@ from dray.engines.inline_runtime import InlineRuntime
 from dray.engines.ledger import Held
 from dray.engines.local import LocalEngine
 from dray.engines.runtime_env import RuntimeEnv
-from dray.errors import ConfigError, WorkerDiedError
+from dray.errors import WorkerDiedError
 from dray.settings import Settings
 
 T = TypeVar("T")
@@ -62,7 +63,7 @@ class InlineActor(Actor):
         set_variables(variables)
         if directory is not None:
             os.chdir(directory)
-            sys.path.insert(0, directory)
+        sys.path[:0] = wire.import_path(directory, variables)
         self._actor = factory(lambda message: self._mailbox.put(Posted(self, message)))
         self._mailbox.put(Started(self, node.node_id, node.address, devices))
 
@@ -111,10 +112,6 @@ class InlineEngine(LocalEngine):
     distributed = False
 
     def __init__(self, options: Options, settings: Settings) -> None:
-        if options.nodes:
-            raise ConfigError(
-                "nodes=...: the inline engine is this process, and simulates no nodes"
-            )
         super().__init__(options)
         self._driving = threading.local()
         self._runtime = InlineRuntime(

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from dray.engines import actor_host
+from dray.engines import actor_host, wire
 from dray.engines.inline_values import InlineRef, Lane, Pickled, Stored, nothing, store
 from dray.engines.runtime import ObjectRef, ObjectRefGenerator, Returned, Whereabouts
 from dray.engines.runtime_env import RuntimeEnv
@@ -196,7 +196,7 @@ def surroundings(runtime_env: RuntimeEnv) -> Iterator[None]:
     os.environ.update(runtime_env.env_vars)
     if directory is not None:
         os.chdir(directory)
-        sys.path.insert(0, directory)
+    sys.path[:0] = wire.import_path(directory, runtime_env.env_vars)
     try:
         yield
     finally:

@@ -126,13 +126,13 @@ class Ledger:
 
     Args:
         nodes: What there is.
-        remedy: How a user gets more, for messages.
+        remedy: How a user gets more, for messages; see `infeasible`.
     """
 
     def __init__(
         self,
         nodes: Sequence[Node],
-        remedy: str = "declare more with dray.init(num_cpus=..., resources=...)",
+        remedy: str = "declare more with dray.init({arguments})",
     ) -> None:
         self.nodes = list(nodes)
         self._remedy = remedy

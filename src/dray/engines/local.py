@@ -8,16 +8,16 @@ from concurrent.futures import Future
 from typing import Any
 
 from dray import host
-from dray.accelerators import family_named
+from dray.accelerators import check_accelerator_type, family_named
 from dray.accelerators.detect import Offer, ids_on_offer, offers
 from dray.accelerators.topology import ACCELERATOR_TYPE_LABEL
 from dray.engines.claims import claim_name
 from dray.engines.contract import Engine, Node, Options, Rehearsal, Request, Reservation
 from dray.engines.ledger import Ledger
-from dray.engines.room import from_fixed, to_fixed
+from dray.engines.room import from_fixed, plain, to_fixed
 from dray.engines.runtime_env import RuntimeEnv
 from dray.engines.shortfall import ACCELERATOR_TYPE, families_on
-from dray.errors import ConfigError
+from dray.errors import ConfigError, join_names
 
 
 class LocalEngine(Engine):
@@ -126,6 +126,73 @@ def this_machine(
     )
 
 
+_OF_A_MACHINE = ("num_cpus", "num_gpus", "resources", "labels")
+
+
+def check_machine(said: Mapping[str, Any], nodes: object) -> None:
+    """Checks what `dray.init` is told of this machine, or of nodes in its place.
+
+    Args:
+        said: Of its arguments those that describe a machine; None where nothing is said.
+        nodes: The argument of this name.
+
+    Raises:
+        ConfigError: One is malformed, or they exclude each other; each simulated node is looked at
+            when it is made.
+    """
+    _check_node(said)
+    memory = said["object_store_memory"]
+    if memory is not None:
+        _check_quantity(memory, "object_store_memory", "of bytes, such as 2 * 2**30")
+    if nodes is None:
+        return
+    if not isinstance(nodes, list | tuple):
+        raise ConfigError(
+            f"nodes must be a list of dicts, such as [{{'num_cpus': 4}}], not {nodes!r}"
+        )
+    beside = [name for name in _OF_A_MACHINE if said[name] is not None and said[name] != {}]
+    if nodes and beside:
+        raise ConfigError(
+            f"{join_names(beside)} would say what this machine has, but nodes=[...] are there in "
+            "its place; put it into the dict of each node"
+        )
+
+
+def _check_node(said: Mapping[str, Any], where: str = "{}") -> None:
+    """Checks the quantities and labels of a node.
+
+    Args:
+        said: What the user says of it.
+        where: How messages write the name of one of its fields.
+    """
+    for name in ("num_cpus", "num_gpus"):
+        if said.get(name) is not None:
+            _check_quantity(said[name], where.format(name))
+    for name, meaning in (("resources", "names to quantities"), ("labels", "names to text")):
+        given, what = said.get(name), where.format(name)
+        if given is None:
+            continue
+        if not isinstance(given, Mapping):
+            raise ConfigError(f"{what} must be a dict of {meaning}, not {given!r}")
+        for key, value in given.items():
+            if not isinstance(key, str) or not key:
+                raise ConfigError(f"{what} must be a dict of {meaning}; {key!r} is no name")
+            if name == "resources":
+                _check_quantity(value, f"{what}[{key!r}]")
+            elif not isinstance(value, str):
+                raise ConfigError(
+                    f"{what}[{key!r}] must be text, which is what label selectors ask for, such as "
+                    f"{str(value)!r}, not {value!r}"
+                )
+
+
+def _check_quantity(value: Any, what: str, unit: str = "") -> None:
+    number = plain(value)
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    if not is_number or not 0 <= number < float("inf"):
+        raise ConfigError(f"{what} must be a number{unit and f' {unit}'}, 0 or more, not {value!r}")
+
+
 _NODE_KEYS = ("node_id", "num_cpus", "num_gpus", "resources", "labels", "accelerator_type")
 
 
@@ -146,18 +213,25 @@ def simulated(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
                 raise ConfigError(
                     f"nodes[{index}] has no {name!r}; there are {', '.join(_NODE_KEYS)}"
                 )
+        _check_node(entry, f"nodes[{index}]['{{}}']")
+        kind = entry.get("accelerator_type")
+        if kind is not None:
+            check_accelerator_type(kind, f"nodes[{index}]['accelerator_type']")
         offered = {
-            "CPU": entry.get("num_cpus", cores),
+            "CPU": cores if entry.get("num_cpus") is None else entry["num_cpus"],
             "memory": memory,
             **({"GPU": entry["num_gpus"]} if entry.get("num_gpus") else {}),
             **(entry.get("resources") or {}),
-            **({f"{ACCELERATOR_TYPE}{kind}": 1} if (kind := entry.get("accelerator_type")) else {}),
+            **({f"{ACCELERATOR_TYPE}{kind}": 1} if kind else {}),
         }
         node_id = entry.get("node_id") or f"node-{index}"
         if node_id in taken:
             raise ConfigError(f"nodes[{index}]: there is a node {node_id!r} already")
         taken.add(node_id)
-        labels = dict(entry.get("labels") or {})
+        labels = {
+            **({ACCELERATOR_TYPE_LABEL: kind} if kind else {}),
+            **(entry.get("labels") or {}),
+        }
         kinds = families_on(offered)
         ids = {
             name: ids_on_offer(family, None, offered[name], {}) for name, family in kinds.items()

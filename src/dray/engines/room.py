@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import bisect
+import numbers
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dray.errors import ConfigError
 
@@ -20,7 +21,8 @@ def to_fixed(resources: Mapping[str, float]) -> Quantities:
         ConfigError: A quantity is negative, not a number, or finer than 1/10000.
     """
     fixed: Quantities = {}
-    for name, quantity in resources.items():
+    for name, given in resources.items():
+        quantity = plain(given)
         if isinstance(quantity, bool) or not isinstance(quantity, int | float):
             raise ConfigError(f"the quantity of {name} must be a number, not {quantity!r}")
         if not 0 <= quantity < float("inf"):
@@ -31,6 +33,13 @@ def to_fixed(resources: Mapping[str, float]) -> Quantities:
         if units:
             fixed[name] = units
     return fixed
+
+
+def plain(number: Any) -> Any:
+    """Returns a number of any library, such as NumPy's, as int or float; all else as it is."""
+    if isinstance(number, int | float) or not isinstance(number, numbers.Real):
+        return number
+    return int(number) if isinstance(number, numbers.Integral) else float(number)
 
 
 def from_fixed(quantities: Mapping[str, int]) -> dict[str, float]:
@@ -66,8 +75,9 @@ class Devices:
 
     @classmethod
     def of(cls, units: int) -> Devices:
-        """Returns the devices that make up a quantity: whole ones, or a part of one."""
-        return cls([UNIT] * (units // UNIT) if units >= UNIT else [units])
+        """Returns the devices that make up a quantity: whole ones, then a part of one."""
+        whole, part = divmod(units, UNIT)
+        return cls([UNIT] * whole + ([part] if part else []))
 
     def choose(self, units: int) -> list[Part] | None:
         """Returns what would be taken, or None if there is not enough."""

@@ -74,6 +74,11 @@ class RuntimeEnv:
         variables = {"env_vars": dict(self.env_vars)} if self.env_vars else {}
         return {**variables, **directory, **self.further}
 
+    def here(self) -> RuntimeEnv:
+        """Returns what a process that runs already can have of it: variables, and a directory."""
+        local = self.working_dir is not None and Path(self.working_dir).expanduser().is_dir()
+        return RuntimeEnv(self.env_vars, self.working_dir if local else None)
+
     def local_directory(self, engine: str) -> str | None:
         """Returns the working directory, for an engine that runs on this machine alone.
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import bisect
 import difflib
-import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from dray.accelerators import Family, family_of
+from dray.accelerators.topology import POD_TYPE_LABEL, SLICE_NAME_LABEL
 from dray.accelerators.types import known_types
-from dray.engines.contract import Node
-from dray.engines.placing import Demand, Selector
-from dray.engines.room import UNIT, Quantities, from_fixed
+from dray.engines import labels
+from dray.engines.contract import Node, Slices
+from dray.engines.placing import Bundle, Demand, Selector, place
+from dray.engines.room import UNIT, Quantities, Room, from_fixed
 from dray.errors import InfeasibleError
 
 # A node with accelerators of a type has 1 of a resource of this name, and a request takes a bit.
 ACCELERATOR_TYPE = "accelerator_type:"
+# More names than this are not listed.
+_LISTED = 8
+_FLAGS = {"GPU": "use_gpu=True", "TPU": "use_tpu=True"}
+_ARGUMENTS = {"CPU": "num_cpus=...", "GPU": "num_gpus=..."}
 
 
 def families_on(resources: Mapping[str, float]) -> dict[str, Family]:
@@ -41,92 +48,261 @@ def infeasible(
         nodes: What there is.
         totals: What each node offers in all.
         unmatched: The selectors that no node matches.
-        remedy: How a user gets more.
+        remedy: How a user gets more; "{arguments}" in it stands for arguments of `dray.init`.
     """
+    there = [(n, t) for n, t in zip(nodes, totals, strict=True) if t]  # the others are gone
+    if there:
+        nodes, totals = [node for node, _ in there], [quantities for _, quantities in there]
     asked: Quantities = {}
     for bundle in demand.bundles:
         for name, units in bundle.quantities:
             asked[name] = asked.get(name, 0) + units
+    if demand.slices is not None:  # how slices are taken is nothing to tell
+        del asked[demand.slices.head]
     nearest = max(
         range(len(nodes)),
         key=lambda i: sum(min(totals[i].get(n, 0) / asked[n], 1.0) for n in asked),
     )
-    names = {name for total in totals for name in total}
-    total = {n: sum(t.get(n, 0) for t in totals) for n in (*names, *asked)}
+    total = {n: sum(t.get(n, 0) for t in totals) for n in {*asked, *(n for t in totals for n in t)}}
     short = [name for name in asked if total[name] < asked[name]]
+    unknown = [name for name in short if not total[name]]
+    here = len(nodes) == 1 and "{" in remedy  # rather than on nodes of a cluster, or made up
+    if demand.slices is not None and (
+        of_slices := _of_slices(demand, demand.slices, nodes, totals)
+    ):
+        reason, advice = of_slices
+        advice = advice or _without(["TPU"], demand.lasting, here)
+    elif unknown:
+        reason = _not_offered(unknown, total, nodes)
+        advice = _without(unknown, demand.lasting, here)
+    elif short:
+        reason = "; ".join(
+            f"{_amount(n, asked[n])} {n} asked, {_amount(n, total[n])} {n} exist" for n in short
+        )
+        advice = _less(demand, nodes, totals)
+    elif unmatched:
+        reason = _no_such_labels(unmatched[0], nodes)
+        advice = "Ask for other labels (label_selector), "
+    else:
+        reason, advice = _do_not_fit(demand), _less(demand, nodes, totals)
+    pretended = here and any(family_of(name) is not None for name in unknown)
+    if demand.slices is not None:
+        arguments = "nodes=dray.testing.tpu_slice(...)"
+    else:
+        arguments = _arguments(unknown or short, () if short else unmatched, len(nodes))
     return InfeasibleError(
-        f"The nodes cannot offer this: {_reason(demand, asked, names, total, unmatched)}. Nearest "
-        f"node: {nodes[nearest].title} with {_describe(totals[nearest])}. "
-        f"{_advice(demand, short, total)}or {remedy}.",
+        f"The nodes cannot offer this: {reason}. Nearest node: {nodes[nearest].title} with "
+        f"{_describe(totals[nearest], nodes[nearest : nearest + 1])}. "
+        f"{advice}or {remedy.format(arguments=arguments)}{', for tests' if pretended else ''}.",
         asked=from_fixed(asked),
         available=from_fixed(totals[nearest]),
     )
 
 
-def _reason(
-    demand: Demand,
-    asked: Quantities,
-    names: Iterable[str],
-    total: Quantities,
-    unmatched: Sequence[Selector],
-) -> str:
-    unknown = [name for name in asked if name not in names]
-    if unknown:
-        offered = sorted(name for name in names if not name.startswith("node:"))
-        missing, there = ", ".join(unknown), ", ".join(offered)
-        return f"no node offers {missing} (nodes offer {there}){_near(unknown, offered)}"
-    short = [name for name in asked if total[name] < asked[name]]
-    if short:
-        return "; ".join(
-            f"{_amount(n, asked[n])} {n} asked, {_amount(n, total[n])} {n} exist" for n in short
-        )
-    if unmatched:
-        wanted = ", ".join(f"{name}={value}" for name, value in unmatched[0])
-        return f"no node has the labels {wanted}"
-    labels = any(bundle.selector for bundle in demand.bundles)
-    return (
-        f"the {len(demand.bundles)} bundles do not fit the nodes under strategy {demand.strategy}"
-        + (" and their label selectors" if labels else "")
-    )
+# What is missing.
+
+
+def _not_offered(unknown: Sequence[str], total: Quantities, nodes: Sequence[Node]) -> str:
+    there = [name for name, units in total.items() if units]
+    offered = ", ".join(_shown(there, nodes)) or "nothing"
+    return f"no node offers {', '.join(unknown)} (nodes offer {offered}){_near(unknown, there)}"
 
 
 def _near(unknown: Iterable[str], offered: Sequence[str]) -> str:
-    """Returns what may have been meant: something that is offered, or a type that exists."""
+    """Returns what may have been meant: something that is offered, or a type that exists.
+
+    What is the right name of an accelerator, or of its type, is no slip of the pen.
+    """
     kinds = [name.removeprefix(ACCELERATOR_TYPE) for name in offered if ACCELERATOR_TYPE in name]
     near: list[str] = []
     for name in unknown:
         kind = name.removeprefix(ACCELERATOR_TYPE)
+        if family_of(kind) is not None or kind in known_types():
+            continue
         among = offered if kind == name else (*kinds, *known_types())
-        near += [n for n in difflib.get_close_matches(kind, dict.fromkeys(among), 3) if n != kind][
-            :2
-        ]
+        near += difflib.get_close_matches(kind, dict.fromkeys(among), 2)
     return f"; did you mean {' or '.join(near)}" if near else ""
 
 
-def _advice(demand: Demand, short: Sequence[str], total: Mapping[str, int]) -> str:
-    """Returns what to ask for instead, as something to copy."""
+def _no_such_labels(selector: Selector, nodes: Sequence[Node]) -> str:
+    asked = [(name, value) for name, value in selector if name != POD_TYPE_LABEL]
+    wanted = ", ".join(f"{name}={value}" for name, value in asked)
+    kind = {name: value for name, value in selector if name == POD_TYPE_LABEL}
+    there = [node.all_labels for node in nodes if labels.matches(kind, node.all_labels)]
+    names = sorted({name for each in there for name in each} - {labels.NODE_ID})
+    only = f"they have only {_some(names)}" if names else "they have no labels"
+    why: list[str] = []
+    for name, value in asked:
+        values = sorted({each[name] for each in there if name in each})
+        if not values:
+            why.append(f"none has {name}, {only}")
+        elif not any(labels.matches({name: value}, each) for each in there):
+            why.append(f"they have {name}={_some(values, ' or ')}")
+    return f"no node has the labels {wanted}: {'; '.join(why) or 'no single one has them all'}"
+
+
+def _do_not_fit(demand: Demand) -> str:
+    if len(demand.bundles) == 1:
+        (bundle,) = demand.bundles
+        where = ", ".join(f"{name}={value}" for name, value in bundle.selector)
+        node = f"node with the labels {where}" if where else "single node"
+        return f"no {node} has {_describe(dict(bundle.quantities))}"
+    selectors = any(bundle.selector for bundle in demand.bundles)
+    return (
+        f"the {len(demand.bundles)} bundles do not fit the nodes under strategy {demand.strategy}"
+        + (" and their label selectors" if selectors else "")
+    )
+
+
+def _of_slices(
+    demand: Demand, wanted: Slices, nodes: Sequence[Node], totals: Sequence[Quantities]
+) -> tuple[str, str] | None:
+    """Returns what is missing of whole TPU slices, and what to ask for; None if it is not them."""
+    kind = wanted.head.removeprefix("TPU-").removesuffix("-head")
+    slices: dict[str, list[int]] = {}
+    for index, node in enumerate(nodes):
+        name = node.labels.get(SLICE_NAME_LABEL)
+        if name:
+            slices.setdefault(name, []).append(index)
+    kinds = Counter(
+        (nodes[hosts[0]].labels.get(POD_TYPE_LABEL, "of a kind"), len(hosts))
+        for hosts in slices.values()
+    )
+    right = [
+        hosts
+        for hosts in slices.values()
+        if len(hosts) == wanted.hosts and nodes[hosts[0]].labels.get(POD_TYPE_LABEL) == kind
+    ]
+    if len(right) < wanted.count:
+        reason = (
+            f"{wanted.count} whole TPU {_counted(wanted.count, 'slice')} {kind} of "
+            f"{_counted(wanted.hosts, 'host', number=True)} asked, {_slices_there(kinds)}"
+        )
+        if right:
+            return reason, "Ask for fewer slices (num_workers), "
+        return reason, "Ask for another topology, " if kinds else ""
+    for name, units in demand.bundles[wanted.hosts - 1].quantities:
+        if name == wanted.head:
+            continue
+        least = sorted(min(totals[host].get(name, 0) for host in hosts) for hosts in right)
+        if least[-wanted.count] < units:
+            reason = (
+                f"each host of a TPU slice {kind} has to offer {_amount(name, units)} {name}, and "
+                f"offers {_amount(name, least[-wanted.count])} {name}"
+            )
+            return reason, "Ask for less each (resources_per_worker), "
+    return None
+
+
+def _slices_there(kinds: Mapping[tuple[str, int], int]) -> str:
+    each = [
+        f"{number} {kind} of {_counted(hosts, 'host', number=True)}"
+        for (kind, hosts), number in sorted(kinds.items())
+    ]
+    return f"there {'is' if sum(kinds.values()) == 1 else 'are'} {_some(each) or 'none'}"
+
+
+# What to do.
+
+
+def _without(unknown: Sequence[str], lasting: bool, here: bool) -> str:
+    """Returns what to ask for where there is nothing of something."""
+    accelerator = next((name for name in unknown if family_of(name) is not None), None)
+    if accelerator is None:
+        if any(name.startswith(ACCELERATOR_TYPE) for name in unknown):
+            return "Ask for another accelerator_type, "
+        return "Ask for something else (resources_per_worker), " if lasting else "Ask for less, "
+    flag = _FLAGS.get(accelerator, f"{accelerator!r} in resources_per_worker")
+    how = f" (leave out {flag})" if lasting else ""
+    doctor = "look at `dray doctor`, which says what this machine has, " if here else ""
+    return f"Ask for no {accelerator}{how}, {doctor}"
+
+
+def _less(demand: Demand, nodes: Sequence[Node], totals: Sequence[Quantities]) -> str:
+    """Returns what to ask for where there is too little, as something to copy."""
     if not demand.lasting:  # a task
         return "Ask for less, "
     if demand.slices is not None:
         return "Ask for fewer slices (num_workers), "
-    count = len(demand.bundles)
-    shares = {n: _share(n, total[n], count) for n in short if n != "memory"}
-    if not shares or not all(shares.values()):
+    proposed = _less_each(demand, nodes, totals)
+    if proposed is None:
         return "Ask for less (num_workers, resources_per_worker), "
-    return f"Ask for fewer workers, or for less each (resources_per_worker={shares}), "
+    one = len(demand.bundles) == 1
+    how = "Ask for less" if one else "Ask for fewer workers, or for less each"
+    return f"{how} (resources_per_worker={proposed}), "
 
 
-def _share(name: str, total: int, count: int) -> float:
-    """Returns how much of what there is each of so many could get; 0 if not all can get some."""
+def _less_each(
+    demand: Demand, nodes: Sequence[Node], totals: Sequence[Quantities]
+) -> dict[str, float] | None:
+    """Returns how much each of the bundles like the first one could have so that all fit."""
+    rooms = [
+        Room(total, [name for name in node.devices if total.get(name)])
+        for node, total in zip(nodes, totals, strict=True)
+    ]
+    first = demand.bundles[0]
+    allowed = {b: _allowed(b, nodes) for b in {*demand.bundles}}
+    types = [(name, units) for name, units in first.quantities if ACCELERATOR_TYPE in name]
+    right = [rooms[index] for index in allowed[first] if rooms[index].fits(types)]
+    count = demand.bundles.count(first)
+    each = {name: _most_of(name, units, right, count) for name, units in first.quantities}
+    if not all(each.values()) or each == dict(first.quantities):
+        return None
+    less = first._replace(quantities=tuple(sorted(each.items())))
+    bundles = tuple(less if bundle == first else bundle for bundle in demand.bundles)
+    if place(demand._replace(bundles=bundles), rooms, [allowed[b] for b in demand.bundles]) is None:
+        return None
+    return from_fixed({n: u for n, u in each.items() if not n.startswith(ACCELERATOR_TYPE)})
+
+
+def _allowed(bundle: Bundle, nodes: Sequence[Node]) -> set[int]:
+    return {i for i, n in enumerate(nodes) if labels.matches(dict(bundle.selector), n.all_labels)}
+
+
+def _most_of(name: str, units: int, rooms: Sequence[Room], count: int) -> int:
+    """Returns how much of something so many could each get, up to some units; 0 for nothing."""
+
+    def too_much(each: int) -> bool:
+        return sum(room.times([(name, each)], count) for room in rooms) < count
+
+    if not too_much(units):
+        return units
+    steps = _steps(name, units)
+    at = bisect.bisect_left(steps, True, key=too_much)
+    return steps[at - 1] if at else 0
+
+
+def _steps(name: str, units: int) -> Sequence[int]:
+    """Returns the quantities up to some units that may be asked for and are easy to read."""
     family = family_of(name)
-    each = total / UNIT / count
     if family is None:
-        return int(each * 100) / 100
-    if each >= 1:
-        return max((size for size in family.sizes if size <= each), default=int(each))
-    if not family.fractions or total < UNIT:
-        return 0
-    return int(100 / math.ceil(count / (total // UNIT))) / 100  # a device takes a whole number
+        step = UNIT if name == "memory" else UNIT // 100
+        return range(step, units + 1, step)
+    parts = range(UNIT // 100, UNIT, UNIT // 100) if family.fractions else ()
+    whole = [size * UNIT for size in family.sizes or range(1, units // UNIT + 1)]
+    return [step for step in (*parts, *whole) if step <= units]
+
+
+def _arguments(names: Sequence[str], unmatched: Sequence[Selector], nodes: int) -> str:
+    """Returns the arguments of `dray.init` that declare what is missing."""
+    if nodes > 1:
+        return "nodes=..."
+    if unmatched:
+        return "labels=..."
+    own = [_ARGUMENTS.get(name, "resources=...") for name in names]
+    return ", ".join(dict.fromkeys(own)) or "num_cpus=..., resources=..."
+
+
+# In words.
+
+
+def _counted(count: int, noun: str, *, number: bool = False) -> str:
+    return f"{f'{count} ' if number else ''}{noun}{'' if count == 1 else 's'}"
+
+
+def _some(names: Sequence[str], between: str = ", ") -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return between.join(names[:_LISTED]) + more
 
 
 def _amount(name: str, units: int) -> str:
@@ -135,9 +311,19 @@ def _amount(name: str, units: int) -> str:
     return f"{units / UNIT:g}"
 
 
-def _describe(quantities: Quantities) -> str:
+def _describe(quantities: Quantities, nodes: Iterable[Node] = ()) -> str:
     return ", ".join(
-        f"{_amount(name, units)} {name}"
-        for name, units in sorted(quantities.items())
-        if not name.startswith("node:")  # Ray gives every node one of its own
+        f"{_amount(name, quantities[name])} {name}" for name in _shown(quantities, nodes)
+    )
+
+
+def _shown(names: Iterable[str], nodes: Iterable[Node]) -> list[str]:
+    """Returns the resources that are there for users: not those that name a node or a slice."""
+    slices = {node.labels.get(SLICE_NAME_LABEL) for node in nodes}
+    return sorted(
+        name
+        for name in names
+        if name not in slices
+        and not name.startswith("node:")  # Ray gives every node one of its own
+        and not (name.startswith("TPU-") and name.endswith("-head"))
     )

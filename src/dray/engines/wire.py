@@ -44,9 +44,15 @@ class Begin(NamedTuple):
         return cls(
             {name: value for name, value in environment.items() if value is not None},
             directory or os.getcwd(),
-            [*([directory] if directory else []), *sys.path],
+            [*import_path(directory, variables), *sys.path],
             factory,
         )
+
+
+def import_path(directory: str | None, variables: Mapping[str, str | None]) -> list[str]:
+    """Returns where Python is to look first: in a working directory, then as PYTHONPATH says."""
+    entries = (variables.get("PYTHONPATH") or "").split(os.pathsep)
+    return [entry for entry in (directory, *entries) if entry]
 
 
 class Call(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import time
 from concurrent.futures import Future
@@ -11,7 +12,7 @@ from dray.errors import DrayError, StartTimeoutError
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
 from dray.train.events import Reserved
-from dray.train.plan import choose_size, make_plan
+from dray.train.plan import choose_size, make_plan, sizes_with_room
 from dray.train.progress import Progress
 from dray.train.scaling import ScalingConfig
 
@@ -99,14 +100,15 @@ class Admission:
             return False
         self._asked = None
         self.reservation = future.result()
-        if self._engine.distributed:
+        if self._scaling.elasticity_enabled and self._engine.distributed:
             self._grow()
         return True
 
     def _grow(self) -> None:
         """Takes more instead, if there is room for more than when it was asked for."""
         assert self.reservation is not None
-        sizes = [size for size in self._scaling.sizes if size > self.size]
+        sizes = sizes_with_room(self._engine, self._scaling)
+        sizes = sizes[bisect.bisect_right(sizes, self.size) :]
         while sizes:
             middle = len(sizes) // 2
             larger = self.reservation.exchange(self._scaling.request(sizes[middle]))

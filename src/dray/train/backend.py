@@ -84,4 +84,7 @@ class Backend:
         """Called after `on_start`, right before the train function."""
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """Called when the train function has returned on every rank, before workers stop."""
+        """Called when the train function has returned on every rank, before workers stop.
+
+        The run has its result by then: what fails here is a warning.
+        """

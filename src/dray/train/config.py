@@ -130,19 +130,33 @@ class RunConfig:
                 )
         if self.name is not None:
             check_name(self.name, "RunConfig.name")
+        _path_of(self.storage_path)
         self.runtime_env = RuntimeEnv.parse(self.worker_runtime_env, "worker_runtime_env")
 
     @property
     def storage(self) -> Path:
         """The absolute form of `storage_path`."""
-        path = "~/dray_results" if self.storage_path is None else os.fspath(self.storage_path)
-        scheme = re.match(r"^([a-z][a-z0-9+.-]+)://", path)
-        if scheme and scheme[1] != "file":
-            raise ConfigError(
-                f"storage_path={path!r}: {scheme[1]}:// storage is not supported yet; use a local "
-                "or network-mounted directory"
-            )
-        return Path(os.path.abspath(Path(path.removeprefix("file://")).expanduser()))
+        return Path(os.path.abspath(_path_of(self.storage_path).expanduser()))
+
+
+def _path_of(storage_path: object) -> Path:
+    """Returns the path that a `storage_path` names.
+
+    Raises:
+        ConfigError: It is something else than a directory's path.
+    """
+    if storage_path is None:
+        return Path("~/dray_results")
+    path = os.fspath(storage_path) if isinstance(storage_path, str | os.PathLike) else None
+    if not isinstance(path, str):
+        raise ConfigError(f"storage_path must be the path of a directory, not {storage_path!r}")
+    scheme = re.match(r"^([a-z][a-z0-9+.-]+)://", path)
+    if scheme and scheme[1] != "file":
+        raise ConfigError(
+            f"storage_path={path!r}: {scheme[1]}:// storage is not supported yet; use a local "
+            "or network-mounted directory"
+        )
+    return Path(path.removeprefix("file://"))
 
 
 def check_name(name: object, what: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import threading
@@ -32,11 +33,15 @@ class Seat:
     Args:
         assignment: Which rank of which run.
         post: Pushes a message to the controller.
+
+    Attributes:
+        clean_ups: What to take back at its end in a process that goes on, which is the user's.
     """
 
     def __init__(self, assignment: messages.Assignment, post: Callable[[Any], None]) -> None:
         self.assignment = assignment
         self.post = post
+        self.clean_ups = contextlib.ExitStack()
         run = assignment.run
         self.checkpoint = Checkpoint(run.checkpoint) if run.checkpoint else None
         self._report = run.first_report

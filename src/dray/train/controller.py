@@ -119,7 +119,7 @@ class Controller:
     def interrupt(self) -> None:
         """Asks for a graceful stop. May be called from a signal handler."""
         self.mailbox.put(Interrupt())
-        if self._state is State.STARTING and self._group is not None:
+        if self._group is not None:
             self._group.interrupt()
 
     def run(self) -> Outcome:
@@ -209,7 +209,7 @@ class Controller:
                 broken = reservation is not None and reservation.broken
                 self._move(Event.NODE_LOST if broken else Event.BACKED_OFF)
         elif isinstance(event, GraceOver):
-            if self._state is State.STOPPING:
+            if self._state in (State.STOPPING, State.FINISHING):
                 self._move(Event.INTERRUPTED)
         elif isinstance(event, Interrupt):
             self._move(Event.INTERRUPTED)
@@ -231,8 +231,8 @@ class Controller:
 
     def _take_end(self, worker: Worker, future: Future[Ended]) -> None:
         error = future.exception()
-        if isinstance(error, EngineError) and not isinstance(error.__cause__, RemoteTraceback):
-            return  # it died: its `Died` comes too, and says whether the death was ours
+        if _is_death(error):
+            return  # `Died` says whether the death was ours
         if error is not None:
             self._fail(worker.rank, error)
             return
@@ -244,8 +244,6 @@ class Controller:
         self._book.ended(worker.rank)
         self._settle_reports()
         if not self._running:
-            if self._state is State.RUNNING:
-                self._with_group(self._backend.on_shutdown)
             self._move(Event.RETURNED)
         elif self._state is State.STOPPING:
             # The others may wait for this rank in a collective that it will not come to.
@@ -434,6 +432,22 @@ class Controller:
         assert self._group is not None
         self._group.tell(messages.StopAsked(self._newest_report + 1))
 
+    def _take_down(self) -> None:
+        """Has the framework part; all functions have returned, so a failure here undoes nothing."""
+        try:
+            self._with_group(self._backend.on_shutdown)
+        except Interrupted:
+            pass  # the mailbox has it as well
+        except RankFailed as error:
+            self._parted_badly(f"rank {error.rank}", error.error)
+        except Exception as error:  # noqa: BLE001 (a hook may raise anything)
+            self._parted_badly("the framework", error)
+
+    def _parted_badly(self, who: str, error: BaseException) -> None:
+        if not _is_death(error):
+            self._progress.warn(f"{who} did not part in good order: {describe(error)}")
+        self._after(_STOP_GRACE_S, GraceOver())  # others may wait in vain for the one that failed
+
     def _stop_workers(self) -> None:
         if self._group is not None:
             self._group.stop()
@@ -472,6 +486,7 @@ class Controller:
         Action.SET_UP: _set_up,
         Action.RUN: _run_function,
         Action.ASK_TO_STOP: _ask_to_stop,
+        Action.TAKE_DOWN: _take_down,
         Action.STOP_WORKERS: _stop_workers,
         Action.KILL_WORKERS: _kill_workers,
         Action.BACK_OFF: _back_off,
@@ -529,3 +544,8 @@ class Controller:
     def _call_back(self, hook: str, *args: Any) -> None:
         for callback in self._config.callbacks:
             getattr(callback, hook)(*args)
+
+
+def _is_death(error: BaseException | None) -> bool:
+    """Returns whether a call failed because its worker has ended, of which `Died` tells too."""
+    return isinstance(error, EngineError) and not isinstance(error.__cause__, RemoteTraceback)

@@ -35,6 +35,8 @@ _PLUGINS = {
 }
 # How soon to knock again at a coordinator that does not listen yet; it is a matter of milliseconds.
 _KNOCK_AGAIN_S = 0.005
+# How much later than JAX itself dray gives up on workers that part.
+_SLACK_S = 10
 
 
 @dataclass(kw_only=True)
@@ -155,8 +157,10 @@ class JaxBackend(Backend):
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         """Has the workers part."""
-        if len(worker_group) > 1:
-            worker_group.execute(_part)
+        assert isinstance(backend_config, JaxConfig)
+        if len(worker_group) > 1:  # JAX's own limit comes first, and says more
+            limit_s = backend_config.shutdown_timeout_s + _SLACK_S
+            worker_group.execute(_part, timeout_s=limit_s)
 
 
 def _this_process() -> tuple[str, int]:

@@ -5,17 +5,22 @@ from __future__ import annotations
 import bisect
 import contextlib
 import dataclasses
+import heapq
 import json
+import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dray import host
+from dray.accelerators import family_of
+from dray.accelerators.topology import POD_TYPE_LABEL, SLICE_NAME_LABEL, TOPOLOGY_LABEL, Slice
 from dray.engines import labels
 from dray.engines.contract import Engine, Node, Rehearsal, Request
-from dray.engines.room import UNIT, from_fixed, to_fixed
+from dray.engines.room import UNIT, Devices, from_fixed, to_fixed
 from dray.engines.shortfall import ACCELERATOR_TYPE
 from dray.errors import InfeasibleError
 from dray.train.backend import Backend, BackendConfig
@@ -142,11 +147,13 @@ def make_plan(
     """Returns what a run would do if it started now; starts and reserves nothing.
 
     Raises:
-        ConfigError: The workers' accelerators and the framework do not go together.
+        ConfigError: The workers' accelerators and the framework do not go together, or the engine
+            cannot make the workers' runtime environment.
     """
     workers, rehearsal = choose_size(engine, scaling)
     if not rehearsal.fits:
         return _refusal(engine, scaling, config, workers, rehearsal)
+    engine.check(Request([]), config.runtime_env)  # the bundles fit, as is known by now
     places = [
         Place(node, devices)
         for node, devices in zip(rehearsal.nodes[:workers], rehearsal.devices, strict=False)
@@ -183,7 +190,7 @@ def choose_size(engine: Engine, scaling: ScalingConfig) -> tuple[int, Rehearsal]
         return 1, engine.rehearse(scaling.request(1))
     sizes = scaling.sizes
     if len(sizes) > 1:
-        sizes = _with_room(sizes, scaling, _all_of(engine)) or sizes[:1]
+        sizes = sizes_with_room(engine, scaling) or sizes[:1]
     rehearsal = engine.rehearse(scaling.request(sizes[-1]))
     if rehearsal.fits or len(sizes) == 1:
         return sizes[-1], rehearsal
@@ -191,15 +198,9 @@ def choose_size(engine: Engine, scaling: ScalingConfig) -> tuple[int, Rehearsal]
     return (size or sizes[0]), engine.rehearse(scaling.request(size or sizes[0]))
 
 
-def largest_that_fits(engine: Engine, scaling: ScalingConfig, workers: int) -> int:
-    """Returns the largest number of workers up to this one that would fit now; 0 for none."""
-    sizes = range(scaling.step, workers + 1, scaling.step)
-    if not sizes:
-        return 0
-    rehearsal = engine.rehearse(scaling.request(sizes[0]))
-    if not rehearsal.fits or len(sizes) == 1:
-        return sizes[0] if rehearsal.fits else 0
-    return _largest(engine, scaling, _with_room(sizes, scaling, _all_of(engine)))
+def sizes_with_room(engine: Engine, scaling: ScalingConfig) -> range:
+    """Returns the numbers of workers for which there is enough, if nobody else used it."""
+    return _with_room(scaling.sizes, scaling, _all_of(engine))
 
 
 def _largest(engine: Engine, scaling: ScalingConfig, sizes: range) -> int:
@@ -282,7 +283,9 @@ def _refusal(
             own = _amounts(scaling.trainer_resources)
             reason = f"The workers would fit, but trainer_resources ({own}) do not fit beside them."
     else:
-        reason = f"{_amounts(_times(scaling.bundle, workers))} asked; others use what is missing."
+        reason = (
+            f"{_amounts(_multiple(scaling.bundle, workers))} asked; others use what is missing."
+        )
     smaller = range(scaling.step, workers, scaling.step)
     fitting = _largest(engine, scaling, _with_room(smaller, scaling, rehearsal.free))
     return Plan(
@@ -306,19 +309,47 @@ def _fits_alone(engine: Engine, request: Request, workers: int) -> bool:
 
 def _lacks(scaling: ScalingConfig, free: _Free) -> dict[str, str]:
     """Returns for each node why it cannot take one more worker; nodes that can are left out."""
-    found: dict[str, str] = {}
-    bundle = scaling.bundle
-    selectors = scaling.request(scaling.max_workers).selectors[: scaling.max_workers] or [{}]
-    for node, left in free:
-        short = [name for name, quantity in bundle.items() if left.get(name, 0) < quantity]
-        if not any(labels.matches(selector, node.all_labels) for selector in selectors):
-            found[node.title] = "its labels do not match"
-        elif short:
-            found[node.title] = ", ".join(
-                _lack(name, left.get(name, 0), node.resources.get(name, 0), bundle[name])
-                for name in short
-            )
-    return found
+    bundle, selectors = scaling.bundle, _selectors(scaling)
+    found = {
+        node.title: _wrong_labels(scaling.tpu_slice, selectors, node)
+        or ", ".join(
+            _lack(name, left.get(name, 0), node.resources.get(name, 0), needed)
+            for name, needed in bundle.items()
+            if left.get(name, 0) < needed
+        )
+        for node, left in free
+    }
+    return {node: text for node, text in found.items() if text}
+
+
+def _selectors(scaling: ScalingConfig) -> list[Mapping[str, str]]:
+    """Returns the selectors of the workers, each once."""
+    different = {tuple(sorted(each.items())): each for each in scaling.selectors}
+    return [*different.values()] or [{}]
+
+
+def _allows(selectors: Sequence[Mapping[str, str]], node: Node) -> bool:
+    return any(labels.matches(selector, node.all_labels) for selector in selectors)
+
+
+def _wrong_labels(wanted: Slice | None, selectors: Sequence[Mapping[str, str]], node: Node) -> str:
+    """Returns why no worker may run on a node whatever is free there; "" if one may."""
+    if _allows(selectors, node):
+        return ""
+    has = node.all_labels
+    if wanted is not None and has.get(POD_TYPE_LABEL) != wanted.pod_type:
+        kind, other = has.get(POD_TYPE_LABEL, ""), has.get(TOPOLOGY_LABEL, "")
+        instead = f", but of one of {other} ({kind})" if kind and other else ""
+        return f"part of no {_title(wanted)}{instead}"
+    if len(selectors) > 1:
+        return "its labels do not match"
+    return ", ".join(
+        f"its {name} is {has[name]}, a worker needs {name}={value}"
+        if name in has
+        else f"no label {name}, a worker needs {name}={value}"
+        for name, value in selectors[0].items()
+        if not labels.matches({name: value}, has)
+    )
 
 
 def _lack(name: str, left: float, total: float, needed: float) -> str:
@@ -333,41 +364,98 @@ def _lack(name: str, left: float, total: float, needed: float) -> str:
 def _advice(scaling: ScalingConfig, workers: int, fitting: int, free: _Free) -> str:
     """Returns the nearest change: fewer workers now, or how much more there had to be."""
     would = f"num_workers={fitting} would fit now" if fitting else "not one worker fits now"
-    if scaling.tpu_slice is not None:
-        hosts = scaling.tpu_slice.hosts
-        missing = (workers - fitting) // hosts
-        kind = f"{scaling.tpu_slice.accelerator_type} of topology {scaling.tpu_slice.topology}"
-        slices = "slice" if missing == 1 else "slices"
-        return f"{would}; {workers} needs {missing} more whole {slices} of {kind}."
-    more = _missing(scaling, workers, free)
-    if not more:
-        return f"{would}; {workers} do not fit the nodes under {scaling.placement_strategy}."
-    kind = scaling.accelerator_type or ""
-    type_ = f" of type {kind}" if kind and scaling.accelerator in more else ""
-    return f"{would}; {workers} needs {_amounts(more, ' more')}{type_}."
+    selectors, wanted = _selectors(scaling), scaling.tpu_slice
+    there = [(node, left) for node, left in free if _allows(selectors, node)]
+    if scaling.label_selector and not there:
+        return f"{would}; no node has the labels that are asked for."
+    if wanted is not None:
+        missing = workers // wanted.hosts - _free_slices(wanted, there)
+        if missing > 0:
+            slices = "slice" if missing == 1 else "slices"
+            return (
+                f"{would}; {workers} needs {missing} more whole {slices} of "
+                f"{wanted.accelerator_type} of topology {wanted.topology}."
+            )
+    more = _missing(scaling, workers, there)
+    if more:
+        kind = scaling.accelerator_type or ""
+        type_ = f" of type {kind}" if kind and scaling.accelerator in more else ""
+        return f"{would}; {workers} needs {_amounts(more, ' more')}{type_}."
+    if workers == 1:
+        return f"{would}; no single node has all of it free."
+    where = "slices" if wanted is not None else f"nodes under {scaling.placement_strategy}"
+    return f"{would}; {workers} do not fit the {where}."
 
 
-def _missing(scaling: ScalingConfig, workers: int, free: _Free) -> dict[str, float]:
-    """Returns how much more there had to be, on nodes of the right type."""
+def _free_slices(wanted: Slice, there: _Free) -> int:
+    """Returns how many slices are whole and have all their chips free."""
+    hosts, idle = Counter[str](), Counter[str]()
+    for node, left in there:
+        name = node.labels.get(SLICE_NAME_LABEL, "")
+        hosts[name] += 1
+        idle[name] += left.get("TPU", 0) >= node.resources.get("TPU", 0)
+    return sum(number == idle[name] == wanted.hosts for name, number in hosts.items())
+
+
+def _missing(scaling: ScalingConfig, workers: int, there: _Free) -> dict[str, float]:
+    """Returns how much more there had to be at least, on nodes of the right type."""
     type_ = f"{ACCELERATOR_TYPE}{scaling.accelerator_type}"
-    there = [
+    free = [
         to_fixed({name: max(0.0, quantity) for name, quantity in left.items()})
-        for _, left in free
+        for _, left in there
         if scaling.accelerator_type is None or left.get(type_)
     ]
+    strategy = "STRICT_SPREAD" if scaling.tpu_slice is not None else scaling.placement_strategy
     more = {
-        name: units * workers - sum(left.get(name, 0) // units * units for left in there)
+        name: _short_of(name, units, [left.get(name, 0) for left in free], workers, strategy)
         for name, units in to_fixed(scaling.bundle).items()
         if not name.startswith(ACCELERATOR_TYPE)
     }
     return from_fixed({name: units for name, units in more.items() if units > 0})
 
 
+def _short_of(name: str, units: int, free: Sequence[int], workers: int, strategy: str) -> int:
+    """Returns how much of one resource had to be added to nodes, at least, for so many workers.
+
+    Args:
+        name: The resource.
+        units: How much of it each worker needs.
+        free: How much of it each node has free.
+        workers: How many there are to be.
+        strategy: How they spread over the nodes.
+    """
+    room = sorted((_times(name, units, left) for left in free), reverse=True)
+    if strategy == "STRICT_PACK":
+        room = room[:1]
+    if strategy == "STRICT_SPREAD":
+        if len(room) < workers:
+            return 0  # it is nodes that are missing
+        room = [(1, 0) if times else (0, rest) for times, rest in room]
+    missing = max(0, workers - sum(times for times, _ in room))
+    if units < UNIT and family_of(name) is not None:
+        on_one = 1 if strategy == "STRICT_SPREAD" else UNIT // units
+        return math.ceil(missing / on_one) * UNIT
+    return missing * units - sum(heapq.nlargest(missing, (rest for _, rest in room)))
+
+
+def _times(name: str, units: int, free: int) -> tuple[int, int]:
+    """Returns for how many workers a node has enough of something, and what is left then."""
+    if family_of(name) is None:
+        return divmod(free, units)
+    if units < UNIT:
+        return Devices.of(free).times(units), 0
+    return divmod(free // UNIT * UNIT, units)
+
+
 # In words.
 
 
-def _times(bundle: Mapping[str, float], count: int) -> dict[str, float]:
+def _multiple(bundle: Mapping[str, float], count: int) -> dict[str, float]:
     return from_fixed({name: units * count for name, units in to_fixed(bundle).items()})
+
+
+def _title(wanted: Slice) -> str:
+    return f"{wanted.accelerator_type} slice of topology {wanted.topology}"
 
 
 def _amount(name: str, quantity: float) -> str:

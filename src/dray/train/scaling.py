@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+import operator
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from dray.accelerators import check_quantities, families, family_of
+from dray.accelerators import check_accelerator_type, check_quantities, families, family_of
 from dray.accelerators.topology import POD_TYPE_LABEL, Slice
-from dray.accelerators.types import check_type
 from dray.engines.contract import Request, Slices
 from dray.engines.labels import check_selector
 from dray.engines.placing import STRATEGIES
-from dray.engines.room import from_fixed, to_fixed
+from dray.engines.room import from_fixed, plain, to_fixed
 from dray.engines.shortfall import ACCELERATOR_TYPE
 from dray.errors import ConfigError, join_names
 
@@ -77,7 +78,11 @@ class ScalingConfig:
         for flag in ("use_gpu", "use_tpu", "pin_workers"):
             if not isinstance(getattr(self, flag), bool):
                 raise ConfigError(f"{flag} must be True or False, not {getattr(self, flag)!r}")
+        # Copies of one's own: other mappings may not travel to workers.
+        self.resources_per_worker = _copied(self.resources_per_worker)
+        self.trainer_resources = _copied(self.trainer_resources)
         self._check_workers()
+        self._check_interval()
         if self.placement_strategy not in STRATEGIES:
             raise ConfigError(
                 f"placement_strategy must be one of {', '.join(STRATEGIES)}, "
@@ -85,14 +90,12 @@ class ScalingConfig:
             )
         self._check_resources(self.resources_per_worker, "resources_per_worker")
         self._check_accelerators()
-        if self.accelerator_type is not None and _all_families_are_ours():
-            check_type(self.accelerator_type, "accelerator_type")
+        if self.accelerator_type is not None:
+            check_accelerator_type(self.accelerator_type, "accelerator_type")
         self._check_tpu()
+        self._check_no_accelerator()
         self._check_selectors()
         self._check_deprecated()
-        # Copies of one's own: other mappings may not travel to workers.
-        self.resources_per_worker = _copied(self.resources_per_worker)
-        self.trainer_resources = _copied(self.trainer_resources)
         chosen = self.label_selector
         if chosen is not None:
             self.label_selector = (
@@ -102,21 +105,29 @@ class ScalingConfig:
     def _check_workers(self) -> None:
         given = self.num_workers
         sizes = given if isinstance(given, tuple) and len(given) == 2 else (given,)
-        if not all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
+        try:
+            whole = [_whole(size) for size in sizes]
+        except TypeError:
             raise ConfigError(
                 "num_workers must be a whole number, 0 (run in this process) or more, or a tuple "
                 f"of the least and the most, not {given!r}"
-            )
+            ) from None
         if not isinstance(given, tuple):
-            if given < 0:
+            self.num_workers = whole[0]
+            if whole[0] < 0:
                 raise ConfigError(
                     f"num_workers must be 0 (run in this process) or more, not {given!r}"
                 )
-        elif not 1 <= given[0] <= given[1]:
+            return
+        least, most = self.num_workers = (whole[0], whole[1])
+        if not 1 <= least <= most:
             raise ConfigError(
                 f"num_workers must be (least, most) with 1 <= least <= most, not {given!r}"
             )
-        interval = self.elastic_resize_monitor_interval_s
+
+    def _check_interval(self) -> None:
+        interval = plain(self.elastic_resize_monitor_interval_s)
+        self.elastic_resize_monitor_interval_s = interval
         number = isinstance(interval, int | float) and not isinstance(interval, bool)
         if not number or not 0 <= interval < math.inf:
             raise ConfigError(
@@ -131,7 +142,7 @@ class ScalingConfig:
             _check_name(name)
         asked = to_fixed(resources or {})
         check_quantities(resources or {}, what)
-        kinds = [name for name in asked if family_of(name) is not None]
+        kinds = _accelerators(asked)
         if len(kinds) > 1:
             raise ConfigError(
                 f"{what} asks for {join_names(kinds)}; a worker can have accelerators of one kind"
@@ -160,6 +171,26 @@ class ScalingConfig:
                 f"{flag}=True and resources_per_worker={{{others[0]!r}: ...}}: a worker can have "
                 "accelerators of one kind; drop one"
             )
+
+        if given and not to_fixed(given) and not (self.use_gpu or self.use_tpu):
+            raise ConfigError(
+                f"resources_per_worker={dict(given)!r} asks for nothing at all, and a worker must "
+                'hold something; ask for a little, such as {"CPU": 0.01}, or leave it out for one '
+                "CPU"
+            )
+
+    def _check_no_accelerator(self) -> None:
+        """Warns of a type without an accelerator, with which Ray too trains on CPUs."""
+        kind, given = self.accelerator_type, self.resources_per_worker or {}
+        if kind is None or self.use_gpu or self.use_tpu or _accelerators(to_fixed(given)):
+            return
+        warnings.warn(
+            f"accelerator_type={kind!r} alone only chooses nodes that have such accelerators; the "
+            "workers get none of them, and train on CPUs. Add use_gpu=True, or for accelerators "
+            "other than GPUs how many each worker gets to resources_per_worker",
+            UserWarning,
+            stacklevel=4,
+        )
 
     def _check_tpu(self) -> None:
         kind = self.accelerator_type or ""
@@ -286,20 +317,26 @@ class ScalingConfig:
         """The resource that is each worker's accelerator, such as "GPU", if it has one."""
         return next((name for name in self.bundle if family_of(name) is not None), None)
 
+    @property
+    def selectors(self) -> list[Mapping[str, str]]:
+        """The labels that workers' nodes must have: none, those of all workers, or of each one."""
+        chosen = self.label_selector or []
+        all_of = [chosen] if isinstance(chosen, Mapping) else list(chosen)
+        if self.tpu_slice is None:
+            return all_of
+        own = {POD_TYPE_LABEL: self.tpu_slice.pod_type}
+        return [{**selector, **own} for selector in all_of or [{}]]
+
     def request(self, workers: int) -> Request:
         """Returns what so many workers ask an engine for; the controller's share comes last."""
         bundles: list[Mapping[str, float]] = [self.bundle] * workers
-        if not self.max_workers:  # in this process, which is where it is
-            return Request(bundles)
-        chosen = self.label_selector
-        selectors: list[Mapping[str, str]] = []
-        if chosen:
-            selectors = (
-                [chosen] * workers if isinstance(chosen, Mapping) else list(chosen[:workers])
-            )
+        if not self.max_workers:  # in this process: no strategy, and nothing for a controller
+            return Request(bundles, selectors=self.selectors[:workers])
+        selectors = list(self.selectors[:workers])
+        if len(selectors) == 1:
+            selectors *= workers
         slices = None
         if self.tpu_slice is not None:
-            selectors = [{POD_TYPE_LABEL: self.tpu_slice.pod_type}] * workers
             hosts = self.tpu_slice.hosts
             slices = Slices(max(1, workers // hosts), hosts, self.tpu_slice.head_resource)
         own = from_fixed(to_fixed(self.trainer_resources or {}))
@@ -335,13 +372,26 @@ class ScalingConfig:
         return {n: q for n, q in self.bundle.items() if n not in ("CPU", "GPU", "TPU")}
 
 
-def _all_families_are_ours() -> bool:
-    """Returns whether no other package adds a family, whose types only it knows."""
-    return all(type(family).__module__.startswith("dray.") for family in families())
+def _copied(resources: Any) -> Any:
+    """Returns a mapping's quantities as int or float; all else as it is."""
+    if not isinstance(resources, Mapping):
+        return resources
+    return {name: plain(quantity) for name, quantity in resources.items()}
 
 
-def _copied(resources: Mapping[str, float] | None) -> dict[str, float] | None:
-    return None if resources is None else dict(resources)
+def _whole(number: Any) -> int:
+    """Returns a whole number of any library, such as NumPy's, as int.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if isinstance(number, bool):
+        raise TypeError(number)
+    return operator.index(number)
+
+
+def _accelerators(resources: Iterable[str]) -> list[str]:
+    return [name for name in resources if family_of(name) is not None]
 
 
 def _check_name(name: object) -> None:

@@ -54,6 +54,7 @@ class Action(str, Enum):
     START_WORKERS = "start workers"
     SET_UP = "give out ranks, set up the framework"
     RUN = "run the train function"
+    TAKE_DOWN = "take the framework down"
     ASK_TO_STOP = "ask workers to stop at their next report"
     STOP_WORKERS = "stop workers in good order"
     KILL_WORKERS = "kill workers"
@@ -79,7 +80,7 @@ TABLE: dict[tuple[State, Event], Step] = {
     (State.STARTING, Event.STARTED): Step(State.RUNNING, (Action.RUN,)),
     (State.STARTING, Event.WORKER_FAILED): Step(State.FAILING, (Action.KILL_WORKERS,)),
     (State.STARTING, Event.INTERRUPTED): Step(State.ABORTING, (Action.KILL_WORKERS,)),
-    (State.RUNNING, Event.RETURNED): Step(State.FINISHING, (Action.STOP_WORKERS,)),
+    (State.RUNNING, Event.RETURNED): Step(State.FINISHING, (Action.TAKE_DOWN, Action.STOP_WORKERS)),
     (State.RUNNING, Event.WORKER_FAILED): Step(State.FAILING, (Action.KILL_WORKERS,)),
     (State.RUNNING, Event.INTERRUPTED): Step(State.STOPPING, (Action.ASK_TO_STOP,)),
     (State.STOPPING, Event.RETURNED): Step(State.ABORTING, (Action.STOP_WORKERS,)),
@@ -91,7 +92,7 @@ TABLE: dict[tuple[State, Event], Step] = {
     (State.RESTARTING, Event.NODE_LOST): Step(State.SCHEDULING, (Action.RELEASE, Action.RESERVE)),
     (State.RESTARTING, Event.INTERRUPTED): Step(State.ABORTED, (Action.RELEASE,)),
     (State.FINISHING, Event.GROUP_DOWN): Step(State.FINISHED, (Action.RELEASE,)),
-    (State.FINISHING, Event.INTERRUPTED): Step(State.FINISHING),
+    (State.FINISHING, Event.INTERRUPTED): Step(State.FINISHING, (Action.KILL_WORKERS,)),
     (State.ABORTING, Event.GROUP_DOWN): Step(State.ABORTED, (Action.RELEASE,)),
     (State.ABORTING, Event.INTERRUPTED): Step(State.ABORTING),
     (State.STOPPING, Event.INTERRUPTED): Step(State.ABORTING, (Action.KILL_WORKERS,)),

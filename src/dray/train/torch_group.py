@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # A device can be a member of one communicator once only.
 _ONE_RANK_A_DEVICE = ("nccl", "xccl", "hccl")
+# How long ranks may take to leave their process group; a communicator that is stuck never does.
+_PARTING_S = 30.0
 
 
 @dataclass(kw_only=True)
@@ -93,7 +95,7 @@ class TorchBackend(Backend):
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         """Takes the process group down on every rank."""
-        worker_group.execute(_leave_process_group)
+        worker_group.execute(_leave_process_group, timeout_s=_PARTING_S)
 
 
 def _choose_backend(worker_group: WorkerGroup, asked: str | None) -> str:
@@ -187,7 +189,7 @@ def _open_store(address: str, timeout: timedelta) -> int:
     from torch.distributed import TCPStore
 
     global _store
-    _leave_process_group()
+    current_seat("init_process_group").clean_ups.callback(_leave_process_group)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.bind((address, 0))
@@ -206,6 +208,7 @@ def _join_process_group(address: str, port: int, backend: str, timeout: timedelt
 
     global _store
     if distributed.is_initialized():  # with the inline engine, the user's own
+        _store = None
         return
     assignment = current_seat("init_process_group").assignment
     os.environ.update(

@@ -18,7 +18,7 @@ from typing import Any
 
 from dray import session
 from dray.engines import load, wire
-from dray.engines.contract import Engine, Options
+from dray.engines.contract import Engine
 from dray.errors import ConfigError, InfeasibleError
 from dray.settings import Settings
 from dray.train.backend import Backend, BackendConfig
@@ -74,7 +74,7 @@ class DataParallelTrainer:
     ) -> None:
         self._takes_config = _takes_config(train_loop_per_worker)
         self._function = train_loop_per_worker
-        self._function_config = train_loop_config
+        self._function_config = _checked_function_config(train_loop_config)
         self._backend_config = _checked(backend_config, BackendConfig, "backend_config")
         self._scaling = _checked(scaling_config, ScalingConfig, "scaling_config")
         self._config = _checked(run_config, RunConfig, "run_config")
@@ -151,7 +151,7 @@ class DataParallelTrainer:
             raise InfeasibleError(why, asked=error.asked, available=error.available) from None
 
     def _job(self, engine: Engine) -> bytes | Job:
-        config = dict(self._function_config or {})
+        config = dict(self._function_config)
         job: Job = (self._function, (config,) if self._takes_config else ())
         if not engine.distributed:
             return job
@@ -260,13 +260,22 @@ def _checked(value: Any, kind: type, name: str) -> Any:
     return value
 
 
+def _checked_function_config(config: Any) -> Mapping[str, Any]:
+    if config is None:
+        return {}
+    if not isinstance(config, Mapping):
+        remedy = "vars(...) of it is one" if hasattr(config, "__dict__") else "such as {'lr': 0.1}"
+        raise ConfigError(f"train_loop_config must be a dict, not {config!r}; {remedy}")
+    return config
+
+
 @contextlib.contextmanager
 def _engine_for(scaling: ScalingConfig) -> Iterator[Engine]:
-    """Gives the session's engine, or for num_workers=0 an inline one of the run's own."""
+    """Gives the session's engine, or for num_workers=0 an inline one, of what the session has."""
     if scaling.num_workers:
         yield session.current_engine()
         return
-    engine = load("inline", Options(), Settings())
+    engine = load("inline", session.options_here(), Settings())
     try:
         yield engine
     finally:

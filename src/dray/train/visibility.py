@@ -41,7 +41,7 @@ def device_indices(assignment: Assignment, environ: Mapping[str, str]) -> list[i
     if shown is None and all(device.isdecimal() for device in own):
         return sorted(int(device) for device in own)
     shown = [] if shown is None else shown
-    if set(own) <= set(shown):
+    if set(among) <= set(shown) or set(own) == set(shown):
         return sorted(shown.index(device) for device in own)
     if len(among) <= len(shown):  # a list of the user's, which names others
         return sorted(among.index(device) for device in own)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,8 +79,11 @@ class TrainWorker:
 
     def close(self) -> None:
         """Frees what the rank held."""
-        if self._seat is not None:
-            leave_seat()
+        if self._seat is None:
+            return
+        if not self._own_process:
+            self._seat.clean_ups.close()
+        leave_seat()
 
     def deliver(self, message: Any) -> None:
         """Takes a message of the controller, on the control thread."""
@@ -124,15 +128,29 @@ def _rank_variables(assignment: messages.Assignment) -> dict[str, str]:
 
 
 def _show_in_main(function: Callable[..., Any]) -> None:
-    """Puts the train function's globals in this process's `__main__`, where they were.
+    """Puts what the script's train function uses in this process's `__main__`, where it was.
 
     So that what the train function saves refers to classes as `__main__.Net`, which the script
     that loads it has too, and pickling them works at all.
     """
-    if getattr(function, "__module__", None) != "__main__":
-        return
-    main = vars(sys.modules["__main__"])
-    for name, value in getattr(function, "__globals__", {}).items():
-        if not name.startswith("__"):
-            main[name] = value
-    main[function.__name__] = function
+    named: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
+    for part in _parts(function):
+        name, known = getattr(part, "__name__", None), getattr(part, "__globals__", {})
+        in_main = getattr(part, "__module__", None) == "__main__"
+        if in_main and name is not None and name == getattr(part, "__qualname__", None):
+            named.setdefault(name, part)
+        if known.get("__name__") == "__main__":  # what decorates it may be of another module
+            variables.update((n, value) for n, value in known.items() if not n.startswith("__"))
+    vars(sys.modules["__main__"]).update(named | variables)
+
+
+def _parts(function: Any) -> Iterator[Any]:
+    """Yields a train function, and below decorators, `partial` and classes what it is made of."""
+    yield function
+    if isinstance(function, functools.partial):
+        yield from _parts(function.func)
+    if hasattr(function, "__wrapped__"):
+        yield from _parts(function.__wrapped__)
+    if not hasattr(function, "__globals__"):
+        yield from (type(function), type(function).__call__)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from dray.engines.contract import Actor, Engine, Mailbox, Node, Reservation, Started
@@ -179,14 +180,21 @@ class WorkerGroup:
         worker = self._by_actor.get(actor)
         return None if worker is None else worker.rank
 
-    def execute(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+    def execute(
+        self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None
+    ) -> list[Any]:
         """Runs a function on every worker at once; returns what each returned, by rank.
 
+        Args:
+            function: What to run.
+            args: Its arguments.
+            timeout_s: How long it may take, in seconds; default: as long as it likes.
+
         Raises:
-            RankFailed: On one of them it raised, or the worker died.
+            RankFailed: On one of them it raised or took too long, or the worker died.
         """
         return self._collect(
-            {w.actor.call("execute", function, *args): w.rank for w in self.workers}
+            {w.actor.call("execute", function, *args): w.rank for w in self.workers}, timeout_s
         )
 
     def execute_single(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
@@ -197,19 +205,28 @@ class WorkerGroup:
         """
         return self._collect({self.workers[rank].actor.call("execute", function, *args): rank})[0]
 
-    def _collect(self, calls: Mapping[Future[Any], int]) -> list[Any]:
+    def _collect(
+        self, calls: Mapping[Future[Any], int], timeout_s: float | None = None
+    ) -> list[Any]:
         """Returns all results, or raises as soon as there is one failure: others may hang on it."""
         done: SimpleQueue[Future[Any] | None] = SimpleQueue()
         self._done = done
         for call in calls:
             call.add_done_callback(done.put)
-        for _ in calls:
-            finished = None if self._interrupted else done.get()
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        waiting = dict(calls)
+        while waiting:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                finished = None if self._interrupted else done.get(timeout=left)
+            except Empty:
+                late = TimeoutError(f"no answer within {timeout_s:g} s")
+                raise RankFailed(next(iter(waiting.values())), late) from None
             if finished is None:
                 raise Interrupted
-            error = finished.exception()
+            rank, error = waiting.pop(finished), finished.exception()
             if error is not None:
-                raise RankFailed(calls[finished], error) from error
+                raise RankFailed(rank, error) from error
         return [call.result() for call in calls]
 
     def interrupt(self) -> None:

@@ -1,0 +1,66 @@
+"""The command line while the user presses Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+LOADING = """
+import os, signal, threading
+{first}
+print(os.getpid(), flush=True)
+threading.Event().wait()
+"""
+
+
+@contextmanager
+def planning(path: Path, first: str = "") -> Iterator[tuple[subprocess.Popen[str], psutil.Process]]:
+    """Runs `dray plan` on a script that never comes to its fit(); gives both processes."""
+    path.write_text(LOADING.format(first=first))
+    with subprocess.Popen(
+        [sys.executable, "-m", "dray.cli", "plan", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as command:
+        try:
+            assert command.stderr is not None
+            yield command, psutil.Process(int(command.stderr.readline()))
+        finally:
+            if command.poll() is None:
+                os.killpg(command.pid, signal.SIGKILL)
+
+
+def test_ctrl_c_ends_a_plan_without_a_traceback_of_drays(tmp_path: Path) -> None:
+    with planning(tmp_path / "script.py") as (command, script):
+        os.killpg(command.pid, signal.SIGINT)
+        printed, said = command.communicate(timeout=20)
+        assert command.returncode == 130, said
+        assert not script.is_running()
+    assert printed == ""
+    assert said.count("KeyboardInterrupt") == 1  # the script's own
+    assert str(tmp_path / "script.py") in said
+    assert "cli.py" not in said
+    assert "subprocess.py" not in said
+
+
+def test_a_second_ctrl_c_ends_a_script_that_goes_on(tmp_path: Path) -> None:
+    ignore = "signal.signal(signal.SIGINT, signal.SIG_IGN)"
+    with planning(tmp_path / "script.py", ignore) as (command, script):
+        os.killpg(command.pid, signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            command.wait(1)
+        os.killpg(command.pid, signal.SIGINT)
+        _, said = command.communicate(timeout=4)
+        assert command.returncode == 130, said
+        assert not script.is_running()
+    assert said == ""
