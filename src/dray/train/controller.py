@@ -11,7 +11,6 @@ import contextlib
 import functools
 import queue
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, ClassVar
@@ -23,7 +22,6 @@ from dray.errors import (
     DrayError,
     EngineError,
     RemoteTraceback,
-    StorageError,
     TrainingFailedError,
 )
 from dray.train import messages
@@ -31,6 +29,7 @@ from dray.train.admission import Admission
 from dray.train.backend import Backend, BackendConfig
 from dray.train.callback import RunContext
 from dray.train.checkpoint import Checkpoint
+from dray.train.commits import Commits
 from dray.train.config import RunConfig
 from dray.train.events import (
     BackedOff,
@@ -47,7 +46,6 @@ from dray.train.logs import Logs
 from dray.train.metrics import decode
 from dray.train.progress import Progress
 from dray.train.reports import Entry, ReportBook
-from dray.train.retention import surplus
 from dray.train.run_directory import Committed, RunDirectory
 from dray.train.scaling import ScalingConfig
 from dray.train.seats import family_at
@@ -94,7 +92,7 @@ class Controller:
         self._error: BaseException | None = None
         self._return_value: Any = None
         self._logs = Logs(directory, progress)
-        self._checkpoints = directory.checkpoints()
+        self._commits = Commits(directory, config.checkpoint_config, progress)
         self._checkpoint: Committed | None = None
         self._new_attempt()
 
@@ -338,7 +336,7 @@ class Controller:
         reservation = self._admission.reservation
         assert reservation is not None
         self._directory.recover()
-        self._checkpoint = self._newest_good_checkpoint()
+        self._checkpoint = self._commits.newest_good()
         self._new_attempt()
         self._progress.started(self._attempt, self._world_size, self._checkpoint)
         self._logs.begin(self._attempt, self._world_size if self._engine.distributed else 0)
@@ -405,20 +403,6 @@ class Controller:
     def _with_group(self, hook: Callable[[WorkerGroup, BackendConfig], None]) -> None:
         assert self._group is not None
         hook(self._group, self._backend_config)
-
-    def _newest_good_checkpoint(self) -> Committed | None:
-        for committed in reversed(self._checkpoints):
-            damaged = committed.damage()
-            if damaged is None:
-                return committed
-            self._progress.warn(
-                f"{committed.path.name} is damaged ({damaged} is not as it was committed); "
-                "going back to the one before"
-            )
-            self._directory.record(
-                "damaged checkpoint", checkpoint=committed.path.name, file=damaged
-            )
-        return None
 
     def _run_function(self) -> None:
         assert self._group is not None
@@ -509,21 +493,7 @@ class Controller:
 
     def _commit(self, entry: Entry) -> Checkpoint:
         assert self._group is not None
-        name = entry.directory or self._directory.next_checkpoint_name()
-        path = self._directory.path / name
-        committed = Committed(
-            path, entry.report, self._world_size, entry.staged, entry.metrics, time.time()
-        )
-        try:
-            self._directory.commit(self._directory.staging(entry.report), committed)
-        except OSError as error:
-            raise StorageError(f"the checkpoint {path} cannot be committed: {error}") from error
-        kept = [known for known in self._checkpoints if known.path != path]
-        self._checkpoints = [*kept, committed]
-        for old in surplus(self._checkpoints, self._config.checkpoint_config):
-            self._directory.delete(old)
-            self._checkpoints.remove(old)
-        self._progress.committed(path)
+        path = self._commits.commit(entry, self._world_size)
         self._group.tell(messages.CommitDone(entry.report, str(path)))
         return Checkpoint(path)
 
