@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -95,30 +95,6 @@ class Held(Reservation):
         if self._lent:
             self._lent = False
             self._ledger._lend(self.claims, -1)
-
-
-class Borrowed(Reservation):
-    """Bundles of a ledger that another process has.
-
-    Attributes:
-        nodes: The node of each bundle.
-        devices: For each bundle the ids of its accelerators, by resource name.
-    """
-
-    def __init__(
-        self,
-        nodes: list[Node],
-        devices: list[dict[str, tuple[str, ...]]],
-        give_back: Callable[[], None],
-    ) -> None:
-        self.nodes = nodes
-        self.devices = devices
-        self._give_back: Callable[[], None] | None = give_back
-
-    def release(self) -> None:
-        give_back, self._give_back = self._give_back, None
-        if give_back is not None:
-            give_back()
 
 
 class Ledger:

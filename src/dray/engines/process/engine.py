@@ -31,10 +31,11 @@ from dray.engines.contract import (
     Reservation,
     Started,
 )
-from dray.engines.ledger import Borrowed, Held
+from dray.engines.ledger import Held
 from dray.engines.local import LocalEngine
 from dray.engines.process import clone, fork_server
 from dray.engines.process.driver import DriverRuntime
+from dray.engines.process.lending import Borrowed
 from dray.engines.process.pool import WorkerProcess
 from dray.engines.reader import Reader
 from dray.engines.remote_actor import RemoteActor

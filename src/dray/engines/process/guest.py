@@ -6,9 +6,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from dray.engines.contract import Node, Options, Rehearsal, Request, Reservation
-from dray.engines.ledger import Borrowed
 from dray.engines.process import packing
 from dray.engines.process.engine import ProcessEngine
+from dray.engines.process.lending import Borrowed
 from dray.engines.process.runtime import ProcessRuntime
 from dray.engines.runtime import Runtime
 from dray.engines.runtime_env import RuntimeEnv

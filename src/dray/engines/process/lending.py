@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from dray.engines.contract import Request
+from dray.engines.contract import Node, Request, Reservation
 from dray.engines.ledger import Ledger
 from dray.engines.process.hub import Hub
 from dray.engines.process.records import Client
 from dray.errors import DrayError
+
+
+class Borrowed(Reservation):
+    """Bundles of a ledger that another process has.
+
+    Attributes:
+        nodes: The node of each bundle.
+        devices: For each bundle the ids of its accelerators, by resource name.
+    """
+
+    def __init__(
+        self,
+        nodes: list[Node],
+        devices: list[dict[str, tuple[str, ...]]],
+        give_back: Callable[[], None],
+    ) -> None:
+        self.nodes = nodes
+        self.devices = devices
+        self._give_back: Callable[[], None] | None = give_back
+
+    def release(self) -> None:
+        """Gives everything back. A second call does nothing."""
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back()
 
 
 class Lending:
