@@ -435,8 +435,12 @@ def test_ctrl_c_when_a_rank_hangs_in_a_collective_after_the_other_stopped(
     assert "interrupted" in output
 
 
-def test_ctrl_c_while_a_framework_is_set_up_ends_at_once(
-    tmp_path: Path, variables: dict[str, str]
+@pytest.mark.parametrize(
+    ("hook", "said"),
+    [("on_start", "interrupted: the run was stopped"), ("on_shutdown", "returned 7")],
+)
+def test_ctrl_c_while_a_framework_is_set_up_or_parts_ends_at_once(
+    tmp_path: Path, variables: dict[str, str], hook: str, said: str
 ) -> None:
     script = write(
         tmp_path / "script.py",
@@ -445,32 +449,38 @@ def test_ctrl_c_while_a_framework_is_set_up_ends_at_once(
         from dray.train.backend import Backend, BackendConfig
 
         class Hangs(Backend):
-            def on_start(self, worker_group, backend_config):
-                print("setting up", flush=True)
-                worker_group.execute(time.sleep, 600)
+            pass
+
+        def hang(self, worker_group, backend_config):
+            print("hanging", flush=True)
+            worker_group.execute(time.sleep, 600)
+
+        setattr(Hangs, os.environ["HOOK"], hang)
 
         class Config(BackendConfig):
             backend_cls = Hangs
 
+        trainer = DataParallelTrainer(
+            lambda: 7,
+            backend_config=Config(),
+            scaling_config=ScalingConfig(num_workers=2),
+            run_config=RunConfig(name="run", storage_path=os.environ["STORAGE"]),
+        )
         try:
-            DataParallelTrainer(
-                print,
-                backend_config=Config(),
-                run_config=RunConfig(name="run", storage_path=os.environ["STORAGE"]),
-            ).fit()
+            print("returned", trainer.fit().return_value)
         except KeyboardInterrupt as interrupt:
             print("interrupted:", interrupt)
         """,
     )
-    with Program(script, tmp_path / "runs", **variables) as program:
-        program.wait_for("setting up")
+    with Program(script, tmp_path / "runs", HOOK=hook, **variables) as program:
+        program.wait_for("hanging")
         children = [p.pid for p in psutil.Process(program.process.pid).children(recursive=True)]
         start = time.monotonic()
         os.kill(program.process.pid, signal.SIGINT)
         status, output = program.end()
         assert time.monotonic() - start < 5
     assert status == 0, output
-    assert "interrupted: the run was stopped" in output
+    assert said in output
     assert survivors(children) == []
 
 
@@ -545,44 +555,6 @@ def test_a_framework_that_parts_badly_does_not_undo_the_run(
     assert shown.err.count("in good order") == 1
     assert "run: FINISHED" in shown.out
     assert survivors([int(p.name.removeprefix("pid-")) for p in storage.glob("pid-*")]) == []
-
-
-def test_ctrl_c_while_a_framework_parts_ends_at_once_with_the_result(
-    tmp_path: Path, variables: dict[str, str]
-) -> None:
-    script = write(
-        tmp_path / "script.py",
-        """
-        import time
-        from dray.train.backend import Backend, BackendConfig
-
-        class Hangs(Backend):
-            def on_shutdown(self, worker_group, backend_config):
-                print("parting", flush=True)
-                worker_group.execute(time.sleep, 600)
-
-        class Config(BackendConfig):
-            backend_cls = Hangs
-
-        result = DataParallelTrainer(
-            lambda: 7,
-            backend_config=Config(),
-            scaling_config=ScalingConfig(num_workers=2),
-            run_config=RunConfig(name="run", storage_path=os.environ["STORAGE"]),
-        ).fit()
-        print("returned", result.return_value)
-        """,
-    )
-    with Program(script, tmp_path / "runs", **variables) as program:
-        program.wait_for("parting")
-        children = [p.pid for p in psutil.Process(program.process.pid).children(recursive=True)]
-        start = time.monotonic()
-        os.kill(program.process.pid, signal.SIGINT)
-        status, output = program.end()
-        assert time.monotonic() - start < 5
-    assert status == 0, output
-    assert "returned 7" in output
-    assert survivors(children) == []
 
 
 def test_sigint_handler_is_given_back(storage: Path) -> None:
