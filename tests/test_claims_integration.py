@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from typing import Any
 import pytest
 
 import dray
+import dray.train
 from dray.engines.claims import holders
 from dray.errors import ConfigError
 from dray.testing import FakeHost
+from dray.train import DataParallelTrainer, RunConfig, RunContext, ScalingConfig, UserCallback
 
 GPUS = {f"dev/nvidia{i}": "" for i in range(2)}
 
@@ -114,6 +117,36 @@ def test_who_waits_goes_on_when_the_other_driver_lets_go(host: None, drivers: An
     assert not ready
     other.end()
     assert dray.get(waiting, timeout=10) == ["0"]
+
+
+def test_a_run_that_grows_holds_what_it_has_until_its_end(host: None, storage: Path) -> None:
+    dray.init(num_cpus=4)
+    both = ids.options(num_gpus=2).remote
+    names = ["nvidia-0", "nvidia-1"]
+
+    @dray.remote(num_cpus=0, num_gpus=2)
+    class Holder:
+        def ready(self) -> bool:
+            return True
+
+    holder = Holder.remote()
+    dray.get(holder.ready.remote())
+
+    class Waits(UserCallback):
+        def before_run(self, run_context: RunContext) -> None:
+            threading.Timer(0.5, dray.kill, [holder]).start()
+
+    def train() -> tuple[int, list[str]]:
+        return dray.train.get_context().get_world_size(), sorted(holders(names))
+
+    trainer = DataParallelTrainer(
+        train,
+        scaling_config=ScalingConfig(num_workers=(1, 2), use_gpu=True),
+        run_config=RunConfig(storage_path=str(storage), callbacks=[Waits()]),
+    )
+    assert trainer.fit().return_value == (2, names)
+    assert holders(names) == {}
+    assert dray.get(both()) == ["0", "1"]
 
 
 def test_three_drivers_share_two_devices_in_turns(host: None, tmp_path: Path) -> None:
