@@ -132,6 +132,13 @@ def test_the_run_is_as_planned(session: Any, storage: Path) -> None:
             "num_workers=6 would fit now; 7 needs 1 more GPU.",
         ),
         (
+            {"num_workers": 1, "use_gpu": True, "accelerator_type": "H100"},
+            False,
+            "no node offers accelerator_type:H100",
+            {"a": "no H100", "b": "no H100"},
+            "not one worker fits now; no node has accelerators of type H100.",
+        ),
+        (
             {"num_workers": 2, "resources_per_worker": {"HPU": 1}},
             False,
             "no node offers HPU",

@@ -376,9 +376,11 @@ def _advice(scaling: ScalingConfig, workers: int, fitting: int, free: _Free) -> 
                 f"{would}; {workers} needs {missing} more whole {slices} of "
                 f"{wanted.accelerator_type} of topology {wanted.topology}."
             )
+    kind = scaling.accelerator_type or ""
+    if kind and not any(left.get(f"{ACCELERATOR_TYPE}{kind}") for _, left in there):
+        return f"{would}; no node has accelerators of type {kind}."
     more = _missing(scaling, workers, there)
     if more:
-        kind = scaling.accelerator_type or ""
         type_ = f" of type {kind}" if kind and scaling.accelerator in more else ""
         return f"{would}; {workers} needs {_amounts(more, ' more')}{type_}."
     if workers == 1:
