@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -31,6 +32,8 @@ def planning(path: Path, first: str = "") -> Iterator[tuple[subprocess.Popen[str
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # Ctrl-C is ignored by what a shell runs in the background, such as a whole test run.
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     ) as command:
         try:
             assert command.stderr is not None
