@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -35,6 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="dray-tests-")
         tempfile.tempdir = None
         config.add_cleanup(lambda: shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True))
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As a shell has it in the background. Processes inherit that, and Ray interrupts a task
+        # that is cancelled by this signal.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
