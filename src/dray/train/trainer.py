@@ -92,7 +92,8 @@ class DataParallelTrainer:
             it, or take its fields.
 
         Raises:
-            ConfigError: The accelerators and the framework's options do not go together.
+            ConfigError: The accelerators and the framework's options do not go together, or the
+                engine cannot make the runtime environment.
 
         Example:
             >>> trainer = DataParallelTrainer(print, scaling_config=ScalingConfig(num_workers=2))
