@@ -58,6 +58,7 @@ class RayRuntime(Runtime):
         # `.options()` makes a new one of dray's each time.
         self._function = functools.lru_cache(_KEPT)(_function)
         self._class = functools.lru_cache(_KEPT)(_class)
+        self._cancelled: set[bytes] = set()  # ids of results that nobody waits for any more
 
     # Tasks and actors.
 
@@ -142,8 +143,16 @@ class RayRuntime(Runtime):
         ]
 
     def cancel(self, ref: ObjectRef | ObjectRefGenerator, *, force: bool, recursive: bool) -> None:
+        (ray_ref,) = ray_refs([ref])
+        if isinstance(ref, RayRef):
+            # Ray aborts the driver if a task is cancelled while it ends, so not more than needed:
+            # https://github.com/ray-project/ray/pull/54527.
+            ended, _ = ray.wait([ray_ref], timeout=0, fetch_local=False)
+            if ended or (ref.binary() in self._cancelled and not force):
+                return
+            self._cancelled.add(ref.binary())
         try:
-            ray.cancel(ray_refs([ref])[0], force=force, recursive=recursive)
+            ray.cancel(ray_ref, force=force, recursive=recursive)
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
