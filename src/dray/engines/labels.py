@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from dray.errors import ConfigError
 
-# The label that every node has of itself.
+# Every node has this label, with its id, so that a selector can name it.
 NODE_ID = "ray.io/node-id"
 _VALUE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _SELECTOR = re.compile(rf"!?(?:{_VALUE}|in\(\s*{_VALUE}(?:\s*,\s*{_VALUE})*\s*\))")

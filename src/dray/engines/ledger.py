@@ -27,7 +27,6 @@ from dray.errors import ConfigError
 
 # How long a request lets others pass that take what it lacks.
 PATIENCE_S = 1.0
-# Every node has this label, with its id, so that a selector can name it.
 
 
 class Claim(NamedTuple):
