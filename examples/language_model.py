@@ -63,7 +63,7 @@ def train_loop(config: dict[str, Any]) -> None:
             losses = f"loss {loss:.4f}, validation loss {validation_loss:.4f}"
             print(f"step {steps.stop}: {losses}, {seconds:.1f} s")
 
-    sample = generate(model, PROMPT, context, length=300)
+    sample = generate(model, PROMPT, context, config["sample_length"])
     if rank == 0:
         print(f"what it writes:\n\n{sample}\n")
 
@@ -285,6 +285,7 @@ def main() -> None:
             "report_every": options.report_every,
             "batch_size": options.batch_size,
             "context": options.context,
+            "sample_length": options.sample_length,
         },
         scaling_config=ScalingConfig(num_workers=options.num_workers, use_gpu=options.use_gpu),
         run_config=RunConfig(
@@ -308,6 +309,7 @@ def parse_options() -> argparse.Namespace:
     add("--report-every", type=int, default=100, help="steps from one checkpoint to the next")
     add("--batch-size", type=int, default=16, help="pieces of text per worker and step")
     add("--context", type=int, default=64, help="bytes that the model looks back")
+    add("--sample-length", type=int, default=300, help="bytes that the model writes at the end")
     add("--storage-path", default="~/dray_results", help="where runs are kept")
     add("--name", help="the run's name; one used before goes on with that run")
     add("--max-failures", type=int, default=1, help="how often to go on after a worker failed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -80,6 +81,7 @@ def _plan(script: str, arguments: Sequence[str], as_json: bool) -> int:
         print(json.dumps(found["plan"], indent=1) if as_json else found["text"])
         return 0 if found["plan"]["fits"] else 1
     if status:
+        print(f"dray plan: {script} {_ending(status)} before fit() had a plan", file=sys.stderr)
         return 1
     print(f"dray plan: {script} ended without calling fit() of a trainer", file=sys.stderr)
     return 2
@@ -101,6 +103,16 @@ def _status_of(command: Sequence[str], environment: Mapping[str, str]) -> int:
                 program.kill()
                 program.wait()
             raise
+
+
+def _ending(status: int) -> str:
+    """Says how a program has ended: with a status, or, where that is negative, by a signal."""
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:  # a real-time signal, most of which have no name
+        return f"was ended by signal {-status}"
 
 
 def _programs() -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from dray.accelerators.nvidia import is_slice
 from dray.settings import claims_directory
 
 _ENOUGH_FILES = 1024
@@ -145,10 +146,11 @@ def _torch_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
             continue
         yield from _unseen("PyTorch", torch, torch["devices"][device], entry)
         if entry["backend"] not in torch["backends"]:
+            instead = ", or say TorchConfig(backend='gloo')" if device == "cuda" else ""
             yield (
                 f"PyTorch {torch['version']} is built without {entry['backend']}, by which "
                 f"workers on {title} talk to each other.",
-                "Install a build that has it, or say TorchConfig(backend='gloo').",
+                f"Install a build that has it{instead}.",
             )
 
 
@@ -156,8 +158,7 @@ def _unseen(
     what: str, framework: Mapping[str, Any], seen: int, entry: Mapping[str, Any]
 ) -> Iterator[Problem]:
     ids = entry["on_offer"]
-    # A process sees one MIG slice at most.
-    expected = 1 if any(i.startswith("MIG-") for i in ids) else len(ids)
+    expected = 1 if any(map(is_slice, ids)) else len(ids)
     if seen < expected:
         why = "".join(f" It says: {text}" for text in framework.get("warnings", ())[:1])
         driver = f" {entry['driver']}" if entry["driver"] else ""

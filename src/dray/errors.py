@@ -14,8 +14,9 @@ DrayError
 ├── EngineError                         the engine itself broke
 │   ├── WorkerDiedError                 a worker's process ended before its work did
 │   │   ├── NodeDiedError               because its node did, or can no longer be reached
-│   │   ├── ActorDiedError              an actor is gone, and with it the call
-│   │   └── ActorUnavailableError       an actor is being made again, the call is lost
+│   │   └── ActorError                  an actor's process ended before a call of it did
+│   │       ├── ActorDiedError          the actor is gone
+│   │       └── ActorUnavailableError   it is being made again, the call is lost
 │   ├── RuntimeEnvSetupError            a worker's runtime environment cannot be made
 │   ├── ObjectLostError                 an object is gone, with the process or node that held it
 │   ├── ObjectStoreFullError            there is no room for an object, in memory or on disk
@@ -135,11 +136,15 @@ class NodeDiedError(WorkerDiedError):
     """A worker is gone because its node is, or can no longer be reached."""
 
 
-class ActorDiedError(WorkerDiedError):
+class ActorError(WorkerDiedError):
+    """A call of an actor is lost, because its process ended."""
+
+
+class ActorDiedError(ActorError):
     """An actor is gone: killed, crashed, or its `__init__` raised."""
 
 
-class ActorUnavailableError(WorkerDiedError):
+class ActorUnavailableError(ActorError):
     """An actor's process died in the middle of a call; the actor is being made again."""
 
 
@@ -184,14 +189,14 @@ class TaskError(DrayError):
     """
 
     def __init__(self, cause: BaseException, where: str, remote_traceback: str) -> None:
-        Exception.__init__(self, f"{where} raised {type(cause).__name__}: {cause}")
+        Exception.__init__(self, f"{where} raised {type(cause).__name__}: {text_of(cause)}")
         self.cause = cause
         self.where = where
         self.remote_traceback = remote_traceback
         self.__cause__ = RemoteTraceback(remote_traceback)
 
     def __str__(self) -> str:
-        return f"{self.where} raised {type(self.cause).__name__}: {self.cause}"
+        return f"{self.where} raised {type(self.cause).__name__}: {text_of(self.cause)}"
 
     def as_instanceof_cause(self) -> TaskError:
         """Returns this error as an instance of the user's exception type too."""
@@ -342,7 +347,7 @@ def mixed_with(error: E, cause: BaseException, build: Callable[[type[E]], E]) ->
         if isinstance(cause, OSError):  # it keeps these outside of its vars
             for name in ("errno", "strerror", "filename", "filename2"):
                 setattr(twin, name, getattr(cause, name))
-    except TypeError:  # two C layouts that do not mix, or a class that forbids subclasses
+    except Exception:  # noqa: BLE001 (C layouts that do not mix, or what a user's class forbids)
         return error
     return twin
 
@@ -350,19 +355,41 @@ def mixed_with(error: E, cause: BaseException, build: Callable[[type[E]], E]) ->
 class ControllerError(TrainingFailedError):
     """The driver's side of a run failed.
 
+    What `fit()` raises is also an instance of that failure's type, so `except OSError` catches a
+    full disk.
+
     Attributes:
         controller_failure: The exception that ended the run.
     """
 
     def __init__(self, controller_failure: BaseException) -> None:
-        kind = type(controller_failure).__name__
-        super().__init__(
-            f"The run was ended by its controller, not by a worker: {kind}: {controller_failure}"
+        self.message = (
+            "The run was ended by its controller, not by a worker: "
+            f"{type(controller_failure).__name__}: {text_of(controller_failure)}"
         )
+        Exception.__init__(self, self.message)  # as in WorkerGroupError
         self.controller_failure = controller_failure
 
+    def __str__(self) -> str:
+        return self.message
+
     def __reduce__(self) -> tuple[object, ...]:
-        return (ControllerError, (self.controller_failure,))
+        return (raised_in_driver, (self.controller_failure,))
+
+
+def raised_in_driver(cause: BaseException) -> ControllerError:
+    """Returns a `ControllerError` that is of its cause's type too, where Python allows it."""
+    error = mixed_with(ControllerError(cause), cause, lambda both: both(cause))
+    error.__cause__ = cause
+    return error
+
+
+def text_of(value: object) -> str:
+    """Returns what an error, or one of its arguments, says; a user's class may fail to say it."""
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 (a user's code may raise anything)
+        return "<its str() failed>"
 
 
 def join_names(names: Sequence[str]) -> str:

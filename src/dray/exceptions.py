@@ -11,7 +11,7 @@ from dray.errors import (
     RuntimeEnvSetupError,
     TaskCancelledError,
 )
-from dray.errors import ActorDiedError as RayActorError
+from dray.errors import ActorError as RayActorError
 from dray.errors import DrayError as RayError
 from dray.errors import InfeasibleError as TaskUnschedulableError
 from dray.errors import TaskError as RayTaskError

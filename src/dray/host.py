@@ -18,7 +18,8 @@ def cpu_count() -> int:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
         cores = os.cpu_count() or 1
-    quota, _, period = _read(_CGROUP / "cpu.max").partition(" ")
+    limit = read("sys/fs/cgroup/cpu.max") or _read(_CGROUP / "cpu.max")
+    quota, _, period = limit.partition(" ")
     if quota.isdigit() and period.isdigit():
         cores = min(cores, max(1, int(quota) // int(period)))
     return cores

@@ -14,19 +14,21 @@ from dray.errors import ConfigError
 if TYPE_CHECKING:
     from dray.engines.contract import Engine, Options
     from dray.engines.runtime import Runtime
+    from dray.engines.runtime_env import RuntimeEnv
 
 _lock = threading.RLock()
 _engine: Engine | None = None
 _options: Options | None = None  # what that engine was asked for; None in a worker
 _runtime: Runtime | None = None  # of a worker; a driver's belongs to its engine
 _join: Callable[[], Runtime] | None = None  # of a worker: makes it a part of its session
+_ahead = False  # the engine was started by `prepare`, and nothing has used it yet
 _owner = 0  # the process that all this belongs to: a fork of it has none of it
 
 
 def init(
+    address: str | None = None,
     *,
     engine: str | None = None,
-    address: str | None = None,
     num_cpus: float | None = None,
     num_gpus: float | None = None,
     resources: Mapping[str, float] | None = None,
@@ -40,12 +42,12 @@ def init(
     """Starts an engine for this process. Optional: the first use starts the default one.
 
     Args:
-        engine: "process" (workers are processes of this machine, the default), "ray" (workers are
-            actors of a Ray cluster, the default within a Ray job), or "inline" (the function runs
-            in this process, for debugging). `DRAY_ENGINE` sets the default.
         address: With the Ray engine, the cluster: "auto" (the one that `RAY_ADDRESS` names or that
             runs on this machine, the default), "host:port", or "local" (one of its own, on this
             machine, that ends with this process).
+        engine: "process" (workers are processes of this machine, the default), "ray" (workers are
+            actors of a Ray cluster, the default within a Ray job), or "inline" (the function runs
+            in this process, for debugging). `DRAY_ENGINE` sets the default.
         num_cpus: CPUs to offer, more or fewer than the machine has; logical, not enforced.
         num_gpus: GPUs to offer.
         resources: Further resources to offer, name to quantity; "memory" is in bytes.
@@ -105,6 +107,7 @@ def init(
             nodes=nodes or (),
             object_store_memory=object_store_memory,
         )
+        shutdown()  # what a trainer has begun ahead
         _start(engine, options)
 
 
@@ -128,19 +131,23 @@ def _is_owner() -> bool:
 
 
 def is_initialized() -> bool:
-    """Returns whether this process is a driver that has an engine, or a worker of one."""
+    """Returns whether this process is a driver that has an engine, or a worker of one.
+
+    A trainer that is built, and has not run, initialises nothing.
+    """
     from dray.settings import is_rays_worker
 
-    return is_rays_worker() or (_is_owner() and (_engine or _join) is not None)
+    begun = (_engine or _join) is not None and not _ahead
+    return is_rays_worker() or (_is_owner() and begun)
 
 
 def shutdown() -> None:
     """Ends the engine and every worker of it; a second call does nothing."""
-    global _engine, _options
+    global _engine, _options, _ahead
     with _lock:
         if _is_owner() and _engine is not None:
             _engine.close()
-        _engine = _options = None
+        _engine, _options, _ahead = None, None, False
         atexit.unregister(shutdown)
 
 
@@ -149,8 +156,9 @@ def current_engine() -> Engine:
     from dray import engines
     from dray.engines.contract import Options
 
-    global _engine
+    global _engine, _ahead
     with _lock:
+        _ahead = False
         if _is_owner() and _engine is not None:
             return _engine
         if not _is_owner() or _join is None:
@@ -158,6 +166,21 @@ def current_engine() -> Engine:
         _engine = engines.load_guest(current_runtime())
         atexit.register(shutdown)
         return _engine
+
+
+def prepare(modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
+    """Begins to import what workers will need; `init` may still say which engine they are of.
+
+    Args:
+        modules: What they will import.
+        runtime_env: What they will find around themselves.
+    """
+    global _ahead
+    with _lock:
+        ahead = not is_initialized()
+        engine = current_engine()
+        _ahead = ahead
+        engine.prepare(modules, runtime_env)
 
 
 def options_here() -> Options:
@@ -188,8 +211,10 @@ def be_worker(join: Callable[[], Runtime]) -> None:
     Args:
         join: Called once, when it is first needed; returns this process's runtime.
     """
-    global _engine, _options, _runtime, _join, _owner
-    _engine, _options, _runtime, _join, _owner = None, None, None, join, os.getpid()
+    global _lock, _engine, _options, _runtime, _join, _ahead, _owner
+    _lock = threading.RLock()  # the one of a driver whose fork this is was held
+    _engine, _options, _runtime, _join, _ahead = None, None, None, join, False
+    _owner = os.getpid()
 
 
 def cluster_resources() -> dict[str, float]:

@@ -32,6 +32,14 @@ class Nvidia(CudaLike):
 FAMILY = Nvidia
 
 
+def is_slice(device: str) -> bool:
+    """Returns whether an id is of a MIG slice, of which a process sees one at most.
+
+    Source: the section on CUDA's visible devices in NVIDIA's guide to MIG.
+    """
+    return device.startswith("MIG-")
+
+
 def _inventory(nvml: Any) -> Found:
     nvml.nvmlInit()
     try:

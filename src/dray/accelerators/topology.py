@@ -79,6 +79,7 @@ class Slice:
     Attributes:
         generation: As in "v6e".
         topology: As in "4x4".
+        chips_per_host: How many chips each host has.
 
     Example:
         >>> slice = Slice.parse("4x4", "TPU-V6E")
@@ -88,14 +89,17 @@ class Slice:
 
     generation: str
     topology: str
+    chips_per_host: int
 
     @classmethod
-    def parse(cls, topology: str, accelerator_type: str) -> Slice:
+    def parse(cls, topology: str, accelerator_type: str, chips: float | None = None) -> Slice:
         """Returns the slice that a user asks for.
 
         Args:
             topology: As in "4x4"; spaces around it and capitals do not matter.
             accelerator_type: As in "TPU-V6E".
+            chips: How many each worker is to have. Slices that Google Cloud makes of one large
+                host or of several of four chips are of the latter if it is 4.
 
         Raises:
             ConfigError: There is no such generation, or it has no such topology.
@@ -109,7 +113,9 @@ class Slice:
                 f"topology={topology!r} is not one of {generation.accelerator_type}'s"
                 f"{_near(shape, generation.topologies)}. {_all_of(generation)}"
             )
-        return cls(generation.word, shape)
+        total, several = _chips(shape), _HOST_OF_LARGE_SLICES
+        largest = several if chips == several else generation.largest_host
+        return cls(generation.word, shape, total if total <= largest else several)
 
     @property
     def accelerator_type(self) -> str:
@@ -122,12 +128,6 @@ class Slice:
         return _chips(self.topology)
 
     @property
-    def chips_per_host(self) -> int:
-        """How many chips each host has."""
-        on_one_host = self.chips <= self._generation.largest_host
-        return self.chips if on_one_host else _HOST_OF_LARGE_SLICES
-
-    @property
     def hosts(self) -> int:
         """How many hosts there are."""
         return self.chips // self.chips_per_host
@@ -136,11 +136,6 @@ class Slice:
     def pod_type(self) -> str:
         """What Google Cloud calls a slice of this size, as in "v6e-16": it counts cores."""
         return f"{self.generation}-{self.chips * self._generation.cores_per_chip}"
-
-    @property
-    def head_resource(self) -> str:
-        """The resource of which the first host has 1, as in "TPU-v6e-16-head"."""
-        return head_resource(self.pod_type)
 
     @property
     def _generation(self) -> Generation:

@@ -85,8 +85,9 @@ APPLE_SILICON = "Apple-Silicon"
 _OTHERS = {
     "nvidia": (
         r"(?!MI\d)[A-Z]{1,2}(\d|\d{2,4}[A-Z]{0,2})",  # A10, GH200; but AMD has MI300X
-        r"((RTX|GTX|GT|CMP)-?|RTX-PRO-)[A-Z]?\d{2,4}[A-Z]{0,2}",
-        r"(GeForce|TITAN|Quadro)-\S+",
+        r"T4G",
+        r"((RTX|GTX|GT|CMP|NVS)-?|RTX-PRO-)[A-Z]?\d{2,4}[A-Z]{0,2}",
+        r"(GeForce|TITAN|Quadro|Tegra|DRIVE)-\S+",
         r"(Orin|Thor)(-\(nvgpu\))?",
     ),
     "amd": (r"AMD-Instinct-MI50",),

@@ -13,9 +13,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from multiprocessing.connection import Connection
+from types import TracebackType
 from typing import Any, TextIO
 
 from dray.engines import lifeline, wire
+from dray.errors import EngineError
 
 
 class ActorHost:
@@ -36,6 +38,7 @@ class ActorHost:
         self._actor: Any = None
         self._made = threading.Event()
         self._over = False
+        self._pid = os.getpid()
 
     def serve(self) -> None:
         """Makes the actor, then runs its calls in the order they come, until it is stopped."""
@@ -57,12 +60,14 @@ class ActorHost:
     def _answer(self, call: wire.Call) -> wire.Answer:
         try:
             method, args = wire.load(call.payload)
-            value = getattr(self._actor, method)(*args)
+            with EndOfForks():
+                value = getattr(self._actor, method)(*args)
             return wire.Answer(call.number, "returned", wire.dump(value, "the return value"))
         except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
             return wire.Answer(call.number, "raised", wire.dump_error(error, users_part(error)))
 
     def _send(self, message: wire.ToDriver) -> None:
+        refuse_forks(self._pid)
         data = pickle.dumps(message, protocol=5)  # faster than the connection's own pickler
         with self._sending:
             try:
@@ -149,15 +154,64 @@ def _reset_inherited_state() -> None:
         torch.set_grad_enabled(True)
 
 
-def _leave() -> None:
+class EndOfForks:
+    """Around a user's function: what it has forked off this process and let return ends there.
+
+    For a fork has all that the worker has, and would go on as that worker.
+    """
+
+    __slots__ = ("_pid",)
+
+    def __enter__(self) -> None:
+        self._pid = os.getpid()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
+        if os.getpid() != self._pid:
+            _leave_fork(error)
+
+
+def refuse_forks(pid: int) -> None:
+    """Refuses to speak for a worker in a process that was forked off it.
+
+    Raises:
+        EngineError: This is such a process.
+    """
+    if os.getpid() != pid:
+        raise EngineError(
+            f"process {os.getpid()} was forked off the worker {pid}, and cannot use dray: report, "
+            "get and call in the worker itself, and pass the values on"
+        )
+
+
+def _leave_fork(error: BaseException | None) -> None:
+    status: Any = 0
+    if isinstance(error, SystemExit):
+        status = error.code or 0
+        if not isinstance(status, int):
+            print(status, file=sys.stderr)
+            status = 1
+    elif error is not None:
+        sys.excepthook(type(error), error, users_part(error))
+        status = 1
+    run_to_end(lambda: _leave(status & 0xFF))
+
+
+def _leave(status: int = 0) -> None:
     """Ends this process as a script would end, without the slow teardown of a forked heap."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if "multiprocessing.util" in sys.modules:  # joins and ends data loaders and pools
+        _disown_siblings()
         sys.modules["multiprocessing.util"]._exit_function()
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(status)
+
+
+def _disown_siblings() -> None:
+    """Has a fork not end the data loaders of the process that it was forked off."""
+    children = sys.modules["multiprocessing.process"]._children
+    children -= {child for child in children if child._parent_pid != os.getpid()}
 
 
 def run_to_end(serve: Callable[[], None]) -> None:

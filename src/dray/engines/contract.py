@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from dray.accelerators.topology import head_resource
 from dray.engines.labels import NODE_ID
 from dray.engines.runtime import Runtime
 from dray.engines.runtime_env import RuntimeEnv
@@ -87,13 +88,27 @@ class Slices:
 
     Attributes:
         count: How many slices.
+        kind: Their pod type, as in "v6e-16".
         hosts: The hosts of each.
-        head: The resource that the first host of such a slice has 1 of. Who holds it has the slice.
+        spare: How many chips of each host its bundle does not ask for; they are held with it.
     """
 
     count: int
+    kind: str
     hosts: int
-    head: str
+    spare: int = 0
+
+    @property
+    def head(self) -> str:
+        """The resource of which the first of several hosts has 1: who holds it has the slice."""
+        return head_resource(self.kind) if self.hosts > 1 else ""
+
+    def held_at(self, bundle: int) -> dict[str, int]:
+        """Returns what is held for one of a request's bundles besides what it asks for."""
+        if bundle >= self.count * self.hosts:
+            return {}
+        head = {self.head: 1} if self.head and bundle % self.hosts == 0 else {}
+        return {"TPU": self.spare, **head}
 
 
 @dataclass(frozen=True)
@@ -120,14 +135,14 @@ class Rehearsal:
     """Where a request's bundles would lie if they were reserved now.
 
     Attributes:
-        nodes: For each bundle its node; empty if they do not fit now.
+        nodes: For each bundle its node; None if they do not fit now.
         devices: For each bundle the ids of its accelerators, by resource name, where the engine
             knows them before it gives them out.
         free: For each node of the engine, what is free there now; empty if the bundles fit.
         chooser: Who decides in the end, if that is not the engine itself.
     """
 
-    nodes: Sequence[Node] = ()
+    nodes: Sequence[Node] | None = None
     devices: Sequence[Mapping[str, tuple[str, ...]]] = ()
     free: Sequence[tuple[Node, Mapping[str, float]]] = ()
     chooser: str = ""
@@ -135,7 +150,7 @@ class Rehearsal:
     @property
     def fits(self) -> bool:
         """Whether they fit now."""
-        return not self.free
+        return self.nodes is not None
 
 
 class Reservation(ABC):

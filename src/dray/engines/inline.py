@@ -90,6 +90,9 @@ class InlineActor(Actor):
         self._jobs.put(self._end)
 
     def kill(self) -> None:
+        wake = getattr(self._actor, "wake", None)  # a call may wait for what does not come any more
+        if wake is not None:
+            wake()
         self._jobs.put(self._end)
 
     def _end(self) -> None:
@@ -134,7 +137,8 @@ class InlineEngine(LocalEngine):
         actor = InlineActor(name, mailbox, jobs)
         runtime_env = self._runtime_env | runtime_env
         node, devices = reservation.nodes[bundle], reservation.devices[bundle]
-        variables = {**self.variables(devices, node), **runtime_env.env_vars}
+        own = runtime_env.env_vars
+        variables = {**self.variables(devices, node, own), **own}
         directory = runtime_env.local_directory(self.name)
         jobs.put(lambda: actor.make(factory, node, devices, variables, directory))
         return actor

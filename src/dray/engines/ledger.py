@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from dray.engines import labels
 from dray.engines.claims import Claims
 from dray.engines.contract import Node, Rehearsal, Request, Reservation
-from dray.engines.placing import STRATEGIES, Demand, Selector, demand_of, place
-from dray.engines.room import UNIT, Part, Quantities, Room, from_fixed, to_fixed
+from dray.engines.placing import STRATEGIES, Demand, Seat, Selector, demand_of, place, seats_in_turn
+from dray.engines.room import UNIT, Part, Room, from_fixed, to_fixed
 from dray.engines.shortfall import infeasible
 from dray.engines.slices import place_on_slices
 from dray.errors import ConfigError
@@ -51,18 +51,12 @@ class Held(Reservation):
         devices: For each bundle the ids of its accelerators, by resource name.
     """
 
-    def __init__(self, ledger: Ledger, claims: list[Claim], lasting: bool) -> None:
+    def __init__(self, ledger: Ledger, claims: list[Claim], demand: Demand) -> None:
         self.nodes = [ledger.nodes[claim.node] for claim in claims]
-        self.devices = [
-            {
-                name: tuple(ledger.nodes[claim.node].devices[name][p.device] for p in parts)
-                for name, parts in claim.parts.items()
-            }
-            for claim in claims
-        ]
+        self.devices = _devices(self.nodes, [claim.parts for claim in claims], demand)
         self._ledger = ledger
         self.claims = claims
-        self.lasting = lasting
+        self.lasting = demand.lasting
         self._lent = False
 
     @property
@@ -128,7 +122,7 @@ class Ledger:
         """Returns what is free now, summed over the nodes."""
         with self._lock:
             names = dict.fromkeys(name for total in self._total for name in total.quantities)
-            free = [_not_negative(room) for room in self._free]
+            free = [room.usable() for room in self._free]
             return from_fixed({n: sum(f.get(n, 0) for f in free) for n in names})
 
     def waiting(self) -> list[tuple[dict[str, Any], Demand]]:
@@ -160,7 +154,7 @@ class Ledger:
     def free_of(self, index: int) -> dict[str, float]:
         """Returns what is free on a node."""
         with self._lock:
-            return from_fixed(_not_negative(self._free[index]))
+            return from_fixed(self._free[index].usable())
 
     def devices_of(self, index: int) -> list[dict[str, Any]]:
         """Returns the accelerators of a node, and how much of each is free, as JSON can say it."""
@@ -245,15 +239,11 @@ class Ledger:
             free = self._free_of_others()
             chosen = self._place(demand, free)
             if chosen is None:
-                return Rehearsal(
-                    free=[
-                        (self.nodes[i], from_fixed(_not_negative(free[i])))
-                        for i in sorted(self._alive)
-                    ]
-                )
-            return Rehearsal(
-                [self.nodes[index] for index in chosen], self._devices_for(demand, chosen, free)
-            )
+                wanted = demand.bundles[0].quantities
+                left = {i: from_fixed(free[i].usable(wanted)) for i in sorted(self._alive)}
+                return Rehearsal(free=[(self.nodes[i], left[i]) for i in left])
+            nodes = [self.nodes[seat.node] for seat in chosen]
+            return Rehearsal(nodes, _devices(nodes, [seat.parts for seat in chosen], demand))
 
     def _free_of_others(self) -> list[Room]:
         """Returns what is free, without the devices that other programs have."""
@@ -267,28 +257,6 @@ class Ledger:
                     left = free[index].devices[name].free_of(place)
                     free[index].add([(name, left)], {name: [Part(place, left)]}, -1)
         return free
-
-    def _devices_for(
-        self, demand: Demand, chosen: Sequence[int], free: Sequence[Room]
-    ) -> list[dict[str, Any]]:
-        """Returns the devices that bundles would get on their nodes."""
-        rooms: dict[int, Room] = {}
-        devices: list[dict[str, Any]] = []
-        times = Counter(chosen)
-        for index, (quantities, _) in zip(chosen, demand.bundles, strict=True):
-            ids, room = self.nodes[index].devices, free[index]
-            if not ids:
-                devices.append({})
-                continue
-            if times[index] > 1:
-                room = rooms[index] = rooms.get(index) or room.copy()
-            parts = room.choose(quantities)
-            if times[index] > 1:
-                room.add(quantities, parts, -1)
-            devices.append(
-                {n: tuple(ids[n][p.device] for p in taken) for n, taken in parts.items()}
-            )
-        return devices
 
     def reserve(self, request: Request) -> Future[Reservation]:
         """Asks for bundles; see `Engine.reserve`."""
@@ -390,15 +358,15 @@ class Ledger:
     def _take(self, demand: Demand) -> Held | None:
         """Takes what a demand asks for, or nothing if it does not fit."""
         while (chosen := self._place(demand, self._free)) is not None:
-            claims = []
-            for node, bundle in zip(chosen, demand.bundles, strict=True):
-                free, quantities = self._free[node], bundle.quantities
-                claim = Claim(node, quantities, free.choose(quantities) if free.devices else {})
+            claims = [
+                Claim(seat.node, bundle.quantities, seat.parts)
+                for seat, bundle in zip(chosen, demand.bundles, strict=True)
+            ]
+            for claim in claims:
                 self._add_one(claim, demand.lasting, -1)
-                claims.append(claim)
             foreign = self._claim(claims)
             if foreign is None:
-                return Held(self, claims, demand.lasting)
+                return Held(self, claims, demand)
             for claim in claims:
                 self._add_one(claim, demand.lasting, 1)
             self._bar(*foreign)
@@ -461,15 +429,18 @@ class Ledger:
                 self._add_one(barred, False, 1)
         self._grant()
 
-    def _place(self, demand: Demand, rooms: Sequence[Room]) -> list[int] | None:
-        """Returns a node's index for each bundle, or None if they do not fit together."""
+    def _place(self, demand: Demand, rooms: Sequence[Room]) -> list[Seat] | None:
+        """Returns a seat for each bundle, or None if they do not fit together."""
         known: dict[Selector, set[int]] = {(): self._alive}
         for bundle in demand.bundles:
             if bundle.selector not in known:
                 known[bundle.selector] = self._allowed(bundle.selector)
         allowed = [known[bundle.selector] for bundle in demand.bundles]
         if demand.slices is not None:
-            return place_on_slices(demand, rooms, allowed, self.nodes)
+            chosen = place_on_slices(demand, rooms, allowed, self.nodes)
+            return (
+                None if chosen is None else seats_in_turn(enumerate(chosen), demand.bundles, rooms)
+            )
         return place(demand, rooms, allowed)
 
     def _allowed(self, selector: Selector) -> set[int]:
@@ -481,9 +452,22 @@ class Ledger:
         return {i for i in self._alive if labels.matches(wanted, nodes[i].all_labels)}
 
 
-def _not_negative(room: Room) -> Quantities:
-    """Who has lent CPUs and has them again may hold more than there are, for a while."""
-    return {name: max(0, units) for name, units in room.quantities.items()}
+def _devices(
+    nodes: Sequence[Node], parts: Sequence[Mapping[str, Sequence[Part]]], demand: Demand
+) -> list[dict[str, tuple[str, ...]]]:
+    """Returns for each bundle the ids of those devices held for it that it asks for."""
+    devices = []
+    for bundle, (node, each) in enumerate(zip(nodes, parts, strict=True)):
+        spare = demand.slices.held_at(bundle) if demand.slices is not None else {}
+        devices.append(
+            {
+                name: tuple(
+                    node.devices[name][p.device] for p in taken[: len(taken) - spare.get(name, 0)]
+                )
+                for name, taken in each.items()
+            }
+        )
+    return devices
 
 
 def describe_node(node: Node, *, alive: bool = True) -> dict[str, Any]:

@@ -12,6 +12,8 @@ has started goes with it. A `kill -9` of any process, or of any two, leaves none
 Python children of a worker (data loaders, pools) are tied to it by the kernel besides, by a
 parent-death signal. Workers are not tied to the fork server by one: it would kill them before they
 could kill what they have started.
+
+Shared memory that a worker has made is removed by the fork server: see `leftovers`.
 """
 
 from __future__ import annotations

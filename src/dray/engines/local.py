@@ -54,23 +54,34 @@ class LocalEngine(Engine):
         }
 
     def variables(
-        self, devices: Mapping[str, tuple[str, ...]], node: Node
+        self,
+        devices: Mapping[str, tuple[str, ...]],
+        node: Node,
+        env_vars: Mapping[str, str] | None = None,
     ) -> dict[str, str | None]:
         """Returns the environment variables that limit a process to some devices.
+
+        What the user sets is left as it is, and a family's other variables are unset then: each
+        would count within what the other leaves.
 
         Args:
             devices: Their ids, by resource name.
             node: Where they are.
+            env_vars: What the user sets for the process, beside what is for the whole session.
         """
+        own = {*self._runtime_env.env_vars, *(env_vars or ())}
         shown: dict[str, str | None] = {}
         for name, ids in devices.items():
             offer = self._offers.get(name)
-            if offer is not None:
-                shown.update(offer.show(ids, os.environ))
-            elif name in node.families:  # of a simulated node
-                shown.update(family_named(node.families[name]).show(ids, os.environ, 0))
-        # What the user sets for all workers is as it is.
-        return {k: v for k, v in shown.items() if k not in self._runtime_env.env_vars}
+            if offer is None and name in node.families:  # of a simulated node
+                offer = Offer(family_named(node.families[name]), None, ids)
+            if offer is None:
+                continue
+            limits = offer.show(ids, os.environ)
+            if limits and own.intersection(offer.family.variables):
+                limits |= dict.fromkeys(offer.family.variables)
+            shown |= limits
+        return {name: value for name, value in shown.items() if name not in own}
 
     def nodes(self) -> list[Node]:
         return self._ledger.alive()

@@ -11,6 +11,9 @@ from dray.errors import ConfigError
 
 UNIT = 10_000  # of a quantity; fixed point, so that thirds and tenths add up and come back whole
 
+# No cluster has as much of anything, not even bytes.
+_MOST = 10**30
+
 Quantities = dict[str, int]
 
 
@@ -18,7 +21,7 @@ def to_fixed(resources: Mapping[str, float]) -> Quantities:
     """Returns quantities in units of 1/10000, zeros dropped.
 
     Raises:
-        ConfigError: A quantity is negative, not a number, or finer than 1/10000.
+        ConfigError: A quantity is negative, not a number, finer than 1/10000 or beyond 1e30.
     """
     fixed: Quantities = {}
     for name, given in resources.items():
@@ -27,6 +30,8 @@ def to_fixed(resources: Mapping[str, float]) -> Quantities:
             raise ConfigError(f"the quantity of {name} must be a number, not {quantity!r}")
         if not 0 <= quantity < float("inf"):
             raise ConfigError(f"the quantity of {name} must be 0 or more, not {quantity!r}")
+        if quantity > _MOST:
+            raise ConfigError(f"the quantity of {name} must be at most {_MOST:g}, not {quantity!r}")
         units = round(quantity * UNIT)
         if quantity and not units:
             raise ConfigError(f"the quantity of {name} must be at least 1/{UNIT}, not {quantity!r}")
@@ -176,8 +181,23 @@ class Room:
                     most = min(most, devices[name].times(units))
         return most
 
+    def usable(self, wanted: Iterable[tuple[str, int]] = ()) -> Quantities:
+        """Returns what is free; of devices, how much can be taken in steps of what is wanted.
+
+        What is left of several devices is no whole one, whatever the sum. What is lent and used
+        again is negative for a while: of that nothing is free.
+        """
+        free = {name: max(0, units) for name, units in self.quantities.items()}
+        for name, units in wanted:
+            if name in self.devices:
+                step = min(units, UNIT)
+                free[name] = self.devices[name].times(step) * step
+        return free
+
     def choose(self, wanted: Iterable[tuple[str, int]]) -> dict[str, list[Part]]:
         """Returns the devices that would be taken; it must fit."""
+        if not self.devices:
+            return {}
         return {
             name: self.devices[name].choose(units) or []
             for name, units in wanted
@@ -195,6 +215,12 @@ class Room:
             self.quantities[name] = self.quantities.get(name, 0) + sign * units
         for name, chosen in parts.items():
             self.devices[name].add(chosen, sign)
+
+    def take(self, wanted: Sequence[tuple[str, int]]) -> dict[str, list[Part]]:
+        """Takes as much as wanted, which must fit; returns the devices."""
+        parts = self.choose(wanted)
+        self.add(wanted, parts, -1)
+        return parts
 
     def copy(self) -> Room:
         """Returns another one, of the same state."""

@@ -14,6 +14,7 @@ from dray.engines import labels
 from dray.engines.contract import Node, Slices
 from dray.engines.placing import Bundle, Demand, Selector, place
 from dray.engines.room import UNIT, Quantities, Room, from_fixed
+from dray.engines.slices import hosts_of_slices
 from dray.errors import InfeasibleError
 
 # A node with accelerators of a type has 1 of a resource of this name, and a request takes a bit.
@@ -58,7 +59,7 @@ def infeasible(
         for name, units in bundle.quantities:
             asked[name] = asked.get(name, 0) + units
     if demand.slices is not None:  # how slices are taken is nothing to tell
-        del asked[demand.slices.head]
+        asked.pop(demand.slices.head, None)
     nearest = max(
         range(len(nodes)),
         key=lambda i: sum(min(totals[i].get(n, 0) / asked[n], 1.0) for n in asked),
@@ -158,12 +159,7 @@ def _of_slices(
     demand: Demand, wanted: Slices, nodes: Sequence[Node], totals: Sequence[Quantities]
 ) -> tuple[str, str] | None:
     """Returns what is missing of whole TPU slices, and what to ask for; None if it is not them."""
-    kind = wanted.head.removeprefix("TPU-").removesuffix("-head")
-    slices: dict[str, list[int]] = {}
-    for index, node in enumerate(nodes):
-        name = node.labels.get(SLICE_NAME_LABEL)
-        if name:
-            slices.setdefault(name, []).append(index)
+    kind, slices = wanted.kind, hosts_of_slices(nodes)
     kinds = Counter(
         (nodes[hosts[0]].labels.get(POD_TYPE_LABEL, "of a kind"), len(hosts))
         for hosts in slices.values()
@@ -213,7 +209,7 @@ def _without(unknown: Sequence[str], lasting: bool, here: bool) -> str:
             return "Ask for another accelerator_type, "
         return "Ask for something else (resources_per_worker), " if lasting else "Ask for less, "
     flag = _FLAGS.get(accelerator, f"{accelerator!r} in resources_per_worker")
-    how = f" (leave out {flag})" if lasting else ""
+    how = f" (leave out {flag} and all else about it)" if lasting else ""
     doctor = "look at `dray doctor`, which says what this machine has, " if here else ""
     return f"Ask for no {accelerator}{how}, {doctor}"
 

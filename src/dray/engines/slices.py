@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dray.accelerators.topology import SLICE_NAME_LABEL, WORKER_ID_LABEL
+from dray.accelerators.topology import POD_TYPE_LABEL, SLICE_NAME_LABEL, WORKER_ID_LABEL
 from dray.engines.contract import Node
 from dray.engines.placing import Demand
-from dray.engines.room import UNIT, Room
+from dray.engines.room import Room
+
+
+def slice_of(node: Node) -> str:
+    """Returns the name of the TPU slice that a node is a part of; "" if it is of none.
+
+    A slice of one host need not have a name: Kubernetes gives it none.
+    """
+    labels = node.labels
+    return labels.get(SLICE_NAME_LABEL) or (node.node_id if POD_TYPE_LABEL in labels else "")
 
 
 def host_order(node: Node) -> int:
@@ -31,16 +40,13 @@ def place_on_slices(
     count, size = demand.slices.count, demand.slices.hosts
     wanted = [bundle.quantities for bundle in demand.bundles]
     chosen: list[int] = []
-    for hosts in _slices(nodes):
+    for hosts in hosts_of_slices(nodes).values():
         if len(chosen) == count * size:
             break
         first = len(chosen)
         places = range(first, first + size)
-        # Of a slice all chips must be free, though a worker may use fewer.
         if len(hosts) == size and all(
-            host in allowed[place]
-            and rooms[host].fits(wanted[place])
-            and rooms[host].quantities.get("TPU", 0) >= nodes[host].resources["TPU"] * UNIT
+            host in allowed[place] and rooms[host].fits(wanted[place])
             for place, host in zip(places, hosts, strict=True)
         ):
             chosen += hosts
@@ -49,14 +55,16 @@ def place_on_slices(
     return _add_rest(chosen, wanted, rooms, allowed)
 
 
-def _slices(nodes: Sequence[Node]) -> list[list[int]]:
-    """Returns the hosts of each slice, in order, by their index."""
+def hosts_of_slices(nodes: Sequence[Node]) -> dict[str, list[int]]:
+    """Returns the hosts of each slice by its name, in order, by their index."""
     slices: dict[str, list[int]] = {}
     for index, node in enumerate(nodes):
-        name = node.labels.get(SLICE_NAME_LABEL)
+        name = slice_of(node)
         if name:
             slices.setdefault(name, []).append(index)
-    return [sorted(hosts, key=lambda i: host_order(nodes[i])) for hosts in slices.values()]
+    return {
+        name: sorted(hosts, key=lambda i: host_order(nodes[i])) for name, hosts in slices.items()
+    }
 
 
 def _add_rest(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, TracebackType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from dray.errors import RemoteTraceback, SerializationError
+from dray.errors import RemoteTraceback, SerializationError, text_of
 
 # Driver -> fork server: FORK or KILL, and the worker's number. FORK carries its descriptors.
 REQUEST = struct.Struct("!cQ")
@@ -173,13 +173,67 @@ def dump_error(error: BaseException, skip: TracebackType | None = None) -> bytes
         skip: Where the user's part of the traceback begins; the frames above are dray's.
     """
     text = "".join(traceback.format_exception(type(error), error, skip or error.__traceback__))
+    said = text_of(error)
+    stand_in = RuntimeError(f"{type(error).__name__}: {said}")
+    pickled = _dump_alike(error, said) or _dump_parts(error) or dump(stand_in, "the error")
+    return pickle.dumps((pickled, text), protocol=5)
+
+
+def _dump_alike(error: BaseException, said: str) -> bytes:
+    """Pickles an error as its class would have it; nothing if what comes back is another one.
+
+    Unpickling calls the class with `args`, which are what its `__init__` gave to `super()`, and
+    not always what it takes itself.
+    """
     try:
         pickled = dump(error, "the error")
-        load(pickled)
+        copy = load(pickled)
+        return pickled if isinstance(copy, BaseException) and text_of(copy) == said else b""
     except Exception:  # noqa: BLE001 (a user's exception class may fail in any way)
-        stand_in = RuntimeError(f"{type(error).__name__}: {error}")
-        pickled = dump(stand_in, "the error")
-    return pickle.dumps((pickled, text), protocol=5)
+        return b""
+
+
+def _dump_parts(error: BaseException) -> bytes:
+    """Pickles an error so that its class is not called; nothing if that fails too.
+
+    An attribute that cannot be pickled is None there: without it, a `__getattr__` might fail.
+    """
+    kind = type(error)
+    try:
+        _, args, *state = _builtin_base(kind).__reduce__(error)
+        args = tuple(arg if _pickles(arg) else text_of(arg) for arg in args)
+        kept = {k: v if _pickles(v) else None for part in state for k, v in part.items()}
+        pickled = dump(_Rebuilt(kind, args, kept), "the error")
+        load(pickled)
+    except Exception:  # noqa: BLE001 (as above)
+        return b""
+    return pickled
+
+
+class _Rebuilt(NamedTuple):
+    """Pickles as a call of `_rebuild`."""
+
+    kind: type[BaseException]
+    args: tuple[Any, ...]
+    state: dict[str, Any]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, tuple(self)
+
+
+def _rebuild(
+    kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]
+) -> BaseException:
+    base = _builtin_base(kind)
+    error: BaseException = base.__new__(kind, *args)
+    base.__init__(error, *args)
+    base.__setstate__(error, state)
+    return error
+
+
+def _builtin_base(kind: type[BaseException]) -> Any:
+    """Returns the nearest class that Python itself defines, whose methods ask for nothing more."""
+    return next(base for base in kind.__mro__ if base.__module__ == "builtins")
 
 
 def load_error(payload: bytes) -> BaseException:

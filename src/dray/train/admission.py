@@ -8,7 +8,7 @@ import time
 from concurrent.futures import Future
 
 from dray.engines.contract import Engine, Mailbox, Reservation
-from dray.errors import DrayError, StartTimeoutError
+from dray.errors import DrayError, InfeasibleError, StartTimeoutError
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
 from dray.train.events import Reserved
@@ -20,6 +20,8 @@ from dray.train.scaling import ScalingConfig
 _WORTH_A_LINE_S = 1.0
 # How often to look whether what is waited for has changed, of which no engine tells.
 _LOOK_AGAIN_S = 5.0
+# What is free takes an engine a moment to give, however short the limit.
+_GRANT_S = 10.0
 
 
 class Admission:
@@ -60,19 +62,25 @@ class Admission:
         self.reservation: Reservation | None = None
         self._asked: Future[Reservation] | None = None
         self._since = math.inf
+        self._due = -math.inf  # until when what was free is on its way, and looks as if taken
         self._told = ""
 
     def ask(self) -> None:
         """Asks for as many workers as fit, or for the least of them."""
         self._since = time.monotonic()
         self._told = ""
-        size = self.size
+        size, fits = self.size, False
         if self._scaling.elasticity_enabled:
-            size, _ = choose_size(self._engine, self._scaling)
-        self._request(size)
+            size, rehearsal = choose_size(self._engine, self._scaling)
+            fits = rehearsal.fits
+        elif self._engine.distributed and self._limit_s < _GRANT_S:
+            fits = self._engine.rehearse(self._scaling.request(size)).fits
+        self._request(size, fits)
 
-    def _request(self, size: int) -> None:
+    def _request(self, size: int, fits: bool) -> None:
         self.size = size
+        soon = fits and self._engine.distributed
+        self._due = time.monotonic() + _GRANT_S if soon else -math.inf
         self._asked = self._engine.reserve(self._scaling.request(size))
         self._asked.add_done_callback(lambda future: self._mailbox.put(Reserved(future)))
 
@@ -86,7 +94,8 @@ class Admission:
         """In how many seconds to call `look`."""
         waited = time.monotonic() - self._since
         usual = _LOOK_AGAIN_S if waited >= _WORTH_A_LINE_S else _WORTH_A_LINE_S
-        return max(0.0, min(usual, self._limit_s - waited))
+        left = self._limit_s - waited
+        return min(usual, left) if left > 0 else usual
 
     def granted(self, future: Future[Reservation]) -> bool:
         """Takes an answer; returns whether the run can start.
@@ -120,22 +129,26 @@ class Admission:
 
     def look(self) -> DrayError | None:
         """Says what is waited for if that has changed; returns why to wait no longer, if so."""
-        waited_s = time.monotonic() - self._since
+        if not self.waits:
+            return None  # the answer is in the mailbox
+        now = time.monotonic()
+        waited_s, coming = now - self._since, now < self._due
         if self._scaling.elasticity_enabled and waited_s < self._limit_s:
             size, rehearsal = choose_size(self._engine, self._scaling)
-            if rehearsal.fits and size != self.size:
+            if rehearsal.fits and (size > self.size or (size < self.size and not coming)):
                 self.release()
-                self._request(size)
+                self._request(size, fits=True)
                 return None
         plan = make_plan(self._engine, self._scaling, self._config, self._backend)
         why = plan.why or (
-            "what it asks for is free, but a request that came before waits for more and is served "
-            "first."
+            "what it asks for is free, but not given yet; who asked before it is served first."
         )
-        if waited_s >= self._limit_s:
+        if not coming and waited_s >= max(self._limit_s, _GRANT_S if plan.fits else 0.0):
             lacking = self._engine.lacking(self._scaling.request(self.size))
-            return lacking or StartTimeoutError(self._limit_s, why)
-        if why != self._told:
+            if lacking is not None:
+                return InfeasibleError(why, asked=lacking.asked, available=lacking.available)
+            return StartTimeoutError(self._limit_s, why)
+        if why != self._told and not coming:
             self._told = why
             self._progress.warn(f"waiting up to {self._limit_s:g} s for resources: {why}")
         return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from dray.engines.room import plain
 from dray.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,11 +22,17 @@ __all__ = ["Backend", "BackendConfig"]
 _LONGEST_S = 10 * 365 * 86400.0  # what frameworks take without overflowing
 
 
-def check_seconds(value: object, what: str) -> None:
-    """Raises ConfigError if a value is not a number of seconds above 0."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 < value < _LONGEST_S:  # type: ignore[operator]
+def check_seconds(value: object, what: str) -> float:
+    """Returns a number of seconds of any library, such as NumPy's, as int or float.
+
+    Raises:
+        ConfigError: It is something else, or not above 0.
+    """
+    seconds = plain(value)
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not 0 < seconds < _LONGEST_S:
         raise ConfigError(f"{what} must be a number of seconds, more than 0, not {value!r}")
+    return float(seconds) if isinstance(seconds, float) else int(seconds)
 
 
 class BackendConfig:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dray.errors import StorageError
+from dray.train.run_directory import check_directory, local_path
 
 _METADATA = ".metadata.json"
 
@@ -27,6 +27,9 @@ class Checkpoint:
     Attributes:
         path: The directory's absolute path, as a string.
 
+    Raises:
+        ConfigError: `path` is something else, such as a URL.
+
     Example:
         >>> import os, tempfile
         >>> from dray.train import Checkpoint
@@ -38,7 +41,7 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.path.abspath(os.path.expanduser(os.fspath(path)))
+        self.path = str(local_path(path, "path"))
 
     @classmethod
     def from_directory(cls, path: str | os.PathLike[str]) -> Checkpoint:
@@ -56,9 +59,9 @@ class Checkpoint:
             The directory with the copy.
 
         Raises:
-            StorageError: The checkpoint's directory does not exist.
+            StorageError: The checkpoint's directory does not exist, or is a file.
         """
-        self._check()
+        check_directory(self.path)
         target = tempfile.mkdtemp(prefix="dray-checkpoint-") if path is None else os.fspath(path)
         shutil.copytree(self.path, target, dirs_exist_ok=True)
         return target
@@ -68,9 +71,9 @@ class Checkpoint:
         """Gives the checkpoint as a local directory, to read only.
 
         Raises:
-            StorageError: The checkpoint's directory does not exist.
+            StorageError: The checkpoint's directory does not exist, or is a file.
         """
-        self._check()
+        check_directory(self.path)
         yield self.path
 
     def get_metadata(self) -> dict[str, Any]:
@@ -92,13 +95,6 @@ class Checkpoint:
     def update_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Adds to the stored metadata; keys given here win."""
         self.set_metadata({**self.get_metadata(), **metadata})
-
-    def _check(self) -> None:
-        if not os.path.isdir(self.path):
-            raise StorageError(
-                f"the checkpoint {self.path} is not there; CheckpointConfig(num_to_keep=...) "
-                "deletes old ones, and a temporary directory ends with its `with` block"
-            )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Checkpoint) and self.path == other.path

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dray.engines.room import plain
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
 from dray.train.callback import UserCallback
+from dray.train.run_directory import check_name, local_path
 
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
-@dataclass(kw_only=True)
+@dataclass
 class FailureConfig:
     """What happens when a worker fails.
 
@@ -28,12 +29,12 @@ class FailureConfig:
     max_failures: int = 0
 
     def __post_init__(self) -> None:
-        limit = self.max_failures
+        limit = self.max_failures = plain(self.max_failures)
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < -1:
             raise ConfigError(f"max_failures must be -1 (no limit), 0 or more, not {limit!r}")
 
 
-@dataclass(kw_only=True)
+@dataclass
 class CheckpointConfig:
     """Which checkpoints are kept.
 
@@ -49,7 +50,7 @@ class CheckpointConfig:
     checkpoint_score_order: str = "max"
 
     def __post_init__(self) -> None:
-        keep = self.num_to_keep
+        keep = self.num_to_keep = plain(self.num_to_keep)
         if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
             raise ConfigError(f"num_to_keep must be None (all) or 1 or more, not {keep!r}")
         if self.checkpoint_score_order not in ("max", "min"):
@@ -59,7 +60,7 @@ class CheckpointConfig:
             )
 
 
-@dataclass(kw_only=True)
+@dataclass
 class LoggingConfig:
     """What a run prints.
 
@@ -78,7 +79,7 @@ class LoggingConfig:
         self.log_level = level
 
 
-@dataclass(kw_only=True)
+@dataclass
 class RunConfig:
     """A run's name, where it is kept, and how it behaves.
 
@@ -103,6 +104,7 @@ class RunConfig:
 
     name: str | None = None
     storage_path: str | os.PathLike[str] | None = None
+    _: KW_ONLY
     failure_config: FailureConfig = field(default_factory=FailureConfig)
     checkpoint_config: CheckpointConfig = field(default_factory=CheckpointConfig)
     logging_config: LoggingConfig = field(default_factory=LoggingConfig)
@@ -130,40 +132,11 @@ class RunConfig:
                 )
         if self.name is not None:
             check_name(self.name, "RunConfig.name")
-        _path_of(self.storage_path)
+        _ = self.storage
         self.runtime_env = RuntimeEnv.parse(self.worker_runtime_env, "worker_runtime_env")
 
     @property
     def storage(self) -> Path:
         """The absolute form of `storage_path`."""
-        return Path(os.path.abspath(_path_of(self.storage_path).expanduser()))
-
-
-def _path_of(storage_path: object) -> Path:
-    """Returns the path that a `storage_path` names.
-
-    Raises:
-        ConfigError: It is something else than a directory's path.
-    """
-    if storage_path is None:
-        return Path("~/dray_results")
-    path = os.fspath(storage_path) if isinstance(storage_path, str | os.PathLike) else None
-    if not isinstance(path, str):
-        raise ConfigError(f"storage_path must be the path of a directory, not {storage_path!r}")
-    scheme = re.match(r"^([a-z][a-z0-9+.-]+)://", path)
-    if scheme and scheme[1] != "file":
-        raise ConfigError(
-            f"storage_path={path!r}: {scheme[1]}:// storage is not supported yet; use a local "
-            "or network-mounted directory"
-        )
-    return Path(path.removeprefix("file://"))
-
-
-def check_name(name: object, what: str) -> None:
-    """Checks that a name can be that of a directory.
-
-    Raises:
-        ConfigError: It cannot.
-    """
-    if not isinstance(name, str) or not re.fullmatch(r"[^/\\\0]+", name) or name in (".", ".."):
-        raise ConfigError(f"{what} must be the name of one directory, not {name!r}")
+        path = "~/dray_results" if self.storage_path is None else self.storage_path
+        return local_path(path, "storage_path")

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from dray.engines import wire
+from dray.engines.actor_host import refuse_forks
 from dray.errors import ConfigError, NotInTrainingError
 from dray.train import messages
 from dray.train.checkpoint import Checkpoint
-from dray.train.config import check_name
 from dray.train.metrics import encode, encode_json
-from dray.train.run_directory import RunDirectory, list_files, stage
+from dray.train.run_directory import RunDirectory, check_checkpoint_name, list_files, stage
 
 
 class TrainingStopped(BaseException):
@@ -25,6 +25,10 @@ class TrainingStopped(BaseException):
 
     Not an Exception, so that a train function's `except Exception` lets it pass.
     """
+
+
+# In place of an answer: there will be none.
+_OVER = object()
 
 
 class Seat:
@@ -36,12 +40,15 @@ class Seat:
 
     Attributes:
         clean_ups: What to take back at its end in a process that goes on, which is the user's.
+        outer: The seat that its thread had before, if its run is within another.
     """
 
     def __init__(self, assignment: messages.Assignment, post: Callable[[Any], None]) -> None:
         self.assignment = assignment
         self.post = post
         self.clean_ups = contextlib.ExitStack()
+        self.outer: Seat | None = None
+        self._pid = os.getpid()
         run = assignment.run
         self.checkpoint = Checkpoint(run.checkpoint) if run.checkpoint else None
         self._report = run.first_report
@@ -67,10 +74,15 @@ class Seat:
             self.checkpoint = Checkpoint(message.path)
         self._answers.put(message)
 
+    def wake(self) -> None:
+        """Ends a wait, now or later, for a controller that answers no more."""
+        self._answers.put(_OVER)
+
     def report(
         self, metrics: Mapping[str, Any], checkpoint: Checkpoint | None, directory: str | None
     ) -> None:
         """Makes a report; see `report` below."""
+        refuse_forks(self._pid)
         with self._lock:
             record = encode(metrics)
             number = self._report
@@ -98,10 +110,16 @@ class Seat:
 
     def _await(self, kind: type, report: int) -> Any:
         while True:
-            answer = self._answers.get()
+            answer = self._answer()
             # A commit of a report to which this rank brought no checkpoint is nobody's answer.
             if isinstance(answer, kind) and getattr(answer, "report", None) == report:
                 return answer
+
+    def _answer(self) -> Any:
+        answer = self._answers.get()
+        if answer is _OVER:
+            raise TrainingStopped
+        return answer
 
     def join(self, name: str, data: Any = None) -> Any:
         """Waits until all ranks have come to the same collective; returns rank 0's data."""
@@ -110,7 +128,7 @@ class Seat:
             self._sequence += 1
             self.post(messages.Joined(sequence, name, wire.dump(data, "broadcast data")))
             while True:
-                answer = self._answers.get()
+                answer = self._answer()
                 if isinstance(answer, messages.Gathered) and answer.sequence == sequence:
                     return wire.load(answer.data)
 
@@ -121,12 +139,17 @@ _seats: dict[int, Seat] = {}
 
 def take_seat(seat: Seat) -> None:
     """Makes a seat the current one of this thread, and of threads that have none."""
-    _seats[threading.get_ident()] = seat
+    thread = threading.get_ident()
+    seat.outer, _seats[thread] = _seats.get(thread), seat
 
 
 def leave_seat() -> None:
     """Takes back what `take_seat` of this thread did."""
-    _seats.pop(threading.get_ident()).close()
+    thread = threading.get_ident()
+    seat = _seats.pop(thread)
+    seat.close()
+    if seat.outer is not None:
+        _seats[thread] = seat.outer
 
 
 def current_seat(name: str) -> Seat:
@@ -226,11 +249,11 @@ def report(
         metrics: Name to value: Python or numpy scalars, None, strings, and dicts or lists of them.
         checkpoint: A directory whose files are to be kept. They are copied: the directory stays
             yours.
-        checkpoint_dir_name: The checkpoint's name in the run directory. Default: `checkpoint_` and
-            a number.
+        checkpoint_dir_name: The checkpoint's name in the run directory, where it may not be that of
+            the run's own files. Default: `checkpoint_` and a number.
 
     Raises:
-        ConfigError: The metrics hold something else, such as a tensor.
+        ConfigError: The metrics hold something else, such as a tensor, or the name is taken.
         StorageError: The checkpoint's files cannot be copied.
         NotInTrainingError: Called outside a train function.
 
@@ -246,5 +269,5 @@ def report(
             "Checkpoint.from_directory(path)"
         )
     if checkpoint_dir_name is not None:
-        check_name(checkpoint_dir_name, "checkpoint_dir_name")
+        check_checkpoint_name(checkpoint_dir_name)
     seat.report(metrics, checkpoint, checkpoint_dir_name)

@@ -18,11 +18,9 @@ from typing import Any, ClassVar
 from dray.engines.contract import Actor, Died, Engine, Output, Posted, Reservation, Started
 from dray.errors import (
     ConfigError,
-    ControllerError,
-    DrayError,
     EngineError,
     RemoteTraceback,
-    TrainingFailedError,
+    SerializationError,
 )
 from dray.train import messages
 from dray.train.admission import Admission
@@ -41,11 +39,11 @@ from dray.train.events import (
     StillStarting,
     StillWaiting,
 )
-from dray.train.failure import FailureLog, FailurePolicy, describe, to_error
+from dray.train.failure import FailureLog, FailurePolicy, describe, to_driver_error, to_error
 from dray.train.logs import Logs
 from dray.train.metrics import decode
 from dray.train.progress import Progress
-from dray.train.reports import Entry, ReportBook
+from dray.train.reports import CollectiveBook, Entry, ReportBook
 from dray.train.run_directory import Committed, RunDirectory
 from dray.train.scaling import ScalingConfig
 from dray.train.seats import family_at
@@ -101,7 +99,7 @@ class Controller:
         self._book = ReportBook(world_size)
         self._newest_report = -1
         self._running = set(range(world_size))
-        self._collectives: dict[int, dict[int, messages.Joined]] = {}
+        self._collectives = CollectiveBook(world_size)
         self._failures = FailureLog()
 
     @property
@@ -153,10 +151,7 @@ class Controller:
 
     def _end_with(self, error: BaseException) -> None:
         """Ends the run on an error that is not one of its workers'."""
-        known = isinstance(error, DrayError)
-        self._error = error if known else ControllerError(error)
-        if not known:
-            self._error.__cause__ = error
+        self._error = to_driver_error(error)
         if self._state not in FINAL:
             self._move(Event.CONTROLLER_FAILED)
 
@@ -225,7 +220,7 @@ class Controller:
             self._book.staged(rank, message)
         elif isinstance(message, messages.Joined):
             self._join(rank, message)
-        self._settle_reports()
+        self._settle()
 
     def _take_end(self, worker: Worker, future: Future[Ended]) -> None:
         error = future.exception()
@@ -237,15 +232,23 @@ class Controller:
         if self._state not in (State.RUNNING, State.STOPPING):
             return
         if worker.rank == 0:
-            self._return_value = future.result().value
+            self._take_return_value(future.result())
         self._running.discard(worker.rank)
         self._book.ended(worker.rank)
-        self._settle_reports()
+        self._settle()
         if not self._running:
             self._move(Event.RETURNED)
         elif self._state is State.STOPPING:
             # The others may wait for this rank in a collective that it will not come to.
             self._after(_STOP_GRACE_S, GraceOver())
+
+    def _take_return_value(self, ended: Ended) -> None:
+        try:
+            self._return_value = ended.returned()
+        except SerializationError as error:  # the training is done all the same
+            self._return_value = None
+            self._directory.record("return value lost", cause=str(error))
+            self._progress.warn(f"{str(error).rstrip('.')}; Result.return_value is None")
 
     def _take_death(self, rank: int, death: Died) -> None:
         self._alive.discard(death.actor)
@@ -267,6 +270,8 @@ class Controller:
         if self._state is not State.FAILING:
             if self._state in (State.FINISHING, State.ABORTING):
                 self._move(Event.GROUP_DOWN)
+            elif self._state in (State.STARTING, State.RUNNING, State.STOPPING):
+                self._end_with(EngineError("dray.shutdown() was called while fit() was at work"))
             return
         failures = self._failures.by_cause()
         self._call_back("after_exception", self._context, failures)
@@ -462,7 +467,8 @@ class Controller:
         self._timer.start()
 
     def _release(self) -> None:
-        self._admission.release()
+        if not self._alive:  # else when they have ended: what they compute on is theirs until then
+            self._admission.release()
 
     _actions: ClassVar[dict[Action, Callable[[Controller], None]]] = {
         Action.RESERVE: _reserve,
@@ -479,7 +485,8 @@ class Controller:
 
     # Reports, checkpoints and collectives.
 
-    def _settle_reports(self) -> None:
+    def _settle(self) -> None:
+        """Does what became due with a rank's message or its end."""
         assert self._group is not None
         for entry in self._book.to_stage():
             staging = self._directory.staging(entry.report)
@@ -490,6 +497,8 @@ class Controller:
             checkpoint = self._commit(entry) if entry.files else None
             metrics = [decode(entry.metrics[rank]) for rank in sorted(entry.metrics)]
             self._call_back("after_report", self._context, metrics, checkpoint)
+        if self._state is State.RUNNING:  # else ranks stop one by one, with time to do so
+            self._collectives.check(self._running)
 
     def _commit(self, entry: Entry) -> Checkpoint:
         assert self._group is not None
@@ -499,17 +508,9 @@ class Controller:
 
     def _join(self, rank: int, message: messages.Joined) -> None:
         assert self._group is not None
-        joined = self._collectives.setdefault(message.sequence, {})
-        joined[rank] = message
-        names = {other.name for other in joined.values()}
-        if len(names) > 1:
-            raise TrainingFailedError(
-                f"ranks came to different collectives ({', '.join(sorted(names))}); every rank "
-                "must call the same ones in the same order"
-            )
-        if len(joined) == self._world_size:
-            del self._collectives[message.sequence]
-            self._group.tell(messages.Gathered(message.sequence, joined[0].data))
+        data = self._collectives.joined(rank, message)
+        if data is not None:
+            self._group.tell(messages.Gathered(message.sequence, data))
 
     def _call_back(self, hook: str, *args: Any) -> None:
         for callback in self._config.callbacks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
@@ -20,7 +21,7 @@ def threads_per_worker(
         cores: Those of the node.
         local_world_size: How many workers share them.
         cpus: What `resources_per_worker` says of CPUs, if it does.
-        own: How many cores it is bound to; 0 if to none.
+        own: How many it has for itself, by `pin`; 0 if it shares all.
     """
     if cpus:
         return max(1, min(own or cores, int(cpus)))
@@ -52,17 +53,19 @@ def set_threads(threads: int, environ: MutableMapping[str, str]) -> None:
         torch.set_num_threads(threads)
 
 
-def pin(local_rank: int, local_world_size: int) -> list[int]:
+def pin(local_rank: int, local_world_size: int) -> int:
     """Binds this process to its share of the cores, which lie together.
 
     Returns:
-        The cores; empty where processes cannot be bound.
+        How many threads keep that share busy: one a core, fewer where a container may not use all
+        the time of its cores; 0 where processes cannot be bound.
     """
     if not hasattr(os, "sched_setaffinity"):
-        return []
+        return 0
+    usable, every = host.cpu_count(), len(os.sched_getaffinity(0))
     cores = share_of_cores(local_rank, local_world_size, cores_by_numa_node())
     os.sched_setaffinity(0, cores)
-    return cores
+    return max(1, len(cores) * usable // every)
 
 
 def share_of_cores(
@@ -71,7 +74,8 @@ def share_of_cores(
     """Returns a worker's share of the cores.
 
     Each NUMA node gets as many workers as the others, or one more, and divides its cores among
-    them. Where workers are fewer than NUMA nodes, each gets several whole ones.
+    them. Where workers are fewer than NUMA nodes, each gets several whole ones. Where that leaves a
+    worker with less than half of an even share, all cores are divided evenly, whatever their node.
 
     Args:
         local_rank: The worker's place among those of the machine.
@@ -79,16 +83,20 @@ def share_of_cores(
         numa_nodes: The cores of each NUMA node.
     """
     nodes = [list(cores) for cores in numa_nodes if cores]
-    if local_world_size < len(nodes):
-        return [core for cores in _share(nodes, local_rank, local_world_size) for core in cores]
-    ranks = list(range(local_world_size))
-    for at, cores in enumerate(nodes):
-        here = _share(ranks, at, len(nodes))
-        if local_rank in here:
-            if len(here) > len(cores):  # more workers than cores
-                return [cores[here.index(local_rank) % len(cores)]]
-            return _share(cores, here.index(local_rank), len(here))
-    raise AssertionError("every rank is on one node")
+    every_rank, every_core = list(range(local_world_size)), list(itertools.chain(*nodes))
+    parts = min(local_world_size, len(nodes))
+    divided = [
+        (_share(every_rank, at, parts), list(itertools.chain(*_share(nodes, at, parts))))
+        for at in range(parts)
+    ]
+    least = min(len(cores) // len(ranks) for ranks, cores in divided)
+    if 2 * least < len(every_core) // local_world_size:
+        divided = [(every_rank, every_core)]
+    ranks, cores = next(part for part in divided if local_rank in part[0])
+    at = ranks.index(local_rank)
+    if len(ranks) > len(cores):  # more workers than cores
+        return [cores[at % len(cores)]]
+    return _share(cores, at, len(ranks))
 
 
 def _share(items: Sequence, at: int, parts: int) -> list:  # type: ignore[type-arg]

@@ -8,11 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dray.errors import (
+    ConfigError,
+    DrayError,
+    InfeasibleError,
     RemoteTraceback,
+    TrainingFailedError,
     WorkerDiedError,
     WorkerGroupError,
     as_instance_of_cause,
     join_names,
+    raised_in_driver,
+    text_of,
 )
 
 _FIRST_BACK_OFF_S = 1.0
@@ -91,7 +97,7 @@ def _waited_for(running: Sequence[int], returned: Sequence[int]) -> list[str]:
 
 def _is_timeout(error: BaseException) -> bool:
     """Returns whether a rank waited in vain; PyTorch's backends have no type for it."""
-    text = str(error).lower()
+    text = text_of(error).lower()
     return isinstance(error, TimeoutError) or "timed out" in text or "timeout" in text
 
 
@@ -101,8 +107,15 @@ def describe(error: BaseException) -> str:
         return f"the train function called sys.exit({error.code!r})"
     if isinstance(error, WorkerDiedError):
         return str(error)
-    first_line = str(error).strip().partition("\n")[0]
+    first_line = text_of(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+
+
+def to_driver_error(error: BaseException) -> DrayError:
+    """Returns what `fit()` raises when the driver's own side has failed."""
+    if isinstance(error, TrainingFailedError | InfeasibleError | ConfigError):
+        return error
+    return raised_in_driver(error)
 
 
 def to_error(

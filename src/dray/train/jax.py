@@ -6,12 +6,14 @@ import contextlib
 import importlib.util
 import inspect
 import math
+import mmap
 import os
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dray.accelerators import families
@@ -19,14 +21,21 @@ from dray.errors import ConfigError, MissingDependencyError
 from dray.train.backend import Backend, BackendConfig, check_seconds
 from dray.train.config import RunConfig
 from dray.train.context import current_seat
+from dray.train.cores import asked_threads
+from dray.train.links import choose_interface, tell_slices
+from dray.train.meeting import Invitation, invite, meet
 from dray.train.scaling import ScalingConfig
-from dray.train.seats import Position, family_at
+from dray.train.seats import Position, family_at, shares_devices
 from dray.train.trainer import DataParallelTrainer
 from dray.train.worker_group import WorkerGroup
 
 __all__ = ["JaxConfig", "JaxTrainer"]
 
 _GPU_PLATFORMS = ("cuda", "rocm")
+# As long as JAX itself waits for other processes.
+_MEETING_S = 300.0
+# How long a collective on CPUs may take; jaxlib 0.8.2 knows it, 0.8.0 does not.
+_LIMIT_FLAG = "xla_cpu_collective_timeout_seconds"
 # The packages of which one must be there for JAX to use a platform.
 _PLUGINS = {
     "cuda": ("jax_cuda13_plugin", "jax_cuda12_plugin"),
@@ -35,11 +44,11 @@ _PLUGINS = {
 }
 # How soon to knock again at a coordinator that does not listen yet; it is a matter of milliseconds.
 _KNOCK_AGAIN_S = 0.005
-# How much later than JAX itself dray gives up on workers that part.
+# How much later than JAX dray gives up on workers that part, and JAX than dray on those that meet.
 _SLACK_S = 10
 
 
-@dataclass(kw_only=True)
+@dataclass
 class JaxConfig(BackendConfig):
     """How workers become one JAX program.
 
@@ -49,21 +58,29 @@ class JaxConfig(BackendConfig):
     Args:
         use_tpu: Whether JAX runs on TPUs; default: if the workers have some.
         use_gpu: Whether JAX runs on GPUs; default: if the workers have some.
-        timeout_s: How long workers may take to find one another, in seconds.
+        timeout_s: How long workers may take to find one another, and on CPUs how long a collective
+            may take, in seconds; default: as JAX itself, 300 for the one and 1800 for the other.
         shutdown_timeout_s: How long they may take to part, in seconds.
 
     Raises:
-        ConfigError: A time is not positive, or both `use_tpu` and `use_gpu` are wanted.
+        ConfigError: A value is malformed, or both `use_tpu` and `use_gpu` are wanted.
     """
 
     use_tpu: bool | None = None
     use_gpu: bool | None = None
-    timeout_s: float = 300
+    timeout_s: float | None = None
     shutdown_timeout_s: float = 60
 
     def __post_init__(self) -> None:
-        for name in ("timeout_s", "shutdown_timeout_s"):
-            check_seconds(getattr(self, name), name)
+        for name in ("use_tpu", "use_gpu"):
+            if not isinstance(getattr(self, name), bool | None):
+                raise ConfigError(
+                    f"{name} must be True, False, or None (if the workers have some), not "
+                    f"{getattr(self, name)!r}"
+                )
+        if self.timeout_s is not None:
+            self.timeout_s = check_seconds(self.timeout_s, "timeout_s")
+        self.shutdown_timeout_s = check_seconds(self.shutdown_timeout_s, "shutdown_timeout_s")
         if self.use_tpu and self.use_gpu:
             raise ConfigError("use_tpu=True and use_gpu=True exclude each other; drop one")
         self.modules = (
@@ -136,7 +153,9 @@ class JaxBackend(Backend):
         assert isinstance(backend_config, JaxConfig)
         family = family_at(positions[0].place)
         platforms = _platforms(None if family is None else family.name, backend_config)
-        return f"JAX on {environ.get('JAX_PLATFORMS') or platforms or 'its default'}", ""
+        chosen = environ.get("JAX_PLATFORMS") or platforms or "its default"
+        _check_sharing(chosen, sharing=shares_devices(positions))
+        return f"JAX on {chosen}", ""
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         """Prepares JAX on every worker; several of them then meet at rank 0."""
@@ -144,7 +163,10 @@ class JaxBackend(Backend):
         workers = worker_group.workers
         slices = [worker.slice_name for worker in workers]
         address = workers[0].address
-        answers = worker_group.execute(_prepare, backend_config, slices, address, _this_process())
+        sharing = shares_devices(worker_group.positions)
+        answers = worker_group.execute(
+            _prepare, backend_config, slices, address, sharing, _this_process()
+        )
         for rank, trouble in enumerate(answers):
             if trouble and (backend_config.use_gpu or backend_config.use_tpu):
                 raise ConfigError(f"rank {rank}: {trouble}")
@@ -152,8 +174,11 @@ class JaxBackend(Backend):
                 worker_group.warn(f"rank {rank}: {trouble}, so it runs on the CPU")
                 break
         if len(workers) > 1:
+            invitation = worker_group.execute_single(
+                0, invite, address, backend_config.timeout_s or _MEETING_S
+            )
             port = worker_group.execute_single(0, _hold_port, address)
-            worker_group.execute(_join, backend_config, address, port)
+            worker_group.execute(_join, backend_config, invitation, port)
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         """Has the workers part."""
@@ -167,29 +192,78 @@ def _this_process() -> tuple[str, int]:
     return socket.gethostname(), os.getpid()
 
 
+def _check_sharing(platforms: str, *, sharing: bool) -> None:
+    """Raises ConfigError if two workers would use one GPU: JAX has nothing but NCCL (or RCCL)."""
+    if sharing and not {*_GPU_PLATFORMS, "gpu"}.isdisjoint(platforms.split(",")):
+        raise ConfigError(
+            "workers share a GPU, and JAX connects them by NCCL, which cannot connect two ranks on "
+            "one GPU; give each worker a whole GPU, or have JAX run on CPUs with "
+            "JaxConfig(use_gpu=False) or JAX_PLATFORMS=cpu"
+        )
+
+
 # In the worker.
 
 
 def _prepare(
-    config: JaxConfig, slices: Sequence[str], address: str, driver: tuple[str, int]
+    config: JaxConfig, slices: Sequence[str], address: str, sharing: bool, driver: tuple[str, int]
 ) -> str:
     """Sets what JAX reads, before anything in this worker uses it.
 
     Returns:
         Why JAX cannot use the worker's accelerator, or "".
+
+    Raises:
+        ConfigError: Two workers would use one GPU.
     """
     if _this_process() == driver:  # with the inline engine JAX is the user's own
         return ""
     assignment = current_seat("JaxTrainer").assignment
     platforms = _platforms(assignment.family, config)
+    _check_sharing(os.environ.get("JAX_PLATFORMS") or platforms or "", sharing=sharing)
     trouble = ""
     if platforms is not None and "JAX_PLATFORMS" not in os.environ:
         os.environ["JAX_PLATFORMS"] = platforms
         trouble = _lacks_plugin(platforms.partition(",")[0])
     os.environ.setdefault("JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo")
-    _tell_slices(slices, assignment.rank, address)
-    _take_variables(on_tpu=assignment.family == "tpu")
+    os.environ.setdefault("NPROC", str(asked_threads(os.environ)))  # XLA's word for threads
+    if os.environ.get("JAX_PLATFORMS", "").startswith((*_GPU_PLATFORMS, "gpu")):
+        choose_interface(assignment.address)
+    if assignment.world_size > 1 and config.timeout_s is not None:
+        _limit_collectives(config.timeout_s)
+    on_tpu = assignment.family == "tpu"
+    if on_tpu:
+        tell_slices(slices, assignment.rank, address)
+    _take_variables(on_tpu=on_tpu)
     return trouble
+
+
+def _limit_collectives(timeout_s: float) -> None:
+    """Has a collective on CPUs fail when a rank does not come to it, if this JAX can do that.
+
+    The other platforms have no such limit, and libraries of their own, which end the process at a
+    flag that they do not know.
+    """
+    flags = os.environ.get("XLA_FLAGS", "").strip()
+    in_a_file = bool(flags) and not flags.startswith("-")
+    if in_a_file or _LIMIT_FLAG in flags or os.environ.get("JAX_PLATFORMS") != "cpu":
+        return
+    if _knows(_LIMIT_FLAG):
+        os.environ["XLA_FLAGS"] = f"{flags} --{_LIMIT_FLAG}={math.ceil(timeout_s)}".lstrip()
+
+
+def _knows(flag: str) -> bool:
+    """Returns whether jaxlib has a flag: nothing tells its flags without reading `XLA_FLAGS`."""
+    import jaxlib
+
+    for library in Path(jaxlib.__file__).parent.glob("libjax_common.*"):
+        with (
+            library.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            if content.find(flag.encode()) >= 0:
+                return True
+    return False
 
 
 def _lacks_plugin(platform: str) -> str:
@@ -225,24 +299,6 @@ def _platforms(family: str | None, config: JaxConfig) -> str | None:
     ):
         platform = "cpu"
     return platform if platform in ("cpu", None) else f"{platform},cpu"
-
-
-def _tell_slices(slices: Sequence[str], rank: int, address: str) -> None:
-    """Describes several TPU slices to libtpu; one slice needs no description.
-
-    Args:
-        slices: The slice of every rank.
-        rank: This worker's.
-        address: Of rank 0.
-    """
-    names = list(dict.fromkeys(slices))
-    if len(names) > 1:
-        os.environ.update(
-            MEGASCALE_COORDINATOR_ADDRESS=address,
-            MEGASCALE_NUM_SLICES=str(len(names)),
-            MEGASCALE_SLICE_ID=str(names.index(slices[rank])),
-        )
-        os.environ.setdefault("MEGASCALE_PORT", "8081")
 
 
 def _take_variables(*, on_tpu: bool) -> None:
@@ -287,15 +343,17 @@ def _hold_port(address: str) -> int:
     return port
 
 
-def _join(config: JaxConfig, address: str, port: int) -> None:
+def _join(config: JaxConfig, invitation: Invitation, port: int) -> None:
     """Makes this worker a process of the JAX program."""
     import jax
 
     global _held_port
     assignment = current_seat("JaxTrainer").assignment
     _keep_collectives_at(assignment.address)
+    address, timeout_s = invitation.address, invitation.timeout_s
+    meet(invitation, assignment.rank, assignment.world_size)
     if assignment.rank > 0:
-        _wait_for_coordinator(address, port, config.timeout_s)
+        _wait_for_coordinator(address, port, timeout_s)
     coordinator = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     options = {
         "shutdown_timeout_seconds": math.ceil(config.shutdown_timeout_s),
@@ -309,7 +367,8 @@ def _join(config: JaxConfig, address: str, port: int) -> None:
             assignment.world_size,
             assignment.rank,
             coordinator_bind_address=coordinator,
-            initialization_timeout=math.ceil(config.timeout_s),
+            # It aborts the process, and names nobody: what dray says comes first.
+            initialization_timeout=math.ceil(timeout_s) + _SLACK_S,
             **{name: value for name, value in options.items() if name in known},
         )
     if _held_port is not None:

@@ -4,36 +4,29 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import copy
 import dataclasses
-import heapq
 import json
-import math
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dray import host
-from dray.accelerators import family_of
-from dray.accelerators.topology import POD_TYPE_LABEL, SLICE_NAME_LABEL, TOPOLOGY_LABEL, Slice
-from dray.engines import labels
 from dray.engines.contract import Engine, Node, Rehearsal, Request
-from dray.engines.room import UNIT, Devices, from_fixed, to_fixed
-from dray.engines.shortfall import ACCELERATOR_TYPE
+from dray.engines.room import UNIT, from_fixed, to_fixed
 from dray.errors import InfeasibleError
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
 from dray.train.cores import asked_threads, threads_per_worker
+from dray.train.refusal import Free, amounts, lacks, nearest_change
 from dray.train.scaling import ScalingConfig
 from dray.train.seats import Place, Position, seat
 
 _LOOPBACK = ("127.0.0.1", "::1")
 # More nodes or workers than this are summed up when people read.
 _SHOWN = 16
-
-_Free = Sequence[tuple[Node, Mapping[str, float]]]
 
 
 @dataclass(frozen=True)
@@ -103,7 +96,7 @@ class Plan:
 
     def __str__(self) -> str:
         """Returns the plan as people read it."""
-        each = _amounts(self.resources_per_worker)
+        each = amounts(self.resources_per_worker)
         count = f"{self.num_workers} worker{'s' if self.num_workers != 1 else ''}, {each} each"
         if not self.fits:
             verdict = "cannot start now" if self.possible else "can never start here"
@@ -143,16 +136,27 @@ def make_plan(
     scaling: ScalingConfig,
     config: RunConfig,
     backend: tuple[Backend, BackendConfig],
+    impossible: InfeasibleError | None = None,
 ) -> Plan:
     """Returns what a run would do if it started now; starts and reserves nothing.
+
+    Args:
+        engine: Where it would run.
+        scaling: How many workers, and what each gets.
+        config: The run's other options.
+        backend: What connects the workers.
+        impossible: Why it can never start, where the engine has said so already.
 
     Raises:
         ConfigError: The workers' accelerators and the framework do not go together, or the engine
             cannot make the workers' runtime environment.
     """
     workers, rehearsal = choose_size(engine, scaling)
-    if not rehearsal.fits:
-        return _refusal(engine, scaling, config, workers, rehearsal)
+    if rehearsal.nodes is None:
+        impossible = impossible or _impossible(engine, scaling, config, workers)
+        if scaling.trainer_bundle:
+            return _without_trainer(engine, scaling, config, backend, possible=impossible is None)
+        return _refusal(engine, scaling, workers, rehearsal, impossible)
     engine.check(Request([]), config.runtime_env)  # the bundles fit, as is known by now
     places = [
         Place(node, devices)
@@ -215,12 +219,12 @@ def _largest(engine: Engine, scaling: ScalingConfig, sizes: range) -> int:
     return sizes[at - 1] if at else 0
 
 
-def _all_of(engine: Engine) -> _Free:
+def _all_of(engine: Engine) -> Free:
     """Returns what nodes would have free if nobody used them."""
     return [(node, node.resources) for node in engine.nodes()]
 
 
-def _with_room(sizes: range, scaling: ScalingConfig, there: _Free) -> range:
+def _with_room(sizes: range, scaling: ScalingConfig, there: Free) -> range:
     """Returns those of some sizes, in ascending order, for which quantities alone would do."""
     bundle = to_fixed(scaling.bundle)
     most = sum(
@@ -260,220 +264,83 @@ def _planned(
 
 
 def _interface(address: str, backend: str, variables: Mapping[str, str]) -> str | None:
-    name = "NCCL_SOCKET_IFNAME" if "nccl" in backend else "GLOO_SOCKET_IFNAME"
+    over_nccl = ("nccl", "JAX on cuda", "JAX on rocm", "JAX on gpu")
+    name = "GLOO_SOCKET_IFNAME" if "gloo" in backend else ""  # JAX's gloo does not read it
+    if any(part in backend for part in over_nccl):
+        name = "NCCL_SOCKET_IFNAME"
     return variables.get(name) or host.interface_of(address)
 
 
 # Why it does not fit.
 
 
-def _refusal(
-    engine: Engine, scaling: ScalingConfig, config: RunConfig, workers: int, rehearsal: Rehearsal
-) -> Plan:
-    request = scaling.request(workers)
-    possible, reason = True, ""
+def _impossible(
+    engine: Engine, scaling: ScalingConfig, config: RunConfig, workers: int
+) -> InfeasibleError | None:
     try:
-        engine.check(request, config.runtime_env)
-        lacking = engine.lacking(request)
+        engine.check(scaling.request(workers), config.runtime_env)
     except InfeasibleError as error:
-        possible, lacking = False, error
+        return error
+    return None
+
+
+def _refusal(
+    engine: Engine,
+    scaling: ScalingConfig,
+    workers: int,
+    rehearsal: Rehearsal,
+    impossible: InfeasibleError | None,
+) -> Plan:
+    lacking = impossible or engine.lacking(scaling.request(workers))
     if lacking is not None:
         reason = str(lacking)
-        if scaling.trainer_resources and _fits_alone(engine, request, workers):
-            own = _amounts(scaling.trainer_resources)
-            reason = f"The workers would fit, but trainer_resources ({own}) do not fit beside them."
     else:
-        reason = (
-            f"{_amounts(_multiple(scaling.bundle, workers))} asked; others use what is missing."
-        )
+        asked = {name: units * workers for name, units in to_fixed(scaling.bundle).items()}
+        reason = f"{amounts(from_fixed(asked))} asked; others use what is missing."
     smaller = range(scaling.step, workers, scaling.step)
     fitting = _largest(engine, scaling, _with_room(smaller, scaling, rehearsal.free))
     return Plan(
         fits=False,
-        possible=possible,
+        possible=impossible is None,
         num_workers=workers,
         resources_per_worker=scaling.bundle,
         reason=reason,
-        nodes=_lacks(scaling, rehearsal.free),
-        advice=_advice(scaling, workers, fitting, rehearsal.free),
+        nodes=lacks(scaling, rehearsal.free),
+        advice=nearest_change(scaling, workers, fitting, rehearsal.free),
     )
 
 
-def _fits_alone(engine: Engine, request: Request, workers: int) -> bool:
-    """Returns whether the workers alone would fit now, without what the controller is to have."""
-    alone = dataclasses.replace(
-        request, bundles=request.bundles[:workers], selectors=request.selectors[:workers]
-    )
-    return engine.rehearse(alone).fits
-
-
-def _lacks(scaling: ScalingConfig, free: _Free) -> dict[str, str]:
-    """Returns for each node why it cannot take one more worker; nodes that can are left out."""
-    bundle, selectors = scaling.bundle, _selectors(scaling)
-    found = {
-        node.title: _wrong_labels(scaling.tpu_slice, selectors, node)
-        or ", ".join(
-            _lack(name, left.get(name, 0), node.resources.get(name, 0), needed)
-            for name, needed in bundle.items()
-            if left.get(name, 0) < needed
+def _without_trainer(
+    engine: Engine,
+    scaling: ScalingConfig,
+    config: RunConfig,
+    backend: tuple[Backend, BackendConfig],
+    *,
+    possible: bool,
+) -> Plan:
+    """Returns why workers and the controller's share do not fit, by what the workers alone need."""
+    alone = copy.copy(scaling)
+    alone.trainer_resources = None
+    plan = make_plan(engine, alone, config, backend)
+    reason = plan.reason
+    if plan.fits:
+        reason = "The workers would fit, but trainer_resources not beside them."
+    elif plan.possible and not possible:
+        reason = (
+            "The workers would fit when others are done, but trainer_resources never beside them."
         )
-        for node, left in free
-    }
-    return {node: text for node, text in found.items() if text}
-
-
-def _selectors(scaling: ScalingConfig) -> list[Mapping[str, str]]:
-    """Returns the selectors of the workers, each once."""
-    different = {tuple(sorted(each.items())): each for each in scaling.selectors}
-    return [*different.values()] or [{}]
-
-
-def _allows(selectors: Sequence[Mapping[str, str]], node: Node) -> bool:
-    return any(labels.matches(selector, node.all_labels) for selector in selectors)
-
-
-def _wrong_labels(wanted: Slice | None, selectors: Sequence[Mapping[str, str]], node: Node) -> str:
-    """Returns why no worker may run on a node whatever is free there; "" if one may."""
-    if _allows(selectors, node):
-        return ""
-    has = node.all_labels
-    if wanted is not None and has.get(POD_TYPE_LABEL) != wanted.pod_type:
-        kind, other = has.get(POD_TYPE_LABEL, ""), has.get(TOPOLOGY_LABEL, "")
-        instead = f", but of one of {other} ({kind})" if kind and other else ""
-        return f"part of no {_title(wanted)}{instead}"
-    if len(selectors) > 1:
-        return "its labels do not match"
-    return ", ".join(
-        f"its {name} is {has[name]}, a worker needs {name}={value}"
-        if name in has
-        else f"no label {name}, a worker needs {name}={value}"
-        for name, value in selectors[0].items()
-        if not labels.matches({name: value}, has)
+    leave_out = (
+        f"Leave out trainer_resources ({amounts(scaling.trainer_bundle)}): the controller needs "
+        "nothing."
     )
-
-
-def _lack(name: str, left: float, total: float, needed: float) -> str:
-    if name.startswith(ACCELERATOR_TYPE):
-        return f"no {name.removeprefix(ACCELERATOR_TYPE)}"
-    if not total:
-        return f"no {name}"
-    free, of = _amount(name, left), _amount(name, total)
-    return f"{free} of {of} free, a worker needs {_amount(name, needed)}"
-
-
-def _advice(scaling: ScalingConfig, workers: int, fitting: int, free: _Free) -> str:
-    """Returns the nearest change: fewer workers now, or how much more there had to be."""
-    would = f"num_workers={fitting} would fit now" if fitting else "not one worker fits now"
-    selectors, wanted = _selectors(scaling), scaling.tpu_slice
-    there = [(node, left) for node, left in free if _allows(selectors, node)]
-    if scaling.label_selector and not there:
-        return f"{would}; no node has the labels that are asked for."
-    if wanted is not None:
-        missing = workers // wanted.hosts - _free_slices(wanted, there)
-        if missing > 0:
-            slices = "slice" if missing == 1 else "slices"
-            return (
-                f"{would}; {workers} needs {missing} more whole {slices} of "
-                f"{wanted.accelerator_type} of topology {wanted.topology}."
-            )
-    kind = scaling.accelerator_type or ""
-    if kind and not any(left.get(f"{ACCELERATOR_TYPE}{kind}") for _, left in there):
-        return f"{would}; no node has accelerators of type {kind}."
-    more = _missing(scaling, workers, there)
-    if more:
-        type_ = f" of type {kind}" if kind and scaling.accelerator in more else ""
-        return f"{would}; {workers} needs {_amounts(more, ' more')}{type_}."
-    if workers == 1:
-        return f"{would}; no single node has all of it free."
-    where = "slices" if wanted is not None else f"nodes under {scaling.placement_strategy}"
-    return f"{would}; {workers} do not fit the {where}."
-
-
-def _free_slices(wanted: Slice, there: _Free) -> int:
-    """Returns how many slices are whole and have all their chips free."""
-    hosts, idle = Counter[str](), Counter[str]()
-    for node, left in there:
-        name = node.labels.get(SLICE_NAME_LABEL, "")
-        hosts[name] += 1
-        idle[name] += left.get("TPU", 0) >= node.resources.get("TPU", 0)
-    return sum(number == idle[name] == wanted.hosts for name, number in hosts.items())
-
-
-def _missing(scaling: ScalingConfig, workers: int, there: _Free) -> dict[str, float]:
-    """Returns how much more there had to be at least, on nodes of the right type."""
-    type_ = f"{ACCELERATOR_TYPE}{scaling.accelerator_type}"
-    free = [
-        to_fixed({name: max(0.0, quantity) for name, quantity in left.items()})
-        for _, left in there
-        if scaling.accelerator_type is None or left.get(type_)
-    ]
-    strategy = "STRICT_SPREAD" if scaling.tpu_slice is not None else scaling.placement_strategy
-    more = {
-        name: _short_of(name, units, [left.get(name, 0) for left in free], workers, strategy)
-        for name, units in to_fixed(scaling.bundle).items()
-        if not name.startswith(ACCELERATOR_TYPE)
-    }
-    return from_fixed({name: units for name, units in more.items() if units > 0})
-
-
-def _short_of(name: str, units: int, free: Sequence[int], workers: int, strategy: str) -> int:
-    """Returns how much of one resource had to be added to nodes, at least, for so many workers.
-
-    Args:
-        name: The resource.
-        units: How much of it each worker needs.
-        free: How much of it each node has free.
-        workers: How many there are to be.
-        strategy: How they spread over the nodes.
-    """
-    room = sorted((_times(name, units, left) for left in free), reverse=True)
-    if strategy == "STRICT_PACK":
-        room = room[:1]
-    if strategy == "STRICT_SPREAD":
-        if len(room) < workers:
-            return 0  # it is nodes that are missing
-        room = [(1, 0) if times else (0, rest) for times, rest in room]
-    missing = max(0, workers - sum(times for times, _ in room))
-    if units < UNIT and family_of(name) is not None:
-        on_one = 1 if strategy == "STRICT_SPREAD" else UNIT // units
-        return math.ceil(missing / on_one) * UNIT
-    return missing * units - sum(heapq.nlargest(missing, (rest for _, rest in room)))
-
-
-def _times(name: str, units: int, free: int) -> tuple[int, int]:
-    """Returns for how many workers a node has enough of something, and what is left then."""
-    if family_of(name) is None:
-        return divmod(free, units)
-    if units < UNIT:
-        return Devices.of(free).times(units), 0
-    return divmod(free // UNIT * UNIT, units)
-
-
-# In words.
-
-
-def _multiple(bundle: Mapping[str, float], count: int) -> dict[str, float]:
-    return from_fixed({name: units * count for name, units in to_fixed(bundle).items()})
-
-
-def _title(wanted: Slice) -> str:
-    return f"{wanted.accelerator_type} slice of topology {wanted.topology}"
-
-
-def _amount(name: str, quantity: float) -> str:
-    if name == "memory":
-        return f"{quantity / 2**30:.1f} GiB of memory"
-    return f"{quantity:g} {name}"
-
-
-def _amounts(bundle: Mapping[str, float], more: str = "") -> str:
-    parts = [
-        name.removeprefix(ACCELERATOR_TYPE)
-        if name.startswith(ACCELERATOR_TYPE)
-        else _amount(name, quantity).replace(" ", f"{more} ", 1)
-        for name, quantity in bundle.items()
-    ]
-    return ", ".join(parts)
+    return dataclasses.replace(
+        plan,
+        fits=False,
+        possible=possible,
+        workers=(),
+        reason=reason,
+        advice=f"{plan.advice} {leave_out}".lstrip(),
+    )
 
 
 def _listing(nodes: Mapping[str, str]) -> str:

@@ -1,12 +1,13 @@
-"""The book of reports: which ranks have made which report, and what is complete. No I/O."""
+"""The books of an attempt: which ranks came to which report and which collective. No I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from dray.train.messages import Reported, Staged
+from dray.errors import TrainingFailedError, join_names
+from dray.train.messages import Joined, Reported, Staged
 from dray.train.run_directory import Fingerprint
 
 # A rank that reports far ahead of the others (only rank 0 reports, say) is not waited for.
@@ -99,3 +100,57 @@ class ReportBook:
             elif not self._ranks <= set(entry.metrics) and len(self._open) <= MOST_OPEN:
                 return
             yield self._open.pop(number)
+
+
+class CollectiveBook:
+    """Follows the collectives of one attempt.
+
+    Args:
+        world_size: How many ranks must come to each.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        self._ranks = set(range(world_size))
+        self._open: dict[int, dict[int, Joined]] = {}
+
+    def joined(self, rank: int, message: Joined) -> bytes | None:
+        """Takes note that a rank has come to a collective; returns rank 0's data once all have.
+
+        Raises:
+            TrainingFailedError: Another rank has come to a different one in its place.
+        """
+        come = self._open.setdefault(message.sequence, {})
+        come[rank] = message
+        names = {other.name for other in come.values()}
+        if len(names) > 1:
+            raise TrainingFailedError(
+                f"ranks came to different collectives ({', '.join(sorted(names))}); every rank "
+                "must call the same ones in the same order"
+            )
+        if len(come) < len(self._ranks):
+            return None
+        return self._open.pop(message.sequence)[0].data
+
+    def check(self, running: Set[int]) -> None:
+        """Looks whether every collective can still come about.
+
+        Args:
+            running: The ranks whose function has not ended; the others come to no more.
+
+        Raises:
+            TrainingFailedError: A rank waits for one whose function has ended.
+        """
+        for come in self._open.values():
+            waiting = sorted(running & set(come))
+            gone = sorted(self._ranks - running - set(come))
+            if waiting and gone:
+                verb = "wait" if len(waiting) > 1 else "waits"
+                ended = "functions have" if len(gone) > 1 else "function has"
+                raise TrainingFailedError(
+                    f"{_name(waiting)} {verb} in {come[waiting[0]].name}() for {_name(gone)}, "
+                    f"whose {ended} returned; every rank must call it"
+                )
+
+
+def _name(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {join_names([str(rank) for rank in ranks])}"

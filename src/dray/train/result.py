@@ -14,7 +14,7 @@ from dray.train.checkpoint import Checkpoint
 from dray.train.config import CheckpointConfig
 from dray.train.metrics import decode
 from dray.train.retention import lookup, ranked
-from dray.train.run_directory import RunDirectory, read_lines
+from dray.train.run_directory import RUN, RunDirectory, local_path, read_lines
 
 if TYPE_CHECKING:
     import pandas
@@ -30,8 +30,9 @@ class Result:
         checkpoint: The newest checkpoint, or None.
         best_checkpoints: (checkpoint, metrics) of all that were kept: from the worst to the best
             if `CheckpointConfig` named a score, else from the oldest to the newest.
-        return_value: What the train function of rank 0 returned; None after `from_path`.
-        error: Why the run failed, or None; `fit()` raises it.
+        return_value: What the train function of rank 0 returned; None after `from_path`, or if it
+            cannot be sent to the driver, of which a warning tells.
+        error: None: `fit()` raises why a run failed, and the run's directory does not keep it.
 
     Example:
         >>> result = trainer.fit()
@@ -55,11 +56,12 @@ class Result:
             path: The run's directory.
 
         Raises:
+            ConfigError: `path` is something else than a directory's path, such as a URL.
             StorageError: There is no run in that directory.
         """
-        directory = RunDirectory(Path(path).expanduser().absolute())
+        directory = RunDirectory(local_path(path, "path"))
         try:
-            text = (directory.path / "run.json").read_text(encoding="utf-8")
+            text = (directory.path / RUN).read_text(encoding="utf-8")
         except OSError as error:
             raise StorageError(
                 f"{directory.path} is not a run's directory: it has no run.json. Give the path "

@@ -26,10 +26,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dray.errors import StorageError
+from dray.errors import ConfigError, StorageError, join_names
 from dray.train.metrics import decode, encode_json
 
 MANIFEST = ".dray.json"
+RUN = "run.json"
+_EVENTS = "events.jsonl"
+_METRICS = "metrics"
+_LOGS = "logs"
+_OWN = (RUN, _EVENTS, _METRICS, _LOGS)
 _CHUNK = 1 << 20
 _STAGING = ".staging-"
 _REPLACED = ".replaced-"
@@ -91,11 +96,11 @@ class RunDirectory:
 
     def metrics_path(self, rank: int) -> Path:
         """Returns where a rank's reports are kept."""
-        return self.path / "metrics" / f"rank-{rank:05d}.jsonl"
+        return self.path / _METRICS / f"rank-{rank:05d}.jsonl"
 
     def log_path(self, attempt: int, rank: int) -> Path:
         """Returns where a rank's output is kept."""
-        return self.path / "logs" / f"attempt-{attempt:03d}" / f"rank-{rank:05d}.log"
+        return self.path / _LOGS / f"attempt-{attempt:03d}" / f"rank-{rank:05d}.log"
 
     # Opening and closing, by the driver.
 
@@ -106,8 +111,8 @@ class RunDirectory:
             StorageError: It cannot be written, or another driver is at this run.
         """
         try:
-            (self.path / "metrics").mkdir(parents=True, exist_ok=True)
-            (self.path / "logs").mkdir(exist_ok=True)
+            (self.path / _METRICS).mkdir(parents=True, exist_ok=True)
+            (self.path / _LOGS).mkdir(exist_ok=True)
             self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StorageError(
@@ -154,24 +159,24 @@ class RunDirectory:
     def write_run(self, description: Mapping[str, Any]) -> None:
         """Writes run.json, whole or not at all."""
         draft = self.path / ".run.json.draft"
-        draft.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-        draft.replace(self.path / "run.json")
+        draft.write_text(json.dumps(_sayable(description), indent=2) + "\n", encoding="utf-8")
+        draft.replace(self.path / RUN)
 
     def record(self, event: str, **details: Any) -> None:
         """Appends a line to events.jsonl."""
         line = json.dumps({"time": round(time.time(), 6), "event": event, **details})
-        with open(self.path / "events.jsonl", "a", encoding="utf-8") as file:
+        with open(self.path / _EVENTS, "a", encoding="utf-8") as file:
             file.write(line + "\n")
 
     # Reading.
 
     def events(self) -> list[dict[str, Any]]:
         """Returns the lines of events.jsonl."""
-        return list(read_lines(self.path / "events.jsonl"))
+        return list(read_lines(self.path / _EVENTS))
 
     def next_attempt(self) -> int:
         """Returns the number that the next start of workers gets."""
-        attempts = [int(m[1]) for e in self._names("logs") if (m := re.match(r"attempt-(\d+)$", e))]
+        attempts = [int(m[1]) for e in self._names(_LOGS) if (m := re.match(r"attempt-(\d+)$", e))]
         return max(attempts, default=-1) + 1
 
     def _names(self, folder: str) -> list[str]:
@@ -232,6 +237,79 @@ class RunDirectory:
         shutil.rmtree(committed.path, ignore_errors=True)
 
 
+def _sayable(value: Any) -> Any:
+    """Returns a value as JSON can say it: what it cannot, such as a set, as Python shows it."""
+    if isinstance(value, Mapping):
+        return {k if isinstance(k, str) else repr(k): _sayable(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_sayable(each) for each in value]
+    return value if isinstance(value, str | int | float | None) else repr(value)
+
+
+def local_path(path: object, what: str) -> Path:
+    """Returns the absolute form of the path of a directory, which may be a file:// URL.
+
+    Args:
+        path: What the user gave.
+        what: Its name, for the message.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(given, str):
+        raise ConfigError(f"{what} must be the path of a directory, not {path!r}")
+    scheme = re.match(r"^([a-z][a-z0-9+.-]+)://", given)
+    if scheme and scheme[1] != "file":
+        raise ConfigError(
+            f"{what}={given!r}: {scheme[1]}:// storage is not supported yet; use a local "
+            "or network-mounted directory"
+        )
+    return Path(os.path.abspath(os.path.expanduser(given.removeprefix("file://"))))
+
+
+def check_name(name: object, what: str) -> None:
+    """Checks that a name can be that of a directory.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[^/\\\0]+", name) or name in (".", ".."):
+        raise ConfigError(f"{what} must be the name of one directory, not {name!r}")
+
+
+def check_checkpoint_name(name: str) -> None:
+    """Checks that a name in a run's directory can be that of a checkpoint.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    check_name(name, "checkpoint_dir_name")
+    if name in _OWN or name.startswith("."):
+        raise ConfigError(
+            f"checkpoint_dir_name must be another name than {name!r}: the run directory has "
+            f"{join_names(_OWN)} of its own, and names that begin with a dot"
+        )
+
+
+def check_directory(path: str) -> None:
+    """Checks that a checkpoint's directory is there.
+
+    Raises:
+        StorageError: It is not.
+    """
+    if os.path.isfile(path):
+        raise StorageError(
+            f"the checkpoint {path} is a file, not a directory; save it in a directory of its own, "
+            "and give that"
+        )
+    if not os.path.isdir(path):
+        raise StorageError(
+            f"the checkpoint {path} is not there; CheckpointConfig(num_to_keep=...) "
+            "deletes old ones, and a temporary directory ends with its `with` block"
+        )
+
+
 def read_manifest(path: Path) -> Committed | None:
     """Returns what a checkpoint's manifest says, or None if there is no manifest to trust."""
     try:
@@ -264,8 +342,7 @@ def list_files(directory: str) -> list[str]:
     Raises:
         StorageError: There is no such directory.
     """
-    if not os.path.isdir(directory):
-        raise StorageError(f"the checkpoint directory {directory} does not exist")
+    check_directory(directory)
     found = []
     for folder, _, names in os.walk(directory, followlinks=True):
         found += [os.path.relpath(os.path.join(folder, name), directory) for name in names]

@@ -19,6 +19,8 @@ from dray.engines.shortfall import ACCELERATOR_TYPE
 from dray.errors import ConfigError, join_names
 
 _RESOURCES = ("CPU", "GPU", "TPU", "memory")
+# More are a slip of the keyboard, and would take long only to be refused.
+_MOST_WORKERS = 100_000
 # How much of a node's accelerator type a worker takes: a node has 1 of it, for all its devices.
 _TYPE_SHARE = 0.001
 
@@ -30,8 +32,8 @@ class ScalingConfig:
     """How many workers a run has, and what each of them gets.
 
     Args:
-        num_workers: Worker processes; 0 runs the function in this process, for debugging. A tuple
-            (least, most) starts with as many as fit.
+        num_workers: Worker processes, at most 100,000; 0 runs the function in this process, for
+            debugging. A tuple (least, most) starts with as many as fit.
         use_gpu: Whether each worker gets a GPU.
         use_tpu: Whether each worker gets the TPU chips of a host.
         topology: The topology of a TPU slice, such as "4x4". Each worker gets one of its hosts,
@@ -112,6 +114,11 @@ class ScalingConfig:
                 "num_workers must be a whole number, 0 (run in this process) or more, or a tuple "
                 f"of the least and the most, not {given!r}"
             ) from None
+        if whole[0] > _MOST_WORKERS:
+            raise ConfigError(
+                f"num_workers must be at most {_MOST_WORKERS}, or a tuple with such a least "
+                f"number, not {given!r}"
+            )
         if not isinstance(given, tuple):
             self.num_workers = whole[0]
             if whole[0] < 0:
@@ -205,15 +212,15 @@ class ScalingConfig:
                 f"accelerator_type={kind!r} is no TPU; with use_tpu=True it is one such as "
                 "'TPU-V6E'"
             )
-        if self.topology is None or not kind:
-            if self.topology is not None or self.max_workers > 1:
-                raise ConfigError(
-                    "use_tpu=True with a topology or several workers needs both "
-                    "topology='...' and accelerator_type='TPU-...': they say how many hosts a "
-                    "slice has, and each worker gets one"
-                )
-            return
-        self._check_slices(Slice.parse(self.topology, kind))
+        wanted = self.tpu_slice
+        if wanted is not None:
+            self._check_slices(wanted)
+        elif self.topology is not None or self.max_workers > 1:
+            raise ConfigError(
+                "use_tpu=True with a topology or several workers needs both "
+                "topology='...' and accelerator_type='TPU-...': they say how many hosts a "
+                "slice has, and each worker gets one"
+            )
 
     def _check_slices(self, slice_: Slice) -> None:
         hosts = slice_.hosts
@@ -285,12 +292,14 @@ class ScalingConfig:
         """The kind of TPU slice that the workers lie on, if they do."""
         if self.topology is None or self.accelerator_type is None:
             return None
-        return Slice.parse(self.topology, self.accelerator_type)
+        chips = (self.resources_per_worker or {}).get("TPU")
+        return Slice.parse(self.topology, self.accelerator_type, chips)
 
     @property
     def sizes(self) -> range:
         """The numbers of workers that the run may start with."""
-        return range(self.min_workers, self.max_workers + 1, self.step)
+        most = min(self.max_workers, _MOST_WORKERS)
+        return range(self.min_workers, most + 1, self.step)
 
     @property
     def step(self) -> int:
@@ -327,6 +336,11 @@ class ScalingConfig:
         own = {POD_TYPE_LABEL: self.tpu_slice.pod_type}
         return [{**selector, **own} for selector in all_of or [{}]]
 
+    @property
+    def trainer_bundle(self) -> dict[str, float]:
+        """What is reserved for the controller; zeros left out, and by default nothing."""
+        return from_fixed(to_fixed(self.trainer_resources or {}))
+
     def request(self, workers: int) -> Request:
         """Returns what so many workers ask an engine for; the controller's share comes last."""
         bundles: list[Mapping[str, float]] = [self.bundle] * workers
@@ -336,12 +350,12 @@ class ScalingConfig:
         if len(selectors) == 1:
             selectors *= workers
         slices = None
-        if self.tpu_slice is not None:
-            hosts = self.tpu_slice.hosts
-            slices = Slices(max(1, workers // hosts), hosts, self.tpu_slice.head_resource)
-        own = from_fixed(to_fixed(self.trainer_resources or {}))
-        if own:
-            bundles.append(own)
+        wanted = self.tpu_slice
+        if wanted is not None and workers >= wanted.hosts:  # else it is the one of this process
+            spare = wanted.chips_per_host - int(self.num_tpus_per_worker)
+            slices = Slices(workers // wanted.hosts, wanted.pod_type, wanted.hosts, spare)
+        if self.trainer_bundle:
+            bundles.append(self.trainer_bundle)
             selectors = [*selectors, {}] if selectors else []
         return Request(bundles, self.placement_strategy, selectors, slices=slices)
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dray.accelerators import Family, family_named
-from dray.accelerators.topology import SLICE_NAME_LABEL
+from dray.accelerators.nvidia import is_slice
 from dray.engines.contract import Node
-from dray.engines.slices import host_order
+from dray.engines.slices import host_order, slice_of
 
 Devices = Mapping[str, Sequence[str]]
 
@@ -28,7 +28,7 @@ class Place:
     @property
     def slice_name(self) -> str:
         """The TPU slice that its node is a part of; "" if it is of none."""
-        return self.node.labels.get(SLICE_NAME_LABEL, "")
+        return slice_of(self.node)
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ def seat(places: Sequence[Place]) -> list[Position]:
     )
     positions: list[Position] = []
     for node_rank, bundles in enumerate(nodes):
-        devices = _devices_of([places[bundle] for bundle in bundles])
         order = _order(places[bundles[0]].node)
+        devices = _devices_of([places[bundle] for bundle in bundles], order)
         bundles = sorted(bundles, key=lambda bundle: (_first(places[bundle], order), bundle))
         first = len(positions)
         for local_rank, bundle in enumerate(bundles):
@@ -107,9 +107,14 @@ def family_at(place: Place) -> Family | None:
 
 
 def shares_devices(positions: Sequence[Position]) -> bool:
-    """Returns whether two workers of a node have the same device."""
+    """Returns whether two workers of a node have the same device.
+
+    MIG slices of a node count as one: NCCL knows ranks by the GPU (NVIDIA/nccl, issue 1716), which
+    the name of a slice does not tell.
+    """
     return any(
-        sum(len(position.place.devices.get(name, ())) for position in local) > len(ids)
+        sum(len(position.place.devices.get(name, ())) for position in local)
+        > len({"MIG" if is_slice(i) else i for i in ids})
         for local in _nodes(positions)
         for name, ids in local[0].node_devices.items()
     )
@@ -122,13 +127,14 @@ def _nodes(positions: Sequence[Position]) -> list[list[Position]]:
     return list(nodes.values())
 
 
-def _devices_of(places: Sequence[Place]) -> dict[str, tuple[str, ...]]:
+def _devices_of(
+    places: Sequence[Place], order: Mapping[tuple[str, str], int]
+) -> dict[str, tuple[str, ...]]:
     """Returns all devices of a node's workers, in the node's order, or else by number and name."""
     found: dict[str, set[str]] = {}
     for place in places:
         for name, ids in place.devices.items():
             found.setdefault(name, set()).update(ids)
-    order = _order(places[0].node)
     return {
         name: tuple(sorted(ids, key=lambda i: _key(name, i, order))) for name, ids in found.items()
     }

@@ -9,8 +9,8 @@ import math
 import random
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from functools import cached_property, partial
 from itertools import cycle, islice
 from types import MethodType
 from typing import TYPE_CHECKING, Any
@@ -47,14 +47,17 @@ def prepare_data_loader(
 
     On an accelerator with streams (CUDA, ROCm, XPU, NPU, HPU) batches go through pinned memory, and
     the next one is copied while this one is used; one batch and no more is ahead. On others, such
-    as MPS and XLA, each batch is copied when its turn comes. Objects with a method `to` move
-    themselves by it; tensors are found in lists, tuples, mappings and dataclasses.
+    as MPS and XLA, each batch is copied when its turn comes. What is on the device already stays
+    there. Objects with a method `to` move themselves by it; tensors are found in lists, tuples,
+    mappings and dataclasses. A loader made with `pin_memory=True` pins whole batches before, and if
+    it has workers, in a thread beside the program.
 
     Args:
         data_loader: The loader, as for one process.
         add_dist_sampler: Whether to share the data among ranks.
         move_to_device: Whether to move batches to this worker's device.
-        auto_transfer: Whether to copy the next batch while this one is used.
+        auto_transfer: Whether to copy the next batch, by way of pinned memory, while this one is
+            used.
 
     Returns:
         The loader to iterate over.
@@ -74,8 +77,6 @@ def prepare_data_loader(
     device = get_device()
     if not move_to_device or device.type == "cpu":
         return data_loader
-    if device.type in _TYPES_WITH_STREAMS and not getattr(data_loader, "pin_memory", True):
-        data_loader = _changed(data_loader, pin_memory=True)
     wrapped: Any = DeviceDataLoader(data_loader, device, auto_transfer)
     return wrapped
 
@@ -222,7 +223,7 @@ class SameRandomness:
 
 
 class DeviceDataLoader:
-    """A data loader whose batches are on a device; all else is the loader's own.
+    """A data loader whose batches are on a device; all else is the loader's own, its kind too.
 
     Args:
         loader: The loader.
@@ -236,6 +237,11 @@ class DeviceDataLoader:
 
     def __init__(self, loader: DataLoader[Any], device: torch.device, ahead: bool) -> None:
         vars(self).update(_loader=loader, _device=device, _ahead=ahead)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The loader's class, so that `isinstance` says yes to it; `type` says what this is."""
+        return type(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
         """Yields batches on the device."""
@@ -298,34 +304,61 @@ class SideStream:
     def _begin(self, batch: Any) -> tuple[Any, Any]:
         self._stream.wait_stream(self._streams.current_stream(self._device))
         with self._streams.stream(self._stream):
-            return _move(batch, self._device), self._stream.record_event()
+            return _move(batch, self._device, pin=True), self._stream.record_event()
 
     def _finish(self, batch: Any, copied: Any) -> Any:
         self._streams.current_stream(self._device).wait_event(copied)
         return batch
 
 
-def _move(batch: Any, device: torch.device) -> Any:
+def _move(batch: Any, device: torch.device, pin: bool = False) -> Any:
     """Moves every tensor in a batch; containers keep their types."""
     if callable(getattr(type(batch), "to", None)):
+        batch = _pinned(batch, device) if pin else batch
         return batch.to(device, **_non_blocking(batch, device))
+    move = partial(_move, device=device, pin=pin)
     if isinstance(batch, MutableMapping):
         moved = copy.copy(batch)
-        moved.update({key: _move(value, device) for key, value in batch.items()})
+        moved.update({key: move(value) for key, value in batch.items()})
         return moved
     if isinstance(batch, Mapping):
-        return type(batch)({key: _move(value, device) for key, value in batch.items()})  # type: ignore[call-arg]
+        return type(batch)({key: move(value) for key, value in batch.items()})  # type: ignore[call-arg]
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_move(value, device) for value in batch))
+        return type(batch)(*map(move, batch))
     if isinstance(batch, list | tuple):
-        return type(batch)(_move(value, device) for value in batch)
+        return type(batch)(map(move, batch))
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        return _move_fields(batch, device)
+        return _move_fields(batch, move)
     return batch
 
 
+def _move_fields(batch: Any, move: Callable[[Any], Any]) -> Any:
+    moved = copy.copy(batch)
+    for field in dataclasses.fields(batch):
+        value = move(getattr(batch, field.name))
+        object.__setattr__(moved, field.name, value)  # of frozen ones too
+    return moved
+
+
+def _pinned(item: Any, device: torch.device) -> Any:
+    """Returns a tensor of the CPU in pinned memory, from which a copy can run beside the work.
+
+    All else is returned as it is. A loader is not told to pin instead, since then it fails if a
+    tensor is on a device, or if its elements share memory.
+    """
+    import torch
+
+    if type(item) is not torch.Tensor or not item.is_cpu or item.layout is not torch.strided:
+        return item
+    # Until torch 2.6, memory was pinned for CUDA alone.
+    can_pin = device.type == "cuda" or hasattr(torch, "accelerator")
+    if not can_pin or item.is_pinned():
+        return item
+    return torch.empty_like(item, pin_memory=True).copy_(item)
+
+
 def _non_blocking(batch: Any, device: torch.device) -> dict[str, bool]:
-    """Says not to wait for the copy, where the batch can be told and its pinned memory outlives it.
+    """Says not to wait for the copy, where the batch can be told and its memory outlives it.
 
     Elsewhere the memory may be freed too early: https://github.com/pytorch/pytorch/issues/189690.
     """
@@ -339,11 +372,3 @@ def _non_blocking(batch: Any, device: torch.device) -> dict[str, bool]:
         and "non_blocking" in inspect.signature(batch.to).parameters
     )
     return {"non_blocking": True} if takes else {}
-
-
-def _move_fields(batch: Any, device: torch.device) -> Any:
-    moved = copy.copy(batch)
-    for field in dataclasses.fields(batch):
-        value = _move(getattr(batch, field.name), device)
-        object.__setattr__(moved, field.name, value)  # of frozen ones too
-    return moved

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from dray import host
 from dray.accelerators import Family, family_named
+from dray.accelerators.nvidia import is_slice
 from dray.errors import ConfigError
 from dray.train.backend import Backend, BackendConfig, check_seconds
 from dray.train.context import current_seat
+from dray.train.links import choose_interface, tell_slices
 from dray.train.seats import Position, family_at, shares_devices
 from dray.train.torch_devices import devices_of, unusable
 from dray.train.worker_group import WorkerGroup
@@ -24,18 +25,20 @@ if TYPE_CHECKING:
 
 # A device can be a member of one communicator once only.
 _ONE_RANK_A_DEVICE = ("nccl", "xccl", "hccl")
+# Whose tensors gloo carries: torch.distributed.Backend.backend_capability["gloo"].
+_OF_GLOO = ("cpu", "cuda")
 # How long ranks may take to leave their process group; a communicator that is stuck never does.
 _PARTING_S = 30.0
 
 
-@dataclass(kw_only=True)
+@dataclass
 class TorchConfig(BackendConfig):
     """How workers form their `torch.distributed` process group.
 
     Args:
         backend: "gloo", "nccl" or another that torch knows. Default: the one of the workers'
             accelerators (nccl, xccl, hccl or xla), gloo without any, and gloo where workers share
-            a device.
+            a GPU that is `cuda` to PyTorch.
         init_method: "env" or "tcp"; both meet at a store that rank 0 opens on a free port.
         timeout_s: How long a collective may take, in seconds.
 
@@ -50,9 +53,11 @@ class TorchConfig(BackendConfig):
     def __post_init__(self) -> None:
         if self.init_method not in ("env", "tcp"):
             raise ConfigError(f"init_method must be 'env' or 'tcp', not {self.init_method!r}")
-        check_seconds(self.timeout_s, "timeout_s")
-        if self.backend is not None and not isinstance(self.backend, str):
-            raise ConfigError(f"backend must be a name such as 'gloo', not {self.backend!r}")
+        self.timeout_s = check_seconds(self.timeout_s, "timeout_s")
+        if self.backend is not None:
+            if not isinstance(self.backend, str) or not self.backend:
+                raise ConfigError(f"backend must be a name such as 'gloo', not {self.backend!r}")
+            self.backend = self.backend.lower()  # as PyTorch itself takes it
         self.modules = (
             *BackendConfig.modules,
             "torch",
@@ -81,8 +86,7 @@ class TorchBackend(Backend):
     ) -> tuple[str, str]:
         """Returns the collective backend of a run, and what the user should know of it."""
         assert isinstance(backend_config, TorchConfig)
-        sharing = shares_devices(positions)
-        return choose_backend(family_of_all(positions), sharing, backend_config.backend)
+        return choose_backend(positions, backend_config.backend)
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         """Opens a store on rank 0, then has every rank join at it."""
@@ -100,14 +104,17 @@ class TorchBackend(Backend):
 
 def _choose_backend(worker_group: WorkerGroup, asked: str | None) -> str:
     """Returns the backend that fits what the workers have."""
-    family, sharing = family_of_all(worker_group.positions), shares_devices(worker_group.positions)
-    backend, why = choose_backend(family, sharing, asked)
-    if family is not None:
-        for rank, trouble in enumerate(worker_group.execute(_prepare_device)):
-            if trouble and asked is None and backend != "gloo":
-                backend, why = "gloo", f"rank {rank}: {trouble}; collectives use gloo"
-    if why:
-        worker_group.warn(why)
+    backend, why = choose_backend(worker_group.positions, asked)
+    trouble = ""
+    if family_of_all(worker_group.positions) is not None:
+        slices = [worker.slice_name for worker in worker_group.workers]
+        address = worker_group.workers[0].address
+        found = enumerate(worker_group.execute(_prepare_device, slices, address))
+        trouble = next((f"rank {rank}: {said}" for rank, said in found if said), "")
+    if trouble and asked is None:
+        backend, trouble = "gloo", f"{trouble}; collectives use gloo"
+    for warning in filter(None, (why, trouble)):
+        worker_group.warn(warning)
     return backend
 
 
@@ -131,42 +138,74 @@ def family_of_all(positions: Sequence[Position]) -> Family | None:
     return next(iter(different.values()), None)
 
 
-def choose_backend(family: Family | None, sharing: bool, asked: str | None) -> tuple[str, str]:
+def choose_backend(positions: Sequence[Position], asked: str | None) -> tuple[str, str]:
     """Returns the collective backend of a run, and what the user should know about it.
 
     Args:
-        family: Of the workers' accelerators.
-        sharing: Whether two workers have the same device.
+        positions: The workers, by rank.
         asked: What the user asks for.
 
     Raises:
         ConfigError: What is asked for cannot work.
     """
-    if asked is not None:
-        if sharing and "nccl" in asked:
-            raise ConfigError(
-                f"TorchConfig(backend={asked!r}): NCCL cannot connect two ranks that share a GPU, "
-                "and workers have less than one each; leave the backend to dray, or set 'gloo', or "
-                "give each worker a whole GPU"
-            )
-        return asked, ""
-    backend = "gloo" if family is None else family.backend
-    if sharing and backend in _ONE_RANK_A_DEVICE:
-        return "gloo", (
-            f"workers share devices, which {backend} cannot connect; collectives use gloo. It is "
+    _check_slices(positions)
+    family, sharing = family_of_all(positions), shares_devices(positions)
+    unshared = next((one for one in _ONE_RANK_A_DEVICE if one in (asked or "")), None)
+    if sharing and unshared is not None:
+        raise ConfigError(
+            f"TorchConfig(backend={asked!r}): {unshared.upper()} cannot connect two ranks that "
+            "share a device, and workers have less than one each; leave the backend to dray, or "
+            "set 'gloo', or give each worker a whole one"
+        )
+    usual = "gloo" if family is None else family.backend
+    shared = sharing and usual in _ONE_RANK_A_DEVICE
+    backend = asked if asked is not None else "gloo" if shared else usual
+    lacking = _beyond_gloo(family) if backend == "gloo" and len(positions) > 1 else ""
+    if lacking and asked is None:
+        why = f"workers share devices, which {usual} cannot connect, and " if shared else ""
+        instead = "give each worker a whole device" if shared else "use one worker"
+        raise ConfigError(
+            f"{why}{lacking}; {instead}, or set TorchConfig(backend='gloo') if workers exchange "
+            "tensors on the CPU alone"
+        )
+    if lacking:
+        return backend, f"{lacking}, only those on the CPU"
+    if shared and asked is None:
+        return backend, (
+            f"workers share devices, which {usual} cannot connect; collectives use gloo. It is "
             "slower: for more speed give each worker a whole device"
         )
     return backend, ""
 
 
+def _beyond_gloo(family: Family | None) -> str:
+    """Returns what gloo cannot do for a family's devices; "" if that is nothing."""
+    if family is None or family.torch_device in _OF_GLOO:
+        return ""
+    return f"gloo carries no {family.torch_device} tensors between {family.title}s"
+
+
+def _check_slices(positions: Sequence[Position]) -> None:
+    """Raises ConfigError if a worker has several MIG slices."""
+    for position in positions:
+        slices = [i for ids in position.place.devices.values() for i in ids if is_slice(i)]
+        if len(slices) > 1:
+            raise ConfigError(
+                f"rank {position.rank} has the MIG slices {', '.join(slices)}, of which a process "
+                "sees one only; ask for one for each worker, and for more workers"
+            )
+
+
 # In the worker.
 
 
-def _prepare_device() -> str:
+def _prepare_device(slices: Sequence[str], address: str) -> str:
     """Makes this worker's device the one that PyTorch uses; returns why that cannot be, or ""."""
     import torch
 
     assignment = current_seat("init_process_group").assignment
+    if assignment.family == "tpu":  # before PyTorch/XLA looks
+        tell_slices(slices, assignment.rank, address)
     device = devices_of(assignment)[0]
     if assignment.family is not None:
         for name, value in family_named(assignment.family).collective_variables.items():
@@ -218,7 +257,7 @@ def _join_process_group(address: str, port: int, backend: str, timeout: timedelt
         # What calls init_process_group("env://") later on meets at the same store.
         TORCHELASTIC_USE_AGENT_STORE="True",
     )
-    _choose_interface(assignment.address)
+    choose_interface(assignment.address)
     if _store is None:
         _store = distributed.TCPStore(address, port, None, False, timeout)
     if "nccl" in backend:
@@ -231,17 +270,6 @@ def _join_process_group(address: str, port: int, backend: str, timeout: timedelt
         world_size=assignment.world_size,
         timeout=timeout,
     )
-
-
-def _choose_interface(address: str) -> None:
-    """Has collectives use the interface of this node's address, unless the user has chosen one."""
-    interface = host.interface_of(address)
-    if interface is None and address == "127.0.0.1":
-        interface = next((n for _, n in socket.if_nameindex() if n in ("lo", "lo0")), None)
-    if interface is not None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
-        if address != "127.0.0.1":
-            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
 
 
 def _leave_process_group() -> None:

@@ -73,7 +73,7 @@ def prepare_model(
     options = dict(parallel_strategy_kwargs or {})
     wrapper = _wrapper(parallel_strategy, options, device)
     if world_size > 1 and wrapper is _fully_shard(device):
-        return _shard(model, device, world_size, options)
+        return _shard(model, device, options)
     if move_to_device:
         model = model.to(device)
     if world_size == 1 or wrapper is None:
@@ -145,12 +145,15 @@ def _list(names: Mapping[str, Any] | set[str]) -> str:
 
 
 def _shard(
-    model: torch.nn.Module, device: torch.device, world_size: int, options: dict[str, Any]
+    model: torch.nn.Module, device: torch.device, options: dict[str, Any]
 ) -> torch.nn.Module:
     """Shards a model's units one by one, so that no more than one is whole on the device."""
-    from torch.distributed.device_mesh import init_device_mesh
+    from torch import distributed
+    from torch.distributed.device_mesh import DeviceMesh
 
-    mesh = options.get("mesh") or init_device_mesh(device.type, (world_size,))
+    # Beside a group of gloo, init_device_mesh makes another where it sees a GPU: with the default
+    # timeout, and in many versions with NCCL, which cannot connect ranks that share a GPU.
+    mesh = options.get("mesh") or DeviceMesh.from_group(distributed.group.WORLD, device.type)
     shard = _fully_shard(device)
     for unit in (*_units(model), model):
         for tensor in itertools.chain(unit.parameters(), unit.buffers()):

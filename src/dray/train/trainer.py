@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import inspect
 import itertools
@@ -72,7 +73,9 @@ class DataParallelTrainer:
         scaling_config: ScalingConfig | None = None,
         run_config: RunConfig | None = None,
     ) -> None:
-        self._takes_config = _takes_config(train_loop_per_worker)
+        self._takes_config = _takes_config(
+            train_loop_per_worker, given=train_loop_config is not None
+        )
         self._function = train_loop_per_worker
         self._function_config = _checked_function_config(train_loop_config)
         self._backend_config = _checked(backend_config, BackendConfig, "backend_config")
@@ -80,8 +83,7 @@ class DataParallelTrainer:
         self._config = _checked(run_config, RunConfig, "run_config")
         if self._scaling.num_workers and not Settings().plan_path:
             # Imports of the workers begin now, beside whatever the driver still has to do.
-            engine = session.current_engine()
-            engine.prepare(self._backend_config.modules, self._config.runtime_env)
+            session.prepare(self._backend_config.modules, self._config.runtime_env)
 
     def plan(self) -> Plan:
         """Returns what `fit()` would do now; starts and reserves nothing.
@@ -103,8 +105,8 @@ class DataParallelTrainer:
         with _engine_for(self._scaling) as engine:
             return self._plan_on(engine)
 
-    def _plan_on(self, engine: Engine) -> Plan:
-        return make_plan(engine, self._scaling, self._config, self._backend())
+    def _plan_on(self, engine: Engine, impossible: InfeasibleError | None = None) -> Plan:
+        return make_plan(engine, self._scaling, self._config, self._backend(), impossible)
 
     def _backend(self) -> tuple[Backend, BackendConfig]:
         return self._backend_config.backend_cls(), self._backend_config
@@ -121,7 +123,8 @@ class DataParallelTrainer:
         Raises:
             WorkerGroupError: A worker failed, more often than `FailureConfig` allows. It is also
                 an instance of the failing function's exception.
-            ControllerError: A callback failed.
+            ControllerError: A callback failed, or a checkpoint could not be committed. It is also
+                an instance of that failure's type.
             InfeasibleError: The machine does not have what is asked.
             StartTimeoutError: What is asked did not become free in time.
             SerializationError: The function cannot be sent to workers.
@@ -148,7 +151,7 @@ class DataParallelTrainer:
         try:
             engine.check(self._scaling.request(workers), self._config.runtime_env)
         except InfeasibleError as error:
-            why = self._plan_on(engine).why
+            why = self._plan_on(engine, error).why
             raise InfeasibleError(why, asked=error.asked, available=error.available) from None
 
     def _job(self, engine: Engine) -> bytes | Job:
@@ -214,28 +217,40 @@ class DataParallelTrainer:
 
     def _describe(self, engine: Engine) -> dict[str, Any]:
         """Returns what run.json says: enough to know what ran, and on what."""
-        scaling = dataclasses.asdict(self._scaling)
         return {
             "format": 1,
             "started": datetime.now().astimezone().isoformat(timespec="seconds"),
             "engine": engine.name,
             "versions": {"dray": VERSION, "python": platform.python_version()},
             "train_function": _fingerprint(self._function),
-            "scaling_config": {**scaling, "resources_per_worker": self._scaling.bundle},
-            "failure_config": dataclasses.asdict(self._config.failure_config),
-            "checkpoint_config": dataclasses.asdict(self._config.checkpoint_config),
+            "scaling_config": {
+                **_fields(self._scaling),
+                "resources_per_worker": self._scaling.bundle,
+            },
+            "failure_config": _fields(self._config.failure_config),
+            "checkpoint_config": _fields(self._config.checkpoint_config),
             "backend": type(self._backend_config).__name__,
         }
 
 
-def _takes_config(function: object) -> bool:
+def _fields(config: Any) -> dict[str, Any]:
+    """Returns the fields as they are; `dataclasses.asdict` copies what may not be copied."""
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+
+
+def _takes_config(function: object, *, given: bool) -> bool:
     """Returns whether a train function takes the config.
 
+    Args:
+        function: The train function; one with `*args` takes the config if there is one.
+        given: Whether there is one.
+
     Raises:
-        ConfigError: It is no function, or needs more arguments than one.
+        ConfigError: It is no function, or needs more arguments than one, or its body would not run.
     """
     if not callable(function):
         raise ConfigError(f"train_loop_per_worker must be a function, not {function!r}")
+    _check_runs(function)
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # some built-in functions have none to show
@@ -250,7 +265,23 @@ def _takes_config(function: object) -> bool:
             f"{getattr(function, '__name__', function)!r} needs {', '.join(required)}; put them "
             "into train_loop_config"
         )
-    return bool(positional)
+    starred = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    return bool(positional) or (starred and given)
+
+
+def _check_runs(function: Callable[..., Any]) -> None:
+    """Refuses functions that return at once, with their body still to be run by somebody."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    body = function if inspect.isroutine(function) else type(function).__call__
+    name = f"the train function {getattr(function, '__name__', function)!r}"
+    if inspect.iscoroutinefunction(body) or inspect.isasyncgenfunction(body):
+        raise ConfigError(
+            f"{name} is async: its body would not run; make it a plain function that calls "
+            "asyncio.run(...) inside"
+        )
+    if inspect.isgeneratorfunction(body):
+        raise ConfigError(f"{name} has a yield: its body would not run; call report(...) instead")
 
 
 def _checked(value: Any, kind: type, name: str) -> Any:

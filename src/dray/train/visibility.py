@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dray.accelerators import family_named
+from dray.accelerators.nvidia import is_slice
 from dray.errors import ConfigError
 from dray.train.messages import Assignment
 
@@ -23,9 +24,10 @@ def shared_variables(assignment: Assignment, environ: Mapping[str, str]) -> dict
     if not assignment.shares_devices or assignment.family is None:
         return {}
     family = family_named(assignment.family)
-    if not family.shared or family.visible(environ) is None:
+    among = assignment.node_devices[family.resource]
+    if not family.shared or family.visible(environ) is None or any(map(is_slice, among)):
         return {}
-    return family.show(assignment.node_devices[family.resource], environ, 0)
+    return family.show(among, environ, 0)
 
 
 def device_indices(assignment: Assignment, environ: Mapping[str, str]) -> list[int]:

@@ -12,19 +12,49 @@ from typing import Any, NamedTuple
 from dray import host
 from dray.engines import wire
 from dray.engines.actor_host import set_variables
-from dray.errors import ConfigError
+from dray.errors import ConfigError, SerializationError, text_of
 from dray.train import allocator, cores, messages, visibility
 from dray.train.context import Seat, TrainingStopped, leave_seat, take_seat
+from dray.train.failure import describe
 from dray.train.run_directory import RunDirectory
 
 Job = tuple[Callable[..., Any], tuple[Any, ...]]
 
+_RETURNED = "the return value of rank 0"
+
 
 class Ended(NamedTuple):
-    """How the train function ended: by returning, or because the user asked the run to stop."""
+    """How the train function ended: by returning, or because the user asked the run to stop.
+
+    Attributes:
+        value: What rank 0 returned, if it need not cross a process boundary.
+        pickled: What rank 0 returned, if it must; by itself, so that nothing else fails with it.
+        trouble: Why it cannot be pickled.
+        stopped: Whether the user asked the run to stop.
+    """
 
     value: Any = None
+    pickled: bytes = b""
+    trouble: str = ""
     stopped: bool = False
+
+    def returned(self) -> Any:
+        """Returns what the function returned, on rank 0.
+
+        Raises:
+            SerializationError: It cannot be sent.
+        """
+        if self.trouble:
+            raise SerializationError(self.trouble)
+        if not self.pickled:
+            return self.value
+        try:
+            return wire.load(self.pickled)
+        except Exception as error:  # unpickling runs the user's code
+            raise SerializationError(
+                f"{_RETURNED} cannot be sent to another process: it does not load in the driver "
+                f"({describe(error)}). Return what it is made from, or save it in a checkpoint."
+            ) from error
 
 
 class TrainWorker:
@@ -69,13 +99,25 @@ class TrainWorker:
         if self._own_process:
             _show_in_main(function)
         try:
-            return Ended(function(*args))
+            value = function(*args)
         except TrainingStopped:
             return Ended(stopped=True)
         except SystemExit as error:
             if error.code in (None, 0):
                 return Ended()
             raise
+        return self._pack(value)
+
+    def _pack(self, value: Any) -> Ended:
+        assert self._seat is not None
+        if self._seat.assignment.rank != 0:  # nobody asks for it
+            return Ended()
+        if not self._own_process:
+            return Ended(value)
+        try:
+            return Ended(pickled=wire.dump(value, _RETURNED))
+        except Exception as error:  # noqa: BLE001 (the training is done, whatever it returns)
+            return Ended(trouble=text_of(error))
 
     def close(self) -> None:
         """Frees what the rank held."""
@@ -84,6 +126,11 @@ class TrainWorker:
         if not self._own_process:
             self._seat.clean_ups.close()
         leave_seat()
+
+    def wake(self) -> None:
+        """Ends a wait of the train function, where its process cannot be killed."""
+        if self._seat is not None:
+            self._seat.wake()
 
     def deliver(self, message: Any) -> None:
         """Takes a message of the controller, on the control thread."""
@@ -94,11 +141,10 @@ class TrainWorker:
 def _settle_on_cores(assignment: messages.Assignment) -> None:
     """Takes this worker's share of its node's cores."""
     local_rank, local_world_size = assignment.local_rank, assignment.local_world_size
-    own = cores.pin(local_rank, local_world_size) if assignment.pinned else []
-    cores.set_threads(
-        cores.threads_per_worker(host.cpu_count(), local_world_size, assignment.cpus, len(own)),
-        os.environ,
-    )
+    usable = host.cpu_count()  # by all workers of the node: a pinned one sees its own only
+    own = cores.pin(local_rank, local_world_size) if assignment.pinned else 0
+    threads = cores.threads_per_worker(usable, local_world_size, assignment.cpus, own)
+    cores.set_threads(threads, os.environ)
 
 
 def _check_storage(assignment: messages.Assignment) -> None:

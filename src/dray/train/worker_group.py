@@ -12,6 +12,7 @@ from typing import Any
 
 from dray.engines.contract import Actor, Engine, Mailbox, Node, Reservation, Started
 from dray.engines.runtime_env import RuntimeEnv
+from dray.errors import text_of
 from dray.train.messages import Assignment
 from dray.train.seats import Devices, Place, Position, seat
 from dray.train.worker import Ended, Job, TrainWorker
@@ -62,7 +63,7 @@ class RankFailed(Exception):
     """A function that ran on workers failed on one of them."""
 
     def __init__(self, rank: int, error: BaseException) -> None:
-        super().__init__(f"rank {rank}: {error}")
+        super().__init__(f"rank {rank}: {text_of(error)}")
         self.rank = rank
         self.error = error
 

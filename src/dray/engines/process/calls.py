@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from dray.engines.actor_host import EndOfForks
 from dray.engines.process.runtime import ActorExit
 
 if TYPE_CHECKING:
@@ -82,12 +83,14 @@ class ActorCalls:
     def make(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Makes the actor's object."""
         if self._loop is None:
-            self._actor = self._kind(*args, **kwargs)
+            with EndOfForks():
+                self._actor = self._kind(*args, **kwargs)
             return
 
         async def make() -> Any:
             self._running.set(self._around)
-            return self._kind(*args, **kwargs)
+            with EndOfForks():
+                return self._kind(*args, **kwargs)
 
         self._actor = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
 
@@ -117,9 +120,10 @@ class ActorCalls:
         self._running.set({**self._around, "task_id": number, "task_name": name})
         try:
             args, kwargs = worker.arguments(payload, deps)
-            value = getattr(self._actor, method)(*args, **kwargs)
-            del args, kwargs
-            values = worker.pack_results(value, returns, name, number, unread)
+            with EndOfForks():
+                value = getattr(self._actor, method)(*args, **kwargs)
+                del args, kwargs
+                values = worker.pack_results(value, returns, name, number, unread)
         except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
             return self._ended(number, name, retried, error)
         worker.runtime.say("done", number, values)
@@ -159,17 +163,18 @@ class ActorCalls:
         try:
             async with semaphore:
                 self._running.set({**self._around, "task_id": number, "task_name": name})
-                args, kwargs = worker.arguments(payload, deps)
-                value = getattr(self._actor, method)(*args, **kwargs)
-                if inspect.isawaitable(value):
-                    value = await value
-                if inspect.isasyncgen(value):
-                    index = 0
-                    async for item in value:
-                        worker.send_item(number, index, item, name)
-                        index += 1
-                    value = ()
-                values = worker.pack_results(value, returns, name, number)
+                with EndOfForks():
+                    args, kwargs = worker.arguments(payload, deps)
+                    value = getattr(self._actor, method)(*args, **kwargs)
+                    if inspect.isawaitable(value):
+                        value = await value
+                    if inspect.isasyncgen(value):
+                        index = 0
+                        async for item in value:
+                            worker.send_item(number, index, item, name)
+                            index += 1
+                        value = ()
+                    values = worker.pack_results(value, returns, name, number)
         except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
             if not self._ended(number, name, retried, error):
                 worker.leave()

@@ -27,7 +27,7 @@ from dray.engines.process.records import Client
 from dray.engines.process.runtime import Message, ProcessRuntime, not_in_time
 from dray.engines.process.status import Status
 from dray.engines.process.streams import Streams
-from dray.engines.process.tasks import Tasks
+from dray.engines.process.tasks import Tasks, Variables
 from dray.engines.process.turns import Doze, Turns, Waiter
 from dray.engines.reader import Reader
 from dray.engines.runtime import ObjectRef, Whereabouts
@@ -67,7 +67,7 @@ class DriverRuntime(ProcessRuntime):
         runtime_env: RuntimeEnv,
         namespace: str | None,
         store_bytes: int | None,
-        variables: Callable[[Mapping[str, tuple[str, ...]], Node], dict[str, str | None]],
+        variables: Variables,
     ) -> None:
         self._fork = fork
         self._next_number = number

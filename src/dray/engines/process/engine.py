@@ -197,7 +197,7 @@ class ProcessEngine(LocalEngine):
         self._share_imports = settings.share_imports
         self._servers: dict[_Basis, _Server] = {}
         self._dismissed: set[_Server] = set()
-        self._numbers = itertools.count()
+        self._numbers = itertools.count(1)  # the driver itself is 0
         self._doors: set[socket.socket] = set()  # at which workers knock that use tasks and actors
         self._lock = threading.Lock()
         self._closed = False
@@ -240,7 +240,7 @@ class ProcessEngine(LocalEngine):
                     self._reader,
                     self._fork_worker,
                     self._kill_worker,
-                    lambda: next(self._numbers) + 1,
+                    lambda: next(self._numbers),
                     self._runtime_env,
                     self._namespace,
                     self._store_bytes,
@@ -336,7 +336,8 @@ class ProcessEngine(LocalEngine):
             actor = self._fork(self._server(basis), name, mailbox, *where)
         except EngineError:  # a server that was killed: the next one serves
             actor = self._fork(self._server(basis), name, mailbox, *where)
-        variables = {**self.variables(where[1], where[0]), **runtime_env.env_vars}
+        own = runtime_env.env_vars
+        variables = {**self.variables(where[1], where[0], own), **own}
         actor.begin(wire.Begin.like_here(variables, directory, payload))
         return actor
 

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from dray.engines import actor_host, lifeline, wire
-from dray.engines.process import worker
+from dray.engines.process import leftovers, worker
+from dray.engines.process.leftovers import Leftovers
 
 _INHERITED = 3  # standard input, output and error keep their numbers
 
@@ -39,6 +40,7 @@ class ForkServer:
         self._driver = driver
         self._spawn = spawn
         self._workers: dict[int, int] = {}  # pid -> number
+        self._leftovers: dict[int, Leftovers] = {}  # pid -> what it has made
         self._selector = selectors.DefaultSelector()
         self._wakeup, wakeup_in = socket.socketpair()
         self._wakeup_in = wakeup_in
@@ -63,6 +65,8 @@ class ForkServer:
         finally:
             for pid in self._workers:
                 lifeline.kill_group(pid)
+            for pid in self._workers:
+                self._clean_up_after(pid)
 
     def _on_driver_gone(self) -> None:
         raise EOFError
@@ -85,16 +89,25 @@ class ForkServer:
             self._notify(wire.STARTED, number, pid)
 
     def _start(self, fds: list[int]) -> int:
+        made = Leftovers()
+        pid = self._start_telling(made, fds)
+        os.close(made.inlet)
+        self._leftovers[pid] = made
+        self._selector.register(made.outlet, selectors.EVENT_READ, lambda: self._listen(pid))
+        return pid
+
+    def _start_telling(self, made: Leftovers, fds: list[int]) -> int:
         if self._spawn:
-            for fd in fds:
+            for fd in (made.inlet, *fds):
                 os.set_inheritable(fd, True)
-            command = interpreter(sys.path, "worker", *map(str, fds))
+            command = interpreter(sys.path, "worker", *map(str, (made.inlet, *fds)))
             return os.posix_spawn(command[0], command, os.environ, setpgroup=0)
         pid = os.fork()
         if pid == 0:
             try:
                 self._forget()
-                become_worker(fds)
+                os.close(made.outlet)
+                become_worker(made.inlet, fds)
             finally:
                 os._exit(1)
         with contextlib.suppress(OSError):  # the child does it too; whoever is first wins
@@ -110,6 +123,8 @@ class ForkServer:
             sock.close()
         if self._handle is not None:
             os.close(self._handle)
+        for made in self._leftovers.values():
+            os.close(made.outlet)
 
     def _kill(self, number: int) -> None:
         for pid, known in list(self._workers.items()):
@@ -134,8 +149,20 @@ class ForkServer:
 
     def _gone(self, pid: int, status: int, *, killed: bool) -> None:
         lifeline.kill_group(pid)  # what the worker started goes with it
+        self._clean_up_after(pid)
         number = self._workers.pop(pid)
         self._notify(wire.EXITED, number, os.waitstatus_to_exitcode(status), killed)
+
+    def _listen(self, pid: int) -> None:
+        made = self._leftovers.get(pid)  # None if its end came in the same round of events
+        if made is not None and not made.read():
+            self._selector.unregister(made.outlet)
+
+    def _clean_up_after(self, pid: int) -> None:
+        made = self._leftovers.pop(pid)
+        with contextlib.suppress(KeyError):  # the worker has closed it
+            self._selector.unregister(made.outlet)
+        made.remove([*self._leftovers.values()])
 
     def _notify(self, kind: bytes, number: int, value: int, flag: bool = False) -> None:
         try:
@@ -144,10 +171,11 @@ class ForkServer:
             raise EOFError from None
 
 
-def become_worker(fds: list[int]) -> None:
+def become_worker(inlet: int, fds: list[int]) -> None:
     """Turns this process into a worker; never returns.
 
     Args:
+        inlet: Where to tell what must not be left behind.
         fds: Two sockets, and what become standard output and error; for a worker of tasks and
             actors of `dray.core` also where objects lie in memory and on the disk.
     """
@@ -156,7 +184,7 @@ def become_worker(fds: list[int]) -> None:
     lifeline.children_die_with_me()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     own, (out, err) = [*fds[:2], *fds[4:]], fds[2:4]
-    for fd in own:
+    for fd in (inlet, *own):
         os.set_inheritable(fd, False)
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (out, 1), (err, 2)):
@@ -167,6 +195,7 @@ def become_worker(fds: list[int]) -> None:
     # New ones: those of a server that is a fork of the driver are whatever the driver made them.
     sys.stdout = actor_host.text_stream(1)
     sys.stderr = actor_host.text_stream(2)
+    leftovers.tell(inlet)
     faulthandler.enable()
     atexit._clear()  # what the server's imports registered is the server's
     gc.enable()
@@ -179,7 +208,7 @@ def become_worker(fds: list[int]) -> None:
 def _import_for_workers(modules: Sequence[str]) -> None:
     """Imports what workers will need, so that they share it."""
     gc.disable()  # a collection during imports finds nothing, and costs 5 % of the time
-    actor_host.import_quietly(("cloudpickle", *modules))
+    actor_host.import_quietly(("cloudpickle", "multiprocessing.resource_tracker", *modules))
     gc.freeze()  # so that a worker's collector does not write to, and so copy, shared pages
 
 
@@ -201,11 +230,12 @@ def main(arguments: list[str]) -> None:
 
     Args:
         arguments: `serve CONTROL_FD LIFELINE_FD DRIVER_PID METHOD MODULE...` or
-            `worker FD...`, as `become_worker` takes them.
+            `worker INLET FD...`, as `become_worker` takes them.
     """
     role, *rest = arguments
     if role == "worker":
-        become_worker([int(fd) for fd in rest])
+        inlet, *fds = map(int, rest)
+        become_worker(inlet, fds)
         return
     control_fd, lifeline_fd, driver, method, *modules = rest
     serve(int(control_fd), int(lifeline_fd), int(driver), method, modules)

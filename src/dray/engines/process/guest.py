@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from concurrent.futures import Future
 from typing import Any
 
@@ -53,16 +54,20 @@ class GuestEngine(ProcessEngine):
     def reserve(self, request: Request) -> Future[Reservation]:
         asked: Future[Reservation] = Future()
 
-        def granted(answer: Any) -> None:
+        def answered(answer: Any) -> None:
+            if not asked.set_running_or_notify_cancel():
+                return
             if answer[0] == "refused":
                 asked.set_exception(packing.error_of(answer[1]))
                 return
             question, nodes, devices = answer
-            held = Borrowed(nodes, devices, lambda: self._host.say("return", question))
-            if asked.set_running_or_notify_cancel():
-                asked.set_result(held)
-            else:
-                held.release()
+            give_back = functools.partial(self._host.give_back, question)
+            asked.set_result(Borrowed(nodes, devices, give_back))
 
-        self._host.promise(granted, "reserve", request, "reserve")
+        def take_back(asked: Future[Reservation]) -> None:
+            if asked.cancelled():  # whether or not the answer is on its way
+                self._host.give_back(question)
+
+        question, _ = self._host.ask_later(answered, "reserve", request, "reserve")
+        asked.add_done_callback(take_back)
         return asked

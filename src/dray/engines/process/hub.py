@@ -10,8 +10,10 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
+from dray.engines.contract import Reservation
 from dray.engines.process.packing import SPILLED, STORED, failed, is_error
 from dray.engines.process.records import Client, Gather
 from dray.engines.process.store import Store
@@ -151,7 +153,8 @@ class Hub:
         """Takes back what a process has reserved, or asked for."""
         future = client.leases.pop(question, None)
         if future is not None and not future.cancel():
-            future.result().release()
+            # The ledger may be about to grant it, in this very thread: it cannot be waited for.
+            future.add_done_callback(_release_granted)
 
     # Values.
 
@@ -307,3 +310,8 @@ class Hub:
         """Gives objects an error in place of their values."""
         for number in numbers:
             self.store.seal(number, payload)
+
+
+def _release_granted(future: Future[Reservation]) -> None:
+    if future.exception() is None:
+        future.result().release()

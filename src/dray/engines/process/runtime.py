@@ -259,12 +259,23 @@ class ProcessRuntime(Runtime):
         self, load: Callable[[Any], Any], *message: Any, keep: object = None
     ) -> Future[Any]:
         """Asks the hub something; returns a future of what `load` makes of the answer."""
+        return self.ask_later(load, *message, keep=keep)[1]
+
+    def ask_later(
+        self, load: Callable[[Any], Any], *message: Any, keep: object = None
+    ) -> tuple[int, Future[Any]]:
+        """The same as `promise`; returns the question's number as well."""
         self._turns.start_background("dray-answers")
         waiter = _FutureWaiter(load, keep)
         number = next(self._questions)
         self._asked[number] = waiter
         self.say(message[0], number, *message[1:])
-        return waiter.future
+        return number, waiter.future
+
+    def give_back(self, question: int) -> None:
+        """Says that what was reserved is needed no more, or that nobody waits for it any more."""
+        self._asked.pop(question, None)
+        self.say("return", question)
 
     def _new_ref(self, number: int) -> ProcessRef:
         """Returns a reference that the hub has counted for this process already."""

@@ -24,6 +24,10 @@ from dray.errors import (
 )
 
 BUNDLE_LABEL = "dray.io/bundle"
+# Returns what limits a process to devices of a node, beside the variables that its user sets.
+Variables = Callable[
+    [Mapping[str, tuple[str, ...]], Node, Mapping[str, str]], dict[str, str | None]
+]
 
 
 class Tasks:
@@ -45,7 +49,7 @@ class Tasks:
         pool: Pool,
         send: Callable[[WorkerProcess, bytes], None],
         stop: Callable[[WorkerProcess], None],
-        variables: Callable[[Mapping[str, tuple[str, ...]], Node], dict[str, str | None]],
+        variables: Variables,
     ) -> None:
         self._variables = variables
         self.hub = hub
@@ -262,9 +266,8 @@ class Tasks:
         """
         if lease is None or not lease.devices[0]:
             return None
-        own = {name for name, _ in shape.runtime_env[0]}
-        shown = self._variables(lease.devices[0], lease.nodes[0])
-        return lease.devices[0], {k: v for k, v in shown.items() if k not in own}
+        own = dict(shape.runtime_env[0])
+        return lease.devices[0], self._variables(lease.devices[0], lease.nodes[0], own)
 
     def dispatch(self, task: Task, worker: WorkerProcess, head: tuple[Any, ...]) -> None:
         """Sends a task or call to its worker."""

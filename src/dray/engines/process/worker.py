@@ -15,6 +15,7 @@ from typing import Any
 
 from dray import host, session
 from dray.engines import actor_host, lifeline, wire
+from dray.engines.actor_host import EndOfForks, refuse_forks
 from dray.engines.process import packing, refs
 from dray.engines.process.arena import Arena, DiskArena
 from dray.engines.process.calls import ActorCalls
@@ -46,6 +47,7 @@ class WorkerRuntime(ProcessRuntime):
         self._disk = disk
         self._begin = begin
         self._on_work = on_work
+        self._pid = os.getpid()
         self._doze = Doze(host.cpu_count())
         # Whether another thread may want to end the main thread's waiting.
         self.may_be_interrupted = False
@@ -67,6 +69,7 @@ class WorkerRuntime(ProcessRuntime):
         return _running.get(self._begin)
 
     def post(self, message: Message) -> None:
+        refuse_forks(self._pid)
         data = encode(message)
         try:
             self._sock.sendall(data)
@@ -250,10 +253,11 @@ class Worker:
             here = {"task_id": number, "task_name": info["name"], "devices": devices}
             _running.set({**info, **here})
             args, kwargs = self.arguments(payload, deps)
-            value = function(*args, **kwargs)
-            del args, kwargs
-            unread = info["most_unread"]
-            values = self.pack_results(value, returns, info["name"], number, unread)
+            with EndOfForks():
+                value = function(*args, **kwargs)
+                del args, kwargs
+                unread = info["most_unread"]
+                values = self.pack_results(value, returns, info["name"], number, unread)
             self._current = 0
         except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
             self._current = 0

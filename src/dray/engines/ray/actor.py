@@ -58,7 +58,11 @@ class RayActor(RemoteActor):
         self._killed = False
         self._timers: list[threading.Timer] = []
         self._awaits_last_words = False
-        self._over = False
+        self._over = threading.Event()
+
+    def is_over(self) -> bool:
+        """Returns whether its end has been told."""
+        return self._over.is_set()
 
     def lives_in(self, end: Callable[[], None]) -> None:
         """Takes what ends the process."""
@@ -75,7 +79,7 @@ class RayActor(RemoteActor):
 
     def on_hello(self, hello: Hello, connection: Connection) -> None:
         """Takes one of the worker's connections."""
-        if self._over:
+        if self.is_over():
             connection.close()
         elif hello.stream != "wire":
             self.attach_output(_own_descriptor(connection), hello.stream)
@@ -99,11 +103,18 @@ class RayActor(RemoteActor):
 
     def _call_node(self) -> None:
         """Looks, in a thread of its own, whether the silent node is there."""
-        if self._verdict is None and self._hello is not None:
-            if self._is_gone(self._hello.node_id):
-                self._reader.run(self._on_node_gone)
-            else:
-                self._later(_SILENCE_S, self._call_node)
+        if self.is_over() or self._verdict is not None or self._hello is None:
+            return
+        try:
+            gone = self._is_gone(self._hello.node_id)
+        except Exception:
+            if self.is_over():  # and nobody is connected to Ray any more
+                return
+            raise
+        if gone:
+            self._reader.run(self._on_node_gone)
+        else:
+            self._later(_SILENCE_S, self._call_node)
 
     def on_verdict(self, error: BaseException | None) -> None:
         """Takes what Ray says of the process's end."""
@@ -128,7 +139,7 @@ class RayActor(RemoteActor):
 
     def _conclude(self) -> None:
         """Tells the end, once it is certain and the last words are there."""
-        if self._verdict is None or self._over:
+        if self._verdict is None or self.is_over():
             return
         leaving = self.has_left and not self._hung_up
         if not leaving and not self.has_output:
@@ -139,14 +150,17 @@ class RayActor(RemoteActor):
             self._later(patience, lambda: self._reader.run(self._tell_end))
 
     def _tell_end(self) -> None:
-        if self._over or self._verdict is None:
+        if self.is_over() or self._verdict is None:
             return
-        self._over = True
-        for timer in self._timers:
-            timer.cancel()
         self.on_death(self._verdict, expected=self.has_left or self._was_killed())
         self._end = None
         self._on_over(self)
+
+    def on_death(self, error: EngineError, *, expected: bool) -> None:
+        self._over.set()
+        for timer in self._timers:
+            timer.cancel()
+        super().on_death(error, expected=expected)
 
     def _was_killed(self) -> bool:
         """Whether dray's kill ended it, rather than something that came before the kill."""

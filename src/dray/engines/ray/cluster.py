@@ -82,7 +82,7 @@ def _answers(entry: Mapping[str, Any] | None) -> bool:
 def lacking(request: Request, present: Sequence[Node]) -> InfeasibleError | None:
     """Returns why nodes cannot hold a request, if they cannot, even if all were free."""
     if not present:
-        return InfeasibleError("the cluster has no nodes", asked={}, available={})
+        return InfeasibleError("no node of the cluster answers", asked={}, available={})
     try:
         Ledger([_device_by_device(n) for n in present], "add nodes to the cluster").check(request)
     except InfeasibleError as error:
@@ -100,7 +100,7 @@ def rehearse(request: Request, present: Sequence[Node]) -> Rehearsal:
     found = Ledger(free).rehearse(request)
     whole = {node.node_id: node for node in present}
     return Rehearsal(
-        [whole[node.node_id] for node in found.nodes],
+        None if found.nodes is None else [whole[node.node_id] for node in found.nodes],
         found.devices,
         [(whole[node.node_id], quantities) for node, quantities in found.free],
         chooser="Ray",

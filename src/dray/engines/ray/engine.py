@@ -47,6 +47,7 @@ try:
 except ImportError as missing:
     raise MissingDependencyError("ray", "ray") from missing
 
+from ray.exceptions import ActorUnavailableError
 from ray.util.placement_group import (
     PlacementGroup,
     placement_group,
@@ -62,7 +63,7 @@ from dray.engines.ray.connect import connect
 from dray.engines.ray.errors import translate
 from dray.engines.ray.link import VERSIONS, Hello, Link
 from dray.engines.ray.runtime import RayRuntime
-from dray.engines.ray.slices import ask_for_slices
+from dray.engines.ray.slices import ask_for_slices, whole_hosts
 from dray.engines.ray.worker import RayWorker
 from dray.engines.reader import Reader
 from dray.engines.runtime import Runtime
@@ -71,8 +72,10 @@ T = TypeVar("T")
 # Ray itself needs longer than this to find that a node is dead.
 _SUSPICION_S = 60.0
 _WAIT_STEP_S = 3600
-# For how long Ray shows what was given back as taken; it tells nobody when that ends.
-_LAG_S = 1.0
+# For how long Ray shows what was given back as taken; it tells nobody when that ends. A request
+# that can never be met is refused within a second all the same.
+_LAG_S = 2.0
+_LAG_OF_THE_IMPOSSIBLE_S = 0.8
 
 
 class _PlacementGroup(Reservation):
@@ -167,9 +170,12 @@ class RayEngine(Engine):
     def rehearse(self, request: Request) -> Rehearsal:
         while True:
             found = cluster.rehearse(request, self._reachable_nodes())
-            if found.fits or time.monotonic() - self._released_at > _LAG_S:
+            since_s = time.monotonic() - self._released_at
+            if found.fits or since_s > _LAG_S:
                 return found
-            time.sleep(_LAG_S / 20)
+            if since_s > _LAG_OF_THE_IMPOSSIBLE_S and self.lacking(request) is not None:
+                return found
+            time.sleep(_LAG_S / 40)
 
     def reserve(self, request: Request) -> Future[Reservation]:
         future: Future[Reservation] = Future()
@@ -193,11 +199,14 @@ class RayEngine(Engine):
         def wait() -> None:
             try:
                 selectors = self._selectors(request)
-                strategy = request.strategy
+                bundles, strategy = request.bundles, request.strategy
                 if request.slices is not None:
                     strategy = "SPREAD"  # the labels of the slices decide
-                    selectors = ask_for_slices(request, request.slices, selectors, ask)
-                ask(request.bundles, strategy, selectors)
+                    selectors = ask_for_slices(
+                        request, request.slices, selectors, ask, self._reachable_nodes()
+                    )
+                    bundles = whole_hosts(request, request.slices)
+                ask(bundles, strategy, selectors)
                 reservation = _PlacementGroup(groups, request.bundles, self)
             except Exception as error:  # noqa: BLE001 (whoever asked must learn of it)
                 for group in groups:
@@ -281,9 +290,24 @@ class RayEngine(Engine):
         actor.lives_in(lambda: ray.kill(handle))
         self._actors[actor.number] = actor
         meeting = self._link.meeting(actor.number)
-        life = handle.serve.remote(meeting, tuple(modules), directory).future()
-        life.add_done_callback(lambda f: self._reader.run(lambda: actor.on_verdict(f.exception())))
+        self._follow(actor, handle, handle.serve.remote(meeting, tuple(modules), directory))
         return actor
+
+    def _follow(self, actor: RayActor, handle: Any, call: Any) -> None:
+        """Tells an actor how its process has ended, which is how a call of it fails."""
+
+        def told(future: Future[Any]) -> None:
+            error = future.exception()
+            if isinstance(error, ActorUnavailableError):  # Ray has not heard yet why
+                self._reader.run(lambda: self._ask_again(actor, handle))
+            else:
+                self._reader.run(lambda: actor.on_verdict(error))
+
+        call.future().add_done_callback(told)
+
+    def _ask_again(self, actor: RayActor, handle: Any) -> None:
+        if not actor.is_over() and ray.is_initialized():
+            self._follow(actor, handle, handle.over.remote())
 
     def _make(self, reservation: _PlacementGroup, bundle: int, environment: RuntimeEnv) -> Any:
         """Has Ray make an actor; returns its handle."""

@@ -35,8 +35,8 @@ _BOUND = frozenset(
 )
 _BOUND_PREFIXES = (
     *("ASCEND_", "BASH_", "CONDA_", "CUDA_VISIBLE", "DBUS_", "HABANA_", "HIP_VISIBLE"),
-    *("KUBERNETES_", "LC_", "LD_", "NEURON_RT_", "NVIDIA_", "ONEAPI_", "PBS_", "PYENV_", "RAY_"),
-    *("ROCR_", "SLURM_", "SSH_", "TPU_", "XDG_", "ZE_"),
+    *("KUBERNETES_", "LC_", "LD_", "MEGASCALE_", "NEURON_RT_", "NVIDIA_", "ONEAPI_", "PBS_"),
+    *("PYENV_", "RAY_", "ROCR_", "SLURM_", "SSH_", "TPU_", "XDG_", "ZE_"),
 )
 
 

@@ -1,7 +1,7 @@
-"""AMD's and Intel's GPUs in Ray's workers: the variables are those that dray writes everywhere.
+"""The visibility variables in Ray's workers: those that dray writes everywhere, or the user's.
 
-Ray writes one variable of each family, not the one that its own documentation shows. For NVIDIA and
-all others the two agree, and nothing is done here.
+For AMD's and Intel's GPUs Ray writes one variable of each family, not the one that its own
+documentation shows; for NVIDIA and all others the two agree. What the user sets Ray writes over.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import ray
 
-from dray.accelerators import Family
+from dray.accelerators import Family, families
 from dray.accelerators.detect import detect
 from dray.engines.actor_host import set_variables
 
@@ -52,6 +52,17 @@ def showing_actor(kind: type) -> type:
     named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
     members = {"__init__": __init__, **named, "__doc__": kind.__doc__}
     return type(kind)(kind.__name__, (kind,), members)
+
+
+def restore_user_variables() -> None:
+    """Sets the variables that the runtime environment names to what it says, in a worker.
+
+    A family's other variables are unset: each would count within what the user's leaves.
+    """
+    given = ray.get_runtime_context().runtime_env.get("env_vars") or {}
+    for family in families():
+        if given.keys() & set(family.variables):
+            set_variables({name: given.get(name) for name in family.variables})
 
 
 @contextlib.contextmanager

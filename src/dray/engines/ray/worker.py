@@ -11,12 +11,12 @@ import ray
 
 from dray.engines import lifeline
 from dray.engines.actor_host import ActorHost, import_quietly, text_stream
-from dray.engines.ray import keeper, surroundings
+from dray.engines.ray import keeper, surroundings, visibility
 from dray.engines.ray.link import Hello, Meeting, call
 
 
 class RayWorker:
-    """Lives in a worker process of Ray's; its one method is the worker's life."""
+    """Lives in a worker process of Ray's; the worker's life is one long call of `serve`."""
 
     def serve(self, meeting: Meeting, modules: tuple[str, ...], directory: str | None) -> None:
         """Serves the driver, on this process's main thread, until it says stop or goes away.
@@ -30,11 +30,15 @@ class RayWorker:
             os.setpgid(0, 0)
         lifeline.children_die_with_me()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's raises SystemExit in users' code
+        visibility.restore_user_variables()
         _keep_output(meeting)
         connection = call(meeting, _hello(meeting, "wire"))
         import_quietly(modules)
         ActorHost(connection, lambda begin: surroundings.take(begin, directory)).serve()
         ray.actor.exit_actor()
+
+    def over(self) -> None:
+        """Waits behind `serve`, and so fails when Ray knows how the process has ended."""
 
 
 def _hello(meeting: Meeting, stream: str) -> Hello:

@@ -1,0 +1,82 @@
+"""Shared memory and semaphores that a worker makes under a name: they go when the worker goes.
+
+multiprocessing tells a tracker process what it makes, and that process would clean up. But in a
+worker it would be in the worker's process group, and be killed with it. So the fork server is the
+workers' tracker: it reads what they tell, and needs no process more.
+
+The protocol is that of `multiprocessing.resource_tracker`, Python 3.11: a line is
+`REGISTER:name:kind`, `UNREGISTER:name:kind` or a probe, and is written as one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection
+
+_SHARED_MEMORY = "/dev/shm"
+
+
+class Leftovers:
+    """What one worker has made under a name; made before the worker is.
+
+    Attributes:
+        inlet: Where the worker, and what it starts, tell it.
+        outlet: Where it is read.
+    """
+
+    def __init__(self) -> None:
+        self.outlet, self.inlet = os.pipe()
+        os.set_blocking(self.outlet, False)
+        self._names: set[tuple[str, str]] = set()
+        self._rest = b""
+        # Who opens shared memory tells of it like who makes it, but the driver's must stay.
+        self._others = _names_in_use()
+
+    def read(self) -> bool:
+        """Takes note of what has been told; returns False when nobody is left who might tell."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self.outlet, 1 << 16):
+                *lines, self._rest = (self._rest + data).split(b"\n")
+                for line in lines:
+                    self._take(line.decode("ascii", "replace"))
+            return False
+        return True
+
+    def _take(self, line: str) -> None:
+        word, _, rest = line.partition(":")
+        name, _, kind = rest.rpartition(":")
+        if word == "REGISTER" and name.lstrip("/") not in self._others:
+            self._names.add((kind, name))
+        elif word == "UNREGISTER":
+            self._names.discard((kind, name))
+
+    def remove(self, living: Collection[Leftovers]) -> None:
+        """Removes what is left, unless a worker that lives uses it too."""
+        from multiprocessing import resource_tracker
+
+        for made in (self, *living):
+            made.read()
+        os.close(self.outlet)
+        removers = getattr(resource_tracker, "_CLEANUP_FUNCS", {})
+        for kind, name in self._names.difference(*(other._names for other in living)):
+            with contextlib.suppress(OSError):  # it is gone already
+                removers.get(kind, _ignore)(name)
+
+
+def tell(inlet: int) -> None:
+    """Has multiprocessing, in a worker, tell the fork server what it makes."""
+    from multiprocessing import resource_tracker
+
+    # As multiprocessing itself does it in a process that it spawns.
+    vars(resource_tracker._resource_tracker).update(_fd=inlet, _pid=None)
+
+
+def _names_in_use() -> frozenset[str]:
+    with contextlib.suppress(OSError):  # only Linux shows them
+        return frozenset(os.listdir(_SHARED_MEMORY))
+    return frozenset()
+
+
+def _ignore(name: str) -> None:
+    """Does nothing about a kind that this Python does not know."""
