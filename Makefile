@@ -37,7 +37,7 @@ docs: $(VENV)/dev-installed  ## Draw the diagrams in docs/ again.
 
 stress: $(VENV)/dev-installed  ## Tasks, actors and objects in numbers; then the process tests under load.
 	$(BIN)/python tools/core_stress.py
-	$(BIN)/python tools/stress.py
+	HYPOTHESIS_PROFILE=explore $(BIN)/python tools/stress.py
 
 clean:
 	rm -rf $(VENV) $(VENV)-ray build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

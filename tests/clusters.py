@@ -15,6 +15,10 @@ import psutil
 import ray
 import ray.cluster_utils
 
+# A loaded machine tells late that an actor is dead, and after a second Ray says "unavailable"
+# instead. And Ray's workers are not to starve beside the tests, as its niceness of 15 makes them.
+CONFIG = {"timeout_ms_task_wait_for_death_info": 5000, "worker_niceness": 0}
+
 
 class Cluster:
     """A head without CPUs to give, and worker nodes.
@@ -26,7 +30,8 @@ class Cluster:
     def __init__(self, nodes: tuple[dict[str, Any], ...] | None = None) -> None:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns
         self._cluster = ray.cluster_utils.Cluster(
-            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+            initialize_head=True,
+            head_node_args={"num_cpus": 0, "include_dashboard": False, "_system_config": CONFIG},
         )
         if nodes is None:
             nodes = (

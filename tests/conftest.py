@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 import dray
 from dray import session
@@ -21,6 +23,7 @@ from dray.engines.process.driver import DriverRuntime
 from dray.engines.process.engine import ProcessEngine
 from tests.clusters import Cluster
 from tests.gates import Gate
+from tests.programs import survivors
 
 ENGINES = ("process", "inline", "ray")
 # What tasks, actors and objects are tested on.
@@ -28,6 +31,10 @@ CORE_ENGINES = ("process", "ray")
 
 # What libraries leave in the temp directory for themselves, once a process.
 _NOT_OURS = ("torchinductor_", "ray", "pymp-")
+
+
+# A variable by which everything that a run of the tests has started can be told from the rest.
+_MARK = "DRAY_TESTS"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,6 +47,14 @@ def pytest_configure(config: pytest.Config) -> None:
         # As a shell has it in the background. Processes inherit that, and Ray interrupts a task
         # that is cancelled by this signal.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ[_MARK] = str(os.getpid())
+    patient: dict[str, Any] = {
+        "deadline": None,
+        "suppress_health_check": [HealthCheck.too_slow],
+    }
+    settings.register_profile("dray", derandomize=True, **patient)
+    settings.register_profile("explore", derandomize=False, **patient)
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dray"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -50,6 +65,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("ray")
 
 
+def pytest_collection_finish() -> None:
+    """Takes what lasts, such as PyTorch, out of what each test's end looks through for garbage."""
+    gc.collect()
+    gc.freeze()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        # With a pool of threads, this process could not be forked for each session's fork server,
+        # which then had to import PyTorch anew.
+        torch.set_num_threads(1)
+
+
 # What an engine keeps for the next run; Ray's own threads have the names that Python gives.
 _KEPT_THREADS = ("dray-reader", "dray-hub", "Dummy-", "ray_")
 
@@ -57,14 +83,38 @@ _KEPT_THREADS = ("dray-reader", "dray-hub", "Dummy-", "ray_")
 def _is_rays(process: psutil.Process) -> bool:
     """Whether it belongs to the cluster: Ray keeps idle workers, and ends others at leisure."""
     try:
-        return process.cmdline()[0].startswith("ray::") or "raylet" in " ".join(process.cmdline())
-    except (psutil.NoSuchProcess, IndexError):
+        words = process.cmdline()
+    except psutil.NoSuchProcess:
         return True
+    if not words:  # it is about to end
+        return session._engine is not None and session._engine.name == "ray"
+    return (
+        words[0].startswith("ray::")
+        or "raylet" in " ".join(words)
+        or any(word.startswith("/") and "/ray/" in word for word in words)
+    )
+
+
+def _is_orphan(pid: int) -> bool:
+    """Whether a process that is not below this one was left by a program that a test has run."""
+    try:
+        process = psutil.Process(pid)
+        marked = process.environ().get(_MARK) == str(os.getpid())
+        return marked and not _is_rays(process)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return False
+
+
+def _described(pid: int) -> str:
+    try:
+        return f"{pid}: {' '.join(psutil.Process(pid).cmdline())}"[:400]
+    except psutil.NoSuchProcess:
+        return f"{pid}: ended now"
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that neither pytest nor Ray changes."""
-    theirs = ("PYTEST_CURRENT_TEST", "RAY_")
+    """The variables that neither pytest nor Ray changes, nor PyTorch for CUDA."""
+    theirs = ("PYTEST_CURRENT_TEST", "RAY_", "TORCHINDUCTOR_CACHE_DIR")
     return {k: v for k, v in environment.items() if not k.startswith(theirs)}
 
 
@@ -126,22 +176,24 @@ def no_leaks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
             request.getfixturevalue(name)  # what an engine keeps was there before the test
     environment = dict(os.environ)
     threads = set(threading.enumerate())
+    pids = set(psutil.pids())
     processes = _children()
     files = _temporary_files()
     yield
     for _ in range(2):  # errors hold frames, and these hold handles of actors, which hold more
         gc.collect()
-    new_processes = {
-        p for p in _children() - processes if p.pid not in _engine_processes() and not _is_rays(p)
-    }
-    _, alive = psutil.wait_procs(new_processes, timeout=10)  # on a busy machine
+    new_pids = set(psutil.pids()) - pids
+    children = _children()
+    new_processes = {p.pid for p in children - processes if not _is_rays(p)}
+    new_processes |= set(filter(_is_orphan, new_pids - {p.pid for p in children}))
+    alive = survivors(new_processes - _engine_processes())
     new_threads = {
         t for t in set(threading.enumerate()) - threads if not t.name.startswith(_KEPT_THREADS)
     }
     for thread in new_threads:
-        thread.join(timeout=2)
-    alive = [p for p in alive if p.pid not in _engine_processes()]  # some had just begun
-    assert not alive, f"processes left behind: {[p.cmdline() for p in alive]}, {_workers()}"
+        thread.join(timeout=10)
+    alive = [pid for pid in alive if pid not in _engine_processes()]  # some had just begun
+    assert not alive, f"processes left behind: {[*map(_described, alive)]}, {_workers()}"
     assert not [t for t in new_threads if t.is_alive()], "threads left behind"
     assert not _temporary_files() - files, "temporary files left behind"
     assert _variables(os.environ) == _variables(environment), "environment variables changed"
@@ -175,13 +227,16 @@ def engine_name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def engine(engine_name: str, request: pytest.FixtureRequest, _quiet: None) -> str:
+def engine(engine_name: str, request: pytest.FixtureRequest, _quiet: None) -> Iterator[str]:
     """The name of the engine that runs; a test with it runs once on each."""
     if engine_name == "ray":
         _use("ray", address=request.getfixturevalue("cluster").address)
     else:
         _use(engine_name, num_cpus=8)
-    return engine_name
+    with pytest.MonkeyPatch.context() as changed:
+        if engine_name == "inline":
+            changed.setenv("OMP_NUM_THREADS", "1")  # no pool of threads in this process
+        yield engine_name
 
 
 @pytest.fixture
@@ -250,6 +305,14 @@ def _use(name: str, **options: Any) -> None:
         dray.shutdown()
         dray.init(engine=name, **options)
         _kept = (session.current_engine(), name, options)
+
+
+@pytest.fixture(name="session")
+def _session() -> Iterator[Any]:
+    """Starts sessions of the process engine, on the nodes that it is given, and ends them."""
+    dray.shutdown()
+    yield lambda *nodes, **options: dray.init(nodes=list(nodes) or None, **options)
+    dray.shutdown()
 
 
 @pytest.fixture

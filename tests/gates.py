@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import select
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+# An end of patience, which claims nothing: a loaded machine takes long. pytest's own is 120 s.
+PATIENCE_S = 100
 
 
 class Gate:
@@ -43,12 +47,19 @@ class Gate:
         self.ring(os.getpid())
         self.wait()
 
-    def heard(self, count: int = 1, within_s: float = 30) -> list[str]:
-        """Waits for so many rings; returns what they said."""
+    def heard(self, count: int = 1, within_s: float = PATIENCE_S) -> list[str]:
+        """Waits for so many rings; returns what they said.
+
+        Raises:
+            TimeoutError: They did not come.
+        """
         deadline = time.monotonic() + within_s
         while self._heard.count(b"\n") < count:
-            ready, _, _ = select.select([self._listener], [], [], deadline - time.monotonic())
-            assert ready, f"{self._heard!r} is all that came within {within_s} seconds"
+            ready, _, _ = select.select(
+                [self._listener], [], [], max(0, deadline - time.monotonic())
+            )
+            if not ready:
+                raise TimeoutError(f"{self._heard!r} is all that came within {within_s} seconds")
             self._heard += os.read(self._listener, 65536)
         *lines, rest = self._heard.split(b"\n", count)
         self._heard = rest
@@ -60,15 +71,21 @@ class Gate:
             self._heard += os.read(self._listener, 65536)
         return not self._heard
 
+    def is_there(self) -> bool:
+        """Returns whether it has not ended yet, and so whether the test still runs."""
+        return os.path.exists(self._door)
+
     def open(self) -> None:
         """Lets everybody pass, now and later."""
         if self._opened is None:
             self._opened = os.open(self._door, os.O_RDWR)
 
     def close(self) -> None:
-        """Lets everybody pass who waits, and ends the gate."""
+        """Lets everybody pass who waits, and ends it: who comes later finds none, and fails."""
         self.open()
         assert self._opened is not None
+        os.unlink(self._door)
+        os.unlink(self._bell)
         os.close(self._opened)
         os.close(self._listener)
 
@@ -84,6 +101,34 @@ def _visit(door: str, bell: str) -> Gate:
     return _Visitor(door, bell)
 
 
+# What one of several tries may take, within pytest's limit.
+TRY_S = 30
+
+
+def three_tries_on_ray(scenario: Callable[..., None]) -> Callable[[str, Path], None]:
+    """Makes a test of a scenario that interrupts tasks; its parameters are gates.
+
+    Ray interrupts a task once, and on a loaded machine that may be lost: then what comes within
+    `TRY_S` otherwise does not come, and the scenario gets new gates and new tasks.
+    """
+
+    def test(core_engine: str, tmp_path: Path) -> None:
+        tries = 3 if core_engine == "ray" else 1
+        for number in range(1, tries + 1):
+            names = inspect.signature(scenario).parameters
+            gates = [Gate(tmp_path, f"{name}-{number}") for name in names]
+            try:
+                return scenario(*gates)
+            except TimeoutError:
+                if number == tries:
+                    raise
+            finally:
+                for gate in gates:
+                    gate.close()
+
+    return test
+
+
 def count_up(path: Path) -> int:
     """Returns how often it was called with this path, whichever processes called it."""
     with path.open("ab") as file:
@@ -96,7 +141,7 @@ def counted(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def until(condition: Callable[[], object], within_s: float = 20) -> None:
+def until(condition: Callable[[], object], within_s: float = PATIENCE_S) -> None:
     """Waits for what nothing announces: resources that come back, a name that is free again."""
     deadline = time.monotonic() + within_s
     while not condition():

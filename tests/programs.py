@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -9,9 +10,13 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
+
+from tests.gates import PATIENCE_S
 
 # Standard lines of the programs below: two workers, a storage path from the command line.
 PRELUDE = """
@@ -47,7 +52,7 @@ def run(path: Path, storage: Path, **extra: str) -> subprocess.CompletedProcess[
         env=environment(storage, **extra),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 
@@ -74,7 +79,7 @@ class Program:
         )
         self.lines: list[str] = []
 
-    def wait_for(self, text: str, within_s: float = 30) -> str:
+    def wait_for(self, text: str, within_s: float = PATIENCE_S) -> str:
         """Reads lines until one holds a text; returns it."""
         assert self.process.stdout is not None
         watchdog = threading.Timer(within_s, self.process.kill)
@@ -89,7 +94,7 @@ class Program:
             watchdog.join()
         raise AssertionError(f"{text!r} did not come:\n{''.join(self.lines)}")
 
-    def end(self, within_s: float = 30) -> tuple[int, str]:
+    def end(self, within_s: float = PATIENCE_S) -> tuple[int, str]:
         """Waits for the end; returns the exit status and all output."""
         rest, _ = self.process.communicate(timeout=within_s)
         self.lines.append(rest)
@@ -105,16 +110,27 @@ class Program:
         self.process.stdout.close()
 
 
-def survivors(pids: list[int], within_s: float = 1.0) -> list[int]:
-    """Returns the processes that are still there after a while; zombies do not count."""
+def survivors(pids: Iterable[int], within_s: float = 10.0) -> list[int]:
+    """Returns the processes that still run after a while; none as soon as all have ended.
+
+    A zombie has ended. `psutil.wait_procs` would wait until it is gone, which for one that has lost
+    its parent is when the first process of the machine gets round to it.
+    """
     processes: list[psutil.Process] = []
     for pid in pids:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             processes.append(psutil.Process(pid))
-        except psutil.NoSuchProcess:
-            continue
-    _, alive = psutil.wait_procs(processes, timeout=within_s)
-    return [p.pid for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    deadline = time.monotonic() + within_s
+    while (left := [p.pid for p in processes if _runs(p)]) and time.monotonic() < deadline:
+        time.sleep(0.01)  # no event tells of the end of a process that is nobody's child here
+    return left
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def family(pid: int) -> list[int]:

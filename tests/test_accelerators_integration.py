@@ -91,7 +91,7 @@ for _, asked, resource, variable in page:
 """
 
 
-@pytest.mark.parametrize("engine", ["process", "ray"])
+@pytest.mark.parametrize("engine", ["process", pytest.param("ray", marks=pytest.mark.cluster)])
 def test_the_programs_of_the_page(engine: str) -> None:
     """In a program of its own: a Ray that starts in this process changes its environment."""
     kinds = {name: 2 for given, *_ in PAGE for name in given.get("resources", {})}
@@ -319,6 +319,12 @@ def test_a_runtime_environment_of_the_session_may_set_it_too(session: Any) -> No
     session(num_gpus=2, runtime_env={"env_vars": {"CUDA_VISIBLE_DEVICES": "3"}})
     _, variables, _ = dray.get(look.options(num_gpus=1).remote("CUDA_VISIBLE_DEVICES"))
     assert variables == {"CUDA_VISIBLE_DEVICES": "3"}
+    dray.shutdown()
+    node = {"num_gpus": 2, "accelerator_type": "AMD-Instinct-MI300X-OAM"}
+    session(num_cpus=None, nodes=[node], runtime_env={"env_vars": {"HIP_VISIBLE_DEVICES": "1"}})
+    task = look.options(num_gpus=1)
+    _, variables, _ = dray.get(task.remote("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"))
+    assert variables == {"HIP_VISIBLE_DEVICES": "1", "ROCR_VISIBLE_DEVICES": None}
 
 
 def test_the_inline_engine_shows_devices_too(session: Any) -> None:

@@ -1,14 +1,17 @@
-"""The seed page's programs on Ray, on hosts with AMD's and Intel's GPUs made up."""
+"""What Ray's workers see of their devices: AMD's and Intel's GPUs, and what the user has set."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dray.testing import FakeHost
+
+pytestmark = pytest.mark.cluster
 
 AMD = """
 class AmdSmiInitFlags: INIT_AMD_GPUS = 1
@@ -99,3 +102,74 @@ def test_variables_are_those_of_the_page(
     lines = [line for line in done.stdout.splitlines() if line.startswith("shown")]
     expected = [f"shown IDs: [{i}] {written}: {form.format(i)} {other}: {others}" for i in (0, 1)]
     assert lines == [*expected, expected[1]]
+
+
+SET = """
+import os, sys, dray, dray.train
+from dray.train import RunConfig, ScalingConfig, UserCallback
+from dray.train.torch import TorchTrainer, get_devices
+
+variable, other, first, second = sys.argv[2:]
+NAMES = (variable, other, "MEGASCALE_NUM_SLICES")
+
+class Show(UserCallback):
+    def after_report(self, run_context, metrics, checkpoint):
+        for found in metrics:
+            print("shown", *found["variables"], *found["devices"])
+
+def look():
+    devices = [str(device) for device in get_devices()]
+    dray.train.report({"variables": [os.environ.get(n) for n in NAMES], "devices": devices})
+
+dray.init(
+    engine="ray",
+    address="local",
+    num_cpus=2,
+    num_gpus=2,
+    runtime_env={"env_vars": {variable: first}},
+)
+os.environ["MEGASCALE_NUM_SLICES"] = "9"  # of this machine, which the workers' may not be
+for variables in ({}, {variable: second}):
+    TorchTrainer(
+        look,
+        scaling_config=ScalingConfig(num_workers=2, use_gpu=True),
+        run_config=RunConfig(
+            storage_path=sys.argv[1],
+            worker_runtime_env={"env_vars": variables},
+            callbacks=[Show()],
+        ),
+    ).fit()
+"""
+
+
+@pytest.mark.parametrize(
+    ("host", "variables", "values", "device"),
+    [
+        ({}, ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), ("4,5,6", "6,7"), "cuda"),
+        (
+            {"files": CARD, "modules": {"dpctl": INTEL}},
+            ("ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK"),
+            ("level_zero:0,1,2", "level_zero:1,2"),
+            "xpu",
+        ),
+    ],
+    ids=["nvidia", "intel"],
+)
+def test_what_the_user_sets_for_workers_stays(
+    tmp_path: Path,
+    host: dict[str, Any],
+    variables: tuple[str, str],
+    values: tuple[str, str],
+    device: str,
+) -> None:
+    """Ray itself would show each worker its own device of those that the user names."""
+    with FakeHost(**host):
+        done = subprocess.run(
+            [sys.executable, "-c", SET, str(tmp_path), *variables, *values],
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("shown")]
+    assert lines == [f"shown {v} None None {device}:{i}" for v in values for i in (0, 1)]

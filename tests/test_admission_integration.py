@@ -14,6 +14,7 @@ import pytest
 import dray
 import dray.train
 from dray.train import DataParallelTrainer, RunConfig, ScalingConfig, UserCallback
+from tests.holding import hold
 
 
 @pytest.fixture
@@ -85,36 +86,55 @@ class InThread(threading.Thread):
 
 
 class Watch(io.StringIO):
-    """Standard error, in which runs say that they wait."""
+    """Takes the place of standard error, in which runs say that they wait."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
-        self.waits = {name: threading.Event() for name in names}
+        self._written = threading.Condition()
+        monkeypatch.setenv("DRAY_PROGRESS", "1")
+        monkeypatch.setattr(sys, "stderr", self)
 
     def write(self, text: str) -> int:
-        for name, event in self.waits.items():
-            if f"{name}: waiting up to" in text:
-                event.set()
-        return super().write(text)
+        with self._written:
+            self._written.notify_all()
+            return super().write(text)
+
+    def wait_for(self, text: str) -> None:
+        with self._written:
+            assert self._written.wait_for(lambda: text in self.getvalue(), 60), self.getvalue()
 
 
 def test_who_waited_first_grows_first(
     session: Any, storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session(num_cpus=4)
-    watch = Watch("second", "third")
-    monkeypatch.setenv("DRAY_PROGRESS", "1")
-    monkeypatch.setattr(sys, "stderr", watch)
+    watch = Watch(monkeypatch)
     holds, holds_too = Holds(), Holds()
     first = InThread(storage, "first", holds, num_workers=1, resources_per_worker={"CPU": 4})
     assert holds.begun.wait(60)
     second = InThread(storage, "second", num_workers=(1, 8))
-    assert watch.waits["second"].wait(60)
+    watch.wait_for("second: waiting up to")
     third = InThread(storage, "third", holds_too, num_workers=1, resources_per_worker={"CPU": 4})
-    assert watch.waits["third"].wait(60)
+    watch.wait_for("third: waiting up to")
     holds.may_end.set()
     second.join(60)  # if the third had begun, it would not end before it may
     holds_too.may_end.set()
     third.join(60)
     first.join(60)
     assert (first.size, second.size, third.size) == (1, 4, 1)
+
+
+def test_a_reason_to_wait_is_said_again_when_it_changes(
+    session: Any, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Watch(monkeypatch)
+    session(nodes=[{"num_cpus": 3, "num_gpus": 3}])
+    holders = {missing: hold(num_gpus=1) for missing in (3, 2, 1)}
+    run = InThread(storage, "run", num_workers=3, use_gpu=True)
+    for missing, holder in holders.items():
+        watch.wait_for(f"3 needs {missing} more GPU.")
+        dray.kill(holder)
+    run.join(60)
+    assert run.size == 3
+    said = [line for line in watch.getvalue().splitlines() if "run: waiting up to" in line]
+    assert [line.rpartition("needs ")[2] for line in said] == [f"{n} more GPU." for n in (3, 2, 1)]

@@ -29,6 +29,7 @@ from dray.train import (
     UserCallback,
 )
 from tests.clusters import Cluster
+from tests.gates import PATIENCE_S, until
 from tests.programs import Program, survivors, write
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -65,7 +66,7 @@ class KillNode(UserCallback):
         lines = (self.storage / "run/events.jsonl").read_text().splitlines()
         (started,) = [e for e in map(json.loads, lines) if e["event"] == "workers started"]
         node = node_of(self.cluster, started["ranks"][self.rank]["node"])
-        self.at = time.monotonic()
+        self.at = time.time()
         self.cluster.kill(node)
 
 
@@ -80,7 +81,7 @@ def train_with_checkpoints(config: dict[str, str]) -> dict[str, Any]:
             Path(directory, "step").write_text(str(step))
             dray.train.report({"step": step}, Checkpoint(directory))
         time.sleep(0.05)
-    return {"first": first, "at": time.monotonic()}
+    return {"first": first}
 
 
 def spread(storage: Path, callback: UserCallback, max_failures: int = 1) -> DataParallelTrainer:
@@ -104,11 +105,11 @@ def test_a_node_killed_costs_seconds_and_no_committed_progress(
     own_cluster.nodes.append(own_cluster.add(num_cpus=2))
     kill = KillNode(own_cluster, storage, rank=1)
     result = spread(storage, kill).fit()
-    assert result.return_value["at"] - kill.at < 10  # Ray needs 14 s to give up the node
     steps = list(result.metrics_dataframe["step"])
     assert steps == list(range(result.return_value["first"] + 2))  # none lost, none twice
     events = [json.loads(line) for line in (storage / "run/events.jsonl").open()]
     (failure,) = [e for e in events if e["event"] == "worker failed"]
+    assert failure["time"] - kill.at < 10  # Ray needs 14 s to give up the node
     assert failure["rank"] == 1
     assert "node" in failure["cause"]
     assert "SCHEDULING" in [e["state"] for e in events if "state" in e][4:]  # reserved anew
@@ -138,9 +139,9 @@ def test_a_node_that_is_missing_is_waited_for(
     trainer = spread(storage, KillNode(own_cluster, storage, rank=1))
     with ThreadPoolExecutor() as pool:
         result = pool.submit(trainer.fit)
-        assert waits.wait(60)
+        assert waits.wait(PATIENCE_S)
         own_cluster.add(num_cpus=2)
-        assert result.result(60).return_value["first"] > 0
+        assert result.result(PATIENCE_S).return_value["first"] > 0
 
 
 def test_a_missing_node_is_not_waited_for_longer_than_allowed(
@@ -181,8 +182,5 @@ def test_kill_9_leaves_nothing(own_cluster: Cluster, tmp_path: Path, victim: str
         else:
             os.kill(pids[0], signal.SIGKILL)
             program.end()
-        assert survivors(pids, within_s=2) == []
-    deadline = time.monotonic() + 20
-    while dray.available_resources().get("CPU") != 4 and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert dray.available_resources()["CPU"] == 4
+        assert survivors(pids, within_s=10) == []
+    until(lambda: dray.available_resources().get("CPU") == 4)

@@ -1,4 +1,4 @@
-"""The command line while the user presses Ctrl-C."""
+"""The command line: Ctrl-C in the middle of it, and scripts that end before their fit()."""
 
 from __future__ import annotations
 
@@ -67,3 +67,31 @@ def test_a_second_ctrl_c_ends_a_script_that_goes_on(tmp_path: Path) -> None:
         assert command.returncode == 130, said
         assert not script.is_running()
     assert said == ""
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        ("sys.exit(3)", "ended with status 3"),
+        ("sys.exit('no data')", "ended with status 1"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "was ended by SIGKILL"),
+        ("os.kill(os.getpid(), signal.SIGRTMIN + 1)", "was ended by signal 35"),
+        ("train({'pip': ['what only Ray installs']})", "ended with status 1"),
+    ],
+)
+def test_a_plan_of_a_script_that_fails_says_how_it_has_ended(
+    tmp_path: Path, ending: str, said: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, signal, sys\n"
+        "def train(environment):\n"
+        "    from dray.train import DataParallelTrainer, RunConfig\n"
+        "    config = RunConfig(worker_runtime_env=environment)\n"
+        "    DataParallelTrainer(print, run_config=config).fit()\n" + ending
+    )
+    command = [sys.executable, "-m", "dray.cli", "plan", "--json", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    last = done.stderr.splitlines()[-1]
+    assert last == f"dray plan: {script} {said} before fit() had a plan"

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
+import threading
 import types
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dray.errors import ConfigError
@@ -18,6 +22,8 @@ from dray.train import (
     RunConfig,
     ScalingConfig,
 )
+from dray.train.jax import JaxConfig
+from dray.train.torch import TorchConfig
 
 
 @pytest.mark.parametrize(
@@ -25,7 +31,10 @@ from dray.train import (
     [
         (FailureConfig, {"max_failures": -2}, "-1"),
         (FailureConfig, {"max_failures": 1.5}, "max_failures"),
+        (FailureConfig, {"max_failures": np.float64(2)}, "max_failures"),
+        (FailureConfig, {"max_failures": True}, "max_failures"),
         (CheckpointConfig, {"num_to_keep": 0}, "1 or more"),
+        (CheckpointConfig, {"num_to_keep": np.int8(0)}, "1 or more"),
         (CheckpointConfig, {"checkpoint_score_order": "up"}, "'max' or 'min'"),
         (LoggingConfig, {"log_level": "LOUD"}, "DEBUG, INFO, WARNING"),
         (RunConfig, {"name": "a/b"}, "the name of one directory"),
@@ -86,5 +95,74 @@ def test_mappings_are_configs_of_train_functions(
         assert trainer.fit().return_value == seen
 
 
+def test_configs_take_what_comes_first_without_its_name() -> None:
+    assert FailureConfig(3) == FailureConfig(max_failures=3)
+    assert LoggingConfig("DEBUG") == LoggingConfig(log_level="DEBUG")
+    assert RunConfig("a", "b") == RunConfig(name="a", storage_path="b")
+    assert TorchConfig("gloo", "tcp", 5) == TorchConfig(
+        backend="gloo", init_method="tcp", timeout_s=5
+    )
+    assert CheckpointConfig(1, "loss", "min") == CheckpointConfig(
+        num_to_keep=1, checkpoint_score_attribute="loss", checkpoint_score_order="min"
+    )
+
+
 def test_log_level_is_upper_cased() -> None:
     assert LoggingConfig(log_level="warning").log_level == "WARNING"
+
+
+def test_whole_numbers_of_numpy_are_kept_as_pythons() -> None:
+    found = [FailureConfig(np.int64(-1)).max_failures, CheckpointConfig(np.uint8(3)).num_to_keep]
+    assert [(type(each), each) for each in found] == [(int, -1), (int, 3)]
+
+
+@dataclass(kw_only=True)
+class MarkedConfig(ScalingConfig):
+    marks: Any = None
+    lock: Any = None
+    notes: dict[Any, Any] = field(default_factory=dict)
+
+
+def test_a_run_tells_what_json_cannot_say_by_how_python_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAY_PROGRESS", "0")
+    notes = {("a", 1): [Path("b")], "plain": (1, None), 2: True}
+    result = DataParallelTrainer(
+        lambda: None,
+        scaling_config=MarkedConfig(num_workers=0, marks={"x"}, notes=notes, lock=threading.Lock()),
+        run_config=RunConfig(storage_path=tmp_path),
+    ).fit()
+    told = json.loads(Path(result.path, "run.json").read_text())["scaling_config"]
+    assert told["marks"] == "{'x'}"
+    assert told["notes"] == {"('a', 1)": [repr(Path("b"))], "plain": [1, None], "2": True}
+    assert told["num_workers"] == 0
+
+
+@pytest.mark.parametrize("kind", [JaxConfig, TorchConfig])
+@pytest.mark.parametrize(
+    ("given", "kept"), [(np.int64(120), 120), (np.float32(0.5), 0.5), (np.float64(2), 2.0), (7, 7)]
+)
+def test_seconds_of_numpy_are_kept_as_pythons(kind: Any, given: Any, kept: float) -> None:
+    found = kind(timeout_s=given).timeout_s
+    assert (type(found), found) == (type(kept), kept)
+
+
+@pytest.mark.parametrize("kind", [JaxConfig, TorchConfig])
+@pytest.mark.parametrize("given", [True, np.bool_(1), "5", np.nan, np.inf, np.int64(0), -1])
+def test_what_is_no_number_of_seconds(kind: Any, given: Any) -> None:
+    with pytest.raises(ConfigError, match="timeout_s must be a number of seconds, more than 0"):
+        kind(timeout_s=given)
+
+
+def test_names_of_backends() -> None:
+    assert TorchConfig(backend="NCCL").backend == "nccl"  # PyTorch takes it so as well
+    with pytest.raises(ConfigError, match="backend must be a name such as 'gloo', not ''"):
+        TorchConfig(backend="")
+
+
+@pytest.mark.parametrize("given", [0, 1, np.bool_(False), "false"])
+@pytest.mark.parametrize("name", ["use_tpu", "use_gpu"])
+def test_jax_is_told_true_false_or_nothing(name: str, given: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be True, False, or None"):
+        JaxConfig(**{name: given})

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import dray.train
+from dray.errors import ConfigError
 from dray.train import (
     Checkpoint,
     CheckpointConfig,
@@ -229,6 +230,46 @@ def test_checkpoint_can_be_named(storage: Path) -> None:
 
     result = fit(train, storage)
     assert result.checkpoint == Checkpoint(storage / "run" / "epoch=1")
+
+
+def test_checkpoint_names_that_are_the_runs_own(storage: Path) -> None:
+    names = ["metrics", "logs", "run.json", "events.jsonl", ".lock", ".best"]
+
+    def train() -> list[str]:
+        messages = []
+        with tempfile.TemporaryDirectory() as directory:
+            for name in names:
+                try:
+                    dray.train.report({}, save(directory, a="a"), checkpoint_dir_name=name)
+                except ConfigError as error:
+                    messages.append(str(error))
+        return messages
+
+    result = fit(train, storage)
+    assert [re.findall(r"must be another name than '(.+?)'", m) for m in result.return_value] == [
+        [name] for name in names
+    ]
+    assert (result.metrics, result.checkpoint) == (None, None)
+    assert set(os.listdir(result.path)) >= {"metrics", "logs", "run.json", "events.jsonl"}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_run_within_a_run(storage: Path, workers: int) -> None:
+    def inner() -> int:
+        dray.train.report({"inner": 1})
+        return 7
+
+    def outer() -> None:
+        dray.train.report({"before": 1})
+        found = DataParallelTrainer(
+            inner,
+            scaling_config=ScalingConfig(num_workers=workers),
+            run_config=RunConfig(name="inner", storage_path=storage),
+        ).fit()
+        assert dray.train.get_context().get_experiment_name() == "run"
+        dray.train.report({"after": found.return_value, **found.metrics})
+
+    assert fit(outer, storage, workers=1).metrics == {"after": 7, "inner": 1}
 
 
 def test_best_checkpoints_are_kept_and_ranked(storage: Path) -> None:

@@ -18,7 +18,8 @@ from dray.errors import (
     TaskCancelledError,
     TaskError,
 )
-from tests.gates import Gate
+from tests.gates import PATIENCE_S, Gate
+from tests.programs import survivors
 
 pytestmark = pytest.mark.usefixtures("core_engine")
 
@@ -139,8 +140,8 @@ def test_a_call_whose_argument_never_comes_lets_the_next_one_run(gate: Gate, how
         dray.cancel(refs[0])
     gate.open()
     with pytest.raises((KeyError, ActorDiedError, TaskCancelledError)):
-        dray.get(refs[0], timeout=20)
-    assert dray.get(refs[1:], timeout=20) == [1, 2]
+        dray.get(refs[0], timeout=PATIENCE_S)
+    assert dray.get(refs[1:], timeout=PATIENCE_S) == [1, 2]
 
 
 def test_actors_live_in_processes_of_their_own() -> None:
@@ -253,7 +254,7 @@ def test_a_threaded_actor_runs_calls_in_threads() -> None:
             self.barrier = threading.Barrier(3)
 
         def meet(self) -> int:
-            self.barrier.wait(20)
+            self.barrier.wait(PATIENCE_S)
             return threading.get_ident()
 
     threads = Threads.remote()
@@ -268,7 +269,7 @@ def test_concurrency_groups_do_not_hold_each_other_up(gate: Gate) -> None:
 
         @dray.method(concurrency_group="io")
         def meet(self) -> str:
-            self.barrier.wait(20)
+            self.barrier.wait(PATIENCE_S)
             return "met"
 
         @dray.method(concurrency_group="compute")
@@ -444,7 +445,7 @@ def test_an_actor_ends_with_its_last_handle() -> None:
     counter = Counter.remote()
     process = psutil.Process(dray.get(counter.pid.remote()))
     del counter
-    process.wait(20)
+    process.wait(PATIENCE_S)
 
 
 def test_calls_made_before_the_last_handle_went_still_run(gate: Gate) -> None:
@@ -459,8 +460,7 @@ def test_calls_made_before_the_last_handle_went_still_run(gate: Gate) -> None:
     gate.open()
     pids = dray.get(refs)
     assert len(set(pids)) == 2
-    _, alive = psutil.wait_procs([psutil.Process(p) for p in pids if psutil.pid_exists(p)], 20)
-    assert alive == []
+    assert survivors(pids, within_s=PATIENCE_S) == []
 
 
 def test_an_actor_holds_its_resources_until_it_ends(gate: Gate) -> None:

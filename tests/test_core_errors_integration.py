@@ -15,6 +15,7 @@ import pytest
 import dray
 import dray.exceptions
 from dray.errors import ConfigError, DrayError, InfeasibleError, SerializationError, TaskError
+from tests.gates import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("core_engine")
 
@@ -141,17 +142,16 @@ def test_an_error_keeps_nothing_of_its_caller_alive() -> None:
         def fail(self) -> None:
             raise ValueError("no")
 
-    def use() -> int:
+    def use() -> psutil.Process:
         actor = Actor.remote()
         with pytest.raises(ValueError, match="no"):
             dray.get(actor.fail.remote())
-        pid: int = dray.get(actor.pid.remote())
-        return pid
+        return psutil.Process(dray.get(actor.pid.remote()))
 
     gc.collect()
     gc.disable()  # a cycle of an error and its frames would be found late, or never
     try:
-        psutil.Process(use()).wait(10)
+        use().wait(PATIENCE_S)
     finally:
         gc.enable()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 import dray
 from dray.errors import TaskCancelledError, TaskError, WorkerDiedError
-from tests.gates import Gate, count_up
+from tests.gates import TRY_S, Gate, count_up, three_tries_on_ray
 
 pytestmark = pytest.mark.usefixtures("core_engine")
 
@@ -201,21 +202,25 @@ def test_a_dynamic_number_of_results() -> None:
     assert [dray.get(ref) for ref in dray.get(outer)] == [0, 1, 2]
 
 
-def test_a_generator_is_cancelled() -> None:
+@three_tries_on_ray
+def test_a_generator_is_cancelled(gate: Gate) -> None:
     @dray.remote
-    def endless() -> Iterator[int]:
+    def endless(gate: Gate) -> Iterator[int]:
         i = 0
-        while True:
+        while gate.is_there():  # if it cannot be interrupted: others need the CPU
             yield i
             i += 1
 
-    items = endless.options(_generator_backpressure_num_objects=4).remote()
+    items = endless.options(_generator_backpressure_num_objects=4).remote(gate)
     assert dray.get(next(items)) == 0
     dray.cancel(items)
 
     def read_on() -> None:
+        end = time.monotonic() + TRY_S
         for ref in items:
-            dray.get(ref)
+            dray.get(ref, timeout=TRY_S)
+            if time.monotonic() > end:
+                raise TimeoutError("it still goes on")
 
     with pytest.raises(TaskCancelledError):
         read_on()

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import dray
-from tests.gates import Gate
+from tests.gates import PATIENCE_S, Gate
 from tests.programs import survivors
 
 BUSY = """
@@ -104,7 +104,7 @@ def test_work_goes_on_when_the_fork_server_is_killed(tmp_path: Path) -> None:
     first.parent().kill()
     second = int(gate.heard()[0])
     gate.open()
-    assert dray.get(ref, timeout=20) == second != first.pid
+    assert dray.get(ref, timeout=PATIENCE_S) == second != first.pid
     gate.close()
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import dray
 from dray.errors import ActorDiedError, DrayError, TaskCancelledError
-from tests.gates import Gate, count_up
+from tests.gates import PATIENCE_S, Gate, count_up
 
 pytestmark = pytest.mark.usefixtures("process_engine")
 
@@ -162,18 +162,18 @@ def execute(program: Program, outcomes: list[Outcome], directory: Path) -> list[
         else:
             refs.append(work.remote(step.kind, number, directory, *needs))
     free = [ref for ref, outcome in zip(refs, outcomes, strict=True) if not outcome.held]
-    dray.wait(free, num_returns=max(1, len(free)), timeout=30)
+    dray.wait(free, num_returns=max(1, len(free)), timeout=PATIENCE_S)
     cancelled = [n for n in program.cancelled if n < len(refs) and outcomes[n].held]
     for number in sorted(cancelled, reverse=True):  # the other way one would set the next free
         dray.cancel(refs[number])
     for number in cancelled:
         with pytest.raises(DrayError) as caught:  # without waiting for the gate
-            dray.get(refs[number], timeout=20)
+            dray.get(refs[number], timeout=PATIENCE_S)
         assert explained(caught.value, outcomes[number].errors)
     for number in program.killed:
         dray.kill(actors[number])
     gate.open()  # and not closed before all have passed, also those who come late
-    ready, rest = dray.wait(refs, num_returns=len(refs), timeout=60)
+    ready, rest = dray.wait(refs, num_returns=len(refs), timeout=PATIENCE_S)
     gate.close()
     assert (ready, rest) == (refs, [])
     return refs
@@ -196,7 +196,7 @@ def test_a_program_gives_what_the_model_says(program: Program) -> None:
         refs = execute(program, outcomes, Path(directory))
         for number, (ref, outcome) in enumerate(zip(refs, outcomes, strict=True)):
             try:
-                value = dray.get(ref, timeout=30)
+                value = dray.get(ref, timeout=PATIENCE_S)
             except Exception as error:
                 if not explained(error, outcome.errors):
                     raise AssertionError(

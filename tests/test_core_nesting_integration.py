@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 import dray
-from dray.errors import InfeasibleError, WorkerDiedError
+from dray import session
+from dray.errors import InfeasibleError, StartTimeoutError, TaskCancelledError, WorkerDiedError
 from dray.train import DataParallelTrainer, RunConfig, ScalingConfig
-from tests.gates import Gate
+from tests.gates import Gate, until
 
 pytestmark = pytest.mark.usefixtures("core_engine")
 
@@ -218,3 +219,56 @@ def test_a_killed_task_gives_back_what_its_training_held(
     with pytest.raises(WorkerDiedError):
         dray.get(running, timeout=60)
     assert dray.get(other.remote(), timeout=60) == "ran"
+
+
+@dray.remote(num_cpus=0, resources={"special": 1})
+def pass_through(gate: Gate) -> None:
+    gate.pass_through()
+
+
+def test_a_training_in_an_actor_that_gives_up_waiting_holds_up_nobody(
+    storage: Path, gate: Gate, second_gate: Gate
+) -> None:
+    @dray.remote(num_cpus=0)
+    class Trainer:
+        def go(self) -> str:
+            os.environ["DRAY_START_TIMEOUT_S"] = "2"
+            try:
+                fit(lambda: None, storage, CPU=0.1, special=2)
+            except StartTimeoutError:
+                return "gave up"
+            return "trained"
+
+    trainer = Trainer.remote()
+    held = pass_through.remote(gate)
+    gate.heard()
+    assert dray.get(trainer.go.remote(), timeout=60) == "gave up"
+    second_gate.open()
+    dray.get(pass_through.remote(second_gate), timeout=20)
+    gate.open()
+    dray.get(held)
+
+
+def test_a_training_in_a_task_that_is_cancelled_asks_for_nothing_any_more(
+    storage: Path, gate: Gate, core_engine: str
+) -> None:
+    if core_engine == "ray":
+        pytest.skip("Ray does not say what placement groups wait for")
+
+    @dray.remote
+    def job() -> None:
+        fit(lambda: None, storage, CPU=0.1, special=2)
+
+    def waiting() -> Any:
+        return session.current_runtime().status()["waiting"]
+
+    held = pass_through.remote(gate)
+    gate.heard()
+    cancelled = job.remote()
+    until(lambda: "special" in str(waiting()))
+    dray.cancel(cancelled)
+    with pytest.raises(TaskCancelledError):
+        dray.get(cancelled, timeout=60)
+    until(lambda: not waiting())
+    gate.open()
+    dray.get(held)

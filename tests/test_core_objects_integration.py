@@ -15,7 +15,7 @@ import pytest
 
 import dray
 from dray.errors import ConfigError, GetTimeoutError
-from tests.gates import Gate
+from tests.gates import PATIENCE_S, Gate
 
 pytestmark = pytest.mark.usefixtures("core_engine")
 
@@ -109,7 +109,7 @@ def test_get_with_a_timeout(gate: Gate) -> None:
     with pytest.raises(GetTimeoutError):
         dray.get([dray.put(1), ref], timeout=0.01)
     gate.open()
-    assert dray.get(ref, timeout=30) == "value"
+    assert dray.get(ref, timeout=PATIENCE_S) == "value"
     assert dray.get([dray.put(1), ref], timeout=0) == [1, "value"]
 
 
@@ -368,7 +368,7 @@ def test_threads_that_take_and_drop_the_same_references(core_engine: str) -> Non
                 dray.get(box[0])
 
         def read(self) -> list[int]:
-            return dray.get(self.kept, timeout=10)
+            return dray.get(self.kept, timeout=PATIENCE_S)
 
     reader = Reader.remote()
     box = [dray.put([dray.put(i) for i in range(5)])]
@@ -423,5 +423,5 @@ def test_futures_of_references(gate: Gate) -> None:
     assert future.result(30) == 5
     with pytest.raises(ValueError, match="failed"):
         fail.remote().future().result(30)
-    done, _ = concurrent.futures.wait([echo.remote(i).future() for i in range(3)], 30)
+    done, _ = concurrent.futures.wait([echo.remote(i).future() for i in range(3)], PATIENCE_S)
     assert sorted(f.result() for f in done) == [0, 1, 2]

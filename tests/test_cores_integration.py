@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dray
 from dray import host
 from dray.testing import FakeHost
 from dray.train import RunConfig, ScalingConfig
@@ -48,10 +49,33 @@ def test_shares_of_cores(sizes: list[int], workers: int) -> None:
     assert all(shares)
     taken = [core for share in shares for core in share]
     assert set(taken) <= set(range(sum(sizes)))
-    if workers >= len(nodes):  # no worker is spread over two NUMA nodes
+    fair = sum(sizes) // workers
+    assert 2 * min(map(len, shares)) >= fair
+    if fair:
+        assert sorted(taken) == list(range(sum(sizes)))  # each worker has cores of its own
+    if workers >= len(nodes) and (len(set(sizes)) == 1 or not fair):
         assert all(any(set(share) <= set(node) for node in nodes) for share in shares)
-    if all(workers // len(nodes) + 1 <= size for size in sizes):  # enough cores for all
-        assert len(taken) == len(set(taken)) == sum(sizes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "workers", "expected"),
+    [
+        ([4, 4], 2, [4, 4]),
+        ([4, 4], 3, [4, 2, 2]),
+        ([6, 4], 2, [6, 4]),
+        ([7, 1], 2, [4, 4]),
+        ([7, 1], 4, [2, 2, 2, 2]),
+        ([1, 1, 6], 2, [4, 4]),
+        ([5, 3], 8, [1] * 8),
+        ([1, 1], 3, [1, 1, 1]),
+    ],
+)
+def test_numa_nodes_of_different_sizes(sizes: list[int], workers: int, expected: list[int]) -> None:
+    numbers = itertools.count()
+    nodes = [[next(numbers) for _ in range(size)] for size in sizes]
+    shares = [share_of_cores(rank, workers, nodes) for rank in range(workers)]
+    assert [len(share) for share in shares] == expected
+    assert len({core for share in shares for core in share}) == min(sum(sizes), sum(expected))
 
 
 def test_numa_nodes_of_a_machine() -> None:
@@ -109,6 +133,8 @@ def test_threads_are_for_libraries_that_come_later_too(process_engine: None, sto
         import subprocess
         import sys
 
+        if dray.train.get_context().get_world_rank():
+            return None  # only what rank 0 finds is looked at
         code = "import torch; print(torch.get_num_threads())"
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
 
@@ -138,3 +164,12 @@ def test_pinned_workers_have_cores_of_their_own(engine: str, storage: Path) -> N
         storage, train, len(mine) + 1, pin_workers=True, resources_per_worker={"CPU": 0.1}
     )
     assert all(len(cores) == 1 and count == 1 for cores, count in crowded)
+
+
+def test_pinned_workers_of_a_container_with_less_time_than_cores(storage: Path) -> None:
+    """One core's time, and all cores to spend it on: threads beyond it would be throttled."""
+    dray.shutdown()
+    with FakeHost(files={"sys/fs/cgroup/cpu.max": "100000 100000"}):
+        dray.init(num_cpus=8)
+        assert fit(storage, threads, 1, pin_workers=True)[0] == 1
+        dray.shutdown()

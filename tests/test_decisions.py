@@ -20,14 +20,15 @@ from dray.errors import (
     NotInTrainingError,
     RemoteTraceback,
     StorageError,
+    TrainingFailedError,
     WorkerDiedError,
     WorkerGroupError,
 )
 from dray.train.config import CheckpointConfig
-from dray.train.failure import FailureLog, FailurePolicy, to_error
+from dray.train.failure import FailureLog, FailurePolicy, to_driver_error, to_error
 from dray.train.folding import Folder, Lines, Shown
-from dray.train.messages import Reported, Staged
-from dray.train.reports import MOST_OPEN, ReportBook
+from dray.train.messages import Joined, Reported, Staged
+from dray.train.reports import MOST_OPEN, CollectiveBook, ReportBook
 from dray.train.retention import ranked, surplus
 from dray.train.run_directory import Committed
 
@@ -86,6 +87,26 @@ def test_a_rank_far_ahead_is_not_waited_for() -> None:
     for number in range(MOST_OPEN + 5):
         book.reported(0, Reported(number, {}))
     assert [e.report for e in book.complete()] == list(range(5))
+
+
+def test_a_collective_is_over_once_all_ranks_have_come() -> None:
+    book = CollectiveBook(2)
+    assert book.joined(1, Joined(0, "barrier", b"one")) is None
+    assert book.joined(0, Joined(0, "barrier", b"zero")) == b"zero"
+    book.check({0})  # nobody waits
+    book.check(set())
+
+
+def test_a_collective_names_who_can_never_come() -> None:
+    book = CollectiveBook(5)
+    for rank in (0, 2):
+        book.joined(rank, Joined(0, "barrier", b""))
+    book.check({0, 1, 2, 3, 4})  # they may come yet
+    with pytest.raises(
+        TrainingFailedError,
+        match=r"ranks 0 and 2 wait in barrier\(\) for ranks 1 and 4, whose functions have re",
+    ):
+        book.check({0, 2, 3})
 
 
 def test_retention_without_a_score_keeps_the_newest() -> None:
@@ -147,7 +168,6 @@ def test_equal_consequences_are_folded() -> None:
         NotInTrainingError("report"),
         StorageError("full"),
         WorkerDiedError(-9, out_of_memory=True),
-        ControllerError(KeyError("k")),
     ],
 )
 def test_every_error_survives_pickling_with_its_data(error: DrayError) -> None:
@@ -157,6 +177,32 @@ def test_every_error_survives_pickling_with_its_data(error: DrayError) -> None:
     assert {k: repr(v) for k, v in vars(again).items()} == {
         k: repr(v) for k, v in vars(error).items()
     }
+
+
+def test_an_error_of_the_driver_survives_pickling() -> None:
+    error = to_driver_error(StorageError(28, "No space left on device"))
+    again = pickle.loads(pickle.dumps(error))
+    assert isinstance(again, ControllerError)
+    assert isinstance(again, StorageError)
+    assert again.errno == 28
+    assert str(again) == str(error)
+    assert "StorageError: [Errno 28] No space left on device" in str(error)
+
+
+def test_what_fit_promises_to_raise_is_not_wrapped() -> None:
+    for error in (ConfigError("bad"), InfeasibleError("too much", asked={}, available={})):
+        assert to_driver_error(error) is error
+
+
+class ForbidsSubclasses(Exception):
+    def __init_subclass__(cls) -> None:
+        raise RuntimeError("no")
+
+
+def test_an_error_that_cannot_be_mixed_is_told_all_the_same() -> None:
+    error = to_driver_error(ForbidsSubclasses("why"))
+    assert type(error) is ControllerError
+    assert "ForbidsSubclasses: why" in str(error)
 
 
 def test_a_workers_error_survives_pickling() -> None:

@@ -34,12 +34,18 @@ from dray.train import (
     WorkerGroupError,
 )
 from dray.train.backend import Backend, BackendConfig
+from tests.gates import PATIENCE_S, until
 from tests.programs import Program, run, survivors, write
 
 pytestmark = [
     pytest.mark.usefixtures("engine"),
     pytest.mark.parametrize("engine_name", ["process", "ray"], indirect=True),
 ]
+
+
+# In which workers are gone for certain. On Ray a node ends them, which may be busy; a leak would
+# stay for ever.
+MOMENT_S = {"process": 1, "ray": 10}
 
 
 def fit(function: Any, storage: Path, workers: int = 2, **options: Any) -> dray.train.Result:
@@ -91,11 +97,6 @@ def test_config_that_cannot_be_pickled_is_named(storage: Path) -> None:
         trainer.fit()
 
 
-def test_return_value_that_cannot_be_pickled_is_named(storage: Path) -> None:
-    with pytest.raises(WorkerGroupError, match="the return value cannot be sent"):
-        fit(threading.Lock, storage)
-
-
 def test_more_cpus_than_there_are(storage: Path, engine: str) -> None:
     trainer = DataParallelTrainer(
         print,
@@ -136,7 +137,7 @@ def test_a_busy_machine_is_waited_for(storage: Path, monkeypatch: pytest.MonkeyP
     class First(dray.train.UserCallback):
         def after_report(self, *_: Any) -> None:
             first_started.set()
-            assert second_waits.wait(20)
+            assert second_waits.wait(PATIENCE_S)
 
     def run_one(name: str, *callbacks: Any) -> None:
         DataParallelTrainer(
@@ -149,13 +150,10 @@ def test_a_busy_machine_is_waited_for(storage: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(sys, "stderr", Watch())
     first = threading.Thread(target=run_one, args=("first", First()))
     first.start()
-    assert first_started.wait(20)
+    assert first_started.wait(PATIENCE_S)
     run_one("second")
     first.join()
-    deadline = time.monotonic() + 10  # Ray tells what is free with a delay
-    while dray.available_resources()["CPU"] != 8 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert dray.available_resources()["CPU"] == 8
+    until(lambda: dray.available_resources().get("CPU") == 8)  # Ray tells it with a delay
 
 
 def test_storage_that_cannot_be_written(tmp_path: Path) -> None:
@@ -174,7 +172,7 @@ def test_report_with_a_directory_that_is_gone(storage: Path) -> None:
     def train() -> None:
         dray.train.report({}, checkpoint=dray.train.Checkpoint("/nowhere"))
 
-    with pytest.raises(StorageError, match="/nowhere does not exist"):
+    with pytest.raises(StorageError, match="/nowhere is not there"):
         fit(train, storage)
 
 
@@ -256,7 +254,7 @@ def test_a_rank_that_dies_while_it_stages_leaves_nothing_in_the_way(storage: Pat
     assert sorted(os.listdir(result.checkpoint.path)) == [".dray.json", "rank-0", "rank-1"]
 
 
-def test_the_first_error_comes_first_and_the_rest_is_folded(storage: Path) -> None:
+def test_the_first_error_comes_first_and_the_rest_is_folded(storage: Path, engine: str) -> None:
     def train() -> None:
         rank = dray.train.get_context().get_world_rank()
         Path(storage, f"pid-{rank}").write_text(str(os.getpid()))
@@ -274,7 +272,8 @@ def test_the_first_error_comes_first_and_the_rest_is_folded(storage: Path) -> No
     assert "in train\n    raise LookupError" in text
     assert "src/dray" not in text  # dray's own frames are not the user's business
     assert "rank-00002.log" in text
-    assert survivors([int(p.read_text()) for p in storage.glob("pid-*")]) == []
+    pids = [int(p.read_text()) for p in storage.glob("pid-*")]
+    assert survivors(pids, within_s=MOMENT_S[engine]) == []
 
 
 def test_a_traceback_is_shown_once(tmp_path: Path, variables: dict[str, str]) -> None:
@@ -294,7 +293,7 @@ def test_a_traceback_is_shown_once(tmp_path: Path, variables: dict[str, str]) ->
     assert inline.stderr.count('raise ValueError("bad batch")') == 1
 
 
-def test_error_whose_class_does_not_pickle(storage: Path) -> None:
+def test_error_that_does_not_pickle_keeps_its_type(storage: Path) -> None:
     class Picky(Exception):
         def __init__(self, a: int, b: int) -> None:
             super().__init__("picky")
@@ -303,7 +302,7 @@ def test_error_whose_class_does_not_pickle(storage: Path) -> None:
     def train() -> None:
         raise Picky(1, 2)
 
-    with pytest.raises(RuntimeError, match="Picky: picky"):
+    with pytest.raises(Picky, match="picky"):
         fit(train, storage)
 
 
@@ -344,6 +343,10 @@ def test_killed_worker_and_retry(storage: Path) -> None:
     assert sorted(os.listdir(storage / "run/logs")) == ["attempt-000", "attempt-001"]
 
 
+# In which a program ends that is told to, its processes with it; Ray's take their time on a busy
+# machine.
+AT_ONCE_S = {"process": 5, "ray": 20}
+
 INTERRUPTED = """
     import tempfile
 
@@ -356,7 +359,7 @@ INTERRUPTED = """
                 open(os.path.join(directory, "x"), "w").close()
                 dray.train.report({"step": step}, dray.train.Checkpoint(directory))
             if step == 2:
-                print("third step", flush=True)
+                print("third step of", dray.train.get_context().get_world_rank(), flush=True)
                 go_on = os.path.join(os.environ["STORAGE"], "go-on")
                 while not os.path.exists(go_on):
                     threading.Event().wait(0.02)
@@ -389,20 +392,21 @@ def test_ctrl_c_once_ends_at_the_next_report_and_can_go_on(
     assert again.stdout.splitlines()[-1] == "finished"
 
 
-def test_ctrl_c_twice_ends_at_once(tmp_path: Path, variables: dict[str, str]) -> None:
+def test_ctrl_c_twice_ends_at_once(tmp_path: Path, variables: dict[str, str], engine: str) -> None:
     script = write(tmp_path / "script.py", INTERRUPTED)
     with Program(script, tmp_path / "runs", **variables) as program:
-        program.wait_for("third step")
+        for _ in range(2):  # both ranks have removed what they have reported
+            program.wait_for("third step")
         children = [p.pid for p in psutil.Process(program.process.pid).children(recursive=True)]
         os.kill(program.process.pid, signal.SIGINT)
         program.wait_for("press Ctrl-C again")
         start = time.monotonic()
         os.kill(program.process.pid, signal.SIGINT)
         status, output = program.end()
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < AT_ONCE_S[engine]  # not for ever, as the train function
     assert status == 0, output
     assert "interrupted:" in output
-    assert survivors(children) == []
+    assert survivors(children, within_s=MOMENT_S[engine]) == []
 
 
 def test_ctrl_c_when_a_rank_hangs_in_a_collective_after_the_other_stopped(
@@ -440,7 +444,7 @@ def test_ctrl_c_when_a_rank_hangs_in_a_collective_after_the_other_stopped(
     [("on_start", "interrupted: the run was stopped"), ("on_shutdown", "returned 7")],
 )
 def test_ctrl_c_while_a_framework_is_set_up_or_parts_ends_at_once(
-    tmp_path: Path, variables: dict[str, str], hook: str, said: str
+    tmp_path: Path, variables: dict[str, str], engine: str, hook: str, said: str
 ) -> None:
     script = write(
         tmp_path / "script.py",
@@ -478,10 +482,10 @@ def test_ctrl_c_while_a_framework_is_set_up_or_parts_ends_at_once(
         start = time.monotonic()
         os.kill(program.process.pid, signal.SIGINT)
         status, output = program.end()
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < AT_ONCE_S[engine]  # not 600 s, as the framework
     assert status == 0, output
     assert said in output
-    assert survivors(children) == []
+    assert survivors(children, within_s=MOMENT_S[engine]) == []
 
 
 class Parting(BackendConfig):
@@ -532,7 +536,7 @@ def on_rank_one(action: Any) -> None:
     ids=["raises", "dies", "hangs", "fails on the driver"],
 )
 def test_a_framework_that_parts_badly_does_not_undo_the_run(
-    storage: Path, capfd: Any, monkeypatch: Any, part: Any, options: Any, said: str
+    storage: Path, engine: str, capfd: Any, monkeypatch: Any, part: Any, options: Any, said: str
 ) -> None:
     monkeypatch.setenv("DRAY_PROGRESS", "1")
 
@@ -554,7 +558,8 @@ def test_a_framework_that_parts_badly_does_not_undo_the_run(
     assert shown.err.count(said) == 1
     assert shown.err.count("in good order") == 1
     assert "run: FINISHED" in shown.out
-    assert survivors([int(p.name.removeprefix("pid-")) for p in storage.glob("pid-*")]) == []
+    pids = [int(p.name.removeprefix("pid-")) for p in storage.glob("pid-*")]
+    assert survivors(pids, within_s=MOMENT_S[engine]) == []
 
 
 def test_sigint_handler_is_given_back(storage: Path) -> None:
@@ -587,6 +592,6 @@ def test_no_output_left_unread_when_the_reader_goes(
         env={**os.environ, **variables, "STORAGE": str(tmp_path / "runs"), "DRAY_PROGRESS": "1"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     assert (tmp_path / "runs/done").exists(), done.stderr

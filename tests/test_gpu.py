@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import statistics
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -140,3 +144,142 @@ def test_a_worker_trains_on_its_gpu(storage: Any) -> None:
     ).fit()
     assert result.metrics["device"] == "cuda:0"
     assert result.metrics["loss"] < 1
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_ranks_on_one_gpu_learn_what_one_process_learns(storage: Any, strategy: str) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.version.cuda is None:
+        pytest.skip(f"PyTorch {torch.__version__} is built without CUDA")
+
+    from dray.train import RunConfig, ScalingConfig
+    from dray.train.torch import TorchTrainer, get_device, prepare_model
+
+    def step(model: Any, inputs: Any) -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        model(inputs).square().mean().backward()
+        optimizer.step()
+
+    def all_inputs() -> Any:
+        return torch.randn(8, 6, generator=torch.Generator().manual_seed(5))
+
+    def train() -> Any:
+        from torch import distributed
+
+        rank = distributed.get_rank()
+        torch.manual_seed(rank)
+        net = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+        model = prepare_model(net, parallel_strategy=strategy)
+        step(model, all_inputs()[rank::2].to(get_device()))
+        if strategy == "fsdp":
+            # Not full_tensor(): https://github.com/pytorch/pytorch/issues/152645, with gloo.
+            model.unshard()
+        mine = [parameter.tolist() for parameter in net.parameters()]
+        ranks: list[Any] = [None, None]
+        distributed.all_gather_object(ranks, (str(get_device()), mine))
+        return distributed.get_backend(), ranks
+
+    shared = ScalingConfig(num_workers=2, use_gpu=True, resources_per_worker={"GPU": 0.5})
+    backend, ranks = (
+        TorchTrainer(train, scaling_config=shared, run_config=RunConfig(storage_path=str(storage)))
+        .fit()
+        .return_value
+    )
+    (device, first), (other_device, second) = ranks
+    assert (backend, device, other_device) == ("gloo", "cuda:0", "cuda:0")
+    assert first == second
+    torch.manual_seed(0)
+    alone = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3))
+    step(alone, all_inputs())
+    for found, expected in zip(first, alone.parameters(), strict=True):
+        torch.testing.assert_close(torch.tensor(found), expected.detach(), rtol=0, atol=1e-5)
+
+
+def test_nccl_connects_what_has_a_whole_gpu(storage: Any) -> None:
+    from dray.train import RunConfig, ScalingConfig
+    from dray.train.torch import TorchTrainer, get_device
+
+    def train() -> Any:
+        import torch
+        from torch import distributed
+
+        one = torch.ones(3, device=get_device())
+        distributed.all_reduce(one)
+        return distributed.get_backend(), one.tolist()
+
+    scaling = ScalingConfig(num_workers=1, use_gpu=True)
+    run = RunConfig(storage_path=str(storage))
+    found = TorchTrainer(train, scaling_config=scaling, run_config=run).fit().return_value
+    assert found == ("nccl", [1.0] * 3)
+
+
+def test_jax_computes_on_the_gpu_of_its_worker(storage: Any) -> None:
+    if not any(importlib.util.find_spec(f"jax_cuda{n}_plugin") for n in (12, 13)):
+        pytest.skip("JAX is not installed for CUDA")
+
+    from dray.train import RunConfig, ScalingConfig
+    from dray.train.jax import JaxTrainer
+
+    def train() -> Any:
+        import jax
+
+        total = jax.numpy.ones(1000).sum()
+        return [device.platform for device in total.devices()], float(total), jax.device_count()
+
+    scaling = ScalingConfig(num_workers=1, use_gpu=True)
+    run = RunConfig(storage_path=str(storage))
+    found = JaxTrainer(train, scaling_config=scaling, run_config=run).fit().return_value
+    assert found == (["gpu"], 1000.0, 1)
+
+
+# Steps a second of a small transformer, on the first device there is; `seconds` after a warm-up.
+MEASURE = """
+import sys, time, torch
+
+def measure(prepare=lambda model: model, report=lambda metrics: None, seconds=5.0):
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(256, 8, batch_first=True)
+    model = prepare(torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False).to(device))
+    optimizer = torch.optim.AdamW(model.parameters())
+    inputs = torch.randn(32, 128, 256, device=device)
+    begun, steps = None, 0
+    while begun is None or time.perf_counter() < begun + seconds:
+        for _ in range(20):
+            optimizer.zero_grad()
+            loss = model(inputs).square().mean()
+            loss.backward()
+            optimizer.step()
+        report({"loss": loss.item()})  # which waits for the device
+        steps = 0 if begun is None else steps + 20
+        begun = begun or time.perf_counter()
+    return steps / (time.perf_counter() - begun)
+"""
+
+
+def test_training_is_as_fast_as_plain_pytorch(storage: Any) -> None:
+    """In pairs, because clocks drift; each in a process of its own."""
+    from dray.train import RunConfig, ScalingConfig
+    from dray.train.torch import TorchTrainer, prepare_model
+
+    def train(source: str) -> Any:
+        names: dict[str, Any] = {}
+        exec(source, names)
+        return names["measure"](prepare_model, dray.train.report)
+
+    def with_dray() -> float:
+        trainer = TorchTrainer(
+            lambda config: train(config["source"]),
+            train_loop_config={"source": MEASURE},
+            scaling_config=ScalingConfig(num_workers=1, use_gpu=True),
+            run_config=RunConfig(storage_path=str(storage)),
+        )
+        return float(trainer.fit().return_value)
+
+    def plain() -> float:
+        command = [sys.executable, "-c", f"{MEASURE}\nprint(measure())"]
+        return float(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
+
+    ratios = [with_dray() / plain() for _ in range(5)]
+    print("steps/s of dray over plain PyTorch:", [f"{ratio:.3f}" for ratio in ratios])
+    assert statistics.median(ratios) > 0.99

@@ -51,7 +51,7 @@ class Short:
 
 def run_example(home: Path, *options: str) -> str:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), *options],
+        [sys.executable, str(SCRIPT), "--sample-length=20", *options],
         env=environment(home, HOME=str(home)),
         capture_output=True,
         text=True,

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ import dray
 import dray.testing
 import dray.train
 from dray import host
-from dray.errors import ConfigError, InfeasibleError, NodeDiedError
-from dray.testing import FakeHost, tpu_slice
+from dray.errors import InfeasibleError, NodeDiedError
+from dray.testing import FakeHost
 from dray.train import (
     DataParallelTrainer,
     FailureConfig,
@@ -32,33 +31,12 @@ from dray.train import (
 from dray.train.jax import JaxTrainer
 from dray.train.torch import TorchTrainer
 from tests.gates import until
+from tests.holding import hold
 
 GPUS = [
     {"node_id": "a", "num_cpus": 16, "num_gpus": 4, "accelerator_type": "A100"},
     {"node_id": "b", "num_cpus": 16, "num_gpus": 2, "accelerator_type": "V100"},
 ]
-
-
-@pytest.fixture
-def session() -> Iterator[Any]:
-    """Starts sessions of the process engine, and ends them."""
-    dray.shutdown()
-    yield lambda *nodes, **options: dray.init(nodes=list(nodes) or None, **options)
-    dray.shutdown()
-
-
-@dray.remote(num_cpus=0)
-class Holder:
-    """Holds what it is given."""
-
-    def ready(self) -> bool:
-        return True
-
-
-def hold(**resources: Any) -> Any:
-    holder = Holder.options(**resources).remote()
-    assert dray.get(holder.ready.remote())
-    return holder
 
 
 def plan(**scaling: Any) -> Any:
@@ -112,219 +90,6 @@ def test_the_run_is_as_planned(session: Any, storage: Path) -> None:
     assert [(rank["node"], rank["devices"]) for rank in started["ranks"]] == [
         (w.node, {name: list(ids) for name, ids in w.devices.items()}) for w in planned.workers
     ]
-
-
-@pytest.mark.parametrize(
-    ("scaling", "possible", "reason", "nodes", "advice"),
-    [
-        (
-            {"num_workers": 6, "use_gpu": True, "accelerator_type": "A100"},
-            False,
-            "do not fit the nodes",
-            {"b": "no A100"},
-            "num_workers=4 would fit now; 6 needs 2 more GPU of type A100.",
-        ),
-        (
-            {"num_workers": 7, "use_gpu": True},
-            False,
-            "7 GPU asked, 6 GPU exist",
-            {},
-            "num_workers=6 would fit now; 7 needs 1 more GPU.",
-        ),
-        (
-            {"num_workers": 1, "use_gpu": True, "accelerator_type": "H100"},
-            False,
-            "no node offers accelerator_type:H100",
-            {"a": "no H100", "b": "no H100"},
-            "not one worker fits now; no node has accelerators of type H100.",
-        ),
-        (
-            {"num_workers": 2, "resources_per_worker": {"HPU": 1}},
-            False,
-            "no node offers HPU",
-            {"a": "no HPU", "b": "no HPU"},
-            "not one worker fits now; 2 needs 2 more HPU.",
-        ),
-        (
-            {"num_workers": 3, "placement_strategy": "STRICT_SPREAD"},
-            False,
-            "under strategy STRICT_SPREAD",
-            {},
-            "num_workers=2 would fit now; 3 do not fit the nodes under STRICT_SPREAD.",
-        ),
-        (
-            {"num_workers": 1, "label_selector": {"zone": "x"}},
-            False,
-            "no node has the labels zone=x",
-            dict.fromkeys("ab", "no label zone, a worker needs zone=x"),
-            "not one worker fits now; no node has the labels that are asked for.",
-        ),
-    ],
-)
-def test_plans_that_can_never_be(
-    session: Any,
-    storage: Path,
-    scaling: dict[str, Any],
-    possible: bool,
-    reason: str,
-    nodes: dict[str, str],
-    advice: str,
-) -> None:
-    session(*GPUS)
-    found = plan(**scaling)
-    assert (found.fits, found.possible) == (False, possible)
-    assert reason in found.reason
-    assert found.nodes == nodes
-    assert found.advice == advice
-    assert "can never start here" in str(found)
-    began = time.monotonic()
-    with pytest.raises(InfeasibleError) as caught:
-        DataParallelTrainer(
-            print,
-            scaling_config=ScalingConfig(**scaling),
-            run_config=RunConfig(storage_path=storage),
-        ).fit()
-    assert time.monotonic() - began < 1
-    assert found.advice in str(caught.value)
-    assert not storage.exists()
-
-
-def test_a_machine_without_accelerators(session: Any) -> None:
-    """The name of an accelerator is no slip of the pen, whatever else is called much like it."""
-    session(num_cpus=2)
-    for name, scaling, argument in (
-        ("GPU", {"use_gpu": True}, "num_gpus"),
-        ("TPU", {"use_tpu": True}, "resources"),
-        ("HPU", {"resources_per_worker": {"HPU": 1}}, "resources"),
-    ):
-        reason = plan(**scaling).reason
-        assert f"no node offers {name} (nodes offer CPU, memory). Nearest node" in reason
-        leave_out = "use_" if "use_" in str(scaling) else f"'{name}' in resources_per_worker"
-        assert f"Ask for no {name} (leave out {leave_out}" in reason
-        assert "`dray doctor`" in reason
-        assert f"dray.init({argument}=...), for tests." in reason
-        assert "did you mean" not in reason
-    assert "did you mean" not in plan(use_gpu=True, accelerator_type="A100").reason
-
-
-@pytest.mark.parametrize(
-    ("nodes", "scaling", "advice"),
-    [
-        ([2], {"num_workers": 2, "each": 4}, "not one worker fits now; 2 needs 6 more CPU."),
-        ([4, 3], {"num_workers": 3, "each": 3}, "num_workers=2 would fit now; 3 needs 2 more CPU."),
-        ([4, 2], {"num_workers": 1, "each": 5}, "not one worker fits now; 1 needs 1 more CPU."),
-        (
-            [4, 3],
-            {"num_workers": 6, "each": 1, "placement_strategy": "STRICT_PACK"},
-            "num_workers=4 would fit now; 6 needs 2 more CPU.",
-        ),
-        (
-            [4, 3],
-            {"num_workers": 2, "each": 5, "placement_strategy": "STRICT_SPREAD"},
-            "not one worker fits now; 2 needs 3 more CPU.",
-        ),
-    ],
-)
-def test_as_much_more_as_is_advised_is_enough(
-    session: Any, nodes: list[int], scaling: dict[str, Any], advice: str
-) -> None:
-    each = scaling["each"]
-    asked = {name: value for name, value in scaling.items() if name != "each"}
-    session(*({"num_cpus": cpus} for cpus in nodes))
-    assert plan(resources_per_worker={"CPU": each}, **asked).advice == advice
-
-
-def test_less_of_the_right_type_is_proposed(session: Any) -> None:
-    session(*GPUS)
-    found = plan(num_workers=6, use_gpu=True, accelerator_type="A100")
-    assert "or for less each (resources_per_worker={'GPU': 0.5})" in found.reason
-    half = {"use_gpu": True, "accelerator_type": "A100", "resources_per_worker": {"GPU": 0.5}}
-    assert plan(num_workers=6, **half).fits
-
-
-def test_halves_of_devices_that_are_missing(session: Any) -> None:
-    session({"num_gpus": 2})
-    two_fifths = {"use_gpu": True, "resources_per_worker": {"GPU": 0.4}}
-    found = plan(num_workers=5, **two_fifths)
-    assert found.advice == "num_workers=4 would fit now; 5 needs 1 more GPU."
-
-
-def test_labels_that_no_node_has(session: Any) -> None:
-    session(
-        {"num_cpus": 4, "labels": {"zone": "east"}},
-        {"num_cpus": 8, "labels": {"zone": "west", "tier": "spot"}},
-    )
-    for selector, said, of_a_node in (
-        (
-            {"zonee": "east"},
-            "zonee=east: none has zonee, they have only tier, zone.",
-            "no label zo",
-        ),
-        (
-            {"zone": "mars"},
-            "zone=mars: they have zone=east or west.",
-            "its zone is east, a worker ",
-        ),
-        ({"zone": "east", "tier": "spot"}, "no single one has them all.", "no label tier, a worke"),
-    ):
-        found = plan(label_selector=selector)
-        assert said in found.reason
-        assert "Ask for other labels (label_selector), or declare more with dr" in found.reason
-        assert found.nodes["node-0"].startswith(of_a_node)
-        assert found.advice.endswith("; no node has the labels that are asked for.")
-    east = plan(num_workers=2, label_selector={"zone": "east"}, resources_per_worker={"CPU": 3})
-    assert east.nodes == {"node-1": "its zone is west, a worker needs zone=east"}
-    assert east.advice == "num_workers=1 would fit now; 2 needs 2 more CPU."
-    assert "resources_per_worker={'CPU': 2}" in east.reason
-    dray.shutdown()
-    session(num_cpus=2)
-    reason = plan(label_selector={"zone": "x"}).reason
-    assert "none has zone, they have no labels." in reason
-    assert "dray.init(labels=...)" in reason
-
-
-def test_slices_that_are_not_there(session: Any) -> None:
-    session(*(node for name in "ab" for node in tpu_slice("4x4", "TPU-V6E", name=name)))
-    tpu = {"use_tpu": True, "accelerator_type": "TPU-V6E"}
-    larger = plan(num_workers=8, topology="4x8", **tpu)
-    assert "1 whole TPU slice v6e-32 of 8 hosts asked, there are 2 v6e-16 of 4 h" in larger.reason
-    part = "part of no TPU-V6E slice of topology 4x8, but of one of 4x4 (v6e-16)"
-    assert set(larger.nodes.values()) == {part}
-    assert "-head" not in str(larger)
-    assert larger.advice.endswith("8 needs 1 more whole slice of TPU-V6E of topology 4x8.")
-    crowded = plan(num_workers=8, topology="4x4", resources_per_worker={"CPU": 100}, **tpu)
-    assert (
-        "each host of a TPU slice v6e-16 has to offer 100 CPU, and offers 8 CPU" in crowded.reason
-    )
-    assert crowded.advice == "not one worker fits now; 8 needs 736 more CPU."
-    assert "-head" not in plan(resources_per_worker={"unicorn": 1}).reason
-    dray.shutdown()
-    session(num_cpus=1)
-    none = plan(num_workers=4, topology="4x4", **tpu)
-    assert none.nodes == {"this machine": "part of no TPU-V6E slice of topology 4x4"}
-    assert "there are none" in none.reason
-    assert "leave out use_tpu=True" in none.reason
-
-
-@pytest.mark.parametrize(
-    ("runtime_env", "message"),
-    [({"pip": ["x"]}, "cannot hold pip"), ({"working_dir": "/nonexistent"}, "not a directory")],
-)
-def test_a_runtime_env_that_cannot_be_is_refused_as_by_fit(
-    session: Any, storage: Path, runtime_env: dict[str, Any], message: str
-) -> None:
-    session(num_cpus=1)
-    holder = None
-    trainer = DataParallelTrainer(
-        print,
-        run_config=RunConfig(worker_runtime_env=runtime_env, storage_path=storage),
-    )
-    for _ in range(2):  # whether it would fit otherwise, or must wait
-        for call in (trainer.plan, trainer.fit):
-            with pytest.raises(ConfigError, match=message):
-                call()
-        holder = holder or hold(num_cpus=1)
-    dray.kill(holder)
 
 
 def test_ten_thousand_workers_are_planned_at_once(session: Any) -> None:
@@ -466,76 +231,6 @@ def test_devices_of_another_program_are_not_planned(storage: Path) -> None:
             assert size.return_value == 2
             dray.shutdown()
             other.stdin.close()
-
-
-def test_resources_of_the_trainer_that_do_not_fit(session: Any) -> None:
-    session(*GPUS)
-    with pytest.warns(DeprecationWarning, match="trainer_resources"):
-        scaling = ScalingConfig(num_workers=2, trainer_resources={"CPU": 100})
-    found = TorchTrainer(print, scaling_config=scaling).plan()
-    assert found.reason == (
-        "The workers would fit, but trainer_resources (100 CPU) do not fit beside them."
-    )
-
-
-def test_selectors_for_each_worker(session: Any) -> None:
-    session(*GPUS)
-    found = plan(
-        num_workers=2,
-        resources_per_worker={"CPU": 17},
-        label_selector=[{"ray.io/node-id": "a"}, {"ray.io/node-id": "c"}],
-    )
-    assert found.nodes == {
-        "a": "16 CPU of 16 CPU free, a worker needs 17 CPU",
-        "b": "its labels do not match",
-    }
-
-
-def test_a_range_of_slices(session: Any) -> None:
-    session(*(node for name in "abc" for node in tpu_slice("2x2x2", "TPU-V4", name=name)))
-    tpu = {"use_tpu": True, "topology": "2x2x2", "accelerator_type": "TPU-V4"}
-    assert plan(num_workers=(2, 10), **tpu).num_workers == 6
-    holder = hold(resources={"TPU": 4})
-    found = plan(num_workers=(2, 10), **tpu)
-    assert found.num_workers == 4
-    assert {worker.node for worker in found.workers} == {"b-0", "b-1", "c-0", "c-1"}
-    refused = plan(num_workers=6, **tpu)
-    assert (refused.fits, refused.possible) == (False, True)
-    assert refused.advice == (
-        "num_workers=4 would fit now; 6 needs 1 more whole slice of TPU-V4 of topology 2x2x2."
-    )
-    dray.kill(holder)
-
-
-def test_half_a_slice_is_none(session: Any) -> None:
-    session(*tpu_slice("2x2x2", "TPU-V4")[:1])
-    found = plan(num_workers=2, use_tpu=True, topology="2x2x2", accelerator_type="TPU-V4")
-    assert (found.fits, found.possible) == (False, False)
-
-
-def test_two_runs_do_not_share_a_slice(session: Any, storage: Path) -> None:
-    """Though each wants two of four chips."""
-    session(*tpu_slice("2x2x2", "TPU-V4", num_cpus=8))
-    scaling = ScalingConfig(
-        num_workers=2,
-        use_tpu=True,
-        topology="2x2x2",
-        accelerator_type="TPU-V4",
-        resources_per_worker={"TPU": 2},
-    )
-
-    class Look(dray.train.UserCallback):
-        def after_report(self, *_: Any) -> None:
-            found.append(TorchTrainer(print, scaling_config=scaling).plan().fits)
-
-    found: list[bool] = []
-    DataParallelTrainer(
-        lambda: dray.train.report({}),
-        scaling_config=scaling,
-        run_config=RunConfig(callbacks=[Look()], storage_path=storage),
-    ).fit()
-    assert found == [False]
-    assert TorchTrainer(print, scaling_config=scaling).plan().fits
 
 
 def test_a_node_that_is_lost(session: Any, storage: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dray.errors import StorageError
+from dray.errors import ConfigError, StorageError
 from dray.train import Checkpoint, Result
 from dray.train.run_directory import Committed, RunDirectory, list_files, read_lines, stage
 
@@ -109,6 +109,15 @@ def test_from_path_of_something_else(tmp_path: Path) -> None:
         Result.from_path(tmp_path)
 
 
+def test_urls_of_runs_and_checkpoints(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=rf"^{tmp_path} is not a run's directory"):
+        Result.from_path(tmp_path.as_uri())
+    assert Checkpoint(tmp_path.as_uri()) == Checkpoint(tmp_path)
+    for refused in (Result.from_path, Checkpoint, Checkpoint.from_directory):
+        with pytest.raises(ConfigError, match="path='s3://b/x': s3:// storage is not supported"):
+            refused("s3://b/x")
+
+
 def test_checkpoint_directories(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x").write_text("1")
@@ -123,5 +132,7 @@ def test_checkpoint_directories(tmp_path: Path) -> None:
     checkpoint.update_metadata({"b": 2})
     assert checkpoint.get_metadata() == {"a": 1, "b": 2}
     assert json.loads((tmp_path / "a" / ".metadata.json").read_text()) == {"a": 1, "b": 2}
+    with pytest.raises(StorageError, match="is a file, not a directory"):
+        Checkpoint(tmp_path / "a" / "x").to_directory()
     with pytest.raises(StorageError, match="is not there"), Checkpoint("/nowhere").as_directory():
         pass

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ import dray.train
 from dray import session
 from dray.errors import InfeasibleError
 from dray.testing import tpu_slice
-from dray.train import DataParallelTrainer, RunConfig, RunContext, ScalingConfig, UserCallback
+from dray.train import DataParallelTrainer, RunConfig, ScalingConfig, UserCallback
 from dray.train.backend import Backend, BackendConfig
 from dray.train.torch import TorchTrainer
-from tests.clusters import Cluster
+from tests.fleets import Meanwhile, Reports, fleet_of, free
 from tests.gates import until
 
 pytestmark = pytest.mark.timeout(180)
@@ -31,39 +32,19 @@ pytestmark = pytest.mark.timeout(180)
 NODES: list[dict[str, Any]] = [
     {"node_id": "a100", "num_cpus": 16, "num_gpus": 8, "accelerator_type": "A100"},
     {"node_id": "v100", "num_cpus": 16, "num_gpus": 8, "accelerator_type": "V100"},
+    *tpu_slice("4x4", "TPU-V6E", name="broken", num_cpus=1)[:1],  # its other hosts are gone
     *tpu_slice("4x4", "TPU-V6E", name="one", num_cpus=1),
     *tpu_slice("4x4", "TPU-V6E", name="two", num_cpus=1),
     *tpu_slice("2x2x4", "TPU-V4", name="three", num_cpus=1),
 ]
 
 
-def for_ray(node: dict[str, Any]) -> dict[str, Any]:
-    """Returns a node as a Ray cluster is told of it."""
-    kind = {f"accelerator_type:{node['accelerator_type']}": 1}
-    resources = {**node.get("resources", {}), **kind}
-    return {
-        "num_cpus": node["num_cpus"],
-        "num_gpus": node.get("num_gpus", 0),
-        "resources": resources,
-        "labels": node.get("labels", {}),
-    }
-
-
 @pytest.fixture(scope="module", params=["process", pytest.param("ray", marks=pytest.mark.cluster)])
 def fleet(request: pytest.FixtureRequest, _quiet: None) -> Iterator[str]:
     """A session with sixteen GPUs of two types, and three TPU slices."""
-    dray.shutdown()
-    runtime_env = {"env_vars": {"NCCL_SOCKET_IFNAME": "ens5", "JAX_PLATFORMS": "cpu"}}
-    if request.param == "process":
-        dray.init(nodes=NODES, runtime_env=runtime_env)
+    variables = {"NCCL_SOCKET_IFNAME": "ens5", "JAX_PLATFORMS": "cpu"}
+    with fleet_of(request.param, NODES, variables):
         yield request.param
-        dray.shutdown()
-        return
-    cluster = Cluster(tuple(for_ray(node) for node in NODES))
-    dray.init(engine="ray", address=cluster.address, runtime_env=runtime_env)
-    yield request.param
-    dray.shutdown()
-    cluster.shutdown()
 
 
 class Sharing(BackendConfig):
@@ -72,15 +53,6 @@ class Sharing(BackendConfig):
     @property
     def backend_cls(self) -> type[Backend]:
         return type("SharingBackend", (Backend,), {"share_cuda_visible_devices": True})
-
-
-class Reports(UserCallback):
-    """Keeps the first report of every rank."""
-
-    def after_report(
-        self, run_context: RunContext, metrics: list[dict[str, Any]], checkpoint: Any
-    ) -> None:
-        self.first = metrics
 
 
 def fleet_decides() -> bool:
@@ -103,14 +75,14 @@ def look() -> None:
     )
 
 
-def run(config: ScalingConfig, storage: Path) -> list[dict[str, Any]]:
+def run(config: ScalingConfig, storage: Path, *callbacks: UserCallback) -> list[dict[str, Any]]:
     """Runs workers with a config, as planned; returns what each of them finds, by rank."""
     reports = Reports()
     trainer = DataParallelTrainer(
         look,
         backend_config=Sharing(),
         scaling_config=config,
-        run_config=RunConfig(storage_path=storage, callbacks=[reports]),
+        run_config=RunConfig(storage_path=storage, callbacks=[reports, *callbacks]),
     )
     until(lambda: trainer.plan().fits)
     plan = trainer.plan()
@@ -302,7 +274,19 @@ scaling_config = ScalingConfig(
     resources_per_worker={"TPU": 2},
 )
 """)
-    found = run(names["scaling_config"], storage)
+    chips = sum(node.get("resources", {}).get("TPU", 0) for node in NODES)
+    until(lambda: free("TPU") == [chips])
+
+    both_slices = DataParallelTrainer(
+        look, scaling_config=replace(names["scaling_config"], num_workers=8)
+    )
+    until(lambda: both_slices.plan().fits)
+
+    def the_slice_is_taken_whole() -> None:
+        until(lambda: free("TPU") == [chips - 16])
+        until(lambda: not both_slices.plan().fits)
+
+    found = run(names["scaling_config"], storage, Meanwhile(the_slice_is_taken_whole))
     assert [each["place"] for each in found] == [[node, 0] for node in range(4)]
     assert all(each["chips"] == "0,1" for each in found)
 
@@ -416,22 +400,10 @@ some = ScalingConfig(
 )
 """)
     assert len(run(names["none"], storage)) == 4
-    held: list[dict[str, float]] = []
-
-    class Watch(UserCallback):
-        def after_report(self, *_: Any) -> None:
-            held.append(session.current_engine().available())
-
-    trainer = DataParallelTrainer(
-        look,
-        scaling_config=names["some"],
-        run_config=RunConfig(storage_path=storage, callbacks=[Watch()]),
-    )
-    trainer.fit()
-    assert session.current_engine().nodes()
-    if fleet == "process":  # Ray tells what is free with a delay
-        assert held[0]["GPU"] == 15
-        assert held[0]["CPU"] == 32 + 12 - 8 - 4
+    cpus, gpus = sum(node["num_cpus"] for node in NODES), 16
+    until(lambda: free("CPU", "GPU") == [cpus, gpus])
+    held = [cpus - 8 - 4, gpus - 1]
+    run(names["some"], storage, Meanwhile(lambda: until(lambda: free("CPU", "GPU") == held)))
 
 
 def test_shared_gpus_in_a_plan(fleet: str) -> None:

@@ -74,6 +74,39 @@ def test_what_a_session_takes(session: Any) -> None:
     assert dray.cluster_resources()["CPU"] == dray.nodes()[0]["Resources"]["CPU"] + 0.5
 
 
+@pytest.mark.parametrize("engine", ["process", "inline"])
+def test_a_session_may_begin_after_a_trainer_is_built(
+    session: Any, storage: Path, engine: str
+) -> None:
+    scaling = ScalingConfig(resources_per_worker={"licence": 1})
+    config = RunConfig(storage_path=storage)
+    trainer = DataParallelTrainer(lambda: "ran", scaling_config=scaling, run_config=config)
+    assert not dray.is_initialized()
+    with pytest.raises(ConfigError, match="num_gpus must be a number"):
+        session(num_gpus=-1)
+    session(engine=engine, resources={"licence": 1})
+    assert trainer.fit().return_value == "ran"
+    DataParallelTrainer(print)
+    with pytest.raises(ConfigError, match="dray is initialised already"):
+        session()
+
+
+@pytest.mark.parametrize("use", ["fit", "plan", "nodes"])
+def test_what_has_used_a_session_has_begun_it(session: Any, storage: Path, use: str) -> None:
+    trainer = DataParallelTrainer(lambda: None, run_config=RunConfig(storage_path=storage))
+    DataParallelTrainer(print)
+    {"fit": trainer.fit, "plan": trainer.plan, "nodes": dray.nodes}[use]()
+    assert dray.is_initialized()
+    with pytest.raises(ConfigError, match="dray is initialised already"):
+        session(num_cpus=1)
+    session(num_cpus=1, ignore_reinit_error=True)
+
+
+def test_the_address_comes_first(session: Any) -> None:
+    with pytest.raises(ConfigError, match="address='auto': the process engine runs on this"):
+        session("auto", engine="process")
+
+
 def test_a_simulated_node_has_the_label_of_its_accelerators(session: Any) -> None:
     name = "ray.io/accelerator-type"
     v100 = {"num_gpus": 1, "accelerator_type": "V100"}

@@ -41,18 +41,15 @@ class Named:
         return os.getpid()
 
 
-def test_it_shows_what_runs_and_what_waits_and_why(tmp_path: Any) -> None:
-    gate = Gate(tmp_path)
+def test_it_shows_what_runs_and_what_waits_and_why(gate: Gate) -> None:
     actor = Named.options(name="somebody", num_cpus=1).remote()
     pid = dray.get(actor.pid.remote())
     running = hold.options(num_cpus=5).remote(gate)
     gate.heard()
     waiting = [hold.options(num_cpus=4).remote(gate) for _ in range(3)]
-    try:
-        found = this_program()
-        shown = status()
-    finally:
-        gate.close()
+    found = this_program()
+    shown = status()
+    gate.open()
     assert dray.get([running]) == [1]
     for ref in waiting:
         dray.cancel(ref, force=True)
@@ -86,6 +83,11 @@ def test_it_shows_objects_and_groups() -> None:
 def test_without_programs_it_says_so() -> None:
     dray.shutdown()
     assert [p for p in json.loads(status("--json")) if p["pid"] == os.getpid()] == []
+    shown = status()
+    assert f"pid {os.getpid()}," not in shown
+    others = shown.startswith("Program pid ")  # of this user, and beside these tests
+    nothing = "No program of yours uses tasks or actors of dray on this machine now.\n"
+    assert others or shown == nothing
 
 
 def test_a_program_that_is_stuck_is_shown_and_holds_nobody_up() -> None:

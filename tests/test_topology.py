@@ -9,7 +9,7 @@ import pytest
 
 import dray
 from dray.accelerators import types
-from dray.accelerators.topology import GENERATIONS, Generation, Slice
+from dray.accelerators.topology import GENERATIONS, Generation, Slice, head_resource
 from dray.accelerators.tpu import Tpu
 from dray.errors import ConfigError
 from dray.testing import FakeHost, tpu_slice
@@ -58,7 +58,7 @@ def test_what_follows_from_a_topology(
 ) -> None:
     slice = Slice.parse(topology, kind)
     assert (slice.chips, slice.chips_per_host, slice.hosts) == (chips, per_host, hosts)
-    assert (slice.pod_type, slice.head_resource) == (pod_type, f"TPU-{pod_type}-head")
+    assert (slice.pod_type, head_resource(slice.pod_type)) == (pod_type, f"TPU-{pod_type}-head")
     assert slice.accelerator_type == kind
 
 
@@ -71,7 +71,9 @@ def test_hosts_share_all_chips_evenly(generation: Generation) -> None:
 
 
 def test_case_and_spaces_of_a_topology_do_not_matter() -> None:
-    assert Slice.parse(" 4X4 ", "TPU-V6E") == Slice("v6e", "4x4") == Slice.parse("4x4", "TPU-V6E")
+    assert (
+        Slice.parse(" 4X4 ", "TPU-V6E") == Slice("v6e", "4x4", 4) == Slice.parse("4x4", "TPU-V6E")
+    )
 
 
 # ---- what is refused, and what is said
@@ -122,6 +124,7 @@ def test_long_lists_of_topologies_are_not_told_whole() -> None:
     "kind",
     [
         *("A10", "GH200", "T4", "V100S", "P4000", "A800", "GB10", "RTX-A6000", "RTX-6000"),
+        *("T4G", "NVS-810", "Tegra-X1", "DRIVE-PG199-PROD"),
         *("GTX-1080", "GeForce-RTX-4090", "GeForce-RTX-4070-Ti-SUPER", "TITAN-V", "Orin-(nvgpu)"),
         *("AMD-Instinct-MI50", "Intel-GPU-Flex-170", "Intel-GPU-A770-Graphics", "Intel-GAUDI2"),
         *("Ascend310P1", "Ascend910_9391", "RBLN-CA02", "M4", "M4-Max", "M3-Ultra"),

@@ -5,10 +5,8 @@ from __future__ import annotations
 import copy
 import pickle
 import random
-import weakref
 from collections import OrderedDict, UserDict, defaultdict, namedtuple
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
@@ -30,20 +28,11 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from dray.accelerators.nvidia import Nvidia
-from dray.train import Result, RunConfig, ScalingConfig
-from dray.train.torch import TorchTrainer, get_device, prepare_data_loader
-from dray.train.torch_data import DeviceDataLoader, SideStream
+from dray.train.torch import prepare_data_loader
+from dray.train.torch_data import DeviceDataLoader
+from tests.torch_runs import fit
 
 META = torch.device("meta")  # needs no hardware: its tensors know where they are, and no values
-
-
-def fit(function: Any, storage: Path, **scaling: Any) -> Result:
-    return TorchTrainer(
-        function,
-        scaling_config=ScalingConfig(**scaling),
-        run_config=RunConfig(storage_path=storage),
-    ).fit()
 
 
 # What each rank's share is.
@@ -345,189 +334,3 @@ def test_workers_of_a_loader_that_was_used_before_follow_the_new_sampler(storage
         return before, [batch.item() for batch in prepare_data_loader(loader)]
 
     assert fit(train, storage, num_workers=2).return_value == ([0, 1, 2, 3], [0, 2])
-
-
-# The copies beside the work.
-
-
-class Streams:
-    """Stands in for a module such as torch.cuda: writes down what streams are told."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-        self.main = self.current = Stream(self, "main")
-
-    def Stream(self, device: torch.device) -> Stream:
-        return Stream(self, "side")
-
-    def current_stream(self, device: torch.device) -> Stream:
-        return self.current
-
-    @contextmanager
-    def stream(self, stream: Stream) -> Iterator[None]:
-        self.current = stream
-        yield
-        self.current = self.main
-
-
-@dataclass
-class Stream:
-    streams: Streams
-    name: str
-
-    def wait_stream(self, other: Stream) -> None:
-        self.streams.told.append(f"{self.name} waits for {other.name}")
-
-    def wait_event(self, event: str) -> None:
-        self.streams.told.append(f"{self.name} waits for {event}")
-
-    def record_event(self) -> str:
-        return self.streams.told[-1]  # the event is the last thing that was told
-
-
-@dataclass
-class Copied:
-    """A batch that writes down on which stream it is copied."""
-
-    number: int
-    streams: Streams
-
-    def to(self, device: torch.device) -> Copied:
-        self.streams.told.append(f"copy {self.number} on {self.streams.current.name}")
-        return self
-
-
-def test_order_of_the_copies() -> None:
-    streams = Streams()
-    batches = (Copied(number, streams) for number in range(3))
-    for batch in SideStream(META, streams).copy_ahead(batches):
-        streams.told.append(f"step {batch.number} on {streams.current.name}")
-    assert streams.told == [
-        "side waits for main",
-        "copy 0 on side",
-        "side waits for main",
-        "copy 1 on side",
-        "main waits for copy 0 on side",
-        "step 0 on main",
-        "side waits for main",  # copy 2 may take the memory of batch 0
-        "copy 2 on side",
-        "main waits for copy 1 on side",
-        "step 1 on main",
-        "main waits for copy 2 on side",
-        "step 2 on main",
-    ]
-
-
-def test_no_more_than_one_batch_is_ahead() -> None:
-    drawn = 0
-
-    def batches() -> Iterator[int]:
-        nonlocal drawn
-        for number in range(1, 6):
-            drawn = number
-            yield number
-
-    ahead = SideStream(META, Streams()).copy_ahead(batches())
-    assert drawn == 0
-    assert [(batch, drawn) for batch in ahead] == [(1, 2), (2, 3), (3, 4), (4, 5), (5, 5)]
-
-
-@pytest.mark.parametrize("batches", [[], [7], [None], [None, 1, None]])
-def test_few_batches_and_empty_ones(batches: list[Any]) -> None:
-    assert list(SideStream(META, Streams()).copy_ahead(batches)) == batches
-
-
-def test_batches_are_let_go() -> None:
-    streams = Streams()
-    ahead = SideStream(META, streams).copy_ahead(Copied(n, streams) for n in range(3))
-    first = weakref.ref(next(ahead))
-    assert first() is None
-
-
-# On a GPU.
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(
-    torch.version.cuda is None or Nvidia().find() is None, reason="no NVIDIA GPU, or none for torch"
-)
-@pytest.mark.usefixtures("process_engine")
-class TestOnAGpu:
-    def test_batches_are_what_they_were(self, storage: Path) -> None:
-        """Each is read late, after work that copies of later batches run beside."""
-
-        class Numbers(Dataset[Any]):
-            def __len__(self) -> int:
-                return 60
-
-            def __getitem__(self, i: int) -> Any:
-                return {"x": torch.full((1 << 20,), float(i))}, Pair(i, None)
-
-        def train() -> Any:
-            weight = torch.eye(4096, device=get_device())
-            own = DataLoader(Numbers(), batch_size=None)
-            loader = prepare_data_loader(own)
-            seen = []
-            for batch, pair in loader:
-                for _ in range(5):
-                    weight = weight @ weight
-                seen.append((batch["x"].amin(), batch["x"].amax(), pair.x))
-                del batch
-            numbers = [(low.item(), high.item(), i) for low, high, i in seen]
-            return numbers, own.pin_memory, loader.pin_memory
-
-        result = fit(train, storage, num_workers=1, use_gpu=True)
-        assert result.return_value == ([(i, i, i) for i in range(60)], False, True)
-
-    def test_copies_are_hidden_by_work(self, storage: Path) -> None:
-        steps = 40
-
-        class Same(Dataset[Any]):
-            def __init__(self) -> None:
-                self.batch = torch.ones(1 << 26).pin_memory()  # 256 MiB
-
-            def __len__(self) -> int:
-                return steps
-
-            def __getitem__(self, i: int) -> Any:
-                return self.batch
-
-        def milliseconds(run: Any) -> float:
-            run()  # the memory is there after this one
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            run()
-            end.record()
-            end.synchronize()
-            return begin.elapsed_time(end) / steps
-
-        def train() -> Any:
-            data = Same()
-            matrix = torch.eye(2048, device=get_device())
-
-            def copy() -> None:
-                for _ in range(steps):
-                    data.batch.to(get_device(), non_blocking=True)
-
-            def multiply(times: int = 1) -> None:
-                for _ in range(times):
-                    torch.mm(matrix, matrix)
-
-            copying = milliseconds(copy)
-            times = round(2 * copying / milliseconds(lambda: multiply(steps)))
-
-            def epoch(loader: Any) -> None:
-                for batch in loader:
-                    batch[:1].add_(1)
-                    multiply(times)
-
-            loaders = (
-                prepare_data_loader(DataLoader(data, batch_size=None), auto_transfer=ahead)
-                for ahead in (False, True)
-            )
-            return copying, *(milliseconds(lambda to=to: epoch(to)) for to in loaders)
-
-        result = fit(train, storage, num_workers=1, use_gpu=True)
-        copying, one_after_the_other, ahead = result.return_value
-        assert copying / one_after_the_other == pytest.approx(1 / 3, abs=0.08)
-        assert one_after_the_other - ahead >= 0.8 * copying

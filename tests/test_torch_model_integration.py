@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 import dray.train
 from dray.errors import ConfigError
 from dray.train import Checkpoint, Result, RunConfig, ScalingConfig
-from dray.train.torch import TorchTrainer, prepare_model
+from dray.train.torch import TorchConfig, TorchTrainer, prepare_model
 
 pytestmark = pytest.mark.usefixtures("process_engine")
 
@@ -187,6 +188,28 @@ def test_fsdp_options_reach_every_unit(storage: Path) -> None:
     assert dtype == "torch.bfloat16"
     assert meshes == {(2, 2)}
     assert same
+
+
+def test_shards_meet_in_the_group_of_the_run(storage: Path) -> None:
+    """Torch takes a new one, with a timeout and a backend of its own, where it sees a GPU."""
+
+    def train() -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.cuda, "is_available", lambda: True)
+            model = prepare_model(nn.Linear(4, 4), parallel_strategy="fsdp")
+        mesh = model.weight.device_mesh
+        group = mesh.get_group(0)
+        backend = group._get_backend(torch.device("cpu"))
+        model(torch.ones(2, 4)).sum().backward()
+        return mesh.shape, group is distributed.group.WORLD, backend.options._timeout
+
+    result = TorchTrainer(
+        train,
+        torch_config=TorchConfig(timeout_s=77),
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(storage_path=storage),
+    ).fit()
+    assert result.return_value == ((2,), True, timedelta(seconds=77))
 
 
 def test_whole_state_of_a_sharded_model_is_reported(storage: Path) -> None:

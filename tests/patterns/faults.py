@@ -16,7 +16,7 @@ def fragile(marks: str) -> str:
     return "done at the second try"
 
 
-@ray.remote(max_restarts=1, max_task_retries=1)
+@ray.remote(max_restarts=1, max_task_retries=3)
 class Fragile:
     def work(self, marks: str) -> str:
         mark = os.path.join(marks, "actor")
