@@ -9,6 +9,11 @@ import select
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+_Error = TypeVar("_Error", bound=Exception)
 
 # An end of patience, which claims nothing: a loaded machine takes long. pytest's own is 120 s.
 PATIENCE_S = 100
@@ -127,6 +132,25 @@ def three_tries_on_ray(scenario: Callable[..., None]) -> Callable[[str, Path], N
                     gate.close()
 
     return test
+
+
+def refused_at_once(
+    kind: type[_Error], ask: Callable[[], object], match: str | None = None
+) -> _Error:
+    """Asks for what is to be refused within a second, and again if the machine has stalled.
+
+    Returns:
+        The error of the refusal.
+    """
+    for last in (False, False, True):
+        began = time.monotonic()
+        with pytest.raises(kind, match=match) as caught:
+            ask()
+        took_s = time.monotonic() - began
+        if took_s < 1:
+            break
+        assert not last, f"the third refusal too took {took_s:.1f} s"
+    return caught.value
 
 
 def count_up(path: Path) -> int:

@@ -34,7 +34,7 @@ from dray.train import (
     WorkerGroupError,
 )
 from dray.train.backend import Backend, BackendConfig
-from tests.gates import PATIENCE_S, until
+from tests.gates import PATIENCE_S, refused_at_once, until
 from tests.programs import Program, run, survivors, write
 
 pytestmark = [
@@ -103,12 +103,9 @@ def test_more_cpus_than_there_are(storage: Path, engine: str) -> None:
         scaling_config=ScalingConfig(num_workers=9),
         run_config=RunConfig(storage_path=storage),
     )
-    start = time.monotonic()
-    with pytest.raises(InfeasibleError, match="9 CPU asked, 8 CPU exist") as caught:
-        trainer.fit()
-    assert time.monotonic() - start < 1
-    assert caught.value.asked["CPU"] == 9
-    assert caught.value.available["CPU"] == (4 if engine == "ray" else 8)  # the nearest node's
+    error = refused_at_once(InfeasibleError, trainer.fit, "9 CPU asked, 8 CPU exist")
+    assert error.asked["CPU"] == 9
+    assert error.available["CPU"] == (4 if engine == "ray" else 8)  # the nearest node's
     assert not storage.exists()
 
 
