@@ -1,8 +1,13 @@
-"""What holds resources of a session, so that a test sees how others wait for them."""
+"""What holds resources of a session, and what sees that others wait for them."""
 
 from __future__ import annotations
 
+import io
+import sys
+import threading
 from typing import Any
+
+import pytest
 
 import dray
 
@@ -20,3 +25,22 @@ def hold(**resources: Any) -> Any:
     holder = Holder.options(**resources).remote()
     assert dray.get(holder.ready.remote())
     return holder
+
+
+class Watch(io.StringIO):
+    """Takes the place of standard error, in which runs say that they wait."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self._written = threading.Condition()
+        monkeypatch.setenv("DRAY_PROGRESS", "1")
+        monkeypatch.setattr(sys, "stderr", self)
+
+    def write(self, text: str) -> int:
+        with self._written:
+            self._written.notify_all()
+            return super().write(text)
+
+    def wait_for(self, text: str) -> None:
+        with self._written:
+            assert self._written.wait_for(lambda: text in self.getvalue(), 60), self.getvalue()

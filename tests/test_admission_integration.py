@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 import dray
 import dray.train
 from dray.train import DataParallelTrainer, RunConfig, ScalingConfig, UserCallback
-from tests.holding import hold
+from tests.holding import Watch, hold
 
 
 @pytest.fixture
@@ -83,25 +81,6 @@ class InThread(threading.Thread):
             report, scaling_config=self._scaling, run_config=self._run_config
         )
         self.size = trainer.fit().return_value
-
-
-class Watch(io.StringIO):
-    """Takes the place of standard error, in which runs say that they wait."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        super().__init__()
-        self._written = threading.Condition()
-        monkeypatch.setenv("DRAY_PROGRESS", "1")
-        monkeypatch.setattr(sys, "stderr", self)
-
-    def write(self, text: str) -> int:
-        with self._written:
-            self._written.notify_all()
-            return super().write(text)
-
-    def wait_for(self, text: str) -> None:
-        with self._written:
-            assert self._written.wait_for(lambda: text in self.getvalue(), 60), self.getvalue()
 
 
 def test_who_waited_first_grows_first(

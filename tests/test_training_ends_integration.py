@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+import ray
 
 import dray.train
 from dray.errors import ConfigError, StorageError
@@ -31,7 +32,8 @@ from dray.train import (
     UserCallback,
     WorkerGroupError,
 )
-from tests.gates import Gate
+from tests.gates import Gate, until
+from tests.holding import Watch, hold
 
 pytestmark = pytest.mark.usefixtures("engine")
 
@@ -308,3 +310,39 @@ def test_a_run_in_a_thread_ends_with_the_session(engine: str, storage: Path, gat
     thread.join(60)
     (error,) = errors
     assert "dray.shutdown() was called while fit() was at work" in str(error)
+    assert not ray.is_initialized()  # what kills too late would make Ray connect anew
+
+
+@on_processes
+def test_a_run_that_waits_ends_with_the_session(
+    engine: str, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Watch(monkeypatch)
+    holder = hold(num_cpus=4)
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            fit(print, storage, workers=8)
+        except ControllerError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    watch.wait_for("run: waiting up to")
+    dray.shutdown()
+    thread.join(60)
+    (error,) = errors
+    assert "dray.shutdown() was called while fit() waited for resources" in str(error)
+    del holder
+    until(lambda: "dray-reserve" not in {thread.name for thread in threading.enumerate()})
+    assert not ray.is_initialized()  # Ray would connect anew, or start a cluster, for who is late
+
+
+def test_a_trainer_of_a_session_that_is_over_does_not_wait(engine: str, storage: Path) -> None:
+    class Ends(UserCallback):
+        def before_run(self, run_context: Any) -> None:
+            dray.shutdown()
+
+    with pytest.raises(ControllerError, match="shutdown"):
+        fit(print, storage, workers=1, callbacks=[Ends()])

@@ -315,8 +315,9 @@ class Engine(ABC):
     def reserve(self, request: Request) -> Future[Reservation]:
         """Asks for bundles of resources; the future is done when they are free.
 
-        Cancelling the future takes the request back. What can never be met, though `check` let it
-        pass, waits: a node may come back.
+        Cancelling the future takes the request back; `close` cancels what waits, and who asks then
+        gets a cancelled one. What can never be met, though `check` let it pass, waits: a node may
+        come back.
         """
 
     @abstractmethod

@@ -168,6 +168,7 @@ class InlineEngine(LocalEngine):
         return self._runtime
 
     def close(self) -> None:
+        self._ledger.close()
         self._runtime.close()
         sys.stdout.flush()
 

@@ -117,6 +117,16 @@ class Ledger:
         self.dead: set[int] = set()
         self._alive = set(range(len(self.nodes)))
         self._paused = False
+        self._closed = False
+
+    def close(self) -> None:
+        """Cancels what waits, and all that is asked for from now on."""
+        with self._lock:
+            self._closed = True
+            waiting = [future for queue in self._waiting.values() for _, future in queue]
+            self._waiting.clear()
+        for future in waiting:
+            future.cancel()
 
     def available(self) -> dict[str, float]:
         """Returns what is free now, summed over the nodes."""
@@ -266,6 +276,9 @@ class Ledger:
         """Asks for what `check` has returned."""
         future: Future[Reservation] = Future()
         with self._lock:
+            if self._closed:
+                future.cancel()
+                return future
             self._waiting.setdefault(demand, deque()).append((time.monotonic(), future))
         self._grant()
         if not future.done():

@@ -8,7 +8,7 @@ import time
 from concurrent.futures import Future
 
 from dray.engines.contract import Engine, Mailbox, Reservation
-from dray.errors import DrayError, InfeasibleError, StartTimeoutError
+from dray.errors import DrayError, EngineError, InfeasibleError, StartTimeoutError
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
 from dray.train.events import Reserved
@@ -108,6 +108,8 @@ class Admission:
                 future.result().release()
             return False
         self._asked = None
+        if future.cancelled():
+            raise EngineError("dray.shutdown() was called while fit() waited for resources")
         self.reservation = future.result()
         if self._scaling.elasticity_enabled and self._engine.distributed:
             self._grow()

@@ -428,6 +428,7 @@ class ProcessEngine(LocalEngine):
                 self._runtime.begin_close()
             servers = [*self._servers.values(), *self._dismissed]
             self._servers.clear()
+        self._ledger.close()
         self._reader.stop()
         for server in servers:
             server.close()

@@ -153,11 +153,11 @@ class RayActor(RemoteActor):
         if self.is_over() or self._verdict is None:
             return
         self.on_death(self._verdict, expected=self.has_left or self._was_killed())
-        self._end = None
         self._on_over(self)
 
     def on_death(self, error: EngineError, *, expected: bool) -> None:
         self._over.set()
+        self._end = None
         for timer in self._timers:
             timer.cancel()
         super().on_death(error, expected=expected)

@@ -7,6 +7,7 @@ a worker reports waits for a poll, and a run needs no actors besides its workers
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -15,7 +16,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
@@ -77,6 +78,8 @@ _WAIT_STEP_S = 3600
 _LAG_S = 2.0
 _LAG_OF_THE_IMPOSSIBLE_S = 0.8
 
+_CLOSED = "this engine is closed; call dray.init() again"
+
 
 class _PlacementGroup(Reservation):
     """Bundles that Ray has set aside."""
@@ -101,10 +104,8 @@ class _PlacementGroup(Reservation):
     def release(self) -> None:
         if not self._released:
             self._released = True
-            if ray.is_initialized():
-                for group in (self.group, *self._others):
-                    remove_placement_group(group)
-                self._engine.note_release()
+            self._engine.remove_groups([self.group, *self._others])
+            self._engine.note_release()
 
 
 class RayEngine(Engine):
@@ -124,6 +125,9 @@ class RayEngine(Engine):
         self._suspects: dict[str, float] = {}
         self._released_at = -math.inf
         self._closed = False
+        self._asked: set[Future[Reservation]] = set()
+        self._connected = True
+        self._connection_lock = threading.RLock()
         self._reader = Reader(self._on_crash)
         self._runtime = RayRuntime(self._runtime_env)
         self._link_lock = threading.Lock()
@@ -132,6 +136,15 @@ class RayEngine(Engine):
     @property
     def runtime(self) -> Runtime:
         return self._runtime
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[bool]:
+        """Holds up the end of the connection to Ray, and tells whether it is there still.
+
+        For who comes later, Ray would connect to a cluster of its choice, or start one.
+        """
+        with self._connection_lock:
+            yield self._connected and ray.is_initialized()
 
     @property
     def _link(self) -> Link:
@@ -181,6 +194,13 @@ class RayEngine(Engine):
         future: Future[Reservation] = Future()
         groups: list[PlacementGroup] = []
 
+        @contextlib.contextmanager
+        def wanted() -> Iterator[None]:
+            with self._connection() as is_there:
+                if future.cancelled() or not is_there:
+                    raise EngineError(_CLOSED)
+                yield
+
         def ask(
             bundles: Sequence[Mapping[str, float]],
             strategy: str,
@@ -188,11 +208,10 @@ class RayEngine(Engine):
         ) -> PlacementGroup:
             """Asks for a group and waits for it; who takes the request back ends the waiting."""
             chosen = {"bundle_label_selector": selectors} if any(selectors) else {}
-            group = placement_group([dict(b) for b in bundles], strategy=strategy, **chosen)
-            groups.append(group)
-            if future.cancelled():
-                remove_placement_group(group)
-            while not group.wait(_WAIT_STEP_S):
+            with wanted():
+                group = placement_group([dict(b) for b in bundles], strategy=strategy, **chosen)
+                groups.append(group)
+            while not future.cancelled() and not group.wait(_WAIT_STEP_S):
                 pass
             return group
 
@@ -207,10 +226,10 @@ class RayEngine(Engine):
                     )
                     bundles = whole_hosts(request, request.slices)
                 ask(bundles, strategy, selectors)
-                reservation = _PlacementGroup(groups, request.bundles, self)
+                with wanted():
+                    reservation = _PlacementGroup(groups, request.bundles, self)
             except Exception as error:  # noqa: BLE001 (whoever asked must learn of it)
-                for group in groups:
-                    remove_placement_group(group)
+                self.remove_groups(groups)
                 if future.set_running_or_notify_cancel():
                     future.set_exception(translate(error))
                 return
@@ -219,12 +238,15 @@ class RayEngine(Engine):
             else:
                 reservation.release()
 
-        def take_back(future: Future[Reservation]) -> None:
+        def answered(future: Future[Reservation]) -> None:
+            self._asked.discard(future)
             if future.cancelled():
-                for group in groups:
-                    remove_placement_group(group)
+                self.remove_groups(groups)
 
-        future.add_done_callback(take_back)
+        self._asked.add(future)
+        future.add_done_callback(answered)
+        if self._closed:
+            future.cancel()
         threading.Thread(target=wait, name="dray-reserve", daemon=True).start()
         return future
 
@@ -240,6 +262,13 @@ class RayEngine(Engine):
     def _suspected(self) -> set[str]:
         now = time.monotonic()
         return {node for node, since in self._suspects.items() if now - since < _SUSPICION_S}
+
+    def remove_groups(self, groups: Sequence[PlacementGroup]) -> None:
+        """Gives back what Ray has set aside, or does so no more."""
+        with self._connection() as is_there:
+            if is_there:
+                for group in groups:
+                    remove_placement_group(group)
 
     def note_release(self) -> None:
         """Takes note that Ray does not tell the truth for a moment about what is free."""
@@ -270,8 +299,6 @@ class RayEngine(Engine):
         mailbox: Mailbox,
         modules: Sequence[str] = (),
     ) -> Actor:
-        if self._closed:
-            raise EngineError("this engine is closed; call dray.init() again")
         assert isinstance(reservation, _PlacementGroup)
         payload = wire.dump(factory, name)
         actor = RayActor(
@@ -286,12 +313,20 @@ class RayEngine(Engine):
             wire.Begin(surroundings.portable(os.environ), self._cwd(), list(sys.path), payload)
         )
         environment, directory = _split(self._runtime_env | runtime_env)
-        handle = self._make(reservation, bundle, environment)
-        actor.lives_in(lambda: ray.kill(handle))
-        self._actors[actor.number] = actor
-        meeting = self._link.meeting(actor.number)
-        self._follow(actor, handle, handle.serve.remote(meeting, tuple(modules), directory))
+        with self._connection():
+            if self._closed:
+                raise EngineError(_CLOSED)
+            handle = self._make(reservation, bundle, environment)
+            actor.lives_in(lambda: self._kill(handle))
+            self._actors[actor.number] = actor
+            meeting = self._link.meeting(actor.number)
+            self._follow(actor, handle, handle.serve.remote(meeting, tuple(modules), directory))
         return actor
+
+    def _kill(self, handle: Any) -> None:
+        with self._connection() as is_there:
+            if is_there:
+                ray.kill(handle)
 
     def _follow(self, actor: RayActor, handle: Any, call: Any) -> None:
         """Tells an actor how its process has ended, which is how a call of it fails."""
@@ -362,7 +397,10 @@ class RayEngine(Engine):
     def close(self) -> None:
         if self._closed:
             return
-        self._closed = True
+        with self._connection():
+            self._closed = True
+        for future in list(self._asked):
+            future.cancel()
         for actor in list(self._actors.values()):
             actor.kill()
         self._reader.stop()
@@ -372,8 +410,10 @@ class RayEngine(Engine):
         if self._opened_link is not None:
             self._opened_link.close()
         self._reader.close()
-        if self._owns_connection:
-            ray.shutdown()
+        with self._connection():
+            if self._owns_connection:
+                self._connected = False
+                ray.shutdown()
 
 
 @functools.cache
