@@ -98,6 +98,11 @@ def test_work_goes_on_when_the_fork_server_is_killed(tmp_path: Path) -> None:
         gate.pass_through()
         return os.getpid()
 
+    warm = Gate(tmp_path, "warm")
+    idle = [pid.remote(warm) for _ in range(3)]  # all die with the server, and none is to be used
+    warm.heard(3)
+    warm.open()
+    dray.get(idle, timeout=PATIENCE_S)
     gate = Gate(tmp_path)
     ref = pid.remote(gate)
     first = psutil.Process(int(gate.heard()[0]))
@@ -106,6 +111,7 @@ def test_work_goes_on_when_the_fork_server_is_killed(tmp_path: Path) -> None:
     gate.open()
     assert dray.get(ref, timeout=PATIENCE_S) == second != first.pid
     gate.close()
+    warm.close()
 
 
 @pytest.mark.usefixtures("process_engine")

@@ -257,6 +257,15 @@ class DriverRuntime(ProcessRuntime):
         with contextlib.suppress(OSError):
             self._wake.send(b"\0")
 
+    def lose(self, workers: Sequence[WorkerProcess]) -> None:
+        """Gives no task to workers whose end is about to be told, one after the other."""
+
+        def forget() -> None:
+            for worker in workers:
+                self.pool.forget(worker)
+
+        self.hub.lock.later(forget)
+
     def _on_exit(self, worker: WorkerProcess, exitcode: int | None, killed: bool) -> None:
         """A worker's process has ended. On the reader's thread."""
         self.tap.drain(worker)

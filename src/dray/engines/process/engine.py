@@ -412,6 +412,14 @@ class ProcessEngine(LocalEngine):
                 del self._servers[server.basis]
             self._dismissed.discard(server)
         self._reader.unwatch(server.control)
+        if self._runtime is not None:
+            self._runtime.lose(
+                [
+                    worker
+                    for worker, _ in server.actors.values()
+                    if isinstance(worker, WorkerProcess)
+                ]
+            )
         for actor, _ in list(server.actors.values()):
             if actor.pid is not None:
                 lifeline.kill_group(actor.pid)
