@@ -109,6 +109,27 @@ class Head:
         psutil.wait_procs(processes, timeout=10)
 
 
+def comes_free(within_s: float = 70.0) -> bool:
+    """Waits until Ray knows that nothing of earlier tests holds anything, which it learns late.
+
+    Where bundles go depends on it: on a half-taken node SPREAD puts fewer. A task that has lost its
+    interrupt lasts a minute.
+
+    Returns:
+        Whether it is so.
+    """
+    deadline = time.monotonic() + within_s
+    while not (free := _is_free()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return free
+
+
+def _is_free() -> bool:
+    free = ray.available_resources()
+    whole = ray.cluster_resources()
+    return all(free.get(name) == whole[name] for name in whole if name != "object_store_memory")
+
+
 def free_port() -> int:
     """Returns a port that nobody listens on now."""
     with socket.socket() as sock:

@@ -9,21 +9,19 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-import ray
 from hypothesis import HealthCheck, settings
 
 import dray
 from dray import session
 from dray.engines.process.driver import DriverRuntime
 from dray.engines.process.engine import ProcessEngine
-from tests.clusters import Cluster
+from tests.clusters import Cluster, comes_free
 from tests.gates import Gate
 from tests.programs import survivors
 
@@ -193,7 +191,7 @@ def no_leaks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
         t for t in set(threading.enumerate()) - threads if not t.name.startswith(_KEPT_THREADS)
     }
     for thread in new_threads:
-        thread.join(timeout=10)
+        thread.join(timeout=60)
     alive = [pid for pid in alive if pid not in _engine_processes()]  # some had just begun
     assert not alive, f"processes left behind: {[*map(_described, alive)]}, {_workers()}"
     assert not [t for t in new_threads if t.is_alive()], "threads left behind"
@@ -307,25 +305,10 @@ def _use(name: str, **options: Any) -> None:
         dray.shutdown()
         dray.init(engine=name, **options)
         _kept = (session.current_engine(), name, options)
-    if name == "ray":
-        _wait_until_free()
-
-
-def _wait_until_free(within_s: float = 70.0) -> None:
-    """Waits until Ray knows that nothing of the tests before holds anything, which it learns late.
-
-    Where bundles go depends on it: on a half-taken node SPREAD puts fewer. A task that has lost its
-    interrupt lasts a minute; a test that can do with what is left may begin in any case.
-    """
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline and not _is_free():
-        time.sleep(0.02)
-
-
-def _is_free() -> bool:
-    free = ray.available_resources()
-    whole = ray.cluster_resources()
-    return all(free.get(name) == whole[name] for name in whole if name != "object_store_memory")
+    if name == "ray" and not comes_free():
+        dray.shutdown()  # the end of a job frees what it has not given back
+        dray.init(engine=name, **options)
+        _kept = (session.current_engine(), name, options)
 
 
 @pytest.fixture(name="session")

@@ -15,7 +15,7 @@ import pytest
 
 _Error = TypeVar("_Error", bound=Exception)
 
-# An end of patience, which claims nothing: a loaded machine takes long. pytest's own is 120 s.
+# An end of patience, which claims nothing: a loaded machine takes long. pytest's own is 200 s.
 PATIENCE_S = 100
 
 

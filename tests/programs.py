@@ -11,7 +11,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -82,23 +82,39 @@ class Program:
     def wait_for(self, text: str, within_s: float = PATIENCE_S) -> str:
         """Reads lines until one holds a text; returns it."""
         assert self.process.stdout is not None
-        watchdog = threading.Timer(within_s, self.process.kill)
-        watchdog.start()
-        try:
+        with self._killed_after(within_s):
             for line in self.process.stdout:
                 self.lines.append(line)
                 if text in line:
                     return line
-        finally:
-            watchdog.cancel()
-            watchdog.join()
         raise AssertionError(f"{text!r} did not come:\n{''.join(self.lines)}")
 
     def end(self, within_s: float = PATIENCE_S) -> tuple[int, str]:
         """Waits for the end; returns the exit status and all output."""
-        rest, _ = self.process.communicate(timeout=within_s)
-        self.lines.append(rest)
-        return self.process.returncode, "".join(self.lines)
+        assert self.process.stdout is not None
+        with self._killed_after(within_s) as late:
+            # Not `communicate`, which does not know of what `wait_for` has read ahead.
+            self.lines.append(self.process.stdout.read())
+            status = self.process.wait()
+        assert not late.is_set(), f"it did not end within {within_s} s:\n{''.join(self.lines)}"
+        return status, "".join(self.lines)
+
+    @contextlib.contextmanager
+    def _killed_after(self, delay_s: float) -> Iterator[threading.Event]:
+        """Ends the program when it takes too long, and says so."""
+        late = threading.Event()
+
+        def kill() -> None:
+            late.set()
+            self.process.kill()
+
+        watchdog = threading.Timer(delay_s, kill)
+        watchdog.start()
+        try:
+            yield late
+        finally:
+            watchdog.cancel()
+            watchdog.join()
 
     def __enter__(self) -> Program:
         return self
@@ -110,7 +126,7 @@ class Program:
         self.process.stdout.close()
 
 
-def survivors(pids: Iterable[int], within_s: float = 10.0) -> list[int]:
+def survivors(pids: Iterable[int], within_s: float = 60.0) -> list[int]:
     """Returns the processes that still run after a while; none as soon as all have ended.
 
     A zombie has ended. `psutil.wait_procs` would wait until it is gone, which for one that has lost

@@ -24,6 +24,12 @@ def _no_gke(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits for the made-up server, which is a thread of a machine that may be busy."""
+    monkeypatch.setattr("dray.accelerators.tpu._METADATA_TIMEOUT_S", 30)
+
+
 @pytest.mark.parametrize("count", [1, 4])
 def test_tpu_chips_are_device_files(count: int) -> None:
     answer = found(Tpu(), files=numbered("dev/accel{}", count))

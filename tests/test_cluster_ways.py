@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -90,7 +91,8 @@ def _lonely_node(head: Cluster, storage: Path) -> Iterator[None]:
     yield
     dray.shutdown()
     for child in psutil.Process(process.pid).children(recursive=True):
-        child.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
@@ -289,7 +291,7 @@ def test_the_example_on_a_cluster_that_loses_a_node(head: Cluster, tmp_path: Pat
         example.wait_for("going on from checkpoint_000001")
         events = map(json.loads, (runs / "run/events.jsonl").open())
         failures = [event for event in events if event["event"] == "worker failed"]
-        (seen,) = [failure["time"] for failure in failures if failure["rank"] == 1]
+        seen = min(failure["time"] for failure in failures)
         assert seen - killed < 10  # Ray needs 14 s to give up the node
         status, output = example.end(within_s=120)
     assert status == 0, output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -46,20 +47,24 @@ threading.Event().wait()
 """
 
 
-def shared_memory(pid: int) -> int:
-    """The inode of the memory that a driver shares with its workers."""
+def shared_memory(pid: int) -> os.stat_result:
+    """The memory that a driver shares with its workers."""
     files = list(Path(f"/proc/{pid}/fd").iterdir())
-    return next(f.stat().st_ino for f in files if "dray-objects" in os.readlink(f))
+    return next(f.stat() for f in files if "dray-objects" in os.readlink(f))
 
 
-def holders_of(inode: int) -> list[int]:
+def holders_of(memory: os.stat_result) -> list[int]:
     """The processes that have a file open or mapped."""
+    mapped = re.compile(
+        rf" {memory.st_ino} +/memfd:dray-objects"
+    )  # other devices' inodes may be alike
     holders = []
     for process in psutil.process_iter():
         with contextlib.suppress(OSError):
             files = list(Path(f"/proc/{process.pid}/fd").iterdir())
             maps = Path(f"/proc/{process.pid}/maps").read_text()
-            if f" {inode} " in maps or any(f.stat().st_ino == inode for f in files if f.exists()):
+            opened = any(os.path.samestat(f.stat(), memory) for f in files if f.exists())
+            if opened or mapped.search(maps):
                 holders.append(process.pid)
     return holders
 

@@ -16,7 +16,7 @@ import dray
 from dray import session
 from dray.errors import InfeasibleError, StartTimeoutError, TaskCancelledError, WorkerDiedError
 from dray.train import DataParallelTrainer, RunConfig, ScalingConfig
-from tests.gates import Gate, until
+from tests.gates import PATIENCE_S, Gate, until
 
 pytestmark = pytest.mark.usefixtures("core_engine")
 
@@ -108,7 +108,7 @@ def test_a_thread_that_has_its_answer_hands_the_reading_on(
         for thread in threads[:6]:
             thread.join()
         second_gate.ring("alone")
-        threads[6].join(20)
+        threads[6].join(PATIENCE_S)
         dray.train.report({"waits": threads[6].is_alive()})
 
     results: list[Any] = []
@@ -244,7 +244,7 @@ def test_a_training_in_an_actor_that_gives_up_waiting_holds_up_nobody(
     gate.heard()
     assert dray.get(trainer.go.remote(), timeout=60) == "gave up"
     second_gate.open()
-    dray.get(pass_through.remote(second_gate), timeout=20)
+    dray.get(pass_through.remote(second_gate), timeout=PATIENCE_S)
     gate.open()
     dray.get(held)
 

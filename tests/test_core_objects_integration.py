@@ -420,8 +420,8 @@ def test_futures_of_references(gate: Gate) -> None:
     assert isinstance(future, concurrent.futures.Future)
     assert not future.done()
     gate.open()
-    assert future.result(30) == 5
+    assert future.result(PATIENCE_S) == 5
     with pytest.raises(ValueError, match="failed"):
-        fail.remote().future().result(30)
+        fail.remote().future().result(PATIENCE_S)
     done, _ = concurrent.futures.wait([echo.remote(i).future() for i in range(3)], PATIENCE_S)
     assert sorted(f.result() for f in done) == [0, 1, 2]

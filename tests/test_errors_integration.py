@@ -45,7 +45,7 @@ pytestmark = [
 
 # In which workers are gone for certain. On Ray a node ends them, which may be busy; a leak would
 # stay for ever.
-MOMENT_S = {"process": 1, "ray": 10}
+MOMENT_S = {"process": 10, "ray": 60}
 
 
 def fit(function: Any, storage: Path, workers: int = 2, **options: Any) -> dray.train.Result:
@@ -342,7 +342,7 @@ def test_killed_worker_and_retry(storage: Path) -> None:
 
 # In which a program ends that is told to, its processes with it; Ray's take their time on a busy
 # machine.
-AT_ONCE_S = {"process": 5, "ray": 20}
+AT_ONCE_S = {"process": 20, "ray": 40}
 
 INTERRUPTED = """
     import tempfile

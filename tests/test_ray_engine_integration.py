@@ -175,7 +175,7 @@ def test_clusters_that_cannot_be_connected_to(
         text=True,
         timeout=60,
     )
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 40  # Ray itself tries for minutes
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith(f"dray.errors.{kind.__name__}: ")
     assert message in last

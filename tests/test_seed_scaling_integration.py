@@ -24,6 +24,7 @@ from dray.testing import tpu_slice
 from dray.train import DataParallelTrainer, RunConfig, ScalingConfig, UserCallback
 from dray.train.backend import Backend, BackendConfig
 from dray.train.torch import TorchTrainer
+from tests.clusters import comes_free
 from tests.fleets import Meanwhile, Reports, fleet_of, free
 from tests.gates import until
 
@@ -108,8 +109,9 @@ IS_AVAILABLE = "assert torch.cuda.is_available()"
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(fleet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the snippets' runs are kept: they say nothing of it."""
+    assert fleet != "ray" or comes_free()
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
 
@@ -416,8 +418,11 @@ def test_shared_gpus_in_a_plan(fleet: str) -> None:
         DataParallelTrainer(look, scaling_config=odd).fit()
 
 
-def test_a_range_takes_all_again_and_again(fleet: str, storage: Path) -> None:
-    """A cluster shows what a run has given back as taken for a while."""
+def test_a_range_takes_all_again_and_again(
+    fleet: str, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster shows what a run has given back as taken for a while, the longer on a busy one."""
+    monkeypatch.setattr("dray.engines.ray.engine._LAG_S", 30)
 
     def fit() -> Any:
         return (

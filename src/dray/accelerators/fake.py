@@ -171,7 +171,7 @@ def _serve(metadata: Mapping[str, str] | None, undo: ExitStack) -> str:
 
 class _Handler(BaseHTTPRequestHandler):
     metadata: ClassVar[Mapping[str, str]] = {}
-    timeout = 1  # One that connects and says nothing does not keep the others waiting.
+    timeout = 30  # One that connects and says nothing does not keep the others waiting.
 
     def do_GET(self) -> None:
         """Answers as Google Cloud's server does, which wants its header."""

@@ -23,6 +23,8 @@ from dray.errors import InfeasibleError
 _INTERNAL = ("node:__internal_head__", "object_store_memory")
 
 _PATIENCE_S = 1.0
+# A loaded head may take long for what it knows at once as a rule.
+_STALL_S = 30.0
 
 
 def nodes() -> list[Node]:
@@ -127,7 +129,7 @@ def autoscales() -> bool:
     """
     reply = GetClusterStatusReply()
     client = ray._raylet.GcsClient(address=ray.get_runtime_context().gcs_address)
-    reply.ParseFromString(client.get_cluster_status(timeout_s=_PATIENCE_S))
+    reply.ParseFromString(client.get_cluster_status(timeout_s=_STALL_S))
     if reply.HasField("autoscaling_state"):
         return True
     status = ray.experimental.internal_kv._internal_kv_get("__autoscaling_status") or "{}"
