@@ -15,7 +15,7 @@ import pytest
 import dray
 from dray import session
 from dray.errors import InfeasibleError, StartTimeoutError, TaskCancelledError, WorkerDiedError
-from dray.train import DataParallelTrainer, RunConfig, ScalingConfig
+from dray.train import ControllerError, DataParallelTrainer, RunConfig, ScalingConfig
 from tests.gates import PATIENCE_S, Gate, until
 
 pytestmark = pytest.mark.usefixtures("core_engine")
@@ -270,5 +270,31 @@ def test_a_training_in_a_task_that_is_cancelled_asks_for_nothing_any_more(
     with pytest.raises(TaskCancelledError):
         dray.get(cancelled, timeout=60)
     until(lambda: not waiting())
+    gate.open()
+    dray.get(held)
+
+
+def test_a_training_in_a_task_ends_with_the_tasks_own_session(storage: Path, gate: Gate) -> None:
+    @dray.remote(num_cpus=0)
+    def job() -> str:
+        errors: list[BaseException] = []
+
+        def train() -> None:
+            try:
+                fit(lambda: None, storage, CPU=0.1, special=2)
+            except ControllerError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=train)
+        thread.start()
+        until(lambda: bool(getattr(session._engine, "_asked", None)))
+        dray.shutdown()
+        thread.join(60)
+        return str(*errors)
+
+    held = pass_through.remote(gate)
+    gate.heard()
+    said = dray.get(job.remote(), timeout=PATIENCE_S)
+    assert "dray.shutdown() was called while fit() waited for resources" in said
     gate.open()
     dray.get(held)

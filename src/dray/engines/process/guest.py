@@ -27,6 +27,7 @@ class GuestEngine(ProcessEngine):
     def __init__(self, host: ProcessRuntime) -> None:
         super().__init__(Options(), Settings())
         self._host = host
+        self._asked: set[Future[Reservation]] = set()
 
     def nodes(self) -> list[Node]:
         nodes: list[Node] = self._host.demand("offers")
@@ -65,9 +66,18 @@ class GuestEngine(ProcessEngine):
             asked.set_result(Borrowed(nodes, devices, give_back))
 
         def take_back(asked: Future[Reservation]) -> None:
+            self._asked.discard(asked)
             if asked.cancelled():  # whether or not the answer is on its way
                 self._host.give_back(question)
 
         question, _ = self._host.ask_later(answered, "reserve", request, "reserve")
+        self._asked.add(asked)
         asked.add_done_callback(take_back)
+        if self._closed:
+            asked.cancel()
         return asked
+
+    def close(self) -> None:
+        super().close()
+        for asked in list(self._asked):
+            asked.cancel()
