@@ -142,7 +142,10 @@ def is_initialized() -> bool:
 
 
 def shutdown() -> None:
-    """Ends the engine and every worker of it; a second call does nothing."""
+    """Ends the engine and every worker of it; a second call does nothing.
+
+    A `fit()` of another thread, at work or waiting, ends with a `ControllerError`.
+    """
     global _engine, _options, _ahead
     with _lock:
         if _is_owner() and _engine is not None:
