@@ -56,7 +56,7 @@ def run_snippet(code: str, tmp_path: Path, *, trains: bool = True, **variables: 
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert ("FINISHED" in done.stdout) == trains
