@@ -300,15 +300,17 @@ _kept: tuple[object, ...] = ()
 
 def _use(name: str, **options: Any) -> None:
     """Keeps an engine that runs: its fork servers stay warm, as in a user's session."""
-    global _kept
     if not dray.is_initialized() or _kept != (session.current_engine(), name, options):
-        dray.shutdown()
-        dray.init(engine=name, **options)
-        _kept = (session.current_engine(), name, options)
+        _restart(name, options)
     if name == "ray" and not comes_free():
-        dray.shutdown()  # the end of a job frees what it has not given back
-        dray.init(engine=name, **options)
-        _kept = (session.current_engine(), name, options)
+        _restart(name, options)  # the end of a job frees what it has not given back
+
+
+def _restart(name: str, options: dict[str, Any]) -> None:
+    global _kept
+    dray.shutdown()
+    dray.init(engine=name, **options)
+    _kept = (session.current_engine(), name, options)
 
 
 @pytest.fixture(name="session")

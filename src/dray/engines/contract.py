@@ -22,6 +22,9 @@ from dray.errors import EngineError, InfeasibleError
 
 T = TypeVar("T")
 
+# What an engine says to who comes after its end.
+CLOSED = "this engine is closed; call dray.init() again"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 from dray.engines import lifeline, wire
 from dray.engines.claims import Claims
 from dray.engines.contract import (
+    CLOSED,
     Actor,
     ActorFactory,
     Mailbox,
@@ -303,7 +304,7 @@ class ProcessEngine(LocalEngine):
         """
         with self._lock:
             if self._closed:
-                raise EngineError("this engine is closed; call dray.init() again")
+                raise EngineError(CLOSED)
             server = self._servers.get(basis)
             if server is None or server.ended():
                 for old, other in list(self._servers.items()):

@@ -6,6 +6,7 @@ import functools
 from concurrent.futures import Future
 from typing import Any
 
+from dray.engines.asked import Asked
 from dray.engines.contract import Node, Options, Rehearsal, Request, Reservation
 from dray.engines.process import packing
 from dray.engines.process.engine import ProcessEngine
@@ -27,7 +28,7 @@ class GuestEngine(ProcessEngine):
     def __init__(self, host: ProcessRuntime) -> None:
         super().__init__(Options(), Settings())
         self._host = host
-        self._asked: set[Future[Reservation]] = set()
+        self._asked = Asked()
 
     def nodes(self) -> list[Node]:
         nodes: list[Node] = self._host.demand("offers")
@@ -66,18 +67,14 @@ class GuestEngine(ProcessEngine):
             asked.set_result(Borrowed(nodes, devices, give_back))
 
         def take_back(asked: Future[Reservation]) -> None:
-            self._asked.discard(asked)
             if asked.cancelled():  # whether or not the answer is on its way
                 self._host.give_back(question)
 
         question, _ = self._host.ask_later(answered, "reserve", request, "reserve")
-        self._asked.add(asked)
         asked.add_done_callback(take_back)
-        if self._closed:
-            asked.cancel()
+        self._asked.add(asked)
         return asked
 
     def close(self) -> None:
         super().close()
-        for asked in list(self._asked):
-            asked.cancel()
+        self._asked.close()

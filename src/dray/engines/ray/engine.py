@@ -22,7 +22,9 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from dray.engines import wire
+from dray.engines.asked import Asked
 from dray.engines.contract import (
+    CLOSED,
     Actor,
     ActorFactory,
     Engine,
@@ -78,8 +80,6 @@ _WAIT_STEP_S = 3600
 _LAG_S = 2.0
 _LAG_OF_THE_IMPOSSIBLE_S = 0.8
 
-_CLOSED = "this engine is closed; call dray.init() again"
-
 
 class _PlacementGroup(Reservation):
     """Bundles that Ray has set aside."""
@@ -125,7 +125,7 @@ class RayEngine(Engine):
         self._suspects: dict[str, float] = {}
         self._released_at = -math.inf
         self._closed = False
-        self._asked: set[Future[Reservation]] = set()
+        self._asked = Asked()
         self._connected = True
         self._connection_lock = threading.RLock()
         self._reader = Reader(self._on_crash)
@@ -198,7 +198,7 @@ class RayEngine(Engine):
         def wanted() -> Iterator[None]:
             with self._connection() as is_there:
                 if future.cancelled() or not is_there:
-                    raise EngineError(_CLOSED)
+                    raise EngineError(CLOSED)
                 yield
 
         def ask(
@@ -238,15 +238,12 @@ class RayEngine(Engine):
             else:
                 reservation.release()
 
-        def answered(future: Future[Reservation]) -> None:
-            self._asked.discard(future)
+        def take_back(future: Future[Reservation]) -> None:
             if future.cancelled():
                 self.remove_groups(groups)
 
+        future.add_done_callback(take_back)
         self._asked.add(future)
-        future.add_done_callback(answered)
-        if self._closed:
-            future.cancel()
         threading.Thread(target=wait, name="dray-reserve", daemon=True).start()
         return future
 
@@ -315,7 +312,7 @@ class RayEngine(Engine):
         environment, directory = _split(self._runtime_env | runtime_env)
         with self._connection():
             if self._closed:
-                raise EngineError(_CLOSED)
+                raise EngineError(CLOSED)
             handle = self._make(reservation, bundle, environment)
             actor.lives_in(lambda: self._kill(handle))
             self._actors[actor.number] = actor
@@ -399,8 +396,7 @@ class RayEngine(Engine):
             return
         with self._connection():
             self._closed = True
-        for future in list(self._asked):
-            future.cancel()
+        self._asked.close()
         for actor in list(self._actors.values()):
             actor.kill()
         self._reader.stop()

@@ -1,0 +1,27 @@
+"""Requests for resources that are not answered yet, which end with their engine."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+
+class Asked:
+    """Futures of which nobody shall wait for one when the engine is closed."""
+
+    def __init__(self) -> None:
+        self._futures: set[Future[Any]] = set()
+        self._closed = False
+
+    def add(self, future: Future[Any]) -> None:
+        """Takes a request; one that comes too late is cancelled at once."""
+        self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
+        if self._closed:
+            future.cancel()
+
+    def close(self) -> None:
+        """Cancels what is not answered, and all that comes from now on."""
+        self._closed = True
+        for future in list(self._futures):
+            future.cancel()
