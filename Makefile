@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-ray test-cluster test-gpu check bench docs stress clean
+.PHONY: demo test test-ray test-cluster test-gpu check bench bench-before docs stress clean
 
 demo: $(VENV)/demo-installed  ## Train a ResNet-18 on handwritten digits with two worker processes.
 	$(BIN)/python examples/image_classification.py --num-workers 2
@@ -32,6 +32,10 @@ check: $(VENV)/dev-installed  ## Format, lint, types, import loops, public API.
 bench: $(VENV)/dev-installed $(VENV)-ray/installed  ## Measure against Ray Train and torchrun (takes long).
 	$(BIN)/python -m benchmarks --ray-python $(VENV)-ray/bin/python $(BENCH_OPTIONS)
 
+bench-before: $(VENV)/dev-installed  ## Measure against an earlier dray: make bench-before REVISION=v0.1
+	$(BIN)/python tools/earlier.py $(VENV)-before $(REVISION)
+	$(BIN)/python -m benchmarks --before-python $(VENV)-before/bin/python $(BENCH_OPTIONS)
+
 docs: $(VENV)/dev-installed  ## Draw the diagrams in docs/ again.
 	$(BIN)/python tools/state_diagram.py
 
@@ -40,7 +44,7 @@ stress: $(VENV)/dev-installed  ## Tasks, actors and objects in numbers; then the
 	HYPOTHESIS_PROFILE=explore $(BIN)/python tools/stress.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-ray build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-ray $(VENV)-before build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
 
 $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)

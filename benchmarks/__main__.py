@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from benchmarks import harness, tables
+from benchmarks.before import against_before
 from benchmarks.cases import Case, Options, Sample
 from benchmarks.cluster import Cluster
 from benchmarks.measures import MEASURES, start
@@ -38,7 +40,7 @@ def main() -> None:
     )
     harness.adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # in good order, as by Ctrl-C
-    cases = [(name, case) for name in arguments.only for case in MEASURES[name](options)]
+    cases = [(name, case) for name in arguments.only for case in _cases(name, options, arguments)]
     _warm_up(options, {name for _, case in cases if not case.nodes for name in case.contestants})
     runs = arguments.runs or (2 if arguments.quick else 5)
     with options.cluster as cluster:
@@ -48,9 +50,21 @@ def main() -> None:
         sys.exit(1)
 
 
+def _cases(name: str, options: Options, arguments: argparse.Namespace) -> Sequence[Case]:
+    """Returns the cases of a measure, against dray's peers or against an earlier dray."""
+    cases = MEASURES[name](options)
+    if arguments.before_python is None:
+        return cases
+    earlier = replace(options, python=str(Path(arguments.before_python).absolute()))
+    return list(against_before(cases, MEASURES[name](earlier)))
+
+
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("--ray-python", help="a Python that has Ray Train; else it is left out")
+    parser.add_argument(
+        "--before-python", help="a Python that has an earlier dray, to compare with in place of all"
+    )
     parser.add_argument("--ray-all", action="store_true", help="Ray Train with every worker count")
     parser.add_argument("--runs", type=int, help="runs of each case (default: 5, quick: 2)")
     parser.add_argument("--only", type=_names, default=list(MEASURES), help="NAME[,NAME]")
