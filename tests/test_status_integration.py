@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +15,9 @@ from typing import Any
 import pytest
 
 import dray
+from dray.engines.process import beacon
+from dray.engines.runtime_env import RuntimeEnv
+from dray.session import current_engine
 from dray.util.placement_group import placement_group, remove_placement_group
 from tests.gates import Gate, until
 
@@ -32,6 +37,11 @@ def this_program() -> dict[str, Any]:
 @dray.remote
 def hold(gate: Gate) -> int:
     gate.pass_through()
+    return 1
+
+
+@dray.remote
+def hold_nothing() -> int:
     return 1
 
 
@@ -107,3 +117,46 @@ def test_a_program_that_is_stuck_is_shown_and_holds_nobody_up() -> None:
     finally:
         program.kill()
         program.communicate()
+
+
+def test_a_name_that_somebody_has_taken_keeps_nobody_from_starting() -> None:
+    """Every local user can take names, and containers that share a network have equal pids."""
+    dray.shutdown()
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind(f"\0dray-{os.getuid()}-{os.getpid()}")
+        taken.listen()
+        assert dray.get(hold_nothing.remote()) == 1
+        assert this_program()["workers"] >= 1
+
+
+def test_those_who_do_not_answer_cost_their_time_once() -> None:
+    names = [f"\0dray-{os.getuid()}-{2**22 + number}-0" for number in range(3)]
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            silent = stack.enter_context(socket.socket(socket.AF_UNIX))
+            silent.bind(name)
+            silent.listen()
+        began = time.monotonic()
+        found = beacon.sessions()
+        assert time.monotonic() - began < 3 * 2
+    assert [entry["note"] for entry in found if entry["pid"] == os.getpid()][-3:] == [
+        "it does not answer"
+    ] * 3
+
+
+def test_other_parts_of_a_program_are_shown_without_tasks() -> None:
+    dray.shutdown()
+    engine = current_engine()
+    end = engine.show("trainings", lambda: {"run": "mine"})
+    engine.prepare((), RuntimeEnv())
+    assert this_program() == {
+        "engine": "process",
+        "trainings": [{"run": "mine"}],
+        "pid": os.getpid(),
+    }
+    end()
+    end()
+    assert this_program()["trainings"] == []
+    end = engine.show("broken", lambda: 1 / 0)
+    assert "ZeroDivisionError" in this_program()["note"]
+    end()

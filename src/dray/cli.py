@@ -119,7 +119,7 @@ def _programs() -> list[dict[str, Any]]:
     """Returns the status of this user's programs on this machine."""
     from dray.engines.process import beacon
 
-    return [{"pid": pid, **status} for pid, status in sorted(beacon.sessions().items())]
+    return beacon.sessions()
 
 
 def _cluster(address: str) -> list[dict[str, Any]]:

@@ -351,6 +351,18 @@ class Engine(ABC):
     def drive(self, loop: Callable[[], T]) -> T:
         """Runs the loop that waits on a mailbox, while actors work; returns what it returns."""
 
+    def show(self, subject: str, describe: Callable[[], Any]) -> Callable[[], None]:
+        """Has `dray status` show something of this program, where the engine answers it.
+
+        Args:
+            subject: The key in the answer; what several describe under one is a list there.
+            describe: Returns what is true now, as JSON can say it. Called from any thread.
+
+        Returns:
+            What ends it when it is called.
+        """
+        return lambda: None
+
     @property
     @abstractmethod
     def runtime(self) -> Runtime:

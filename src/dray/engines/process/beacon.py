@@ -1,24 +1,31 @@
-"""How `dray status` finds the sessions of this user, and asks them.
+"""How `dray status` finds the programs of this user, and asks them.
 
-A session listens on a Unix socket whose name lies in no directory (Linux only), so that nothing is
-left when its process is killed. Only processes of the same user are answered.
+A program listens on a Unix socket whose name lies in no directory (Linux only), so that nothing is
+left when its process is killed. Names lie in the network namespace, which containers may share, and
+everybody can take one: so a part of it is random, and both sides look at the other one's user.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import logging
 import os
+import secrets
+import selectors
 import socket
 import struct
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dray.engines.reader import Reader
 
 _PATIENCE_S = 2.0
+_logger = logging.getLogger(__name__)
 
 
 def _prefix() -> str:
@@ -26,7 +33,9 @@ def _prefix() -> str:
 
 
 class Beacon:
-    """Answers those who ask for a session's status.
+    """Answers those who ask for a program's status.
+
+    A program that cannot listen is not shown, and works.
 
     Args:
         reader: Tells when somebody calls.
@@ -38,61 +47,125 @@ class Beacon:
         self._status = status
         self._listener: socket.socket | None = None
         if sys.platform == "linux":
-            self._listener = socket.socket(socket.AF_UNIX)
-            self._listener.bind(f"\0{_prefix()}{os.getpid()}")
-            self._listener.listen()
-            reader.watch(self._listener, self._on_call)
+            try:
+                self._listener = _listen()
+            except OSError as error:
+                _logger.debug("dray status will not show this program: %s", error)
+            else:
+                reader.watch(self._listener, self._on_call)
 
     def _on_call(self) -> None:
         assert self._listener is not None
-        with contextlib.suppress(OSError):  # whoever called may have hung up
+        try:
             caller, _ = self._listener.accept()
-            with caller:
-                caller.settimeout(_PATIENCE_S)
-                if _user_of(caller) == os.getuid():
-                    caller.sendall(json.dumps(self._status()).encode())
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # it would be called again at once
+                _logger.debug("dray status does not show this program any more: %s", error)
+                self.close()
+            return
+        with caller, contextlib.suppress(OSError):  # whoever called may have hung up
+            caller.settimeout(_PATIENCE_S)
+            if _peer_of(caller).user == os.getuid():
+                caller.sendall(json.dumps(self._answer()).encode())
+
+    def _answer(self) -> dict[str, Any]:
+        try:
+            return self._status()
+        except Exception as error:
+            _logger.debug("dray status was not answered", exc_info=True)
+            return {"engine": "process", "note": f"it cannot tell: {error!r}"}
 
     def close(self) -> None:
-        """Stops to listen, once the reader has ended."""
+        """Stops to listen. On the reader's thread, or once that has ended."""
         if self._listener is not None:
             self._reader.unwatch(self._listener)
             self._listener.close()
+            self._listener = None
 
 
-def _user_of(caller: socket.socket) -> int:
+def _listen() -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(f"\0{_prefix()}{os.getpid()}-{secrets.token_hex(8)}")
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+class _Peer(NamedTuple):
+    """Who listens or calls at the other end.
+
+    Attributes:
+        pid: Its process; 0 if that is in a container which this process does not see into.
+        user: Its user.
+    """
+
+    pid: int
+    user: int
+
+
+def _peer_of(sock: socket.socket) -> _Peer:
     if sys.platform != "linux":
-        return -1
-    size = struct.calcsize("3i")
-    credentials = caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-    user: int = struct.unpack("3i", credentials)[1]
-    return user
+        return _Peer(0, -1)
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, user, _ = struct.unpack("3i", credentials)
+    return _Peer(pid, user)
 
 
-def sessions() -> dict[int, dict[str, Any]]:
-    """Returns the status of every session of this user on this machine, by its driver's pid."""
-    found: dict[int, dict[str, Any]] = {}
-    prefix = f"@{_prefix()}"
-    lines = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
-    for name in dict.fromkeys(line.split()[-1] for line in lines):
-        pid = name.removeprefix(prefix)
-        if name.startswith(prefix) and pid.isdigit():
-            try:
-                found[int(pid)] = _ask(name[1:])
-            except TimeoutError:
-                found[int(pid)] = {"engine": "process", "note": "it does not answer"}
-            except (OSError, ValueError):  # it has just ended
-                continue
-    return found
+def sessions() -> list[dict[str, Any]]:
+    """Returns the status of every program of this user on this machine, with its pid."""
+    found: list[dict[str, Any]] = []
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
+        for name in _names():
+            caller = stack.enter_context(socket.socket(socket.AF_UNIX))
+            caller.setblocking(False)
+            with contextlib.suppress(OSError):  # it has just ended
+                caller.connect(f"\0{name}")
+                peer = _peer_of(caller)
+                if peer.user == os.getuid():
+                    entry: dict[str, Any] = {"pid": peer.pid or _pid_in(name)}
+                    if not peer.pid:
+                        entry["note"] = "in another container"
+                    selector.register(caller, selectors.EVENT_READ, (entry, bytearray()))
+                    continue
+            caller.close()
+        for entry, answer in _hear(selector):
+            found.append({**answer, **entry})
+    return sorted(found, key=lambda entry: int(entry["pid"]))
 
 
-def _ask(name: str) -> dict[str, Any]:
-    with socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(_PATIENCE_S)
-        sock.connect(f"\0{name}")
-        if _user_of(sock) != os.getuid():
-            raise OSError("somebody else has taken the name")
-        data = b""
-        while piece := sock.recv(1 << 16):
+def _hear(selector: selectors.BaseSelector) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Returns what those who were called have answered, for all in the same time."""
+    heard = []
+    deadline = time.monotonic() + _PATIENCE_S
+    while selector.get_map() and (left := deadline - time.monotonic()) > 0:
+        for key, _ in selector.select(left):
+            entry, data = key.data
+            piece = b""
+            with contextlib.suppress(OSError):
+                piece = key.fileobj.recv(1 << 16)  # type: ignore[union-attr]
             data += piece
-    status: dict[str, Any] = json.loads(data)
-    return status
+            if not piece:
+                selector.unregister(key.fileobj)
+                with contextlib.suppress(ValueError):  # it has just ended
+                    heard.append((entry, json.loads(data)))
+    silent = {"engine": "process", "note": "it does not answer"}
+    return heard + [(key.data[0], silent) for key in selector.get_map().values()]
+
+
+def _names() -> list[str]:
+    prefix = f"@{_prefix()}"
+    try:
+        text = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # only Linux has it
+        return []
+    names = (line.split()[-1] for line in text.splitlines() if line)
+    return [name[1:] for name in dict.fromkeys(names) if name.startswith(prefix)]
+
+
+def _pid_in(name: str) -> int:
+    """Returns the pid that a program has for itself."""
+    pid = name.removeprefix(_prefix()).partition("-")[0]
+    return int(pid) if pid.isdigit() else 0

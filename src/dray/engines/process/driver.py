@@ -17,7 +17,6 @@ from dray.engines.contract import Node
 from dray.engines.ledger import Ledger
 from dray.engines.process.actors import Actors
 from dray.engines.process.arena import Arena, DiskArena
-from dray.engines.process.beacon import Beacon
 from dray.engines.process.frames import encode
 from dray.engines.process.groups import Groups
 from dray.engines.process.hub import Hub
@@ -96,7 +95,6 @@ class DriverRuntime(ProcessRuntime):
         self.lock = self.hub.lock  # type: ignore[assignment]
         self.client = Client(0, self.answered)
         self._turns.start_background("dray-hub")
-        self.beacon = Beacon(reader, self.status)
 
     # The runtime's half.
 
@@ -297,7 +295,6 @@ class DriverRuntime(ProcessRuntime):
     def close(self) -> None:
         """Ends the session; its processes are gone already."""
         self._turns.close()
-        self.beacon.close()
         self.tap.close()
         for line in (*self.pool.all.values(), *self._lines.values()):
             line.close()

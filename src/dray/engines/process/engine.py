@@ -35,6 +35,7 @@ from dray.engines.contract import (
 from dray.engines.ledger import Held
 from dray.engines.local import LocalEngine
 from dray.engines.process import clone, fork_server
+from dray.engines.process.beacon import Beacon
 from dray.engines.process.driver import DriverRuntime
 from dray.engines.process.lending import Borrowed
 from dray.engines.process.pool import WorkerProcess
@@ -203,6 +204,8 @@ class ProcessEngine(LocalEngine):
         self._lock = threading.Lock()
         self._closed = False
         self._runtime: DriverRuntime | None = None
+        self._beacon: Beacon | None = None
+        self._shown: dict[str, list[Callable[[], Any]]] = {}
         self._namespace = options.namespace
         self._store_bytes = options.object_store_memory
         # Started after the first server: one that shares the driver's imports needs it unthreaded.
@@ -247,7 +250,33 @@ class ProcessEngine(LocalEngine):
                     self._store_bytes,
                     self.variables,
                 )
+                self._light()
             return self._runtime
+
+    def _light(self) -> None:
+        """Lets `dray status` find this program from now on. With the lock held."""
+        if self._beacon is None and not self._closed:
+            self._beacon = Beacon(self._reader, self._status)
+
+    def _status(self) -> dict[str, Any]:
+        runtime = self._runtime
+        with self._lock:
+            shown = {subject: list(given) for subject, given in self._shown.items()}
+        return {
+            "engine": self.name,
+            **({} if runtime is None else runtime.status()),
+            **{subject: [describe() for describe in given] for subject, given in shown.items()},
+        }
+
+    def show(self, subject: str, describe: Callable[[], Any]) -> Callable[[], None]:
+        def end() -> None:
+            with self._lock, contextlib.suppress(ValueError):  # a second call
+                self._shown[subject].remove(describe)
+
+        with self._lock:
+            self._shown.setdefault(subject, []).append(describe)
+            self._light()
+        return end
 
     def lose_node(self, node_id: str) -> None:
         """Ends a simulated node, as if its machine were gone."""
@@ -445,6 +474,8 @@ class ProcessEngine(LocalEngine):
                 actor.on_exit(None, killed=True)
         if self._runtime is not None:
             self._runtime.close()
+        if self._beacon is not None:
+            self._beacon.close()
         self._claims.close()
         self._reader.do_tasks()
         for door in self._doors:
