@@ -1,0 +1,47 @@
+"""A campaign of faults: kills, wrong input and endurance, with a verdict of each.
+
+Usage: python tools/campaign [NAME ...]. Without a name all run. The status is 1 if anything was
+lost, hung, left behind, or ended without an error of dray's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+import endurance
+import inputs
+import kills
+
+# Name -> what to run; it returns its figures, and what was found to be wrong.
+PARTS = {
+    "ranks": kills.of_ranks,
+    "servers": kills.of_fork_servers,
+    "drivers": kills.of_drivers,
+    "inputs": inputs.wrong_inputs,
+    "endurance": endurance.many_in_one_process,
+}
+
+
+def main() -> int:
+    """Run the parts that the command line names; return the exit status."""
+    parser = argparse.ArgumentParser(prog="campaign", description=__doc__)
+    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; default: all")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--scale", type=float, default=1.0, help="a share of the full counts")
+    options = parser.parse_args()
+    wrong = 0
+    for name in options.parts or PARTS:
+        began = time.monotonic()
+        figures, faults = PARTS[name](options.seed, options.scale)
+        said = ", ".join(f"{what} {value}" for what, value in figures.items())
+        print(f"{name}: {said}; {time.monotonic() - began:.0f} s; {len(faults)} faults", flush=True)
+        for fault in faults:
+            print(f"  {fault}", flush=True)
+        wrong += len(faults)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""The program that the campaign kills: a training whose every step can be checked afterwards.
+
+Arguments: the storage path, the number of steps, and who saves: "all" or "first".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import dray.train
+from dray.train import Checkpoint, DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
+
+NAME = "run"
+MARK = "DRAY_CAMPAIGN"  # a variable by which every process of a program is known
+
+
+def step_of(state: str, step: int) -> str:
+    """Return the state after a step: it depends on every step before."""
+    return hashlib.sha256(f"{state}{step}".encode()).hexdigest()
+
+
+def expected(steps: int) -> str:
+    """Return the state after so many steps."""
+    state = ""
+    for step in range(steps):
+        state = step_of(state, step)
+    return state
+
+
+def train(config: dict[str, Any]) -> str:
+    """Train; note each report that has returned, and each start, in a file of the rank's own."""
+    rank = dray.train.get_context().get_world_rank()
+    note = os.open(f"{config['notes']}/{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    state, first = "", 0
+    found = dray.train.get_checkpoint()
+    if found is not None:
+        saved = json.loads(Path(found.path, "state-0").read_text())
+        state, first = saved["state"], saved["step"] + 1
+        assert state == expected(first), "a checkpoint holds a wrong state"
+    _note(note, start=first, pid=os.getpid(), server=os.getppid())
+    for step in range(first, config["steps"]):
+        state = step_of(state, step)
+        checkpoint = None
+        directory = tempfile.mkdtemp(dir=config["scratch"])
+        if rank == 0 or config["who"] == "all":
+            text = json.dumps({"state": state, "step": step})
+            Path(directory, f"state-{rank}").write_text(text)
+            checkpoint = Checkpoint(directory)
+        dray.train.report({"step": step}, checkpoint=checkpoint)
+        if checkpoint is not None:
+            _note(note, reported=step)
+    return state
+
+
+def _note(file: int, **fields: int) -> None:
+    os.write(file, (json.dumps(fields) + "\n").encode())
+
+
+def fit(storage: Path, steps: int, who: str) -> dray.train.Result:
+    """Train with two workers, however often they fail."""
+    for name in ("notes", "scratch"):
+        (storage / name).mkdir(parents=True, exist_ok=True)
+    trainer = DataParallelTrainer(
+        train,
+        train_loop_config={
+            "steps": steps,
+            "who": who,
+            "notes": str(storage / "notes"),
+            "scratch": str(storage / "scratch"),
+        },
+        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
+        run_config=RunConfig(
+            name=NAME,
+            storage_path=str(storage),
+            failure_config=FailureConfig(max_failures=-1),
+            checkpoint_config=dray.train.CheckpointConfig(num_to_keep=2),
+        ),
+    )
+    return trainer.fit()
+
+
+if __name__ == "__main__":
+    result = fit(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    print(json.dumps({"state": result.return_value, "step": result.metrics["step"]}), flush=True)
