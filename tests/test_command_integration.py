@@ -1,4 +1,4 @@
-"""The command line: Ctrl-C in the middle of it, and scripts that end before their fit()."""
+"""The command line: help, Ctrl-C in the middle of it, scripts that end before their fit()."""
 
 from __future__ import annotations
 
@@ -14,12 +14,38 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dray.version import VERSION
+
 LOADING = """
 import os, signal, threading
 {first}
 print(os.getpid(), flush=True)
 threading.Event().wait()
 """
+
+
+def dray(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dray", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_it_says_what_it_can_do_and_which_version_it_is() -> None:
+    alone = dray()
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert [word for word in ("status", "plan", "doctor") if word not in alone.stdout] == []
+    assert "run a script up to its first fit()" in alone.stdout
+    assert dray("help").stdout == dray("--help").stdout == alone.stdout
+    assert "--address" in dray("help", "status").stdout
+    assert dray("--version").stdout == f"dray {VERSION}\n"
+
+
+def test_an_unknown_command_is_told_with_the_ones_there_are() -> None:
+    wrong = dray("stats")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert wrong.stderr == (
+        "dray: there is no command 'stats'. Did you mean 'status'? "
+        "The commands are status, plan, doctor and help.\n"
+    )
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import os
 import signal
@@ -14,9 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from dray.errors import DrayError
+from dray.version import VERSION
 
 # For how long a script that Ctrl-C has reached may tidy up; a second Ctrl-C ends it at once.
 _GRACE_S = 5.0
+
+_COMMANDS = {
+    "status": "show what runs: trainings, tasks, actors, and what waits for what",
+    "plan": "run a script up to its first fit(), and show what that would do instead of training",
+    "doctor": "show what accelerators this machine has, and what is wrong with them",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,30 +36,65 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    parser = argparse.ArgumentParser(prog="dray", description="Looks at what dray runs.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    status = commands.add_parser("status", help="nodes, resources, actors, tasks, what waits")
-    status.add_argument("--json", action="store_true", help="for programs")
-    status.add_argument(
-        "--address", help="a Ray cluster ('auto' or host:port) instead of this machine's programs"
-    )
-    doctor = commands.add_parser("doctor", help="what this machine has, and what is wrong")
-    doctor.add_argument("--json", action="store_true", help="for programs")
-    plan = commands.add_parser("plan", help="what a script's first fit() would do; starts nothing")
-    plan.add_argument("--json", action="store_true", help="for programs")
-    plan.add_argument("script", help="a Python script that trains")
-    plan.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
-    options = parser.parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["help"]:
+        given = [*given[1:2], "--help"]
+    parser = _parser()
+    if not given:
+        parser.print_help()
+        return 0
+    if not given[0].startswith("-") and given[0] not in _COMMANDS:
+        print(_unknown(given[0]), file=sys.stderr)
+        return 2
+    options = parser.parse_args(given)
     if options.command == "doctor":
         return _doctor(options.json)
     if options.command == "plan":
         return _plan(options.script, options.arguments, options.json)
+    return _status(options.address, options.json)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dray", description="Run one training function on many workers; look at what runs."
+    )
+    parser.add_argument("--version", action="version", version=f"dray {VERSION}")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", title="commands"
+    )
+    parsers = {
+        name: commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        for name, text in _COMMANDS.items()
+    }
+    commands.add_parser("help", help="this text, or with a command that command's options")
+    for command in parsers.values():
+        command.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parsers["status"].add_argument(
+        "--address", help="a Ray cluster ('auto' or host:port) instead of this machine's programs"
+    )
+    parsers["plan"].add_argument("script", help="a Python script that trains")
+    parsers["plan"].add_argument(
+        "arguments", nargs=argparse.REMAINDER, help="the script's own arguments"
+    )
+    return parser
+
+
+def _unknown(command: str) -> str:
+    near = difflib.get_close_matches(command, [*_COMMANDS, "help"], 1)
+    advice = f" Did you mean {near[0]!r}?" if near else ""
+    return (
+        f"dray: there is no command {command!r}.{advice} "
+        f"The commands are {', '.join(_COMMANDS)} and help."
+    )
+
+
+def _status(address: str | None, as_json: bool) -> int:
     try:
-        found = _cluster(options.address) if options.address else _programs()
+        found = _cluster(address) if address else _programs()
     except DrayError as error:
         print(error, file=sys.stderr)
         return 1
-    if options.json:
+    if as_json:
         print(json.dumps(found, indent=1))
     else:
         _show(found)
