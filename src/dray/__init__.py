@@ -1,5 +1,8 @@
 """dray: tasks, actors and training on many workers, each with the resources it asks for."""
 
+import typing
+
+from dray import answers
 from dray.core.actor import ActorHandle, exit_actor, get_actor, method
 from dray.core.context import get_runtime_context
 from dray.core.objects import cancel, get, kill, put, wait
@@ -37,3 +40,9 @@ __all__ = [
     "shutdown",
     "wait",
 ]
+
+answers.install()
+answers.answer_for(__name__, later=("accelerators", "exceptions", "testing", "train", "util"))
+
+if typing.TYPE_CHECKING:
+    from dray import accelerators, exceptions, testing, train, util  # noqa: F401

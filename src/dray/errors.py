@@ -4,6 +4,13 @@ DrayError
 ├── ConfigError (ValueError)            the request is malformed
 ├── InfeasibleError                     the request is well-formed, but no machine here can meet it
 ├── MissingDependencyError (ImportError) an optional package is not installed
+├── AbsentError                         a name, module or argument that dray does not have
+│   ├── AbsentNameError (AttributeError)
+│   │   └── DeprecatedNameError (DeprecationWarning)      Ray is giving it up as well
+│   ├── AbsentImportError (ImportError)
+│   │   └── AbsentModuleError (ModuleNotFoundError)
+│   └── AbsentArgumentError (ConfigError, TypeError)
+│       └── DeprecatedArgumentError (DeprecationWarning)  Ray is giving it up as well
 ├── SerializationError (TypeError)      an object cannot travel between processes
 ├── NotInTrainingError (RuntimeError)   a function of the train loop was called outside a worker
 ├── StorageError (OSError)              a run directory or checkpoint cannot be written or read
@@ -78,6 +85,48 @@ class MissingDependencyError(DrayError, ImportError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), (self.package, self.extra))
+
+
+class AbsentError(DrayError):
+    """dray does not have what is asked for by name; the message says what to use instead.
+
+    Attributes:
+        owner: The module, class or function that does not have it.
+        absent: The name.
+    """
+
+    def __init__(self, message: str, *, owner: str, absent: str) -> None:
+        super().__init__(message)
+        self.owner = owner
+        self.absent = absent
+
+    def __reduce__(self) -> tuple[object, ...]:
+        rebuild = functools.partial(type(self), owner=self.owner, absent=self.absent)
+        return (rebuild, (str(self),))
+
+
+class AbsentNameError(AbsentError, AttributeError):
+    """A module or class has no such attribute."""
+
+
+class DeprecatedNameError(AbsentNameError, DeprecationWarning):
+    """A class has no such attribute, and Ray is giving it up as well."""
+
+
+class AbsentImportError(AbsentError, ImportError):
+    """A name cannot be imported from a module of dray."""
+
+
+class AbsentModuleError(AbsentImportError, ModuleNotFoundError):
+    """dray has no such module."""
+
+
+class AbsentArgumentError(AbsentError, ConfigError, TypeError):
+    """A function or class does not take such an argument."""
+
+
+class DeprecatedArgumentError(AbsentArgumentError, DeprecationWarning):
+    """A function or class does not take such an argument, and Ray is giving it up as well."""
 
 
 class SerializationError(DrayError, TypeError):

@@ -1,5 +1,6 @@
 """The errors of dray, under the names that users of Ray catch."""
 
+from dray.answers import answer_for
 from dray.errors import (
     ActorDiedError,
     ActorUnavailableError,
@@ -33,3 +34,5 @@ __all__ = [
     "TaskUnschedulableError",
     "WorkerCrashedError",
 ]
+
+answer_for(__name__)

@@ -1,5 +1,6 @@
 """The public paths below `dray.util` that users of Ray expect."""
 
+from dray.answers import answer_for
 from dray.util import accelerators
 from dray.util.actor_pool import ActorPool
 from dray.util.placement_group import (
@@ -19,3 +20,5 @@ __all__ = [
     "placement_group_table",
     "remove_placement_group",
 ]
+
+answer_for(__name__, later=("queue", "scheduling_strategies"))

@@ -7,12 +7,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from dray.answers import answer_for
 from dray.core.actor import ActorHandle
 from dray.core.objects import get, wait
 from dray.engines.runtime import ObjectRef
 from dray.errors import ConfigError, GetTimeoutError
 
 __all__ = ["ActorPool"]
+
+answer_for(__name__)
 
 Call = Callable[[ActorHandle, Any], ObjectRef]
 

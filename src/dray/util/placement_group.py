@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dray import session
+from dray.answers import answer_for
 from dray.core.options import resources_of
 from dray.engines.labels import check_selector
 from dray.engines.placing import STRATEGIES
@@ -20,6 +21,8 @@ __all__ = [
     "placement_group_table",
     "remove_placement_group",
 ]
+
+answer_for(__name__)
 
 
 class PlacementGroup:

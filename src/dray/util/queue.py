@@ -7,12 +7,15 @@ import queue
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dray.answers import answer_for
 from dray.core.actor import ActorHandle, exit_actor
 from dray.core.objects import get, kill, wait
 from dray.core.remote import remote
 from dray.errors import ConfigError
 
 __all__ = ["Empty", "Full", "Queue"]
+
+answer_for(__name__)
 
 
 class Empty(queue.Empty):

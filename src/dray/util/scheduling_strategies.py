@@ -1,5 +1,6 @@
 """Where a task or an actor may run: what `scheduling_strategy=` takes."""
 
+from dray.answers import answer_for
 from dray.core.placement import (
     NodeAffinitySchedulingStrategy,
     NodeLabelSchedulingStrategy,
@@ -11,3 +12,5 @@ __all__ = [
     "NodeLabelSchedulingStrategy",
     "PlacementGroupSchedulingStrategy",
 ]
+
+answer_for(__name__)

@@ -1,0 +1,143 @@
+"""Names of Ray that dray does not have, and what to use instead: one table for all of dray.
+
+`TABLE` maps an owner (a module, a class by its bare name, or a function with parentheses) to the
+names that it lacks, each with its advice: what follows "dray has no tune: " in the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+# What Ray has as the default of an argument that it is giving up.
+_DEPRECATED = "DEPRECATED"
+
+
+class Absent(NamedTuple):
+    """What a program is told that uses a name which is not there.
+
+    Attributes:
+        advice: What to use instead.
+        deprecated: Whether Ray is giving the name up as well.
+        unset: For an argument the values, besides None and what is empty, that ask for nothing.
+    """
+
+    advice: str
+    deprecated: bool = False
+    unset: tuple[Any, ...] = ()
+
+    def is_unset(self, value: Any) -> bool:
+        """Return whether an argument's value says as much as leaving it out."""
+        if value is None or (isinstance(value, Mapping | list | tuple | str) and not value):
+            return True
+        if self.deprecated and isinstance(value, str) and value == _DEPRECATED:
+            return True
+        return any(type(value) is type(other) and value == other for other in self.unset)
+
+
+def _gone(advice: str) -> Absent:
+    return Absent(advice, deprecated=True)
+
+
+_IDS = "ids are plain strings here, such as ref.hex() or get_runtime_context().get_node_id()"
+_LANGUAGES = "dray runs Python only; keep Ray for actors and functions of other languages"
+_INTERNALS = "these are internals of Ray; use what docs/core.md shows of dray"
+_OBSERVED = "ask dray.util.state, or run `dray status --json`"
+_DATA = "feed workers with a torch DataLoader and dray.train.torch.prepare_data_loader()"
+
+_ROOT: dict[str, str | Absent] = {
+    "_config": _INTERNALS,
+    "_private": _INTERNALS,
+    "_raylet": f"{_INTERNALS}; ObjectRef and ObjectRefGenerator are names of dray itself",
+    "internal": _INTERNALS,
+    "widgets": _INTERNALS,
+    "scripts": "the command line is `dray` (`dray --help`); for clusters, Ray's own `ray`",
+    "dashboard": f"there is no dashboard; {_OBSERVED}",
+    "timeline": f"there is no recording of past tasks; {_OBSERVED}",
+    "air": "its configs, such as ScalingConfig and RunConfig, are names of dray.train",
+    "autoscaler": "start a cluster with Ray's autoscaler and dray.init(engine='ray') on it",
+    "client": "run the program on a node of the cluster, best with `ray job submit`",
+    "ClientBuilder": "run the program on a node of the cluster, best with `ray job submit`",
+    "client_builder": "run the program on a node of the cluster, best with `ray job submit`",
+    "cluster_utils": "dray.init(nodes=[...]) simulates several nodes on this machine",
+    "cross_language": _LANGUAGES,
+    "java_actor_class": _LANGUAGES,
+    "java_function": _LANGUAGES,
+    "cpp_function": _LANGUAGES,
+    "Language": _LANGUAGES,
+    "dag": "call .remote() with references as arguments; tasks wait for what they are given",
+    "data": f"there is no Ray Data; {_DATA}",
+    "experimental": "nothing of it is here; use what docs/core.md shows of dray",
+    "job_config": "give its parts to dray.init(runtime_env=..., namespace=...)",
+    "job_submission": "run the script itself, or submit it to a cluster with `ray job submit`",
+    "llm": "serve and batch models with their own servers, or keep Ray for it",
+    "rllib": "train agents with a library of your own in tasks and actors, or keep Ray for it",
+    "serve": "serve models with a web framework in an actor, or keep Ray for it",
+    "tune": "loop over fit() or let Optuna drive it, or call fit() within Ray Tune's trials",
+    "workflow": "call tasks from one another, and keep what must last in files",
+    "types": "ObjectRef is a name of dray itself",
+    "LoggingConfig": "set up logging in the program, or give logging_level= to dray.init()",
+    "SCRIPT_MODE": "get_runtime_context().get_task_id() is None in the driver alone",
+    "WORKER_MODE": "get_runtime_context().get_task_id() is None in the driver alone",
+    "DynamicObjectRefGenerator": "use num_returns='streaming', which gives an ObjectRefGenerator",
+    "get_dashboard_url": f"there is no dashboard; {_OBSERVED}",
+    "show_in_dashboard": f"there is no dashboard; {_OBSERVED}",
+    "LOCAL_MODE": "dray.init(local_mode=True) or engine='inline' runs everything in this process",
+    **dict.fromkeys(
+        (
+            *("ActorClassID", "ActorID", "FunctionID", "JobID", "NodeID", "ObjectID"),
+            *("PlacementGroupID", "TaskID", "UniqueID", "WorkerID"),
+        ),
+        _IDS,
+    ),
+}
+
+_UTIL: dict[str, str | Absent] = {
+    "actor_group": "make a list of actors and call each",
+    "annotations": _INTERNALS,
+    "check_open_ports": "Ray has this for its clusters: python -m ray.util.check_open_ports",
+    "client": "run the program on a node of the cluster, best with `ray job submit`",
+    "client_connect": "run the program on a node of the cluster, best with `ray job submit`",
+    "connect": "run the program on a node of the cluster, best with `ray job submit`",
+    "disconnect": "call dray.shutdown()",
+    "collective": "use torch.distributed in the workers, or dray.train.collective in a train loop",
+    "common": _INTERNALS,
+    "dask": "use dask.distributed, or submit the work as tasks",
+    "debug": "dray.init(engine='inline') runs everything in this process, where pdb works",
+    "debugpy": "dray.init(engine='inline') runs everything in this process, where pdb works",
+    "ray_debugpy": "dray.init(engine='inline') runs everything in this process, where pdb works",
+    "pdb": "dray.init(engine='inline') runs everything in this process, where pdb works",
+    "rpdb": "dray.init(engine='inline') runs everything in this process, where pdb works",
+    "enable_periodic_logging": "log in the program itself",
+    "disable_log_once_globally": "use logging's own filters",
+    "get_node_instance_id": "a node's labels, in dray.nodes(), can hold its name in a cloud",
+    "horovod": "use dray.train.torch.TorchTrainer, whose DistributedDataParallel does the same",
+    "iter": "use generators: num_returns='streaming' yields results as they come",
+    "iter_metrics": "use generators: num_returns='streaming' yields results as they come",
+    "joblib": "use joblib's own backends, or submit the work as tasks",
+    "lightgbm": "run lightgbm within a task, or in the workers of a DataParallelTrainer",
+    "multiprocessing": "use dray.util.ActorPool or dray.util.map_unordered, or Python's own Pool",
+    "serialization_addons": _INTERNALS,
+    "sgd": "use dray.train.torch.TorchTrainer",
+    "spark": "start Ray on Spark with Ray's own tools, then dray.init(engine='ray')",
+    "timer": "use time.perf_counter()",
+    "tpu": "ask for slices by ScalingConfig(use_tpu=True, topology=...)",
+    "tracing": f"nothing is traced; {_OBSERVED}",
+    "xgboost": "run xgboost within a task, or in the workers of a DataParallelTrainer",
+}
+
+_TRAIN: dict[str, str | Absent] = {}
+
+_TABLE: dict[str, dict[str, str | Absent]] = {
+    "dray": _ROOT,
+    "dray.util": _UTIL,
+    "dray.train": _TRAIN,
+}
+
+TABLE: Mapping[str, Mapping[str, Absent]] = {
+    owner: {
+        name: entry if isinstance(entry, Absent) else Absent(entry)
+        for name, entry in entries.items()
+    }
+    for owner, entries in _TABLE.items()
+}

@@ -1,0 +1,198 @@
+"""Answers for names, modules and arguments that dray does not have: what to use instead.
+
+`absent.py` holds the sentences. A module answers with one line, `answer_for(__name__)`, a function
+or class with a decorator, `@answers_arguments("dray.init")`, a class for a member that it lacks
+with `AbsentMember()`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, TypeVar
+
+from dray.absent import TABLE, Absent
+from dray.errors import (
+    AbsentArgumentError,
+    AbsentImportError,
+    AbsentModuleError,
+    AbsentNameError,
+    DeprecatedArgumentError,
+    DeprecatedNameError,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ROOT = __name__.partition(".")[0]
+
+
+def answer_for(module: str, later: Iterable[str] = ()) -> None:
+    """Have a module answer for names that it does not have.
+
+    Python asks its `__getattr__` for what is missing, and, as soon as it has a `__path__`, also
+    looks for a submodule of that name when `from module import name` finds no attribute.
+
+    Args:
+        module: Its `__name__`.
+        later: Submodules that are imported when they are first used.
+    """
+    content = vars(sys.modules[module])
+    submodules = frozenset(later)
+
+    def __getattr__(name: str) -> Any:
+        if name in submodules:
+            return import_module(f"{module}.{name}")
+        raise absent_name(module, name, __dir__())
+
+    def __dir__() -> list[str]:
+        return sorted({*content, *submodules})
+
+    content.setdefault("__path__", [])
+    content["__getattr__"], content["__dir__"] = __getattr__, __dir__
+
+
+def absent_name(owner: str, name: str, known: Iterable[str] = ()) -> AbsentNameError:
+    """Return the error for a name that a module or class does not have.
+
+    Args:
+        owner: The module's dotted name, or the class's name.
+        name: What it does not have.
+        known: What it has.
+    """
+    entry = TABLE.get(owner, {}).get(name)
+    if entry is None:
+        text = f"module {owner!r} has no attribute {name!r}{_near(name, known)}"
+        return AbsentNameError(text, owner=owner, absent=name)
+    kind = DeprecatedNameError if entry.deprecated else AbsentNameError
+    return kind(_sentence(owner, name, entry), owner=owner, absent=name)
+
+
+class AbsentMember:
+    """A member that a class does not have: in its body, `get_trial_id = AbsentMember()`."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._owner, self._name = owner.__name__, name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        raise absent_name(self._owner, self._name)
+
+
+def check_arguments(callee: str, given: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Refuse arguments that a function or class does not have.
+
+    Those of Ray's pass if they are as if they had been left out, such as `datasets=None`.
+
+    Args:
+        callee: The function's or class's name, as in "dray.init".
+        given: What it was given beyond its parameters.
+        known: The names of its parameters.
+
+    Raises:
+        AbsentArgumentError: One has a meaning in Ray, or has none at all.
+    """
+    owner = f"{callee}()"
+    for name, value in given.items():
+        entry = TABLE.get(owner, {}).get(name)
+        if entry is None:
+            near = _near(name, known) or f"; it takes {', '.join(known)}"
+            text = f"{owner} has no argument {name!r}{near}"
+            raise AbsentArgumentError(text, owner=callee, absent=name)
+        if not entry.is_unset(value):
+            kind = DeprecatedArgumentError if entry.deprecated else AbsentArgumentError
+            text = _sentence(owner, f"argument {name!r}", entry)
+            raise kind(text, owner=callee, absent=name)
+
+
+def answers_arguments(callee: str) -> Callable[[F], F]:
+    """Make a function or class answer for arguments that it does not have.
+
+    Args:
+        callee: Its name, as programs write it and as the table has it.
+
+    Example:
+        @answers_arguments("RunConfig")
+        @dataclass
+        class RunConfig: ...
+    """
+
+    def decorate(target: F) -> F:
+        function = target.__init__ if inspect.isclass(target) else target
+        parameters = inspect.signature(function).parameters
+        names = [name for name in parameters if name != "self"]
+        known = frozenset(names)
+
+        @functools.wraps(function)
+        def answering(*args: Any, **kwargs: Any) -> Any:
+            if not known.issuperset(kwargs):
+                further = {name: value for name, value in kwargs.items() if name not in known}
+                check_arguments(callee, further, names)
+                kwargs = {name: value for name, value in kwargs.items() if name in known}
+            return function(*args, **kwargs)
+
+        if inspect.isclass(target):
+            target.__init__ = answering  # type: ignore[method-assign]
+            return target
+        return answering  # type: ignore[return-value]
+
+    return decorate
+
+
+def install() -> None:
+    """Have imports of what is not there answered; a second call does nothing."""
+    if not any(isinstance(finder, _Answers) for finder in sys.meta_path):
+        sys.meta_path.append(_Answers())
+
+
+class _Answers:
+    """The last finder of modules: what comes to it, nobody else has found."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Raise for a name below dray that is being imported; be silent when somebody looks."""
+        owner, _, name = fullname.rpartition(".")
+        if owner != _ROOT and not owner.startswith(f"{_ROOT}."):
+            return None
+        asking = _import_in_progress()
+        if "_find_and_load_unlocked" not in asking:  # importlib.util.find_spec() just looks
+            return None
+        entry = TABLE.get(owner, {}).get(name)
+        near = _near(name, dir(sys.modules[owner]))
+        if "_handle_fromlist" in asking:  # Python would hide a ModuleNotFoundError here
+            text = f"cannot import name {name!r} from {owner!r}{near}"
+            kind = AbsentImportError
+        else:
+            text = f"No module named {fullname!r}{near}"
+            kind = AbsentModuleError
+        error = kind(
+            text if entry is None else _sentence(owner, name, entry), owner=owner, absent=name
+        )
+        error.name = fullname
+        raise error
+
+
+def _import_in_progress() -> set[str]:
+    """Return the names of the functions of Python's import that have led here."""
+    frame = sys._getframe(2)
+    names = set()
+    while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back  # type: ignore[assignment]
+    return names
+
+
+def _sentence(owner: str, what: str, entry: Absent) -> str:
+    gone = ", and Ray is giving it up as well" if entry.deprecated else ""
+    return f"{owner} has no {what}{gone}: {entry.advice}"
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    candidates = [] if name.startswith("_") else [n for n in known if not n.startswith("_")]
+    near = difflib.get_close_matches(name, candidates, 2)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
