@@ -31,6 +31,7 @@ from dray.engines.contract import (
 from dray.engines.inline_runtime import InlineRuntime
 from dray.engines.ledger import Held
 from dray.engines.local import LocalEngine
+from dray.engines.outlet import Outlet
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import WorkerDiedError
 from dray.settings import Settings
@@ -170,7 +171,7 @@ class InlineEngine(LocalEngine):
     def close(self) -> None:
         self._ledger.close()
         self._runtime.close()
-        sys.stdout.flush()
+        Outlet("stdout").flush()
 
 
 def _next(jobs: queue.SimpleQueue[_Job | None]) -> _Job | None:

@@ -83,13 +83,13 @@ class RemoteActor(Actor):
         with self._lock:
             self._connection = connection
             self._flush()
-        self._reader.watch(connection, self._on_readable)
+        self._reader.watch(connection, self._on_readable, self._on_broken)
 
     def attach_output(self, fd: int, stream: str) -> None:
         """Takes, as its owner, a descriptor from which the process's output is read."""
         os.set_blocking(fd, False)
         self._outputs[fd] = stream
-        self._reader.watch(fd, lambda: self.on_output(fd))
+        self._reader.watch(fd, lambda: self.on_output(fd), lambda _: self._end_output(fd))
 
     def _flush(self) -> None:
         unsent, self._unsent = self._unsent, []
@@ -108,6 +108,12 @@ class RemoteActor(Actor):
         if not self.on_message():
             self._reader.unwatch(self._connection)
             self.on_hangup()
+
+    def _on_broken(self, error: BaseException) -> None:
+        """Ends a process that cannot be understood; nobody may wait for its answers for ever."""
+        self.kill()
+        why = f"what {self.name} says cannot be read: {error!r}; its process was ended"
+        self.on_death(EngineError(why), expected=False)
 
     def on_hangup(self) -> None:
         """Called when the process closes its connection, which is before its end is told."""
@@ -148,11 +154,14 @@ class RemoteActor(Actor):
         if data:
             self.mailbox.put(Output(self, self._outputs[fd], data))
             return True
+        self._end_output(fd)
+        return False
+
+    def _end_output(self, fd: int) -> None:
         self._reader.unwatch(fd)
         del self._outputs[fd]
         os.close(fd)
         self.on_output_end()
-        return False
 
     def on_output_end(self) -> None:
         """Called when one of the output descriptors has come to its end."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
+from dray.engines.outlet import Outlet, Outlets
 from dray.errors import join_names
 from dray.train.folding import Folder, Lines, Shown
 from dray.train.state import State
@@ -47,12 +47,13 @@ class PlainScreen:
     """Lines for a file or a pipe; a status becomes a line, at most one a second."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._outlets = Outlets()
         self._clock = clock
         self._last = -math.inf
 
     def line(self, text: str, stream: str = "stdout") -> None:
         """Shows one line."""
-        _write(sys.stderr if stream == "stderr" else sys.stdout, text)
+        self._outlets.line(stream, text)
 
     def status(self, describe: Callable[[], str]) -> None:
         """Shows a status as a line, unless there was one just now."""
@@ -65,14 +66,6 @@ class PlainScreen:
         """There is nothing to take away."""
 
 
-def _write(stream: TextIO, text: str) -> None:
-    try:
-        stream.write(text + "\n")
-        stream.flush()
-    except (OSError, ValueError):  # a reader such as `head` has gone; the run goes on
-        logging.getLogger(__name__).debug("nobody reads the output any more")
-
-
 class LiveScreen:
     """A terminal: lines scroll by above one status line."""
 
@@ -82,7 +75,7 @@ class LiveScreen:
         from rich.text import Text
 
         self._text = Text
-        self._console = Console(highlight=False)
+        self._console = Console(file=Outlet("stdout"), highlight=False)  # type: ignore[arg-type]
         self._describe: Callable[[], str] = str
         self._live = Live(
             console=self._console,
@@ -127,7 +120,7 @@ def open_screen(enabled: bool) -> Screen:
     """Returns the screen that fits where standard output goes."""
     if not enabled:
         return SilentScreen()
-    return LiveScreen() if sys.stdout.isatty() else PlainScreen()
+    return LiveScreen() if Outlet("stdout").isatty() else PlainScreen()
 
 
 class Progress:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import select
 import socket
-import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from dray import host
 from dray.engines import wire
 from dray.engines.contract import Node
 from dray.engines.ledger import Ledger
+from dray.engines.outlet import Outlets
 from dray.engines.process.actors import Actors
 from dray.engines.process.arena import Arena, DiskArena
 from dray.engines.process.frames import encode
@@ -89,7 +89,7 @@ class DriverRuntime(ProcessRuntime):
         self.groups_of = Groups(self.hub, self.tasks, actors, kill)
         Lending(self.hub, ledger)
         Status(self.hub, self.tasks, actors, self.groups_of, self.pool)
-        self.tap = OutputTap(reader, _show)
+        self.tap = OutputTap(reader, Outlets().line)
         self._doze = Doze(host.cpu_count())
         super().__init__(0, Turns(self.read, self._interrupt))
         self.lock = self.hub.lock  # type: ignore[assignment]
@@ -302,7 +302,3 @@ class DriverRuntime(ProcessRuntime):
         self._woken.close()
         self._wake.close()
         self.hub.store.close()
-
-
-def _show(stream: str, line: str) -> None:
-    print(line, file=sys.stdout if stream == "stdout" else sys.stderr, flush=True)

@@ -34,6 +34,7 @@ from dray.engines.contract import (
 )
 from dray.engines.ledger import Held
 from dray.engines.local import LocalEngine
+from dray.engines.outlet import fill_standard_descriptors
 from dray.engines.process import clone, fork_server
 from dray.engines.process.beacon import Beacon
 from dray.engines.process.driver import DriverRuntime
@@ -195,6 +196,7 @@ class ProcessEngine(LocalEngine):
 
     def __init__(self, options: Options, settings: Settings) -> None:
         super().__init__(options)
+        fill_standard_descriptors()
         self._method = settings.start_method or ("fork" if sys.platform == "linux" else "spawn")
         self._share_imports = settings.share_imports
         self._servers: dict[_Basis, _Server] = {}
@@ -405,9 +407,11 @@ class ProcessEngine(LocalEngine):
 
     def _on_crash(self) -> None:
         """Nobody may wait for ever for what will not come."""
-        for server in self._servers.values():
-            for actor, _ in server.actors.values():
-                actor.on_exit(None, killed=False)
+        with self._lock:
+            servers = list(self._servers.values())
+        for server in servers:
+            for actor, _ in list(server.actors.values()):
+                self._reader.isolate(functools.partial(actor.on_exit, None, killed=False))
 
     def _on_knock(self, door: socket.socket, node: Node) -> None:
         """A worker wants to use tasks and actors, or it is gone."""
@@ -430,10 +434,10 @@ class ProcessEngine(LocalEngine):
         kind, number, value, killed = wire.NOTICE.unpack(data)
         if kind == wire.STARTED:
             actor, node = server.actors[number]
-            actor.on_start(value, node)
+            self._reader.isolate(lambda: actor.on_start(value, node))
         else:
             actor, _ = server.actors.pop(number)
-            actor.on_exit(value, killed)
+            self._reader.isolate(lambda: actor.on_exit(value, killed))
 
     def _on_server_gone(self, server: _Server) -> None:
         """The fork server died by itself: its workers died with it, and what they started must."""
@@ -453,7 +457,7 @@ class ProcessEngine(LocalEngine):
         for actor, _ in list(server.actors.values()):
             if actor.pid is not None:
                 lifeline.kill_group(actor.pid)
-            actor.on_exit(None, killed=False)
+            self._reader.isolate(functools.partial(actor.on_exit, None, killed=False))
         server.actors.clear()
         server.close()
 

@@ -127,7 +127,7 @@ class OutputTap:
         """Takes a descriptor, as its owner, from which a worker's output is read."""
         os.set_blocking(fd, False)
         self._open[fd] = (worker, stream, bytearray())
-        self._reader.watch(fd, lambda: self._read(fd))
+        self._reader.watch(fd, lambda: self._read(fd), lambda _: self._close(fd))
 
     def _read(self, fd: int) -> bool:
         worker, stream, rest = self._open[fd]

@@ -93,7 +93,8 @@ class Link:
         return Meeting(host, port, self._key, number)
 
     def _on_call(self) -> None:
-        with contextlib.suppress(OSError):  # it may have hung up already
+        # It may have hung up already; or there is no room for a thread, and it finds nobody.
+        with contextlib.suppress(OSError, RuntimeError):
             caller, _ = self._listener.accept()
             # In a thread of its own: a caller that says nothing must not hold up the others.
             threading.Thread(
