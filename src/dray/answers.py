@@ -194,5 +194,5 @@ def _sentence(owner: str, what: str, entry: Absent) -> str:
 
 def _near(name: str, known: Iterable[str]) -> str:
     candidates = [] if name.startswith("_") else [n for n in known if not n.startswith("_")]
-    near = difflib.get_close_matches(name, candidates, 2)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+    near = difflib.get_close_matches(name, candidates, 1)
+    return f"; did you mean {near[0]}?" if near else ""
