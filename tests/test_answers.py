@@ -55,8 +55,7 @@ def test_a_module_of_rays_says_what_to_use_instead(code: str, kind: type[AbsentE
         ("dray.shutdwn()", "module 'dray' has no attribute 'shutdwn'; did you mean shutdown?"),
         (
             "from dray.exceptions import RayTaskErr",
-            "cannot import name 'RayTaskErr' from 'dray.exceptions'; "
-            "did you mean RayTaskError?",
+            "cannot import name 'RayTaskErr' from 'dray.exceptions'; did you mean RayTaskError?",
         ),
         ("import dray.qqq", "No module named 'dray.qqq'"),
         ("dray.qqq", "module 'dray' has no attribute 'qqq'"),

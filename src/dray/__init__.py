@@ -4,7 +4,7 @@ import typing
 
 from dray import answers
 from dray.core.actor import ActorHandle, exit_actor, get_actor, method
-from dray.core.context import get_runtime_context
+from dray.core.context import get_gpu_ids, get_runtime_context
 from dray.core.objects import cancel, get, kill, put, wait
 from dray.core.remote import remote
 from dray.engines.runtime import ObjectRef, ObjectRefGenerator
@@ -29,6 +29,7 @@ __all__ = [
     "exit_actor",
     "get",
     "get_actor",
+    "get_gpu_ids",
     "get_runtime_context",
     "init",
     "is_initialized",
@@ -42,7 +43,24 @@ __all__ = [
 ]
 
 answers.install()
-answers.answer_for(__name__, later=("accelerators", "exceptions", "testing", "train", "util"))
+answers.answer_for(
+    __name__,
+    later=(
+        *("accelerators", "actor", "cloudpickle", "exceptions", "remote_function"),
+        *("runtime_context", "runtime_env", "testing", "train", "util"),
+    ),
+)
 
 if typing.TYPE_CHECKING:
-    from dray import accelerators, exceptions, testing, train, util  # noqa: F401
+    from dray import (  # noqa: F401
+        accelerators,
+        actor,
+        cloudpickle,
+        exceptions,
+        remote_function,
+        runtime_context,
+        runtime_env,
+        testing,
+        train,
+        util,
+    )

@@ -126,12 +126,71 @@ _UTIL: dict[str, str | Absent] = {
     "xgboost": "run xgboost within a task, or in the workers of a DataParallelTrainer",
 }
 
+_TENSORS = "tensors travel as all other values do"
+_NO_OWNERSHIP = "a value lives as long as a reference to it, whoever has made it"
+_NO_GENERATOR = "end what yields with dray.cancel(generator)"
+_NO_GRAPHS = "there are no compiled graphs; call .remote() with references as arguments"
+_NO_REF = "references come from .remote() and dray.put()"
+_CLASSES: dict[str, dict[str, str | Absent]] = {
+    "ObjectRef": {
+        "call_site": "note in the program where references were made",
+        "from_binary": f"{_NO_REF}; pickle a reference to send it",
+        "from_hex": f"{_NO_REF}; pickle a reference to send it",
+        "from_random": _NO_REF,
+        "job_id": "ask get_runtime_context().get_job_id() where it is made",
+        "nil": f"{_NO_REF}; use None for none",
+        "owner_address": _NO_OWNERSHIP,
+        "redis_shard_hash": _INTERNALS,
+        "task_id": "ask get_runtime_context().get_task_id() in the task",
+        "tensor_transport": _TENSORS,
+    },
+    "ObjectRefGenerator": {
+        "aclose": _NO_GENERATOR,
+        "asend": "give the task an actor or a queue to hear from",
+        "athrow": _NO_GENERATOR,
+        "close": _NO_GENERATOR,
+        "send": "give the task an actor or a queue to hear from",
+        "throw": _NO_GENERATOR,
+    },
+    "RuntimeContext": {
+        "is_canceled": "a task that is cancelled while it runs gets a KeyboardInterrupt",
+    },
+    "ActorClass": {"bind": _NO_GRAPHS},
+    "ActorMethod": {"bind": _NO_GRAPHS},
+    "RemoteFunction": {"bind": _NO_GRAPHS},
+}
+_OPTIONS: dict[str, dict[str, str | Absent]] = {
+    "tasks": {
+        "_num_objects_per_yield": Absent("yield lists of that many items", unset=(1,)),
+    },
+    "actors": {
+        "_actor_generator_backpressure_num_objects": Absent(
+            "set _generator_backpressure_num_objects for each method", unset=(-1,)
+        ),
+        "enable_tensor_transport": Absent(_TENSORS, unset=(False,)),
+    },
+    "calls of an actor's method": {
+        "tensor_transport": Absent(
+            "tensors travel as all other values do", unset=("object_store",)
+        ),
+    },
+}
+_ARGUMENTS: dict[str, dict[str, str | Absent]] = {
+    "dray.put()": {
+        "_owner": _NO_OWNERSHIP,
+        "_tensor_transport": Absent(_TENSORS, unset=("object_store",)),
+    },
+}
+
 _TRAIN: dict[str, str | Absent] = {}
 
 _TABLE: dict[str, dict[str, str | Absent]] = {
     "dray": _ROOT,
     "dray.util": _UTIL,
     "dray.train": _TRAIN,
+    **_CLASSES,
+    **_OPTIONS,
+    **_ARGUMENTS,
 }
 
 TABLE: Mapping[str, Mapping[str, Absent]] = {

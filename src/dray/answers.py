@@ -109,6 +109,33 @@ def check_arguments(callee: str, given: Mapping[str, Any], known: Iterable[str])
             raise kind(text, owner=callee, absent=name)
 
 
+def check_names(given: Mapping[str, Any], known: Sequence[str], what: str) -> dict[str, Any]:
+    """Return options, checked, without those of Ray's that are as if they had been left out.
+
+    Args:
+        given: The options.
+        known: The names of those that there are.
+        what: What has them, as messages and the table call it, such as "tasks".
+
+    Raises:
+        AbsentArgumentError: One does not exist.
+    """
+    if set(known).issuperset(given):
+        return dict(given)
+    for name, value in given.items():
+        entry = TABLE.get(what, {}).get(name)
+        if name in known or (entry is not None and entry.is_unset(value)):
+            continue
+        public = ", ".join(n for n in known if not n.startswith("_"))
+        near = _near(name, known)
+        text = f"{what} have no option {name!r}"
+        text += f"{near} There are: {public}" if near else f"; there are {public}"
+        if entry is not None:
+            text = f"{what} have no option {name!r}: {entry.advice}"
+        raise AbsentArgumentError(text, owner=what, absent=name)
+    return {name: value for name, value in given.items() if name in known}
+
+
 def answers_arguments(callee: str) -> Callable[[F], F]:
     """Make a function or class answer for arguments that it does not have.
 

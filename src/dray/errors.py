@@ -2,6 +2,7 @@
 
 DrayError
 ├── ConfigError (ValueError)            the request is malformed
+│   └── NameTakenError                  another actor has the name already
 ├── InfeasibleError                     the request is well-formed, but no machine here can meet it
 ├── MissingDependencyError (ImportError) an optional package is not installed
 ├── AbsentError                         a name, module or argument that dray does not have
@@ -20,10 +21,12 @@ DrayError
 ├── PendingCallsLimitExceeded           an actor has as many waiting calls as it was made for
 ├── EngineError                         the engine itself broke
 │   ├── WorkerDiedError                 a worker's process ended before its work did
+│   │   ├── OutOfMemoryError            because it was killed for want of memory
 │   │   ├── NodeDiedError               because its node did, or can no longer be reached
 │   │   └── ActorError                  an actor's process ended before a call of it did
 │   │       ├── ActorDiedError          the actor is gone
 │   │       └── ActorUnavailableError   it is being made again, the call is lost
+│   ├── GroupRemovedError               a placement group was removed, with what ran in it
 │   ├── RuntimeEnvSetupError            a worker's runtime environment cannot be made
 │   ├── ObjectLostError                 an object is gone, with the process or node that held it
 │   ├── ObjectStoreFullError            there is no room for an object, in memory or on disk
@@ -50,6 +53,10 @@ class DrayError(Exception):
 
 class ConfigError(DrayError, ValueError):
     """A request is malformed; the message names the argument and what is allowed."""
+
+
+class NameTakenError(ConfigError):
+    """An actor cannot be made under a name that another one has."""
 
 
 class InfeasibleError(DrayError):
@@ -181,12 +188,52 @@ class WorkerDiedError(EngineError):
         return (rebuild, (self.exitcode,))
 
 
+class OutOfMemoryError(WorkerDiedError):
+    """A worker's process was killed for want of memory."""
+
+
 class NodeDiedError(WorkerDiedError):
     """A worker is gone because its node is, or can no longer be reached."""
 
 
 class ActorError(WorkerDiedError):
-    """A call of an actor is lost, because its process ended."""
+    """A call of an actor is lost, because its process ended.
+
+    Attributes:
+        actor_id: The actor's id, where the engine tells it.
+        actor_init_failed: Whether its `__init__` raised.
+        preempted: Whether its node was taken away with a warning before.
+    """
+
+    preempted = False
+
+    def __init__(
+        self,
+        exitcode: int | None,
+        *,
+        out_of_memory: bool = False,
+        details: str = "",
+        actor_id: str | None = None,
+        actor_init_failed: bool = False,
+    ) -> None:
+        super().__init__(exitcode, out_of_memory=out_of_memory, details=details)
+        self.actor_id = actor_id
+        self.actor_init_failed = actor_init_failed
+
+    @property
+    def error_msg(self) -> str:
+        """The message."""
+        return str(self)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        rebuild = functools.partial(
+            type(self),
+            out_of_memory=self.out_of_memory,
+            details=self.details,
+            actor_id=self.actor_id,
+            actor_init_failed=self.actor_init_failed,
+        )
+        return (rebuild, (self.exitcode,))
 
 
 class ActorDiedError(ActorError):
@@ -195,6 +242,10 @@ class ActorDiedError(ActorError):
 
 class ActorUnavailableError(ActorError):
     """An actor's process died in the middle of a call; the actor is being made again."""
+
+
+class GroupRemovedError(EngineError):
+    """A task or actor ended because its placement group was removed."""
 
 
 class RuntimeEnvSetupError(EngineError):
@@ -247,9 +298,16 @@ class TaskError(DrayError):
     def __str__(self) -> str:
         return f"{self.where} raised {type(self.cause).__name__}: {text_of(self.cause)}"
 
+    @property
+    def traceback_str(self) -> str:
+        """The traceback in the worker, as text, under the name that Ray has for it."""
+        return self.remote_traceback
+
     def as_instanceof_cause(self) -> TaskError:
         """Returns this error as an instance of the user's exception type too."""
         return raised_in_task(self.cause, self.where, self.remote_traceback)
+
+    make_dual_exception_instance = as_instanceof_cause
 
     def __reduce__(self) -> tuple[object, ...]:
         return (raised_in_task, (self.cause, self.where, self.remote_traceback))

@@ -1,38 +1,133 @@
-"""The errors of dray, under the names that users of Ray catch."""
+"""The errors of dray, under the names that users of Ray catch.
+
+Every name of `ray.exceptions` is here, so that `except ray.exceptions.X` always works: it is
+dray's own error where what it tells of can happen, else a class that nothing raises.
+"""
 
 from dray.answers import answer_for
 from dray.errors import (
     ActorDiedError,
     ActorUnavailableError,
+    DrayError,
     GetTimeoutError,
     NodeDiedError,
     ObjectLostError,
     ObjectStoreFullError,
+    OutOfMemoryError,
     PendingCallsLimitExceeded,
     RuntimeEnvSetupError,
     TaskCancelledError,
 )
 from dray.errors import ActorError as RayActorError
+from dray.errors import ClusterUnreachableError as AuthenticationError
 from dray.errors import DrayError as RayError
+from dray.errors import EngineError as RaySystemError
+from dray.errors import EngineError as RpcError
+from dray.errors import GroupRemovedError as ActorPlacementGroupRemoved
+from dray.errors import GroupRemovedError as TaskPlacementGroupRemoved
+from dray.errors import InfeasibleError as ActorUnschedulableError
 from dray.errors import InfeasibleError as TaskUnschedulableError
+from dray.errors import NameTakenError as ActorAlreadyExistsError
+from dray.errors import NodeDiedError as LocalRayletDiedError
+from dray.errors import ObjectLostError as ObjectFetchTimedOutError
+from dray.errors import ObjectLostError as ObjectFreedError
+from dray.errors import ObjectLostError as ObjectReconstructionFailedError
+from dray.errors import ObjectLostError as OwnerDiedError
+from dray.errors import ObjectLostError as PlasmaObjectNotAvailable
+from dray.errors import ObjectLostError as ReferenceCountingAssertionError
+from dray.errors import ObjectStoreFullError as OutOfDiskError
 from dray.errors import TaskError as RayTaskError
+from dray.errors import TaskError as UserCodeException
 from dray.errors import WorkerDiedError as WorkerCrashedError
 
 __all__ = [
+    "ActorAlreadyExistsError",
     "ActorDiedError",
+    "ActorHandleNotFoundError",
+    "ActorPlacementGroupRemoved",
     "ActorUnavailableError",
+    "ActorUnschedulableError",
+    "AsyncioActorExit",
+    "AuthenticationError",
+    "CrossLanguageError",
     "GetTimeoutError",
+    "LocalRayletDiedError",
     "NodeDiedError",
+    "ObjectFetchTimedOutError",
+    "ObjectFreedError",
     "ObjectLostError",
+    "ObjectReconstructionFailedError",
+    "ObjectRefStreamEndOfStreamError",
     "ObjectStoreFullError",
+    "OufOfBandObjectRefSerializationException",
+    "OutOfDiskError",
+    "OutOfMemoryError",
+    "OwnerDiedError",
     "PendingCallsLimitExceeded",
+    "PlasmaObjectNotAvailable",
     "RayActorError",
+    "RayCgraphCapacityExceeded",
+    "RayChannelError",
+    "RayChannelTimeoutError",
+    "RayDirectTransportError",
     "RayError",
+    "RaySystemError",
     "RayTaskError",
+    "ReferenceCountingAssertionError",
+    "RpcError",
     "RuntimeEnvSetupError",
+    "StreamingGeneratorReplayInconsistentError",
     "TaskCancelledError",
+    "TaskPlacementGroupRemoved",
     "TaskUnschedulableError",
+    "UnserializableException",
+    "UserCodeException",
     "WorkerCrashedError",
 ]
+
+
+class ActorHandleNotFoundError(DrayError):
+    """Never raised: a handle of another session is refused by a `ConfigError`."""
+
+
+class AsyncioActorExit(DrayError):
+    """Never raised: an async actor ends by `exit_actor()` without an error of its own."""
+
+
+class CrossLanguageError(DrayError):
+    """Never raised: tasks and actors are Python."""
+
+
+class ObjectRefStreamEndOfStreamError(DrayError):
+    """Never raised: a generator of references ends as any iterator does."""
+
+
+class OufOfBandObjectRefSerializationException(DrayError):
+    """Never raised: references may be pickled by anybody."""
+
+
+class RayChannelError(DrayError):
+    """Never raised: there are no channels of compiled graphs."""
+
+
+class RayChannelTimeoutError(RayChannelError, TimeoutError):
+    """Never raised: there are no channels of compiled graphs."""
+
+
+class RayCgraphCapacityExceeded(DrayError):
+    """Never raised: there are no compiled graphs."""
+
+
+class RayDirectTransportError(DrayError):
+    """Never raised: tensors travel as all other values do."""
+
+
+class StreamingGeneratorReplayInconsistentError(DrayError):
+    """Never raised: what a generator has yielded is not computed again."""
+
+
+class UnserializableException(DrayError):
+    """Never raised: what cannot be rebuilt here is a `TaskError` with its text."""
+
 
 answer_for(__name__)

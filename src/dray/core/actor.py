@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from types import GenericAlias
+from typing import Any, TypeVar, overload
 
 from dray import session
-from dray.core.options import CALL, actor_options, call_options, check_names
+from dray.answers import AbsentMember, check_names
+from dray.core.options import CALL, CALLS, actor_options, call_options
 from dray.core.signature import Signature
 from dray.engines.runtime import RemoteObject, Returned, Submit
 from dray.errors import ConfigError
@@ -15,8 +17,16 @@ from dray.errors import ConfigError
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def method(**options: Any) -> Callable[[F], F]:
+@overload
+def method(function: F, /) -> F: ...
+@overload
+def method(**options: Any) -> Callable[[F], F]: ...
+def method(*functions: Any, **options: Any) -> Any:
     """Sets options of an actor's method: `num_returns`, `concurrency_group`, retries.
+
+    Args:
+        *functions: The method, when used as a bare decorator, which sets nothing.
+        **options: The options.
 
     Raises:
         ConfigError: An option is unknown.
@@ -29,19 +39,25 @@ def method(**options: Any) -> Callable[[F], F]:
         ...     def split(self, text):
         ...         return text[:1], text[1:]
     """
-    check_names(options, CALL, "calls of an actor's method")
+    if functions and (len(functions) > 1 or options or not callable(functions[0])):
+        raise ConfigError(
+            "@dray.method takes options by name: @dray.method(num_returns=2), or just @dray.method"
+        )
+    options = check_names(options, CALL, CALLS)
 
     def mark(function: F) -> F:
         function.__dray_method__ = options  # type: ignore[attr-defined]
         return function
 
-    return mark
+    return mark(functions[0]) if functions else mark
 
 
 class ActorMethod:
     """A method of an actor; `.remote(...)` calls it, `.options(...)` changes how."""
 
     __slots__ = ("_actor", "_given", "_name", "_signature", "_submit")
+
+    bind = AbsentMember()
 
     def __init__(
         self, actor: RemoteObject, name: str, given: Mapping[str, Any], signature: Signature | None
@@ -79,6 +95,10 @@ class ActorMethod:
 class ActorHandle:
     """An actor, wherever it lives; its methods are attributes. It may be passed around."""
 
+    def __class_getitem__(cls, item: object) -> GenericAlias:
+        """Return the type for annotations that name the actor's class."""
+        return GenericAlias(cls, item)
+
     def __init__(
         self, actor: RemoteObject, signatures: Mapping[str, Signature] | None = None
     ) -> None:
@@ -115,6 +135,8 @@ class ActorHandle:
 
 class ActorClass:
     """A class whose objects are actors; `.remote(...)` starts one, `.options(...)` changes how."""
+
+    bind = AbsentMember()
 
     def __init__(self, kind: type, given: Mapping[str, Any]) -> None:
         self._kind = kind

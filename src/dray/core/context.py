@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import tempfile
+import warnings
+from typing import Any, overload
 
 from dray import session
 from dray.accelerators import families
+from dray.answers import AbsentMember
 from dray.core.actor import ActorHandle
 from dray.engines.runtime import Whereabouts
 from dray.errors import ConfigError
@@ -20,11 +24,30 @@ class DeviceId(str):
         return str(self) if self.isdecimal() else super().__repr__()
 
 
+class Id(str):
+    """An id as the deprecated properties give it: text that also has Ray's `hex()`."""
+
+    __slots__ = ()
+
+    def hex(self) -> str:
+        """Return the id as text."""
+        return str(self)
+
+
 class RuntimeContext:
     """What the calling code can know of its job, node, worker, task and actor."""
 
+    is_canceled = AbsentMember()
+
     def __init__(self, here: Whereabouts) -> None:
         self._here = here
+
+    def get(self) -> dict[str, Any]:
+        """Return the ids of the job, the node, the task and the actor, and the namespace."""
+        here = self._here
+        ids = {"job_id": here.job_id, "node_id": here.node_id, "namespace": here.namespace}
+        further = {"task_id": here.task_id, "actor_id": here.actor_id}
+        return {**ids, **{name: value for name, value in further.items() if value is not None}}
 
     def get_job_id(self) -> str:
         """Returns the id of the program."""
@@ -45,6 +68,10 @@ class RuntimeContext:
     def get_task_name(self) -> str | None:
         """Returns its name."""
         return self._here.task_name
+
+    def get_task_function_name(self) -> str | None:
+        """Return the name of the task's function in its module; None in the driver."""
+        return self._here.task_function
 
     def get_actor_id(self) -> str | None:
         """Returns the id of the actor; None outside one."""
@@ -73,6 +100,58 @@ class RuntimeContext:
         none: dict[str, list[str]] = {family.resource: [] for family in families()}
         held = self._here.accelerator_ids
         return {**none, **{name: [DeviceId(i) for i in ids] for name, ids in held.items()}}
+
+    def get_resource_ids(self) -> dict[str, list[str]]:
+        """Return the same as `get_accelerator_ids`, under its older name."""
+        return self.get_accelerator_ids()
+
+    def get_node_labels(self) -> dict[str, str]:
+        """Return the labels of the node."""
+        nodes = session.nodes()
+        own = (node["Labels"] for node in nodes if node["NodeID"] == self._here.node_id)
+        return dict(next(own, {}))
+
+    def get_session_name(self) -> str:
+        """Return the name of the session, which no other session has."""
+        return self._here.session or f"session_{self._here.job_id}"
+
+    def get_temp_dir(self) -> str:
+        """Return where temporary files of the session go."""
+        return self._here.directory or tempfile.gettempdir()
+
+    @property
+    def gcs_address(self) -> str | None:
+        """The address of the Ray cluster; None on the other engines, which have none."""
+        return self._here.cluster or None
+
+    @property
+    def current_placement_group_id(self) -> str | None:
+        """The id of the placement group; None outside one."""
+        return self.get_placement_group_id()
+
+    @property
+    def job_id(self) -> Id:
+        """Deprecated: `get_job_id()`."""
+        return _deprecated("job_id", self.get_job_id())
+
+    @property
+    def node_id(self) -> Id:
+        """Deprecated: `get_node_id()`."""
+        return _deprecated("node_id", self.get_node_id())
+
+    @property
+    def task_id(self) -> Id | None:
+        """Deprecated: `get_task_id()`."""
+        return _deprecated("task_id", self.get_task_id())
+
+    @property
+    def actor_id(self) -> Id | None:
+        """Deprecated: `get_actor_id()`."""
+        return _deprecated("actor_id", self.get_actor_id())
+
+    def get_runtime_env_string(self) -> str:
+        """Return what the task or actor finds around itself, as JSON."""
+        return json.dumps(self._here.runtime_env)
 
     def get_placement_group_id(self) -> str | None:
         """Returns the id of the placement group; None outside one."""
@@ -104,6 +183,34 @@ class RuntimeContext:
         if actor is None:
             raise ConfigError("current_actor: this code does not run in an actor")
         return ActorHandle(actor)
+
+
+@overload
+def _deprecated(name: str, value: str) -> Id: ...
+@overload
+def _deprecated(name: str, value: str | None) -> Id | None: ...
+def _deprecated(name: str, value: str | None) -> Id | None:
+    warnings.warn(
+        f"RuntimeContext.{name} is deprecated; use get_{name}()", DeprecationWarning, stacklevel=3
+    )
+    return None if value is None else Id(value)
+
+
+def get_gpu_ids() -> list[int] | list[str]:
+    """Return the ids of the GPUs that are the calling task's or actor's own.
+
+    Returns:
+        Numbers, or strings where an id is none, such as a UUID; empty in the driver.
+
+    Example:
+        >>> import dray
+        >>> dray.get_gpu_ids()
+        []
+    """
+    ids = session.current_runtime().whereabouts().accelerator_ids.get("GPU", ())
+    if all(device.isdecimal() for device in ids):
+        return [int(device) for device in ids]
+    return list(ids)
 
 
 def get_runtime_context() -> RuntimeContext:

@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from dray import session
+from dray.answers import check_arguments
 from dray.core.actor import ActorHandle
 from dray.engines.runtime import ObjectRef, ObjectRefGenerator
 from dray.errors import ConfigError
 
 
-def get(refs: Any, *, timeout: float | None = None) -> Any:
+def get(object_refs: Any, *, timeout: float | None = None, _use_object_store: bool = False) -> Any:
     """Returns the value of a reference, or a list of values for a list of references.
 
     Args:
-        refs: What `.remote()` or `put` returned, or a list of such.
+        object_refs: What `.remote()` or `put` returned, or a list of such.
         timeout: How many seconds to wait; None is without limit, 0 looks only.
+        _use_object_store: Without effect: dray chooses the way of a value by its size.
 
     Raises:
         TaskError: A task raised; the error is also an instance of what it raised.
@@ -29,26 +31,34 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
         >>> dray.get(dray.put("a value"))
         'a value'
     """
-    if isinstance(refs, ObjectRef):
-        return session.current_runtime().get((refs,), _seconds(timeout))[0]
-    if not isinstance(refs, list | tuple):
-        raise _no_reference("get", refs)
-    for index, ref in enumerate(refs):
+    if isinstance(object_refs, ObjectRef):
+        return session.current_runtime().get((object_refs,), _seconds(timeout))[0]
+    if not isinstance(object_refs, list | tuple):
+        raise _no_reference("get", object_refs)
+    for index, ref in enumerate(object_refs):
         if not isinstance(ref, ObjectRef):
             raise _no_reference("get", ref, f"item {index}")
-    if not refs:
+    if not object_refs:
         return []
-    return session.current_runtime().get(refs, _seconds(timeout))
+    return session.current_runtime().get(object_refs, _seconds(timeout))
 
 
-def put(value: Any) -> ObjectRef:
+def put(value: Any, *, _owner: Any = None, _tensor_transport: str | None = None) -> ObjectRef:
     """Stores a value; returns a reference that may be handed to any number of tasks.
+
+    Args:
+        value: The value.
+        _owner: None; a value lives as long as a reference to it, whoever has stored it.
+        _tensor_transport: None; tensors travel as all other values do.
 
     Raises:
         SerializationError: The value cannot be pickled.
         ObjectStoreFullError: There is no room for it, in memory or on the disk.
         TypeError: The value is a reference already.
     """
+    if _owner is not None or _tensor_transport is not None:
+        ray_only = {"_owner": _owner, "_tensor_transport": _tensor_transport}
+        check_arguments("dray.put", ray_only, ("value",))
     if isinstance(value, ObjectRef):
         raise TypeError(
             "put() got a reference, which stands for a stored value already: pass it on as it is, "
@@ -58,7 +68,7 @@ def put(value: Any) -> ObjectRef:
 
 
 def wait(
-    refs: Sequence[ObjectRef],
+    ray_waitables: Sequence[ObjectRef | ObjectRefGenerator],
     *,
     num_returns: int = 1,
     timeout: float | None = None,
@@ -67,7 +77,7 @@ def wait(
     """Waits until some of the references are ready.
 
     Args:
-        refs: The references, each once.
+        ray_waitables: The references, each once; generators count as their next reference.
         num_returns: How many are wanted.
         timeout: How many seconds to wait; None is without limit, 0 looks only.
         fetch_local: On a cluster, whether to bring the values to this machine.
@@ -79,25 +89,27 @@ def wait(
         ConfigError: A reference stands there twice, or `num_returns` is no count of them.
         TypeError: Something is no reference.
     """
-    if isinstance(refs, ObjectRef) or not isinstance(refs, list | tuple):
-        raise TypeError(f"wait() takes a list of references, not {_kind(refs)}")
-    for index, ref in enumerate(refs):
+    if isinstance(ray_waitables, ObjectRef) or not isinstance(ray_waitables, list | tuple):
+        raise TypeError(f"wait() takes a list of references, not {_kind(ray_waitables)}")
+    for index, ref in enumerate(ray_waitables):
         if not isinstance(ref, ObjectRef | ObjectRefGenerator):
             raise _no_reference("wait", ref, f"item {index}")
-    if not refs:
+    if not ray_waitables:
         return [], []
-    if len(set(refs)) < len(refs):
+    if len(set(ray_waitables)) < len(ray_waitables):
         raise ConfigError("wait() got a reference twice; give each once")
     if isinstance(num_returns, bool) or not isinstance(num_returns, int) or num_returns < 1:
         raise ConfigError(f"num_returns must be 1 or more, not {num_returns!r}")
-    if num_returns > len(refs):
-        raise ConfigError(f"num_returns is {num_returns}, but there are {len(refs)} references")
+    if num_returns > len(ray_waitables):
+        raise ConfigError(
+            f"num_returns is {num_returns}, but there are {len(ray_waitables)} references"
+        )
     runtime = session.current_runtime()
-    return runtime.wait(refs, num_returns, _seconds(timeout), fetch_local)
+    return runtime.wait(ray_waitables, num_returns, _seconds(timeout), fetch_local)
 
 
 def cancel(
-    ref: ObjectRef | ObjectRefGenerator, *, force: bool = False, recursive: bool = True
+    ray_waitable: ObjectRef | ObjectRefGenerator, *, force: bool = False, recursive: bool = True
 ) -> None:
     """Cancels the task or the actor's call that makes a value; getting it then raises.
 
@@ -105,7 +117,7 @@ def cancel(
     is taken back if it has not begun; if it runs, only async actors can cancel it.
 
     Args:
-        ref: What `.remote()` returned.
+        ray_waitable: What `.remote()` returned.
         force: Kill the task's process instead; not for actors.
         recursive: Also cancel what the task has submitted.
 
@@ -113,9 +125,9 @@ def cancel(
         TypeError: It is no reference.
         ConfigError: `force=True` for a call of an actor (also a ValueError).
     """
-    if not isinstance(ref, ObjectRef | ObjectRefGenerator):
-        raise _no_reference("cancel", ref)
-    session.current_runtime().cancel(ref, force=force, recursive=recursive)
+    if not isinstance(ray_waitable, ObjectRef | ObjectRefGenerator):
+        raise _no_reference("cancel", ray_waitable)
+    session.current_runtime().cancel(ray_waitable, force=force, recursive=recursive)
 
 
 def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:

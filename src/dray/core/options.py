@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from dray.accelerators import check_quantities, family_of
-from dray.core.placement import as_placement
+from dray.answers import check_names
+from dray.core.placement import PlacementGroupSchedulingStrategy, as_placement
 from dray.engines.labels import check_selector
 from dray.engines.room import plain, to_fixed
 from dray.engines.runtime import ActorOptions, CallOptions, Placement, TaskOptions
@@ -18,9 +18,16 @@ from dray.errors import ConfigError
 
 _RESOURCES = ("num_cpus", "num_gpus", "memory", "resources", "accelerator_type")
 _BACK_PRESSURE = "_generator_backpressure_num_objects"
-_PLACE = ("label_selector", "scheduling_strategy", "runtime_env")
+_GROUP = (
+    *("placement_group", "placement_group_bundle_index"),
+    "placement_group_capture_child_tasks",
+)
+_PLACE = ("label_selector", "scheduling_strategy", "runtime_env", *_GROUP)
 # Accepted and without effect here: Ray's own tuning.
-_RAY_ONLY = ("object_store_memory", "enable_task_events", "fallback_strategy", "_metadata")
+_RAY_ONLY = (
+    *("object_store_memory", "enable_task_events", "fallback_strategy", "_metadata"),
+    "_labels",
+)
 TASK = (
     *(*_RESOURCES, *_PLACE, "name", "num_returns", "max_calls", "max_retries", "retry_exceptions"),
     *("_generator_backpressure_num_objects", *_RAY_ONLY),
@@ -34,18 +41,10 @@ CALL = (
     *("name", "num_returns", "concurrency_group", "max_task_retries", "retry_exceptions"),
     *("_generator_backpressure_num_objects", "enable_task_events"),
 )
+# How messages, and the table of what is absent, call those.
+CALLS = "calls of an actor's method"
 # The tenth of a thousandth by which a request asks for a node with a type of accelerator.
 ACCELERATOR_TYPE_QUANTITY = 0.001
-
-
-def check_names(given: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:
-    """Raises ConfigError if an option does not exist; the message lists those that do."""
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]}? There are: " if near else "; there are "
-            public = ", ".join(n for n in known if not n.startswith("_"))
-            raise ConfigError(f"{what} have no option {name!r}{hint}{public}")
 
 
 def task_options(function: Callable[..., Any], given: Mapping[str, Any]) -> TaskOptions:
@@ -54,7 +53,7 @@ def task_options(function: Callable[..., Any], given: Mapping[str, Any]) -> Task
     Raises:
         ConfigError: One is unknown, or has a value that is not allowed.
     """
-    check_names(given, TASK, "tasks")
+    given = check_names(given, TASK, "tasks")
     default: Any = "streaming" if _is_generator(function) else 1
     num_returns = given.get("num_returns")
     resources = _resources(given, default_cpus=1)
@@ -79,7 +78,7 @@ def actor_options(kind: type, given: Mapping[str, Any]) -> ActorOptions:
     Raises:
         ConfigError: One is unknown, or has a value that is not allowed.
     """
-    check_names(given, ACTOR, "actors")
+    given = check_names(given, ACTOR, "actors")
     name, lifetime = _text(given, "name"), given.get("lifetime")
     if lifetime not in (None, "detached", "non_detached"):
         raise ConfigError(f"lifetime must be 'detached', 'non_detached' or None, not {lifetime!r}")
@@ -138,7 +137,7 @@ def call_options(name: str, given: Mapping[str, Any]) -> CallOptions:
         ConfigError: One is unknown, or has a value that is not allowed.
     """
     given = {key: value for key, value in given.items() if key != "is_generator"}
-    check_names(given, CALL, "calls of an actor's method")
+    given = check_names(given, CALL, CALLS)
     num_returns = given.get("num_returns")
     return CallOptions(
         name=_text(given, "name") or name,
@@ -188,13 +187,30 @@ def _resources(given: Mapping[str, Any], default_cpus: float) -> dict[str, float
 def _place(given: Mapping[str, Any]) -> dict[str, Any]:
     selector = given.get("label_selector") or {}
     check_selector(selector, "label_selector")
-    strategy = given.get("scheduling_strategy")
-    placement: Placement = as_placement(strategy)
+    placement: Placement = as_placement(_strategy(given))
     return {
         "label_selector": dict(selector),
         "placement": placement,
         "runtime_env": RuntimeEnv.parse(given.get("runtime_env"), "runtime_env"),
     }
+
+
+def _strategy(given: Mapping[str, Any]) -> Any:
+    """Return the strategy; the older way of naming a placement group means the same."""
+    strategy, group = given.get("scheduling_strategy"), given.get("placement_group")
+    if group is None or group == "default":
+        return strategy
+    if strategy is not None:
+        raise ConfigError(
+            "placement_group=... and scheduling_strategy=... say both where to run; give "
+            "scheduling_strategy=PlacementGroupSchedulingStrategy(group, ...) alone"
+        )
+    index = given.get("placement_group_bundle_index")
+    return PlacementGroupSchedulingStrategy(
+        group,
+        -1 if index is None else index,
+        given.get("placement_group_capture_child_tasks"),
+    )
 
 
 def _default_returns(method: Any) -> dict[str, Any]:

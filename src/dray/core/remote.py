@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 from dray import session
+from dray.answers import AbsentMember
 from dray.core.actor import ActorClass, is_actor_class
 from dray.core.options import task_options
 from dray.core.signature import Signature
@@ -17,6 +18,8 @@ from dray.errors import ConfigError
 
 class RemoteFunction:
     """A function that runs as a task; `.remote(...)` submits it, `.options(...)` changes how."""
+
+    bind = AbsentMember()
 
     def __init__(self, function: Callable[..., Any], given: Mapping[str, Any]) -> None:
         self._function = function

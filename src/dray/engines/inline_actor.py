@@ -42,7 +42,7 @@ from dray.errors import (
     ActorDiedError,
     ConfigError,
     DrayError,
-    EngineError,
+    GroupRemovedError,
     PendingCallsLimitExceeded,
 )
 
@@ -119,8 +119,8 @@ class InlineGroup(Pickled, Group):
         }
 
 
-def _removed() -> EngineError:
-    return EngineError("the placement group was removed")
+def _removed() -> GroupRemovedError:
+    return GroupRemovedError("the placement group was removed")
 
 
 class InlineObject(Pickled, RemoteObject):
@@ -189,6 +189,7 @@ class InlineObject(Pickled, RemoteObject):
                 self._here,
                 task_id=uuid.uuid4().hex,
                 task_name=name,
+                task_function=f"{self.class_name}.{name}",
                 was_restarted=self._restarts > 0,
             ),
             actor=self,
@@ -251,7 +252,9 @@ class InlineObject(Pickled, RemoteObject):
         """Ends it; calls that are not done, and all later ones, raise."""
         if self.gone is not None:
             return
-        self.gone = ActorDiedError(None, details=f"actor {self.class_name} is gone: {why}")
+        self.gone = ActorDiedError(
+            None, details=f"actor {self.class_name} is gone: {why}", actor_id=self.actor_id
+        )
         self.gone.__cause__ = cause
         lane, self._lane, self._object = self._lane, CallersThread(), None
         lane.close()

@@ -357,6 +357,15 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
                 deliver(error)
                 return ref
 
+    def next_ready(self) -> bool:
+        """Return whether the next reference is there; on the caller's thread it runs on to it."""
+        upcoming = self.upcoming()
+        return upcoming.done() and (upcoming.exception() or upcoming.result()) is not None
+
+    def is_finished(self) -> bool:
+        """Return whether there is nothing more; on the caller's thread it runs on to find out."""
+        return self.upcoming().done() and not self.next_ready()
+
     def cancel(self) -> None:
         """Ends it; after the items that are there comes an error that says so."""
         if self._pumping is not None:

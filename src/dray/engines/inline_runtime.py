@@ -25,7 +25,8 @@ from dray.engines.contract import Node, Request, Reservation
 from dray.engines.inline_actor import ExitActor, InlineGroup, InlineObject
 from dray.engines.inline_calls import InlineGenerator, Work, current, submit
 from dray.engines.inline_values import CallersThread, InlineRef, Lane, LoopThread, store
-from dray.engines.ledger import Held, Ledger, describe_node
+from dray.engines.ledger import Held, Ledger
+from dray.engines.local import describe_node
 from dray.engines.room import to_fixed
 from dray.engines.runtime import (
     ActorOptions,
@@ -40,7 +41,13 @@ from dray.engines.runtime import (
     Whereabouts,
 )
 from dray.engines.runtime_env import RuntimeEnv
-from dray.errors import ConfigError, GetTimeoutError, InfeasibleError, ObjectLostError
+from dray.errors import (
+    ConfigError,
+    GetTimeoutError,
+    InfeasibleError,
+    NameTakenError,
+    ObjectLostError,
+)
 
 
 class InlineRuntime(Runtime):
@@ -92,6 +99,7 @@ class InlineRuntime(Runtime):
             devices = self._first_devices(options.resources)
             here = self._home_of(options, group, work.runtime_env, devices)
             here = replace(here, task_id=uuid.uuid4().hex, task_name=options.name)
+            here = replace(here, task_function=f"{function.__module__}.{function.__qualname__}")
             around = self._showing(devices) | work.runtime_env
             # A lane of its own: tasks of several threads do not wait for each other.
             lane = CallersThread()
@@ -113,7 +121,7 @@ class InlineRuntime(Runtime):
                 if found is not None and options.get_if_exists:
                     return found
                 if found is not None:
-                    raise ConfigError(
+                    raise NameTakenError(
                         f"an actor is called {options.name!r} already; choose another name, or "
                         "get that one with get_if_exists=True"
                     )

@@ -483,16 +483,5 @@ def _devices(
     return devices
 
 
-def describe_node(node: Node, *, alive: bool = True) -> dict[str, Any]:
-    """Returns a node as `dray.nodes` shows it, under the names that Ray uses."""
-    return {
-        "NodeID": node.node_id,
-        "NodeManagerAddress": node.address,
-        "Alive": alive,
-        "Resources": dict(node.resources) if alive else {},
-        "Labels": node.all_labels,
-    }
-
-
 def _names(demand: Demand) -> set[str]:
     return {name for bundle in demand.bundles for name, _ in bundle.quantities}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -250,3 +251,28 @@ def simulated(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
         names = {name: family.name for name, family in kinds.items()}
         made.append(Node(node_id, "127.0.0.1", from_fixed(to_fixed(offered)), labels, ids, names))
     return made
+
+
+def describe_node(node: Node, *, alive: bool = True) -> dict[str, Any]:
+    """Returns a node as `dray.nodes` shows it, under the names that Ray uses.
+
+    Its processes listen at no ports, and its store is no socket: these are 0 and empty.
+    """
+    return {
+        "NodeID": node.node_id,
+        "NodeManagerAddress": node.address,
+        "NodeManagerHostname": socket.gethostname(),
+        "NodeManagerPort": 0,
+        "NodeName": node.title,
+        "ObjectManagerPort": 0,
+        "ObjectStoreSocketName": "",
+        "RayletSocketName": "",
+        "MetricsExportPort": 0,
+        "RuntimeEnvAgentPort": 0,
+        "DeathReason": 0,
+        "DeathReasonMessage": "",
+        "Alive": alive,
+        "alive": alive,
+        "Resources": dict(node.resources) if alive else {},
+        "Labels": node.all_labels,
+    }

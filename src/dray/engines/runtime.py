@@ -7,12 +7,15 @@ an engine may prepare as much as it likes.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from types import GenericAlias
 from typing import Any, Literal
 
+from dray.answers import AbsentMember
 from dray.engines.runtime_env import RuntimeEnv
 
 
@@ -20,10 +23,25 @@ class ObjectRef(ABC):
     """Stands for a value that is there, or will be: what a call returned, or what was `put`.
 
     A reference may be handed to tasks and actors and stored anywhere; the value lives as long as
-    any reference to it does. `await ref` works in async code.
+    any reference to it does. `await ref` works in async code. In annotations, `ObjectRef[int]`
+    says what the value is.
     """
 
     __slots__ = ()
+    call_site = AbsentMember()
+    from_binary = AbsentMember()
+    from_hex = AbsentMember()
+    from_random = AbsentMember()
+    job_id = AbsentMember()
+    nil = AbsentMember()
+    owner_address = AbsentMember()
+    redis_shard_hash = AbsentMember()
+    task_id = AbsentMember()
+    tensor_transport = AbsentMember()
+
+    def __class_getitem__(cls, item: object) -> GenericAlias:
+        """Return the type for annotations that say more."""
+        return GenericAlias(cls, item)
 
     @abstractmethod
     def binary(self) -> bytes:
@@ -33,9 +51,21 @@ class ObjectRef(ABC):
         """Returns the object's id as text."""
         return self.binary().hex()
 
+    def is_nil(self) -> bool:
+        """Return False: every reference stands for a value."""
+        return False
+
+    def size(self) -> int:
+        """Return how many bytes the object's id has."""
+        return len(self.binary())
+
     @abstractmethod
     def future(self) -> Future[Any]:
         """Returns a future of the value."""
+
+    def as_future(self, _internal: bool = False) -> asyncio.Future[Any]:
+        """Return a future of the value for the event loop that runs."""
+        return asyncio.wrap_future(self.future())
 
     @abstractmethod
     def __await__(self) -> Generator[Any, None, Any]:
@@ -48,9 +78,28 @@ class ObjectRef(ABC):
 class ObjectRefGenerator(ABC, Iterator[ObjectRef], AsyncIterator[ObjectRef]):
     """The references of what a generator task yields, one after another, as they come."""
 
+    aclose = AbsentMember()
+    asend = AbsentMember()
+    athrow = AbsentMember()
+    close = AbsentMember()
+    send = AbsentMember()
+    throw = AbsentMember()
+
+    def __class_getitem__(cls, item: object) -> GenericAlias:
+        """Return the type for annotations that say more."""
+        return GenericAlias(cls, item)
+
     @abstractmethod
     def completed(self) -> ObjectRef:
         """Returns a reference that is ready when the generator has come to its end."""
+
+    @abstractmethod
+    def next_ready(self) -> bool:
+        """Return whether the next reference is there, and its value; does not wait."""
+
+    @abstractmethod
+    def is_finished(self) -> bool:
+        """Return whether there is nothing more to come; does not wait."""
 
 
 @dataclass(frozen=True)
@@ -241,6 +290,10 @@ class Whereabouts:
         captures: Whether what it starts runs in the group as well.
         was_restarted: Whether the actor has been made again.
         runtime_env: What it finds around itself, as a dict.
+        task_function: The name of the task's function, or of the method, in its module.
+        session: The session's name; "" leaves it to `dray.core`.
+        directory: Where the engine keeps files of its own; "" is nowhere.
+        cluster: The cluster's address; "" is none.
     """
 
     job_id: str
@@ -257,6 +310,10 @@ class Whereabouts:
     captures: bool = False
     was_restarted: bool = False
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
+    task_function: str | None = None
+    session: str = ""
+    directory: str = ""
+    cluster: str = ""
 
 
 class Runtime(ABC):

@@ -14,7 +14,7 @@ from dray.engines.process.tasks import Tasks
 from dray.errors import (
     ActorDiedError,
     ActorUnavailableError,
-    ConfigError,
+    NameTakenError,
     PendingCallsLimitExceeded,
     WorkerDiedError,
 )
@@ -102,7 +102,7 @@ class Actors:
         if get_if_exists:
             self.on_named(client, question, name[1], name[0])
             return
-        error = ConfigError(
+        error = NameTakenError(
             f"an actor is called {name[1]!r} already; choose another name, get that one with "
             "dray.get_actor(), or make this one with get_if_exists=True"
         )
@@ -160,7 +160,7 @@ class Actors:
         actor = self.all.get(number)
         if actor is not None:
             actor.restarts = 0
-            self._bury(actor, (UNMADE, *payload[1:]))
+            self._bury(actor, (UNMADE, *payload[1:], actor.actor_id))
             if client.worker is not None:
                 self._tasks.retire(client.worker)
 
@@ -184,7 +184,11 @@ class Actors:
         if actor is None:
             for result in numbers:
                 self._hub.own(client, result)
-            error = ActorDiedError(None, details="the actor is gone; make a new one")
+            error = ActorDiedError(
+                None,
+                details="the actor is gone; make a new one",
+                actor_id=f"{actor_number:032x}",
+            )
             self._hub.fail(numbers, failed(error))
             return None
         task = Task(
@@ -290,7 +294,11 @@ class Actors:
             return
         if actor.state in ("starting", "restarting"):
             return  # `on_made` comes, and then this again
-        error = ActorDiedError(0, details=f"actor {actor.title} has ended: nobody had a handle")
+        error = ActorDiedError(
+            0,
+            details=f"actor {actor.title} has ended: nobody had a handle",
+            actor_id=actor.actor_id,
+        )
         worker = actor.worker
         self._bury(actor, failed(error))
         if worker is not None:
@@ -315,7 +323,9 @@ class Actors:
         if no_restart or worker is None:
             actor.killed = True
             error = ActorDiedError(
-                None, details=f"actor {actor.title} was ended by dray.kill(); make a new one"
+                None,
+                details=f"actor {actor.title} was ended by dray.kill(); make a new one",
+                actor_id=actor.actor_id,
             )
             self._bury(actor, failed(error))
         if worker is not None:
@@ -375,6 +385,7 @@ class Actors:
                     error.exitcode,
                     details=f"{task.title} did not end: {error}; the actor is being made again, "
                     "and the call is not, because max_task_retries is 0",
+                    actor_id=actor.actor_id,
                 )
                 self._tasks.end(task, failed(lost))
         actor.waiting.extendleft(reversed(again))
@@ -390,12 +401,17 @@ class Actors:
         self, actor: ActorRecord, worker: WorkerProcess, error: WorkerDiedError
     ) -> ActorDiedError:
         if actor.exiting:
-            return ActorDiedError(0, details=f"actor {actor.title} has ended itself: exit_actor()")
+            return ActorDiedError(
+                0,
+                details=f"actor {actor.title} has ended itself: exit_actor()",
+                actor_id=actor.actor_id,
+            )
         return ActorDiedError(
             error.exitcode,
             out_of_memory=error.out_of_memory,
             details=f"actor {actor.title} (pid {worker.pid}, node {worker.node.node_id}) is gone: "
             f"{error}; max_restarts lets it be made again",
+            actor_id=actor.actor_id,
         )
 
     # Finding.

@@ -117,7 +117,8 @@ class ActorCalls:
         if number in self._cancelled:
             worker.runtime.say("raised", number, b"", False)
             return True
-        self._running.set({**self._around, "task_id": number, "task_name": name})
+        here = {"task_id": number, "task_name": name, "function": method}
+        self._running.set({**self._around, **here})
         try:
             args, kwargs = worker.arguments(payload, deps)
             with EndOfForks():
@@ -162,7 +163,8 @@ class ActorCalls:
         semaphore = self._semaphores.get(self._group(message), self._semaphores[_DEFAULT])
         try:
             async with semaphore:
-                self._running.set({**self._around, "task_id": number, "task_name": name})
+                here = {"task_id": number, "task_name": name, "function": method}
+                self._running.set({**self._around, **here})
                 with EndOfForks():
                     args, kwargs = worker.arguments(payload, deps)
                     value = getattr(self._actor, method)(*args, **kwargs)

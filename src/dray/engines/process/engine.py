@@ -43,7 +43,7 @@ from dray.engines.process.pool import WorkerProcess
 from dray.engines.reader import Reader
 from dray.engines.remote_actor import RemoteActor
 from dray.engines.runtime_env import RuntimeEnv
-from dray.errors import ConfigError, EngineError, NodeDiedError, WorkerDiedError
+from dray.errors import ConfigError, EngineError, NodeDiedError, OutOfMemoryError, WorkerDiedError
 from dray.settings import Settings
 
 T = TypeVar("T")
@@ -88,7 +88,8 @@ class ProcessActor(RemoteActor):
             self.on_death(NodeDiedError(exitcode, details=why), expected=False)
             return
         starved = exitcode == -9 and not killed and _out_of_memory_kills() > self._oom_before
-        error = WorkerDiedError(exitcode, out_of_memory=starved)
+        kind = OutOfMemoryError if starved else WorkerDiedError
+        error = kind(exitcode, out_of_memory=starved)
         # One that was ending by itself when it was killed has an exit status of its own.
         by_us = killed and exitcode in (None, 0, -signal.SIGKILL)
         self.on_death(error, expected=by_us or (self.stopping and exitcode == 0))

@@ -14,7 +14,7 @@ from dray.engines.process.packing import failed
 from dray.engines.process.pool import WorkerProcess
 from dray.engines.process.records import Client, GroupRecord
 from dray.engines.process.tasks import BUNDLE_LABEL, Tasks
-from dray.errors import DrayError, EngineError
+from dray.errors import DrayError, GroupRemovedError
 
 
 class Groups:
@@ -106,7 +106,7 @@ class Groups:
         record.state = "REMOVED"
         if self._names.get(record.name) == record.number:
             del self._names[record.name]
-        error = failed(EngineError("its placement group was removed"))
+        error = failed(GroupRemovedError("its placement group was removed"))
         for task in list(self._tasks.running.values()):
             if task.kind.shape.group == record.number and task.actor is None:
                 worker = task.worker

@@ -7,7 +7,7 @@ A payload is what stands for a value in messages:
 - `(STORED, region, offset, lengths, writable)`: in shared memory, the pickle first;
 - `(SPILLED, offset, lengths, writable)`: on the disk;
 - `(RAISED, error, where)`: a task raised; `(FAILED, error)`: dray's own error stands in its place;
-  `(UNMADE, error, where)`: an actor is gone, because its `__init__` raised.
+  `(UNMADE, error, where, actor id)`: an actor is gone, because its `__init__` raised.
 """
 
 from __future__ import annotations
@@ -143,14 +143,19 @@ def error_of(payload: Any) -> BaseException:
     if payload[0] == FAILED:
         error: BaseException = pickle.loads(payload[1])
         return error
-    kind, dumped, where = payload
+    kind, dumped, where, *actor_id = payload
     cause = wire.load_error(dumped)
     text = str(cause.__cause__).strip()
     cause.__cause__ = None
     raised = raised_in_task(cause, where, text)
     if kind == RAISED:
         return raised
-    died = ActorDiedError(None, details=f"the actor could not be made: {raised}")
+    died = ActorDiedError(
+        None,
+        details=f"the actor could not be made: {raised}",
+        actor_id=actor_id[0],
+        actor_init_failed=True,
+    )
     died.__cause__ = raised
     return died
 

@@ -197,6 +197,11 @@ class ActorRecord:
     death: Any = None
 
     @property
+    def actor_id(self) -> str:
+        """Its id, as programs know it."""
+        return f"{self.number:032x}"
+
+    @property
     def title(self) -> str:
         """How messages call it."""
         kind = self.creation.kind.name

@@ -33,6 +33,11 @@ class Home(Protocol):
     def future_of(self, ref: ProcessRef) -> Future[Any]:
         """Returns a future of an object's value."""
 
+    def wait(
+        self, refs: Sequence[Any], num_returns: int, timeout_s: float | None, fetch: bool
+    ) -> tuple[list[ObjectRef], list[ObjectRef]]:
+        """Waits until so many are ready."""
+
     def next_item(self, stream: int, index: int) -> ObjectRef | None:
         """Returns the reference of an item of a stream; None at its end."""
 
@@ -185,11 +190,13 @@ def _arrived_ref(number: int) -> ProcessRef:
 class ProcessGenerator(_Counted, ObjectRefGenerator):
     """The references of what a generator task yields."""
 
-    __slots__ = ("_index",)
+    __slots__ = ("_ended", "_index", "_next")
 
     def __init__(self, home: Home, number: int, index: int = 0) -> None:
         super().__init__(home, number)
         self._index = index
+        self._next: ObjectRef | None = None  # looked at ahead
+        self._ended = False
 
     @property
     def next_item(self) -> tuple[int, int]:
@@ -197,19 +204,35 @@ class ProcessGenerator(_Counted, ObjectRefGenerator):
         return self.number, self._index
 
     def __next__(self) -> ObjectRef:
-        ref = self.home.next_item(self.number, self._index)
+        ref = self._next or self.home.next_item(self.number, self._index)
+        self._next = None
         if ref is None:
             raise StopIteration
         self._index += 1
         return ref
 
     async def __anext__(self) -> ObjectRef:
-        ref = await asyncio.wrap_future(self.home.next_item_future(self.number, self._index))
+        ref: ObjectRef | None = self._next
+        if ref is None:
+            ref = await asyncio.wrap_future(self.home.next_item_future(self.number, self._index))
+        self._next = None
         if ref is None:
             raise StopAsyncIteration
         self._index += 1
-        found: ObjectRef = ref
-        return found
+        return ref
+
+    def next_ready(self) -> bool:
+        self._look_ahead()
+        return self._next is not None
+
+    def is_finished(self) -> bool:
+        self._look_ahead()
+        return self._ended
+
+    def _look_ahead(self) -> None:
+        if self._next is None and not self._ended and self.home.wait((self,), 1, 0, False)[0]:
+            self._next = self.home.next_item(self.number, self._index)
+            self._ended = self._next is None
 
     def completed(self) -> ObjectRef:
         self.home.meet(self.number)
@@ -246,6 +269,12 @@ class ListedGenerator(ObjectRefGenerator):
 
     def completed(self) -> ObjectRef:
         return self._refs[-1]
+
+    def next_ready(self) -> bool:
+        return not self.is_finished()
+
+    def is_finished(self) -> bool:
+        return self._index == len(self._refs)
 
     def __len__(self) -> int:
         return len(self._refs)

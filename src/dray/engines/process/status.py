@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dray.engines.ledger import describe_node
+from dray.engines.local import describe_node
 from dray.engines.process.actors import Actors
 from dray.engines.process.groups import Groups
 from dray.engines.process.hub import Hub
@@ -81,7 +81,7 @@ class Status:
     def _actor(self, actor: ActorRecord) -> dict[str, Any]:
         worker = actor.worker
         return {
-            "actor_id": f"{actor.number:032x}",
+            "actor_id": actor.actor_id,
             "class": actor.creation.kind.name,
             "name": actor.name,
             "state": actor.state,

@@ -127,7 +127,16 @@ class WorkerRuntime(ProcessRuntime):
             was_restarted=bool(here.get("was_restarted")),
             runtime_env=here.get("runtime_env", {}),
             accelerator_ids=here.get("devices", {}),
+            task_function=_name_of(here.get("function"), here.get("name")),
         )
+
+
+def _name_of(function: Any, title: Any) -> str | None:
+    """Return the name of a task's function in its module, or of a method in its actor's class."""
+    if isinstance(function, str):
+        return f"{title}.{function}"
+    name, module = getattr(function, "__qualname__", None), getattr(function, "__module__", None)
+    return None if function is None else f"{module}.{name}" if module else name
 
 
 class Worker:
@@ -251,7 +260,7 @@ class Worker:
                 raise KeyboardInterrupt
             function, info = self.kind(key)
             here = {"task_id": number, "task_name": info["name"], "devices": devices}
-            _running.set({**info, **here})
+            _running.set({**info, **here, "function": function})
             args, kwargs = self.arguments(payload, deps)
             with EndOfForks():
                 value = function(*args, **kwargs)

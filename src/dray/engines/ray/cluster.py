@@ -45,10 +45,9 @@ def _node(entry: Mapping[str, Any], resources: Mapping[str, float]) -> Node:
 
 def all_nodes() -> list[dict[str, Any]]:
     """Returns all nodes as `dray.nodes` shows them, dead ones included."""
-    shown = ("NodeID", "NodeManagerAddress", "Alive")
     return [
         {
-            **{key: entry[key] for key in shown},
+            **entry,
             "Resources": {
                 name: amount for name, amount in entry["Resources"].items() if name not in _INTERNAL
             },

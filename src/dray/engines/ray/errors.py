@@ -11,16 +11,20 @@ from ray.exceptions import RayError, RayTaskError
 from dray.engines import wire
 from dray.errors import (
     ActorDiedError,
+    ActorError,
     ActorUnavailableError,
     ClusterUnreachableError,
     ConfigError,
     DrayError,
     EngineError,
     GetTimeoutError,
+    GroupRemovedError,
     InfeasibleError,
+    NameTakenError,
     NodeDiedError,
     ObjectLostError,
     ObjectStoreFullError,
+    OutOfMemoryError,
     PendingCallsLimitExceeded,
     RemoteTraceback,
     RuntimeEnvSetupError,
@@ -46,7 +50,7 @@ def _node_died(error: BaseException, text: str) -> DrayError:
 
 
 def _out_of_memory(error: BaseException, text: str) -> DrayError:
-    return WorkerDiedError(None, out_of_memory=True, details=text)
+    return OutOfMemoryError(None, out_of_memory=True, details=text)
 
 
 def _infeasible(error: BaseException, text: str) -> DrayError:
@@ -127,8 +131,8 @@ TABLE: dict[str, Translator] = {
     "PendingCallsLimitExceeded": _as(PendingCallsLimitExceeded),
     "ObjectRefStreamEndOfStreamError": _as(EngineError),
     "StreamingGeneratorReplayInconsistentError": _as(EngineError),
-    "TaskPlacementGroupRemoved": _as(EngineError),
-    "ActorPlacementGroupRemoved": _as(EngineError),
+    "TaskPlacementGroupRemoved": _as(GroupRemovedError),
+    "ActorPlacementGroupRemoved": _as(GroupRemovedError),
     "TaskUnschedulableError": _infeasible,
     "ActorUnschedulableError": _infeasible,
     "ObjectLostError": _as(ObjectLostError),
@@ -142,7 +146,7 @@ TABLE: dict[str, Translator] = {
     "ObjectReconstructionFailedLineageEvictedError": _as(ObjectLostError),
     "ObjectStoreFullError": _as(ObjectStoreFullError),
     "OutOfDiskError": _as(ObjectStoreFullError),
-    "ActorAlreadyExistsError": _as(ConfigError),
+    "ActorAlreadyExistsError": _as(NameTakenError),
     "ActorHandleNotFoundError": _as(ConfigError),
 }
 
@@ -163,6 +167,9 @@ def translate(error: BaseException, table: Mapping[str, Translator] = TABLE) -> 
     translated = entry(error, _plain(str(error)))
     if translated.__cause__ is None:
         translated.__cause__ = error
+    if isinstance(translated, ActorError):
+        translated.actor_id = getattr(error, "actor_id", None)
+        translated.actor_init_failed = getattr(error, "actor_init_failed", False)
     return translated
 
 
@@ -312,7 +319,7 @@ def refused(
     if isinstance(error, DrayError):
         return error
     if any(text in str(error) for text in _TAKEN):
-        return ConfigError(
+        return NameTakenError(
             f"{what} cannot be made: its name is taken. Give it another name, or get the one that "
             "has it (dray.get_actor, or get_if_exists=True; get_placement_group)"
         )

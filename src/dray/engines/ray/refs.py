@@ -93,6 +93,12 @@ class RayRefGenerator(ObjectRefGenerator):
         """Returns a reference that is ready when the generator has come to its end."""
         return RayRef(self.ray_ref.completed())
 
+    def next_ready(self) -> bool:
+        return bool(self.ray_ref.next_ready())
+
+    def is_finished(self) -> bool:
+        return bool(self.ray_ref.is_finished())
+
 
 def own_refs(value: Any) -> Any:
     """Returns a value as dray shows it: the references of a "dynamic" call are dray's."""

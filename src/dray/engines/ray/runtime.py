@@ -218,9 +218,14 @@ class RayRuntime(Runtime):
         context = ray.get_runtime_context()
         job_id, node_id = context.get_job_id(), context.get_node_id()
         worker_id, namespace = context.get_worker_id(), context.namespace
+        of_cluster: dict[str, Any] = {
+            "runtime_env": dict(context.runtime_env),
+            "session": context.get_session_name(),
+            "directory": context.get_temp_dir(),
+            "cluster": context.gcs_address,
+        }
         if context.worker.mode != ray.WORKER_MODE:
-            environment = dict(context.runtime_env)
-            return Whereabouts(job_id, node_id, worker_id, namespace, runtime_env=environment)
+            return Whereabouts(job_id, node_id, worker_id, namespace, **of_cluster)
         actor_id = context.get_actor_id()
         group = get_current_placement_group()
         return Whereabouts(
@@ -237,7 +242,8 @@ class RayRuntime(Runtime):
             group=None if group is None else RayGroup(group),
             captures=context.should_capture_child_tasks_in_placement_group,
             was_restarted=actor_id is not None and self._was_restarted,
-            runtime_env=dict(context.runtime_env),
+            task_function=context.get_task_function_name() or None,
+            **of_cluster,
         )
 
     @functools.cached_property

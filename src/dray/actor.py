@@ -1,0 +1,8 @@
+"""The path `dray.actor`, for programs that name the types of actors from there."""
+
+from dray.answers import answer_for
+from dray.core.actor import ActorClass, ActorHandle, ActorMethod, exit_actor, method
+
+__all__ = ["ActorClass", "ActorHandle", "ActorMethod", "exit_actor", "method"]
+
+answer_for(__name__)

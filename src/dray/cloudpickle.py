@@ -1,0 +1,27 @@
+"""The path `dray.cloudpickle`: the pickler by which functions and classes travel."""
+
+from cloudpickle import (
+    CloudPickler,
+    Pickler,
+    dump,
+    dumps,
+    load,
+    loads,
+    register_pickle_by_value,
+    unregister_pickle_by_value,
+)
+
+from dray.answers import answer_for
+
+__all__ = [
+    "CloudPickler",
+    "Pickler",
+    "dump",
+    "dumps",
+    "load",
+    "loads",
+    "register_pickle_by_value",
+    "unregister_pickle_by_value",
+]
+
+answer_for(__name__)

@@ -1,0 +1,83 @@
+"""The path `dray.runtime_env`: a runtime environment as an object, which is also a dict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dray.answers import answer_for
+from dray.engines import runtime_env
+from dray.errors import ConfigError
+
+__all__ = ["RuntimeEnv", "RuntimeEnvConfig"]
+
+answer_for(__name__)
+
+
+class RuntimeEnvConfig(dict[str, Any]):
+    """How a cluster makes a runtime environment; Ray engine only.
+
+    Args:
+        setup_timeout_seconds: How long that may take; -1 is without limit.
+        eager_install: Whether it begins before the first task.
+        log_files: What Ray keeps of it.
+    """
+
+    def __init__(
+        self,
+        setup_timeout_seconds: int = 600,
+        eager_install: bool = True,
+        log_files: list[str] | None = None,
+    ) -> None:
+        if not isinstance(setup_timeout_seconds, int) or (
+            setup_timeout_seconds < 1 and setup_timeout_seconds != -1
+        ):
+            raise ConfigError(
+                "setup_timeout_seconds must be a whole number of seconds, 1 or more, or -1 for no "
+                f"limit, not {setup_timeout_seconds!r}"
+            )
+        super().__init__(
+            setup_timeout_seconds=setup_timeout_seconds,
+            eager_install=bool(eager_install),
+            log_files=log_files or [],
+        )
+
+
+class RuntimeEnv(dict[str, Any]):
+    """What workers find around themselves: what `runtime_env=` takes, checked where it is made.
+
+    Args:
+        **fields: `env_vars` and `working_dir`; on the Ray engine also `pip`, `py_modules` and what
+            else Ray knows. None is as if left out.
+
+    Raises:
+        ConfigError: A field is unknown or malformed.
+
+    Example:
+        >>> from dray.runtime_env import RuntimeEnv
+        >>> RuntimeEnv(env_vars={"OMP_NUM_THREADS": "1"}).env_vars()
+        {'OMP_NUM_THREADS': '1'}
+    """
+
+    def __init__(self, *, _validate: bool = True, **fields: Any) -> None:
+        super().__init__({name: value for name, value in fields.items() if value is not None})
+        if _validate:
+            runtime_env.RuntimeEnv.parse(self, "RuntimeEnv")
+
+    def env_vars(self) -> dict[str, str]:
+        """Return its environment variables."""
+        return dict(self.get("env_vars", {}))
+
+    def working_dir(self) -> str:
+        """Return its directory; empty if it names none."""
+        return str(self.get("working_dir", ""))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as a plain dict."""
+        return dict(self)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (dict(self),))
+
+
+def _rebuild(fields: dict[str, Any]) -> RuntimeEnv:
+    return RuntimeEnv(_validate=False, **fields)
