@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -378,3 +379,16 @@ def test_a_handle_elsewhere_follows_a_restart() -> None:
     dray.kill(mortal, no_restart=False)
     assert survivors([before], within_s=PATIENCE_S) == []
     assert dray.get(user.use.remote()) != before
+
+
+def test_a_detached_actor_lives_without_a_handle() -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not from this program")
+        mortal = Mortal.options(name="detached", lifetime="detached").remote()
+    assert dray.get(mortal.call.remote()) == 1
+    del mortal
+    found = dray.get_actor("detached")
+    assert dray.get(found.call.remote()) == 2
+    dray.kill(found)
+    with pytest.raises(ActorDiedError):
+        dray.get(found.call.remote())

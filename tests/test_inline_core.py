@@ -347,9 +347,15 @@ def test_kill_exit_and_restart() -> None:
         dray.exit_actor()
 
 
-def test_detached_actors_are_refused() -> None:
-    with pytest.raises(ConfigError, match="detached"):
-        Counter.options(name="counter", lifetime="detached").remote()
+def test_a_detached_actor_lives_without_a_handle_until_the_end_of_the_program() -> None:
+    with pytest.warns(UserWarning, match="not from this program"):
+        Counter.options(name="kept", lifetime="detached").remote()
+    gc.collect()
+    kept = dray.get_actor("kept")
+    assert dray.get(kept.add.remote()) == 1
+    dray.kill(kept)
+    with pytest.raises(ConfigError, match="kept"):
+        dray.get_actor("kept")
 
 
 def test_an_async_actor_runs_calls_side_by_side() -> None:

@@ -39,6 +39,7 @@ from dray.engines.runtime import (
     Submit,
     TaskOptions,
     Whereabouts,
+    warn_not_detached,
 )
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import (
@@ -78,6 +79,7 @@ class InlineRuntime(Runtime):
         )
         self._ledger = ledger
         self._actors: weakref.WeakSet[InlineObject] = weakref.WeakSet()
+        self._detached: list[InlineObject] = []  # they need no handle to live on
         self._groups: list[InlineGroup] = []
         self._forgotten: deque[Reservation] = deque()
 
@@ -112,10 +114,7 @@ class InlineRuntime(Runtime):
     ) -> Callable[[tuple[Any, ...], dict[str, Any]], RemoteObject]:
         def create(args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteObject:
             if options.detached:
-                raise ConfigError(
-                    "lifetime='detached': actors of the inline engine end with this process; leave "
-                    "lifetime out, or use dray.init(engine='ray')"
-                )
+                warn_not_detached(f"actor {options.class_name}", "inline")
             if options.name is not None:
                 found = self.named_actor(options.name, options.namespace)
                 if found is not None and options.get_if_exists:
@@ -141,6 +140,8 @@ class InlineRuntime(Runtime):
                 forget=self._forget,
             )
             self._actors.add(actor)
+            if options.detached:
+                self._detached.append(actor)
             if group is not None:
                 group.actors.add(actor)
             return actor
@@ -309,10 +310,7 @@ class InlineRuntime(Runtime):
         selectors: Sequence[Mapping[str, str]],
     ) -> Group:
         if detached:
-            raise ConfigError(
-                "lifetime='detached': placement groups of the inline engine end with this process; "
-                "leave lifetime out, or use dray.init(engine='ray')"
-            )
+            warn_not_detached(f"placement group {name!r}", "inline")
         self._sweep()
         held = self._ledger.reserve(Request(bundles, strategy, selectors))
         group = InlineGroup(bundles, strategy, name, held)
@@ -364,6 +362,7 @@ class InlineRuntime(Runtime):
         """Ends all actors and gives everything back."""
         for actor in self._living():
             actor.end("the session is over")
+        self._detached.clear()
         for group in self._groups:
             group.remove()
         self._sweep()

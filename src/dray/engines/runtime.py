@@ -8,6 +8,7 @@ an engine may prepare as much as it likes.
 from __future__ import annotations
 
 import asyncio
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -427,3 +428,17 @@ class Runtime(ABC):
     @abstractmethod
     def status(self) -> dict[str, Any]:
         """Returns nodes, actors, tasks and what waits for what, as JSON can say it."""
+
+
+def warn_not_detached(what: str, engine: str) -> None:
+    """Tell who asks for `lifetime="detached"` that the engine ends with the program.
+
+    Args:
+        what: Such as "actor Counter".
+        engine: The engine's name.
+    """
+    warnings.warn(
+        f"{what} is detached from its handles, but not from this program: the {engine} engine has "
+        "no daemon that could keep it. With dray.init(engine='ray') it outlives the program",
+        stacklevel=4,
+    )

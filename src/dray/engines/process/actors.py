@@ -90,6 +90,9 @@ class Actors:
             self.names[namespace, name] = number
         entry = self._hub.store.add(number)
         client.holds.add(number)
+        if options["detached"]:
+            actor.detached = True
+            self._hub.store.hold(number)
         entry.on_unused = lambda: self._hub.lock.todo.append(lambda: self._on_unused(actor))
         self._hub.reply(client, question, None)
         self._tasks.accept(task)
@@ -349,6 +352,9 @@ class Actors:
                 held.release()
             else:
                 worker.lease = held  # free when the process is gone
+        if actor.detached:
+            actor.detached = False
+            self._hub.store.drop(actor.number)
         if not self._hub.store.exists(actor.number):
             self.all.pop(actor.number, None)
 

@@ -176,6 +176,7 @@ class ActorRecord:
         waiting: Calls that are not sent yet, in order.
         running: Calls that are sent, by number.
         restarts: How often it may be made again; -1 is without limit.
+        detached: Whether it lives on without a handle.
         ending: Whether it ends when its calls are done, because nobody has a handle any more.
         death: The payload that its calls get, once it is dead.
     """
@@ -192,6 +193,7 @@ class ActorRecord:
     name: str | None = None
     namespace: str = ""
     ending: bool = False
+    detached: bool = False
     exiting: bool = False
     killed: bool = False
     death: Any = None

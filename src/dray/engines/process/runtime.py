@@ -29,6 +29,7 @@ from dray.engines.runtime import (
     Runtime,
     Submit,
     TaskOptions,
+    warn_not_detached,
 )
 from dray.errors import (
     ConfigError,
@@ -410,10 +411,7 @@ class ProcessRuntime(Runtime):
         self, kind: type, options: ActorOptions
     ) -> Callable[[tuple[Any, ...], dict[str, Any]], RemoteObject]:
         if options.detached:
-            raise ConfigError(
-                "lifetime='detached': an actor of the process engine ends with its driver, because "
-                "there is no daemon to keep it; leave lifetime out, or use dray.init(engine='ray')"
-            )
+            warn_not_detached(f"actor {options.class_name}", "process")
         key = self._kind("actor", kind, options, options.class_name)
         what = f"an argument of {options.class_name}"
 
@@ -460,7 +458,7 @@ class ProcessRuntime(Runtime):
         selectors: Sequence[Mapping[str, str]],
     ) -> Group:
         if detached:
-            raise ConfigError("lifetime='detached' needs a cluster: use dray.init(engine='ray')")
+            warn_not_detached(f"placement group {name!r}", "process")
         number, ready = next(self._ids), next(self._ids)
         self.keep(ready)
         ref = ProcessRef(self, ready)
