@@ -31,13 +31,15 @@ EXPECTED = {
     "dray.train": (
         "ScalingConfig RunConfig CheckpointConfig FailureConfig LoggingConfig Checkpoint Result "
         "report get_context get_checkpoint TrainContext UserCallback BackendConfig "
-        "DataParallelTrainer Plan TrainingFailedError WorkerGroupError ControllerError collective"
+        "DataParallelTrainer Plan TrainingFailedError WorkerGroupError ControllerError collective "
+        "CheckpointUploadMode CheckpointConsistencyMode ReportedCheckpoint "
+        "ReportedCheckpointStatus TRAIN_DATASET_KEY"
     ),
     "dray.train.backend": "Backend BackendConfig",
     "dray.train.collective": "barrier broadcast_from_rank_zero",
     "dray.train.torch": (
         "TorchTrainer TorchConfig prepare_model prepare_data_loader get_device get_devices "
-        "enable_reproducibility"
+        "enable_reproducibility TorchCheckpoint"
     ),
     "dray.train.jax": "JaxTrainer JaxConfig",
     "dray.train.v2.jax": "JaxTrainer JaxConfig",

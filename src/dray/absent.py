@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 # What Ray has as the default of an argument that it is giving up.
-_DEPRECATED = "DEPRECATED"
+GIVEN_UP: Any = "DEPRECATED"
 
 
 class Absent(NamedTuple):
@@ -30,7 +30,7 @@ class Absent(NamedTuple):
         """Return whether an argument's value says as much as leaving it out."""
         if value is None or (isinstance(value, Mapping | list | tuple | str) and not value):
             return True
-        if self.deprecated and isinstance(value, str) and value == _DEPRECATED:
+        if self.deprecated and isinstance(value, str) and value == GIVEN_UP:
             return True
         return any(type(value) is type(other) and value == other for other in self.unset)
 
@@ -182,7 +182,68 @@ _ARGUMENTS: dict[str, dict[str, str | Absent]] = {
     },
 }
 
-_TRAIN: dict[str, str | Absent] = {}
+_VALIDATE = "validate in the train function, or in a task that it starts with dray.remote"
+_ALL_RESTART = (
+    "workers of a node that goes away count as failed: set FailureConfig(max_failures=...)"
+)
+_OWN_LOOP = "run {} in the train function of a DataParallelTrainer, with report() where it saves"
+_OF_TUNE = "it was for trials of Ray Tune, and a run is none"
+_EACH_REPORT = f"{_OF_TUNE}; report() copies each checkpoint when it is called"
+_PRECISION = "use torch.autocast and torch.amp.GradScaler"
+_SAME_NAME = "make the trainer again with the same RunConfig(name=...): fit() goes on in that run"
+_IN_CONFIG = "put what the workers need into train_loop_config"
+_LIGHTNING = "write the loop in PyTorch, with prepare_model() and report() of dray.train"
+_TRANSFORMERS = "use its Trainer as it is, with a TrainerCallback whose on_save() calls report()"
+
+_TRAIN: dict[str, str | Absent] = {
+    "DataConfig": f"there is no Ray Data; {_DATA}",
+    "get_dataset_shard": f"there is no Ray Data; {_DATA}",
+    "SyncConfig": _gone(_EACH_REPORT),
+    "ValidationConfig": _VALIDATE,
+    "ValidationFn": _VALIDATE,
+    "ValidationTaskConfig": _VALIDATE,
+    "get_all_reported_checkpoints": "Result.best_checkpoints has them after the run",
+    "NCCLHangError": "set TorchConfig(timeout_s=...), after which NCCL itself ends a stuck worker",
+    "PreemptionError": _ALL_RESTART,
+    "PreemptionInfo": _ALL_RESTART,
+    "get_preemption_info": f"report checkpoints often enough; {_ALL_RESTART}",
+    "Trainer": "use dray.train.torch.TorchTrainer or DataParallelTrainer",
+    "trainer": "use dray.train.torch.TorchTrainer or DataParallelTrainer",
+    "session": "report, get_context and get_checkpoint are names of dray.train",
+    "data": f"there is no Ray Data; {_DATA}",
+    "data_config": f"there is no Ray Data; {_DATA}",
+    "lightning": _LIGHTNING,
+    "huggingface": _TRANSFORMERS,
+    "xgboost": _OWN_LOOP.format("xgboost"),
+    "lightgbm": _OWN_LOOP.format("lightgbm"),
+    "tensorflow": _OWN_LOOP.format("tensorflow"),
+    "horovod": "use dray.train.torch.TorchTrainer, whose DistributedDataParallel does the same",
+    "predictor": "load the checkpoint in a task or an actor, and predict there",
+    "examples": "there are programs in the examples/ folder of dray's repository",
+    "_internal": _INTERNALS,
+    "BaseTrainer": "use dray.train.DataParallelTrainer",
+}
+
+_TRAIN_TORCH: dict[str, str | Absent] = {
+    "accelerate": _gone(_PRECISION),
+    "backward": _gone(_PRECISION),
+    "prepare_optimizer": _gone(f"use the optimizer as it is; {_PRECISION}"),
+    "xla": "ask for the chips by ScalingConfig: TorchTrainer forms an xla group by itself",
+    "TorchPredictor": "load the checkpoint in a task or an actor, and predict there",
+    "TorchftConfig": "groups of replicas are not there yet; all workers of a run restart together",
+    "torchft_config": "groups of replicas are not there yet; all workers of a run restart together",
+}
+
+_TRAINER: dict[str, str | Absent] = {
+    "datasets": f"there is no Ray Data; {_DATA}",
+    "dataset_config": f"there is no Ray Data; {_DATA}",
+    "validation_config": _VALIDATE,
+    "metadata": _gone(_IN_CONFIG),
+    "resume_from_checkpoint": _gone(
+        f"give the checkpoint's path in train_loop_config and load it where get_checkpoint() "
+        f"returns None, or {_SAME_NAME}"
+    ),
+}
 
 _TABLE: dict[str, dict[str, str | Absent]] = {
     "dray": _ROOT,
@@ -191,6 +252,57 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     **_CLASSES,
     **_OPTIONS,
     **_ARGUMENTS,
+    "dray.train.torch": _TRAIN_TORCH,
+    "dray.exceptions": {name: _TRAIN[name] for name in ("NCCLHangError", "PreemptionError")},
+    "dray.train.report()": {
+        "checkpoint_upload_mode=ASYNC": "report() returns when the checkpoint is committed: leave "
+        "it out, or upload in a thread and report with CheckpointUploadMode.NO_UPLOAD",
+        "checkpoint_upload_fn": "write the files to get_context().get_storage()."
+        "build_checkpoint_path_from_name(name) and report with CheckpointUploadMode.NO_UPLOAD",
+        "validation": Absent(_VALIDATE, unset=(False,)),
+    },
+    "DataParallelTrainer()": _TRAINER,
+    "DataParallelTrainer": {"restore": _gone(_SAME_NAME), "can_restore": _gone(_SAME_NAME)},
+    "Backend": {"has_replica_groups": "all workers of a run restart together; leave it False"},
+    "RunConfig()": {
+        "sync_config": _gone(_EACH_REPORT),
+        "verbose": _gone("set LoggingConfig(log_level=...), or DRAY_PROGRESS=0 for no output"),
+        "stop": _gone("end the train function itself, at the epoch or metric that you want"),
+        "progress_reporter": _gone("write a UserCallback: after_report() gets every report"),
+        "log_to_file": _gone("each worker's output is in the run's directory, below logs/"),
+    },
+    "RunConfig": {
+        "storage_context": "ask get_context().get_storage() in the train function",
+    },
+    "ScalingConfig": {
+        "as_placement_group_factory": f"{_OF_TUNE}; plan() of a trainer shows who goes where",
+        "from_placement_group_factory": f"{_OF_TUNE}; name what each worker needs instead",
+    },
+    "FailureConfig()": {
+        "fail_fast": _gone(f"{_OF_TUNE}; max_failures=0 ends the run at the first failure"),
+        "controller_failure_limit": Absent(
+            "what fails in your own program (a callback, the disk) ends the run; run it again "
+            "under the same RunConfig(name=...) to go on",
+            unset=(-1, 0),
+        ),
+        "max_preemption_failures": Absent(_ALL_RESTART, unset=(-1,)),
+        "relax_collectives_on_preemption": Absent(_ALL_RESTART, unset=(False,)),
+        "preemption_grace_s": Absent(_ALL_RESTART, unset=(0, 0.0)),
+    },
+    "CheckpointConfig()": {
+        "checkpoint_frequency": _gone("call report() with a checkpoint as often as you want one"),
+        "checkpoint_at_end": _gone("call report() with a checkpoint at the function's end"),
+    },
+    "Result": {"config": _gone("what you gave as train_loop_config is in your program")},
+    "TrainContext": {
+        "get_metadata": _gone(_IN_CONFIG),
+        "get_trial_name": _gone(f"{_OF_TUNE}; get_experiment_name() is the run's name"),
+        "get_trial_id": _gone(f"{_OF_TUNE}; get_experiment_name() is the run's name"),
+        "get_trial_resources": _gone(f"{_OF_TUNE}; ScalingConfig says what each worker has"),
+        "get_trial_dir": _gone(
+            f"{_OF_TUNE}; get_storage().experiment_fs_path is the run's directory"
+        ),
+    },
 }
 
 TABLE: Mapping[str, Mapping[str, Absent]] = {

@@ -13,11 +13,13 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, TypeVar
 
 from dray.absent import TABLE, Absent
+from dray.aliases import ALIASES
 from dray.errors import (
     AbsentArgumentError,
     AbsentImportError,
@@ -46,7 +48,7 @@ def answer_for(module: str, later: Iterable[str] = ()) -> None:
     submodules = frozenset(later)
 
     def __getattr__(name: str) -> Any:
-        if name in submodules:
+        if name in submodules or f"{module}.{name}" in ALIASES:
             return import_module(f"{module}.{name}")
         raise absent_name(module, name, __dir__())
 
@@ -176,14 +178,31 @@ def install() -> None:
         sys.meta_path.append(_Answers())
 
 
+class _Alias(Loader):
+    """Makes a module that has the names of another one."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Fill it: whatever it is asked for, the other one answers."""
+        other = import_module(ALIASES[module.__name__])
+        vars(module).update(
+            __all__=other.__all__,
+            __doc__=other.__doc__,
+            __getattr__=functools.partial(getattr, other),
+            __dir__=functools.partial(dir, other),
+        )
+
+
 class _Answers:
     """The last finder of modules: what comes to it, nobody else has found."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Raise for a name below dray that is being imported; be silent when somebody looks."""
+        """Find an alias; raise for another name that is imported, not when somebody looks."""
+        if fullname in ALIASES:
+            return ModuleSpec(fullname, _Alias(), is_package=True)
         owner, _, name = fullname.rpartition(".")
+        owner = ALIASES.get(owner, owner)
         if owner != _ROOT and not owner.startswith(f"{_ROOT}."):
             return None
         asking = _import_in_progress()

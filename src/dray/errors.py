@@ -2,7 +2,8 @@
 
 DrayError
 ├── ConfigError (ValueError)            the request is malformed
-│   └── NameTakenError                  another actor has the name already
+│   ├── NameTakenError                  another actor has the name already
+│   └── NoSuchCheckpointError (RuntimeError) it asks for a checkpoint that a run does not have
 ├── InfeasibleError                     the request is well-formed, but no machine here can meet it
 ├── MissingDependencyError (ImportError) an optional package is not installed
 ├── AbsentError                         a name, module or argument that dray does not have
@@ -15,6 +16,7 @@ DrayError
 ├── SerializationError (TypeError)      an object cannot travel between processes
 ├── NotInTrainingError (RuntimeError)   a function of the train loop was called outside a worker
 ├── StorageError (OSError)              a run directory or checkpoint cannot be written or read
+│   └── NoRunError (RuntimeError)       there is no run in a directory
 ├── GetTimeoutError (TimeoutError)      a result did not come in time
 ├── TaskCancelledError                  a call was cancelled before it ended
 ├── TaskError                           a task or an actor's method raised; also of the user's type
@@ -57,6 +59,10 @@ class ConfigError(DrayError, ValueError):
 
 class NameTakenError(ConfigError):
     """An actor cannot be made under a name that another one has."""
+
+
+class NoSuchCheckpointError(ConfigError, RuntimeError):
+    """A run has no checkpoint of the kind that was asked for."""
 
 
 class InfeasibleError(DrayError):
@@ -156,6 +162,10 @@ class NotInTrainingError(DrayError, RuntimeError):
 
 class StorageError(DrayError, OSError):
     """A run directory or checkpoint cannot be written, read or trusted."""
+
+
+class NoRunError(StorageError, RuntimeError):
+    """There is no run in a directory."""
 
 
 class EngineError(DrayError):
@@ -397,14 +407,14 @@ class WorkerGroupError(TrainingFailedError):
 
     def __init__(
         self,
-        message: str,
+        error_message: str,
         worker_failures: Mapping[int, BaseException],
         *,
         log_path: str | None = None,
     ) -> None:
         # Not super().__init__: a subclass made by `raised_as` has the user's class in its MRO.
-        Exception.__init__(self, message)
-        self.message = message
+        Exception.__init__(self, error_message)
+        self.message = error_message
         self.worker_failures = dict(worker_failures)
         self.rank = next(iter(self.worker_failures), None)
         self.log_path = log_path

@@ -8,6 +8,7 @@ from dray.answers import answer_for
 from dray.errors import (
     ActorDiedError,
     ActorUnavailableError,
+    ControllerError,
     DrayError,
     GetTimeoutError,
     NodeDiedError,
@@ -17,10 +18,13 @@ from dray.errors import (
     PendingCallsLimitExceeded,
     RuntimeEnvSetupError,
     TaskCancelledError,
+    TrainingFailedError,
+    WorkerGroupError,
 )
 from dray.errors import ActorError as RayActorError
 from dray.errors import ClusterUnreachableError as AuthenticationError
 from dray.errors import DrayError as RayError
+from dray.errors import DrayError as RayTrainError
 from dray.errors import EngineError as RaySystemError
 from dray.errors import EngineError as RpcError
 from dray.errors import GroupRemovedError as ActorPlacementGroupRemoved
@@ -49,6 +53,7 @@ __all__ = [
     "ActorUnschedulableError",
     "AsyncioActorExit",
     "AuthenticationError",
+    "ControllerError",
     "CrossLanguageError",
     "GetTimeoutError",
     "LocalRayletDiedError",
@@ -73,6 +78,7 @@ __all__ = [
     "RayError",
     "RaySystemError",
     "RayTaskError",
+    "RayTrainError",
     "ReferenceCountingAssertionError",
     "RpcError",
     "RuntimeEnvSetupError",
@@ -80,9 +86,11 @@ __all__ = [
     "TaskCancelledError",
     "TaskPlacementGroupRemoved",
     "TaskUnschedulableError",
+    "TrainingFailedError",
     "UnserializableException",
     "UserCodeException",
     "WorkerCrashedError",
+    "WorkerGroupError",
 ]
 
 

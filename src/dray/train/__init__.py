@@ -1,5 +1,6 @@
 """Scaling a training function by changing one config: the public names."""
 
+from dray import answers
 from dray.errors import ControllerError, StartTimeoutError, TrainingFailedError, WorkerGroupError
 from dray.train import collective
 from dray.train.backend import BackendConfig
@@ -11,22 +12,34 @@ from dray.train.config import (
     LoggingConfig,
     RunConfig,
 )
+from dray.train.constants import TRAIN_DATASET_KEY
 from dray.train.context import TrainContext, get_checkpoint, get_context, report
 from dray.train.plan import Plan, PlannedWorker
+from dray.train.reported import (
+    CheckpointConsistencyMode,
+    CheckpointUploadMode,
+    ReportedCheckpoint,
+    ReportedCheckpointStatus,
+)
 from dray.train.result import Result
 from dray.train.scaling import ScalingConfig
 from dray.train.trainer import DataParallelTrainer
 
 __all__ = [
+    "TRAIN_DATASET_KEY",
     "BackendConfig",
     "Checkpoint",
     "CheckpointConfig",
+    "CheckpointConsistencyMode",
+    "CheckpointUploadMode",
     "ControllerError",
     "DataParallelTrainer",
     "FailureConfig",
     "LoggingConfig",
     "Plan",
     "PlannedWorker",
+    "ReportedCheckpoint",
+    "ReportedCheckpointStatus",
     "Result",
     "RunConfig",
     "RunContext",
@@ -41,3 +54,5 @@ __all__ = [
     "get_context",
     "report",
 ]
+
+answers.answer_for(__name__, later=("jax", "torch"))

@@ -7,9 +7,11 @@ worker group. `dray.train.torch` is written on this and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
 
+from dray.answers import answer_for
 from dray.engines.room import plain
 from dray.errors import ConfigError
 
@@ -49,6 +51,21 @@ class BackendConfig:
         """The hooks that go with these options."""
         return Backend
 
+    @property
+    def train_func_context(self) -> Callable[[], AbstractContextManager[Any]]:
+        """What makes the context in which every worker runs the train function; default: none."""
+        return nullcontext
+
+    @property
+    def framework(self) -> str | None:
+        """The framework's name, such as "torch"."""
+        return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the options, by name."""
+        options = getattr(self, "__dataclass_fields__", ())
+        return {name: getattr(self, name) for name in options}
+
 
 class Backend:
     """Hooks of a framework; all are optional.
@@ -56,6 +73,8 @@ class Backend:
     Attributes:
         share_cuda_visible_devices: Whether workers see the devices of all workers of their node,
             of whatever family, rather than their own alone.
+        has_replica_groups: Whether groups of workers could be replaced one by one. dray restarts
+            all workers of a run, and refuses a framework that says so.
 
     Example:
         >>> from dray.train.backend import Backend
@@ -65,6 +84,7 @@ class Backend:
     """
 
     share_cuda_visible_devices: bool = False
+    has_replica_groups: bool = False
 
     def collectives(
         self,
@@ -95,3 +115,6 @@ class Backend:
 
         The run has its result by then: what fails here is a warning.
         """
+
+
+answer_for(__name__)

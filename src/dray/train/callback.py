@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dray.answers import answer_for
+
 if TYPE_CHECKING:
     from dray.train.checkpoint import Checkpoint
+
+__all__ = ["RayTrainCallback", "RunContext", "UserCallback"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,11 @@ class RunContext:
     world_size: int
 
 
-class UserCallback:
+class RayTrainCallback:
+    """The base of callbacks, under Ray's name for it; subclass `UserCallback`."""
+
+
+class UserCallback(RayTrainCallback):
     """Subclass it, override what you need, and pass instances as `RunConfig(callbacks=[...])`.
 
     Methods run on the driver. An exception in one ends the run with a `ControllerError`.
@@ -68,3 +76,6 @@ class UserCallback:
 
     def after_run(self, run_context: RunContext) -> None:
         """Called once, when the run is over, whatever its end."""
+
+
+answer_for(__name__)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dray.train.filesystem import check_filesystem, local_filesystem
 from dray.train.run_directory import check_directory, local_path
 
 _METADATA = ".metadata.json"
@@ -23,12 +24,13 @@ class Checkpoint:
 
     Args:
         path: The directory.
+        filesystem: A local file system of pyarrow or fsspec, on which it lies.
 
     Attributes:
         path: The directory's absolute path, as a string.
 
     Raises:
-        ConfigError: `path` is something else, such as a URL.
+        ConfigError: `path` is something else, such as a URL, or `filesystem` is not local.
 
     Example:
         >>> import os, tempfile
@@ -40,8 +42,19 @@ class Checkpoint:
         ['model.pt']
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
+        check_filesystem(filesystem, "filesystem")
         self.path = str(local_path(path, "path"))
+        self._filesystem = filesystem
+
+    @property
+    def filesystem(self) -> Any:
+        """The file system of `path`: the one that was given, or pyarrow's local one.
+
+        Raises:
+            MissingDependencyError: None was given, and pyarrow is not installed.
+        """
+        return local_filesystem() if self._filesystem is None else self._filesystem
 
     @classmethod
     def from_directory(cls, path: str | os.PathLike[str]) -> Checkpoint:
@@ -106,4 +119,4 @@ class Checkpoint:
         return self.path
 
     def __repr__(self) -> str:
-        return f"Checkpoint({self.path!r})"
+        return f"{type(self).__name__}(filesystem=local, path={self.path})"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from dray.answers import answer_for
 from dray.train.context import current_seat
 
 __all__ = ["barrier", "broadcast_from_rank_zero"]
@@ -43,3 +44,6 @@ def broadcast_from_rank_zero(data: T) -> T:
     mine = data if seat.assignment.rank == 0 else None
     result: T = seat.join("broadcast_from_rank_zero", mine)
     return result
+
+
+answer_for(__name__)

@@ -8,13 +8,39 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dray.absent import GIVEN_UP
+from dray.answers import AbsentMember, check_arguments
 from dray.engines.room import plain
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
 from dray.train.callback import UserCallback
+from dray.train.filesystem import check_filesystem
 from dray.train.run_directory import check_name, local_path
 
+# Arguments of RunConfig that were made for trials of Ray Tune.
+_OF_TUNE = ("sync_config", "verbose", "stop", "progress_reporter", "log_to_file")
+_OF_FAILURES = (
+    "fail_fast",
+    "controller_failure_limit",
+    "max_preemption_failures",
+    "relax_collectives_on_preemption",
+    "preemption_grace_s",
+)
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+def check_absent(config: object, owner: type, names: Sequence[str]) -> None:
+    """Refuse what a config was given that is a name of Ray's, and has no meaning yet.
+
+    Args:
+        config: The config, of `owner` or a class below it.
+        owner: The class that has the arguments.
+        names: The arguments.
+
+    Raises:
+        AbsentArgumentError: One of them is given.
+    """
+    check_arguments(owner.__name__, {name: getattr(config, name) for name in names}, ())
 
 
 @dataclass
@@ -24,11 +50,25 @@ class FailureConfig:
     Args:
         max_failures: How often the workers are restarted from the newest checkpoint before the run
             fails; -1 is without limit. The first restart is at once, later ones back off.
+        fail_fast: Deprecated.
+        controller_failure_limit: -1 or 0: what fails on the driver's side ends the run.
+        max_preemption_failures: -1.
+        relax_collectives_on_preemption: False.
+        preemption_grace_s: 0.
+
+    Raises:
+        ConfigError: `max_failures` is malformed, or a deprecated argument is given.
     """
 
     max_failures: int = 0
+    fail_fast: Any = field(default=GIVEN_UP, repr=False, compare=False)
+    controller_failure_limit: int = field(default=-1, repr=False)
+    max_preemption_failures: int = field(default=-1, repr=False)
+    relax_collectives_on_preemption: bool = field(default=False, repr=False)
+    preemption_grace_s: float = field(default=0.0, repr=False)
 
     def __post_init__(self) -> None:
+        check_absent(self, FailureConfig, _OF_FAILURES)
         limit = self.max_failures = plain(self.max_failures)
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < -1:
             raise ConfigError(f"max_failures must be -1 (no limit), 0 or more, not {limit!r}")
@@ -43,13 +83,21 @@ class CheckpointConfig:
         checkpoint_score_attribute: The metric that says which are best; "a/b" names a nested one.
             Without it the newest are best.
         checkpoint_score_order: "max" or "min".
+        checkpoint_frequency: Deprecated.
+        checkpoint_at_end: Deprecated.
+
+    Raises:
+        ConfigError: A value is malformed, or a deprecated argument is given.
     """
 
     num_to_keep: int | None = None
     checkpoint_score_attribute: str | None = None
     checkpoint_score_order: str = "max"
+    checkpoint_frequency: Any = field(default=GIVEN_UP, repr=False, compare=False)
+    checkpoint_at_end: Any = field(default=GIVEN_UP, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        check_absent(self, CheckpointConfig, ("checkpoint_frequency", "checkpoint_at_end"))
         keep = self.num_to_keep = plain(self.num_to_keep)
         if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
             raise ConfigError(f"num_to_keep must be None (all) or 1 or more, not {keep!r}")
@@ -88,32 +136,50 @@ class RunConfig:
             `get_checkpoint()` returns its newest checkpoint. Default: a new name from the time.
         storage_path: A directory, absolute, relative or with `~`, made if missing. Default:
             `~/dray_results`.
+        storage_filesystem: A local file system of pyarrow or fsspec, on which `storage_path` lies;
+            another one is refused.
         failure_config: When to restart.
         checkpoint_config: Which checkpoints to keep.
-        logging_config: What to print.
         callbacks: Called on the driver as the run goes.
         worker_runtime_env: What workers find around themselves, on top of
             `dray.init(runtime_env=...)`: `env_vars` (name to value) and `working_dir` on every
             engine; `pip`, `py_modules` and what else Ray knows on the Ray engine.
+        logging_config: What to print.
+        sync_config: Deprecated.
+        verbose: Deprecated.
+        stop: Deprecated.
+        progress_reporter: Deprecated.
+        log_to_file: Deprecated.
         shared_storage: Says that all nodes see `storage_path`, so that workers do not look
             whether they do: for file systems that show new files late.
 
     Attributes:
         runtime_env: `worker_runtime_env`, parsed.
+
+    Raises:
+        ConfigError: A value is malformed, or a deprecated argument is given.
     """
 
     name: str | None = None
     storage_path: str | os.PathLike[str] | None = None
-    _: KW_ONLY
+    storage_filesystem: Any = None
     failure_config: FailureConfig = field(default_factory=FailureConfig)
     checkpoint_config: CheckpointConfig = field(default_factory=CheckpointConfig)
-    logging_config: LoggingConfig = field(default_factory=LoggingConfig)
     callbacks: Sequence[UserCallback] = ()
     worker_runtime_env: Mapping[str, Any] | None = None
+    logging_config: LoggingConfig = field(default_factory=LoggingConfig)
+    sync_config: Any = field(default=GIVEN_UP, repr=False, compare=False)
+    verbose: Any = field(default=GIVEN_UP, repr=False, compare=False)
+    stop: Any = field(default=GIVEN_UP, repr=False, compare=False)
+    progress_reporter: Any = field(default=GIVEN_UP, repr=False, compare=False)
+    log_to_file: Any = field(default=GIVEN_UP, repr=False, compare=False)
+    _: KW_ONLY
     shared_storage: bool = False
     runtime_env: RuntimeEnv = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        check_absent(self, RunConfig, _OF_TUNE)
+        check_filesystem(self.storage_filesystem, "storage_filesystem")
         for name, kind in (
             ("failure_config", FailureConfig),
             ("checkpoint_config", CheckpointConfig),
@@ -134,6 +200,8 @@ class RunConfig:
             check_name(self.name, "RunConfig.name")
         _ = self.storage
         self.runtime_env = RuntimeEnv.parse(self.worker_runtime_env, "worker_runtime_env")
+
+    storage_context = AbsentMember()
 
     @property
     def storage(self) -> Path:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dray.answers import AbsentMember
 from dray.engines import wire
 from dray.engines.actor_host import refuse_forks
 from dray.errors import ConfigError, NotInTrainingError
@@ -18,6 +19,7 @@ from dray.train import messages
 from dray.train.checkpoint import Checkpoint
 from dray.train.metrics import encode, encode_json
 from dray.train.run_directory import RunDirectory, check_checkpoint_name, list_files, stage
+from dray.train.storage import StorageContext
 
 
 class TrainingStopped(BaseException):
@@ -198,6 +200,16 @@ class TrainContext:
     def get_experiment_name(self) -> str:
         """Returns the run's name."""
         return os.path.basename(self._assignment.run.path)
+
+    def get_storage(self) -> StorageContext:
+        """Returns where the run keeps its checkpoints."""
+        return StorageContext(*os.path.split(self._assignment.run.path))
+
+    get_metadata = AbsentMember()
+    get_trial_name = AbsentMember()
+    get_trial_id = AbsentMember()
+    get_trial_resources = AbsentMember()
+    get_trial_dir = AbsentMember()
 
 
 def get_context() -> TrainContext:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.accelerators import families
+from dray.answers import answer_for
 from dray.errors import ConfigError, MissingDependencyError
 from dray.train.backend import Backend, BackendConfig, check_seconds
 from dray.train.config import RunConfig
@@ -95,6 +96,11 @@ class JaxConfig(BackendConfig):
         """The hooks that set JAX up."""
         return JaxBackend
 
+    @property
+    def framework(self) -> str:
+        """JAX."""
+        return "jax"
+
 
 class JaxTrainer(DataParallelTrainer):
     """Runs a JAX train function on many workers, which are the processes of one JAX program.
@@ -107,7 +113,10 @@ class JaxTrainer(DataParallelTrainer):
         train_loop_config: What the function gets, if it takes an argument.
         jax_config: How to set JAX up.
         scaling_config: How many workers, with what; default: one, with one CPU.
+        dataset_config: None; Ray Data is not here yet.
         run_config: The run's name, place and behaviour.
+        datasets: None, or empty.
+        validation_config: None; `report()` validates nothing yet.
 
     Raises:
         ConfigError: An argument is malformed.
@@ -125,7 +134,10 @@ class JaxTrainer(DataParallelTrainer):
         train_loop_config: Mapping[str, Any] | None = None,
         jax_config: JaxConfig | None = None,
         scaling_config: ScalingConfig | None = None,
+        dataset_config: Any = None,
         run_config: RunConfig | None = None,
+        datasets: Any = None,
+        validation_config: Any = None,
     ) -> None:
         if importlib.util.find_spec("jax") is None:
             raise MissingDependencyError("jax", "jax")
@@ -137,6 +149,9 @@ class JaxTrainer(DataParallelTrainer):
             backend_config=jax_config or JaxConfig(),
             scaling_config=scaling_config,
             run_config=run_config,
+            datasets=datasets,
+            dataset_config=dataset_config,
+            validation_config=validation_config,
         )
 
 
@@ -438,3 +453,6 @@ def _part() -> None:
     import jax
 
     jax.distributed.shutdown()
+
+
+answer_for(__name__)

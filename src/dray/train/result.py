@@ -9,9 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dray.errors import ConfigError, MissingDependencyError, StorageError
+from dray.answers import AbsentMember
+from dray.errors import (
+    ConfigError,
+    MissingDependencyError,
+    NoRunError,
+    NoSuchCheckpointError,
+)
 from dray.train.checkpoint import Checkpoint
 from dray.train.config import CheckpointConfig
+from dray.train.filesystem import check_filesystem, local_filesystem
 from dray.train.metrics import decode
 from dray.train.retention import lookup, ranked
 from dray.train.run_directory import RUN, RunDirectory, local_path, read_lines
@@ -20,19 +27,32 @@ if TYPE_CHECKING:
     import pandas
 
 
-@dataclass(frozen=True)
+class _Reports:
+    """The table of a run's reports: read when it is asked for, unless somebody has given one."""
+
+    def __get__(self, result: Result | None, owner: type) -> Any:
+        given = None if result is None else vars(result).get("metrics_dataframe")
+        return given if result is None or given is not None else _read_reports(result.path)
+
+    def __set__(self, result: Result, given: Any) -> None:
+        vars(result)["metrics_dataframe"] = given
+
+
+@dataclass(repr=False, eq=False)
 class Result:
     """What a run has come to.
 
     Attributes:
-        path: The run's directory.
         metrics: The last report of rank 0, with or without a checkpoint; None if there is none.
         checkpoint: The newest checkpoint, or None.
+        error: None: `fit()` raises why a run failed, and the run's directory does not keep it.
+        path: The run's directory.
+        metrics_dataframe: Every report of rank 0, one row each, as a pandas DataFrame; nested names
+            as "a/b". Without pandas a `MissingDependencyError`.
         best_checkpoints: (checkpoint, metrics) of all that were kept: from the worst to the best
             if `CheckpointConfig` named a score, else from the oldest to the newest.
         return_value: What the train function of rank 0 returned; None after `from_path`, or if it
             cannot be sent to the driver, of which a warning tells.
-        error: None: `fit()` raises why a run failed, and the run's directory does not keep it.
 
     Example:
         >>> result = trainer.fit()
@@ -41,34 +61,64 @@ class Result:
         ...     model.load_state_dict(torch.load(f"{path}/model.pt"))
     """
 
-    path: str
     metrics: dict[str, Any] | None
     checkpoint: Checkpoint | None
-    best_checkpoints: list[tuple[Checkpoint, dict[str, Any]]] = field(repr=False)
+    error: BaseException | None
+    path: str
+    metrics_dataframe: pandas.DataFrame = _Reports()
+    best_checkpoints: list[tuple[Checkpoint, dict[str, Any]]] = field(default_factory=list)
+    _storage_filesystem: Any = None
     return_value: Any = None
-    error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        shown = {
+            "error": self.error and type(self.error).__name__,
+            "metrics": self.metrics,
+            "path": self.path,
+            "filesystem": "local",
+            "checkpoint": self.checkpoint,
+        }
+        if self.error is None:
+            del shown["error"]
+        lines = ",\n".join(f"  {name}={value!r}" for name, value in shown.items())
+        return f"{type(self).__name__}(\n{lines}\n)"
+
+    @property
+    def filesystem(self) -> Any:
+        """The file system of `path`, of pyarrow.
+
+        Raises:
+            MissingDependencyError: pyarrow is not installed.
+        """
+        given = self._storage_filesystem
+        return local_filesystem() if given is None else given
+
+    config = AbsentMember()
 
     @classmethod
-    def from_path(cls, path: str | os.PathLike[str]) -> Result:
+    def from_path(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> Result:
         """Returns the result of a run of any time, finished or not.
 
         Args:
             path: The run's directory.
+            storage_filesystem: A local file system of pyarrow or fsspec, on which it lies.
 
         Raises:
-            ConfigError: `path` is something else than a directory's path, such as a URL.
-            StorageError: There is no run in that directory.
+            ConfigError: `path` is something else than a directory's path, such as a URL, or
+                `storage_filesystem` is not local.
+            NoRunError: There is no run in that directory.
         """
+        check_filesystem(storage_filesystem, "storage_filesystem")
         directory = RunDirectory(local_path(path, "path"))
         try:
             text = (directory.path / RUN).read_text(encoding="utf-8")
         except OSError as error:
-            raise StorageError(
+            raise NoRunError(
                 f"{directory.path} is not a run's directory: it has no run.json. Give the path "
                 "that fit() printed: <storage_path>/<name>"
             ) from error
         kept = CheckpointConfig(**json.loads(text)["checkpoint_config"])
-        return cls.read(directory, kept)
+        return cls.read(directory, kept, _storage_filesystem=storage_filesystem)
 
     @classmethod
     def read(cls, directory: RunDirectory, config: CheckpointConfig, **known: Any) -> Result:
@@ -90,22 +140,8 @@ class Result:
             best_checkpoints=[
                 (Checkpoint(c.path), c.rank_zero_metrics()) for c in ranked(checkpoints, config)
             ],
-            **known,
+            **{"error": None, **known},
         )
-
-    @property
-    def metrics_dataframe(self) -> pandas.DataFrame:
-        """Every report of rank 0, one row each, as a pandas DataFrame; nested names as "a/b".
-
-        Raises:
-            MissingDependencyError: pandas is not installed.
-        """
-        try:
-            import pandas
-        except ImportError:
-            raise MissingDependencyError("pandas", "pandas") from None
-        records = history(RunDirectory(Path(self.path)), rank=0)
-        return pandas.DataFrame([_flatten(decode(record)) for record in records])
 
     def get_best_checkpoint(self, metric: str, mode: str) -> Checkpoint:
         """Returns the kept checkpoint with the best value of a metric.
@@ -115,7 +151,8 @@ class Result:
             mode: "max" or "min".
 
         Raises:
-            ConfigError: `mode` is neither, or no checkpoint came with that metric.
+            ConfigError: `mode` is neither.
+            NoSuchCheckpointError: No checkpoint came with that metric.
         """
         if mode not in ("max", "min"):
             raise ConfigError(f"mode must be 'max' or 'min', not {mode!r}")
@@ -127,12 +164,21 @@ class Result:
         finite = [(value, checkpoint) for value, checkpoint in scored if value == value]
         if not finite:
             names = sorted({name for _, metrics in self.best_checkpoints for name in metrics})
-            raise ConfigError(
+            raise NoSuchCheckpointError(
                 f"no checkpoint of {self.path} came with a number called {metric!r}; "
                 f"there are {', '.join(names) or 'no checkpoints with metrics'}"
             )
         best = max if mode == "max" else min
         return best(finite, key=lambda pair: pair[0])[1]
+
+
+def _read_reports(path: str) -> pandas.DataFrame:
+    try:
+        import pandas
+    except ImportError:
+        raise MissingDependencyError("pandas", "pandas") from None
+    records = history(RunDirectory(Path(path)), rank=0)
+    return pandas.DataFrame([_flatten(decode(record)) for record in records])
 
 
 def history(directory: RunDirectory, rank: int) -> list[dict[str, Any]]:

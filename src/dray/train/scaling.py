@@ -6,11 +6,12 @@ import math
 import operator
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from dray.accelerators import check_accelerator_type, check_quantities, families, family_of
 from dray.accelerators.topology import POD_TYPE_LABEL, Slice
+from dray.answers import AbsentMember
 from dray.engines.contract import Request, Slices
 from dray.engines.labels import check_selector
 from dray.engines.placing import STRATEGIES
@@ -27,27 +28,27 @@ _TYPE_SHARE = 0.001
 Selectors = Mapping[str, str] | Sequence[Mapping[str, str]]
 
 
-@dataclass(kw_only=True)
+@dataclass
 class ScalingConfig:
     """How many workers a run has, and what each of them gets.
 
     Args:
+        trainer_resources: Deprecated: what is reserved for the controller. By default nothing, and
+            it needs nothing.
         num_workers: Worker processes, at most 100,000; 0 runs the function in this process, for
             debugging. A tuple (least, most) starts with as many as fit.
         use_gpu: Whether each worker gets a GPU.
-        use_tpu: Whether each worker gets the TPU chips of a host.
-        topology: The topology of a TPU slice, such as "4x4". Each worker gets one of its hosts,
-            and `num_workers` is a multiple of the number of hosts; slices are reserved whole.
-        accelerator_type: The type of the workers' accelerators, such as "A100" or "TPU-V6E", one of
-            `dray.util.accelerators`.
         resources_per_worker: Name to quantity: "CPU" (cores), "GPU", "TPU" (chips), "HPU", "NPU",
             "neuron_cores" and other accelerators, "memory" (bytes), or a custom name. A fraction
             of a GPU shares it. Default: one CPU, or what `use_gpu` and `use_tpu` say.
         placement_strategy: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD" over the nodes.
+        accelerator_type: The type of the workers' accelerators, such as "A100" or "TPU-V6E", one of
+            `dray.util.accelerators`.
         label_selector: Which nodes workers may run on: label to "value", "!value", "in(a, b)" or
             "!in(a, b)"; or a list of these, one a worker.
-        trainer_resources: Deprecated: what is reserved for the controller. By default nothing, and
-            it needs nothing.
+        use_tpu: Whether each worker gets the TPU chips of a host.
+        topology: The topology of a TPU slice, such as "4x4". Each worker gets one of its hosts,
+            and `num_workers` is a multiple of the number of hosts; slices are reserved whole.
         elastic_resize_monitor_interval_s: With a tuple of `num_workers`, how often in seconds to
             look whether more workers fit. Nothing looks yet: a run keeps the size that it starts
             with.
@@ -64,17 +65,21 @@ class ScalingConfig:
         {'CPU': 1}
     """
 
+    trainer_resources: Mapping[str, float] | None = None
     num_workers: int | tuple[int, int] = 1
     use_gpu: bool = False
-    use_tpu: bool = False
-    topology: str | None = None
-    accelerator_type: str | None = None
     resources_per_worker: Mapping[str, float] | None = None
     placement_strategy: str = "PACK"
+    accelerator_type: str | None = None
     label_selector: Selectors | None = None
-    trainer_resources: Mapping[str, float] | None = None
+    use_tpu: bool = False
+    topology: str | None = None
     elastic_resize_monitor_interval_s: float = 60.0
+    _: KW_ONLY
     pin_workers: bool = False
+
+    as_placement_group_factory = AbsentMember()
+    from_placement_group_factory = AbsentMember()
 
     def __post_init__(self) -> None:
         for flag in ("use_gpu", "use_tpu", "pin_workers"):

@@ -9,9 +9,11 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dray.answers import answer_for
 from dray.errors import ConfigError, MissingDependencyError
 from dray.train.config import RunConfig
 from dray.train.scaling import ScalingConfig
+from dray.train.torch_checkpoint import TorchCheckpoint
 from dray.train.torch_data import prepare_data_loader
 from dray.train.torch_devices import get_device, get_devices
 from dray.train.torch_group import TorchConfig
@@ -19,6 +21,7 @@ from dray.train.torch_model import prepare_model
 from dray.train.trainer import DataParallelTrainer
 
 __all__ = [
+    "TorchCheckpoint",
     "TorchConfig",
     "TorchTrainer",
     "enable_reproducibility",
@@ -38,6 +41,11 @@ class TorchTrainer(DataParallelTrainer):
         torch_config: How to form the process group.
         scaling_config: How many workers, with what; default: one, with one CPU.
         run_config: The run's name, place and behaviour.
+        datasets: None, or empty; Ray Data is not here yet.
+        dataset_config: None.
+        validation_config: None; `report()` validates nothing yet.
+        metadata: None; deprecated.
+        resume_from_checkpoint: None; deprecated.
 
     Raises:
         ConfigError: An argument is malformed.
@@ -56,6 +64,11 @@ class TorchTrainer(DataParallelTrainer):
         torch_config: TorchConfig | None = None,
         scaling_config: ScalingConfig | None = None,
         run_config: RunConfig | None = None,
+        datasets: Any = None,
+        dataset_config: Any = None,
+        validation_config: Any = None,
+        metadata: Any = None,
+        resume_from_checkpoint: Any = None,
     ) -> None:
         if importlib.util.find_spec("torch") is None:
             raise MissingDependencyError("torch", "torch")
@@ -67,6 +80,11 @@ class TorchTrainer(DataParallelTrainer):
             backend_config=torch_config or TorchConfig(),
             scaling_config=scaling_config,
             run_config=run_config,
+            datasets=datasets,
+            dataset_config=dataset_config,
+            validation_config=validation_config,
+            metadata=metadata,
+            resume_from_checkpoint=resume_from_checkpoint,
         )
 
 
@@ -88,3 +106,6 @@ def enable_reproducibility(seed: int = 0) -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
+
+
+answer_for(__name__)

@@ -72,6 +72,11 @@ class TorchConfig(BackendConfig):
         """The hooks that form the process group."""
         return TorchBackend
 
+    @property
+    def framework(self) -> str:
+        """PyTorch."""
+        return "torch"
+
 
 class TorchBackend(Backend):
     """Forms the process group before the train function, and takes it down after."""

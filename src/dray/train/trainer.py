@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dray import session
+from dray.answers import AbsentMember, absent_name, check_arguments
 from dray.engines import load, wire
 from dray.engines.contract import Engine
 from dray.errors import ConfigError, InfeasibleError
@@ -46,6 +47,11 @@ class DataParallelTrainer:
         backend_config: The framework to set up; default: none.
         scaling_config: How many workers, with what; default: one, with one CPU.
         run_config: The run's name, place and behaviour.
+        datasets: None, or empty; Ray Data is not here yet.
+        dataset_config: None.
+        resume_from_checkpoint: None; deprecated.
+        metadata: None; deprecated.
+        validation_config: None; `report()` validates nothing yet.
 
     Raises:
         ConfigError: The function does not take zero or one argument, or a config is malformed.
@@ -72,18 +78,36 @@ class DataParallelTrainer:
         backend_config: BackendConfig | None = None,
         scaling_config: ScalingConfig | None = None,
         run_config: RunConfig | None = None,
+        datasets: Any = None,
+        dataset_config: Any = None,
+        resume_from_checkpoint: Any = None,
+        metadata: Any = None,
+        validation_config: Any = None,
     ) -> None:
+        absent = {
+            "datasets": datasets,
+            "dataset_config": dataset_config,
+            "resume_from_checkpoint": resume_from_checkpoint,
+            "metadata": metadata,
+            "validation_config": validation_config,
+        }
+        check_arguments("DataParallelTrainer", absent, ())
         self._takes_config = _takes_config(
             train_loop_per_worker, given=train_loop_config is not None
         )
         self._function = train_loop_per_worker
         self._function_config = _checked_function_config(train_loop_config)
         self._backend_config = _checked(backend_config, BackendConfig, "backend_config")
+        if self._backend_config.backend_cls.has_replica_groups:
+            raise absent_name("Backend", "has_replica_groups")
         self._scaling = _checked(scaling_config, ScalingConfig, "scaling_config")
         self._config = _checked(run_config, RunConfig, "run_config")
         if self._scaling.num_workers and not Settings().plan_path:
             # Imports of the workers begin now, beside whatever the driver still has to do.
             session.prepare(self._backend_config.modules, self._config.runtime_env)
+
+    restore = AbsentMember()
+    can_restore = AbsentMember()
 
     def plan(self) -> Plan:
         """Returns what `fit()` would do now; starts and reserves nothing.
@@ -156,11 +180,12 @@ class DataParallelTrainer:
 
     def _job(self, engine: Engine) -> bytes | Job:
         config = dict(self._function_config)
-        job: Job = (self._function, (config,) if self._takes_config else ())
+        function = _in_context(self._function, self._backend_config.train_func_context)
+        job: Job = (function, (config,) if self._takes_config else ())
         if not engine.distributed:
             return job
         name = getattr(self._function, "__name__", repr(self._function))
-        wire.dump(self._function, f"the train function {name!r}")
+        wire.dump(function, f"the train function {name!r}")
         return wire.dump(job, "train_loop_config")
 
     def _run(self, engine: Engine, directory: RunDirectory, job: bytes | Job) -> Result:
@@ -205,7 +230,8 @@ class DataParallelTrainer:
                 f"the run was stopped; run again with RunConfig(name={Path(result.path).name!r}) "
                 "to go on from its newest checkpoint"
             )
-        return dataclasses.replace(result, return_value=outcome.return_value)
+        result.return_value = outcome.return_value
+        return result
 
     def _best(self, result: Result) -> str:
         config: CheckpointConfig = self._config.checkpoint_config
@@ -235,7 +261,7 @@ class DataParallelTrainer:
 
 def _fields(config: Any) -> dict[str, Any]:
     """Returns the fields as they are; `dataclasses.asdict` copies what may not be copied."""
-    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    return {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.repr}
 
 
 def _takes_config(function: object, *, given: bool) -> bool:
@@ -282,6 +308,19 @@ def _check_runs(function: Callable[..., Any]) -> None:
         )
     if inspect.isgeneratorfunction(body):
         raise ConfigError(f"{name} has a yield: its body would not run; call report(...) instead")
+
+
+def _in_context(function: Callable[..., Any], context: Callable[[], Any]) -> Callable[..., Any]:
+    """Returns a train function that runs in what a framework makes around it."""
+    if context is contextlib.nullcontext:
+        return function
+
+    @functools.wraps(function)
+    def within(*args: Any) -> Any:
+        with context():
+            return function(*args)
+
+    return within
 
 
 def _checked(value: Any, kind: type, name: str) -> Any:

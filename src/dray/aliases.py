@@ -1,0 +1,23 @@
+"""Module paths under which programs for Ray look for what dray has elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_API = ("config", "context", "data_parallel_trainer", "preemption")
+_REPORTS = ("report_config", "reported_checkpoint", "result", "train_fn_utils", "validation_config")
+_TORCH = ("config", "torch_checkpoint", "torch_trainer", "train_loop_utils")
+
+# Path -> the module whose names it has.
+ALIASES: Mapping[str, str] = {
+    **dict.fromkeys(("dray.air", "dray.air.config", "dray.air.result"), "dray.train"),
+    **dict.fromkeys(("dray.train.v2", "dray.train.v2.api"), "dray.train"),
+    **{f"dray.train.v2.api.{name}": "dray.train" for name in (*_API, *_REPORTS)},
+    "dray.train.v2.api.callback": "dray.train.callback",
+    "dray.train.v2.api.exceptions": "dray.exceptions",
+    **{f"dray.train.{name}": "dray.train" for name in ("base_trainer", "data_parallel_trainer")},
+    **{f"dray.train.torch.{name}": "dray.train.torch" for name in _TORCH},
+    "dray.train.v2.torch": "dray.train.torch",
+    **{f"dray.train.v2.torch.{name}": "dray.train.torch" for name in _TORCH},
+    **{f"dray.train.v2.jax{rest}": "dray.train.jax" for rest in ("", ".config", ".jax_trainer")},
+}

@@ -1,0 +1,64 @@
+"""What a train function may say of its reports, and what it hears of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from dray.train.checkpoint import Checkpoint
+
+
+class CheckpointUploadMode(Enum):
+    """How a reported checkpoint comes into the run's directory.
+
+    Members:
+        SYNC: `report()` copies it, and returns when it is committed.
+        NO_UPLOAD: It is there already, written to a path from `get_context().get_storage()`.
+        ASYNC: As Ray's, in the background; not there yet, and `report()` says so.
+    """
+
+    ASYNC = "ASYNC"
+    SYNC = "SYNC"
+    NO_UPLOAD = "NO_UPLOAD"
+
+    def default_delete_local_checkpoint_after_upload(self) -> bool:
+        """Return whether `report()` deletes the checkpoint that it has copied, unless told."""
+        return self is CheckpointUploadMode.ASYNC
+
+
+class CheckpointConsistencyMode(Enum):
+    """What `get_all_reported_checkpoints` waits for.
+
+    Members:
+        COMMITTED: That the reports made so far are committed.
+        VALIDATED: The same, as there is no validation yet.
+    """
+
+    COMMITTED = "COMMITTED"
+    VALIDATED = "VALIDATED"
+
+
+class ReportedCheckpointStatus(Enum):
+    """What has become of a reported checkpoint; as there is no validation yet, COMMITTED."""
+
+    COMMITTED = "COMMITTED"
+    PENDING_VALIDATION = "PENDING_VALIDATION"
+    VALIDATED = "VALIDATED"
+    VALIDATION_TIMEOUT = "VALIDATION_TIMEOUT"
+    VALIDATION_FAILED = "VALIDATION_FAILED"
+
+
+@dataclass
+class ReportedCheckpoint:
+    """A checkpoint of the run.
+
+    Attributes:
+        checkpoint: Where it is.
+        metrics: What rank 0 reported with it.
+        status: What has become of it.
+    """
+
+    checkpoint: Checkpoint
+    metrics: dict[str, Any]
+    status: ReportedCheckpointStatus

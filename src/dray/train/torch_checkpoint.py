@@ -1,0 +1,91 @@
+"""A checkpoint that holds a PyTorch model in one file."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tempfile
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from dray.errors import ConfigError, StorageError
+from dray.train.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    import torch
+
+_OF_WRAPPERS = "module."
+
+
+class TorchCheckpoint(Checkpoint):
+    """A checkpoint with the file `model.pt`: a model's state, or the model itself.
+
+    Example:
+        >>> checkpoint = TorchCheckpoint.from_state_dict(model.state_dict())
+        >>> dray.train.report({"loss": 0.1}, checkpoint=checkpoint)
+        >>> again = checkpoint.get_model(Net())
+    """
+
+    MODEL_FILENAME = "model.pt"
+
+    @classmethod
+    def from_state_dict(cls, state_dict: Mapping[str, Any]) -> TorchCheckpoint:
+        """Save a model's state in a new temporary directory, which is yours to delete.
+
+        Args:
+            state_dict: What `model.state_dict()` returns; of a wrapped model (DDP), too.
+        """
+        plain = {name.removeprefix(_OF_WRAPPERS): value for name, value in state_dict.items()}
+        return cls._saved(plain)
+
+    @classmethod
+    def from_model(cls, model: torch.nn.Module) -> TorchCheckpoint:
+        """Save a whole model in a new temporary directory, which is yours to delete.
+
+        The file is a pickle: load it only where you trust who wrote it. `from_state_dict` is safe.
+
+        Args:
+            model: The model.
+        """
+        return cls._saved(model)
+
+    @classmethod
+    def _saved(cls, content: Any) -> TorchCheckpoint:
+        import torch
+
+        directory = tempfile.mkdtemp(prefix="dray-checkpoint-")
+        torch.save(content, os.path.join(directory, cls.MODEL_FILENAME))
+        return cls(directory)
+
+    def get_model(self, model: torch.nn.Module | None = None) -> torch.nn.Module:
+        """Load the model, on the CPU.
+
+        Args:
+            model: The model that takes the state in. Without it the checkpoint must hold a model
+                of its own, which is loaded by pickle: do that only if you trust its source.
+
+        Raises:
+            ConfigError: It holds a state, and no model is given for it, or the other way round.
+            StorageError: It has no `model.pt`.
+        """
+        import torch
+
+        path = os.path.join(self.path, self.MODEL_FILENAME)
+        if not os.path.exists(path):
+            raise StorageError(
+                f"{self.path} has no {self.MODEL_FILENAME}; make the checkpoint with "
+                "TorchCheckpoint.from_state_dict() or from_model()"
+            )
+        if model is None:
+            found = torch.load(path, map_location="cpu", weights_only=False)
+            if not isinstance(found, torch.nn.Module):
+                raise ConfigError(f"{path} holds a model's state; name its model: get_model(Net())")
+            return found
+        try:
+            model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+        except pickle.UnpicklingError as error:
+            raise ConfigError(
+                f"{path} holds more than a model's state, perhaps a whole model; if you trust its "
+                "source, load it by get_model() without an argument"
+            ) from error
+        return model

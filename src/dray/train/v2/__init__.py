@@ -1,1 +1,0 @@
-"""Paths that programs for Ray Train's second version import from."""
