@@ -99,6 +99,16 @@ def close_actor(actor: Any) -> None:
         close()
 
 
+def method_of(actor: Any, name: str) -> Any:
+    """Return a method as the actor's class has it, which an attribute of that name may hide."""
+    kind = type(actor)
+    for part in kind.__mro__:
+        if name in part.__dict__:
+            found = part.__dict__[name]
+            return found.__get__(actor, kind) if hasattr(found, "__get__") else found
+    return getattr(actor, name)
+
+
 def text_stream(fd: int) -> TextIO:
     """Returns a stream for `sys.stdout` or `sys.stderr` that shows every line at once."""
     return os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
@@ -183,17 +193,31 @@ def refuse_forks(pid: int) -> None:
         )
 
 
+def exit_status(error: SystemExit) -> int:
+    """Return the status with which a script ends that raises this; say on stderr what it says."""
+    status: Any = error.code or 0
+    if not isinstance(status, int):
+        print(status, file=sys.stderr)
+        return 1
+    return status & 0xFF
+
+
+def is_intended(error: SystemExit) -> bool:
+    """Return whether an actor that raises this has ended on purpose.
+
+    As on Ray, only `sys.exit(0)` says so; `sys.exit()` does not.
+    """
+    return error.code is not None and error.code == 0
+
+
 def _leave_fork(error: BaseException | None) -> None:
-    status: Any = 0
+    status = 0
     if isinstance(error, SystemExit):
-        status = error.code or 0
-        if not isinstance(status, int):
-            print(status, file=sys.stderr)
-            status = 1
+        status = exit_status(error)
     elif error is not None:
         sys.excepthook(type(error), error, users_part(error))
         status = 1
-    run_to_end(lambda: _leave(status & 0xFF))
+    run_to_end(lambda: _leave(status))
 
 
 def _leave(status: int = 0) -> None:
@@ -214,11 +238,14 @@ def _disown_siblings() -> None:
     children -= {child for child in children if child._parent_pid != os.getpid()}
 
 
-def run_to_end(serve: Callable[[], None]) -> None:
-    """Runs what a worker process is for, then ends the process; never returns."""
+def run_to_end(serve: Callable[[], int | None]) -> None:
+    """Runs what a worker process is for, then ends the process; never returns.
+
+    Args:
+        serve: Returns the exit status; None is 0.
+    """
     try:
-        serve()
-        _leave()
+        _leave(serve() or 0)
     except BaseException:  # noqa: BLE001 (the process ends here, whatever it was)
         sys.excepthook(*sys.exc_info())
     finally:

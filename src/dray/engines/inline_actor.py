@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+from dray.engines.actor_host import exit_status, is_intended, method_of
 from dray.engines.contract import Reservation
 from dray.engines.inline_calls import Work, run, submit
 from dray.engines.inline_values import (
@@ -40,6 +41,7 @@ from dray.engines.runtime import (
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import (
     ActorDiedError,
+    ActorUnavailableError,
     ConfigError,
     DrayError,
     GroupRemovedError,
@@ -176,14 +178,15 @@ class InlineObject(Pickled, RemoteObject):
 
         work = self._work("__init__", f"__init__ of actor {self.class_name}")
         error = run(replace(work, find=lambda: initialise), self._arguments)
-        if error is not None and self.gone is None:
+        # One that has exited may have been made again meanwhile, or have ended.
+        if error is not None and self.gone is None and self._object is None:
             cause = error.__cause__ or error
             self.end(f"its __init__ raised {type(cause).__name__}: {cause}", cause)
 
     def _work(self, name: str, title: str) -> Work:
         return Work(
             title=title,
-            find=lambda: getattr(self._object, name),
+            find=lambda: method_of(self._object, name),
             lane=self._lane,
             here=replace(
                 self._here,
@@ -238,13 +241,23 @@ class InlineObject(Pickled, RemoteObject):
             )
 
     def _leave(self, error: SystemExit) -> DrayError:
-        """Ends the actor because one of its calls exits; returns that call's error."""
-        how = (
-            "it has left by exit_actor()"
-            if isinstance(error, ExitActor)
-            else "it has called exit()"
-        )
-        self.end(how)
+        """Ends the actor because one of its calls exits; returns that call's error.
+
+        An exit that is not intended is a crash, after which it may be made again.
+        """
+        if isinstance(error, ExitActor):
+            self.end("it has left by exit_actor()")
+        elif is_intended(error):
+            self.end("it has called sys.exit(0)")
+        else:
+            status = exit_status(error)
+            self.restart(f"its code has exited with status {status}")
+            if self.gone is None:
+                return ActorUnavailableError(
+                    status,
+                    details=f"a call of actor {self.class_name} has exited with status {status}; "
+                    "the actor was made again",
+                )
         assert self.gone is not None
         return self.gone
 
@@ -261,12 +274,13 @@ class InlineObject(Pickled, RemoteObject):
         if self._held is not None:
             self._held.release()
 
-    def restart(self) -> None:
+    def restart(self, why: str = "it was killed") -> None:
         """Ends it and makes it again, if it may be; else ends it for good."""
         if self.gone is not None or self._restarts == self.options.max_restarts:
-            self.end("it was killed")
+            self.end(why)
             return
         self._restarts += 1
+        self._object = None
         self._lane.close()
         self._make()
 

@@ -58,7 +58,9 @@ class Work:
     gate: contextlib.AbstractAsyncContextManager[Any] = field(
         default_factory=contextlib.nullcontext
     )
-    leave: Callable[[SystemExit], DrayError] = lambda error: WorkerDiedError(_status(error))
+    leave: Callable[[SystemExit], DrayError] = lambda error: WorkerDiedError(
+        actor_host.exit_status(error)
+    )
     lost: Callable[[], DrayError | None] = lambda: None
 
     def retries_for(self, error: Exception) -> bool:
@@ -133,7 +135,10 @@ async def _perform(work: Work, arguments: Stored) -> list[Stored]:
             except bdb.BdbQuit:  # `q` in the debugger ends the program
                 raise
             except SystemExit as error:
-                raise work.leave(error) from None
+                death = work.leave(error)
+                if not left or work.lane.waits or work.lost():
+                    raise death from None
+                left -= 1
             except Exception as error:  # noqa: BLE001 (it belongs to who gets)
                 if not left or not work.retries_for(error):
                     raise _failure(work, error)  # noqa: B904 (its cause is set)
@@ -217,13 +222,6 @@ def _failure(work: Work, error: Exception) -> DrayError:
     failure = raised_in_task(error, where, text)
     failure.__cause__ = error  # with its traceback, so that a debugger can look into its frames
     return failure
-
-
-def _status(error: SystemExit) -> int:
-    """Returns the exit status that a process would have."""
-    if error.code is None or isinstance(error.code, int):
-        return error.code or 0
-    return 1
 
 
 class InlineGenerator(Pickled, ObjectRefGenerator):

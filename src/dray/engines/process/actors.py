@@ -409,7 +409,7 @@ class Actors:
         if actor.exiting:
             return ActorDiedError(
                 0,
-                details=f"actor {actor.title} has ended itself: exit_actor()",
+                details=f"actor {actor.title} has ended itself, by exit_actor() or sys.exit(0)",
                 actor_id=actor.actor_id,
             )
         return ActorDiedError(

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from dray.engines.actor_host import EndOfForks
+from dray.engines.actor_host import EndOfForks, exit_status, is_intended, method_of
 from dray.engines.process.runtime import ActorExit
 
 if TYPE_CHECKING:
@@ -87,12 +87,18 @@ class ActorCalls:
                 self._actor = self._kind(*args, **kwargs)
             return
 
-        async def make() -> Any:
+        async def make() -> SystemExit | None:
             self._running.set(self._around)
-            with EndOfForks():
-                return self._kind(*args, **kwargs)
+            try:
+                with EndOfForks():
+                    self._actor = self._kind(*args, **kwargs)
+            except SystemExit as error:  # raised, it would end the loop
+                return error
+            return None
 
-        self._actor = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
+        exited = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
+        if exited is not None:
+            raise exited
 
     def take(self, message: tuple[Any, ...]) -> bool:
         """Takes a call that does not run on the main thread; returns False for one that does."""
@@ -101,7 +107,7 @@ class ActorCalls:
             return True
         if self._pools:
             pool = self._pools.get(self._group(message), self._pools[_DEFAULT])
-            pool.submit(self._run_in_thread, message)
+            pool.submit(self.run, message)
             return True
         return False
 
@@ -109,43 +115,43 @@ class ActorCalls:
         method, _, group, *_ = message[6]
         return group or self._group_of.get(method) or _DEFAULT
 
-    def run(self, message: tuple[Any, ...]) -> bool:
-        """Runs a call; returns False if the actor ends with it."""
+    def run(self, message: tuple[Any, ...]) -> None:
+        """Runs a call."""
         _, number, _, payload, deps, returns, details = message
         method, name, _, _, retried, unread = details
         worker = self._worker
         if number in self._cancelled:
             worker.runtime.say("raised", number, b"", False)
-            return True
+            return
         here = {"task_id": number, "task_name": name, "function": method}
         self._running.set({**self._around, **here})
         try:
             args, kwargs = worker.arguments(payload, deps)
             with EndOfForks():
-                value = getattr(self._actor, method)(*args, **kwargs)
+                value = method_of(self._actor, method)(*args, **kwargs)
                 del args, kwargs
                 values = worker.pack_results(value, returns, name, number, unread)
         except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
-            return self._ended(number, name, retried, error)
-        worker.runtime.say("done", number, values)
-        return True
+            self._ended(number, name, retried, error)
+        else:
+            worker.runtime.say("done", number, values)
 
-    def _ended(self, number: int, name: str, retried: Any, error: BaseException) -> bool:
+    def _ended(self, number: int, name: str, retried: Any, error: BaseException) -> None:
+        """Tells of a call that has raised; the actor may end with it."""
         worker = self._worker
-        if isinstance(error, ActorExit | SystemExit):
+        if isinstance(error, ActorExit) or (isinstance(error, SystemExit) and is_intended(error)):
             worker.runtime.say("exiting", self._around["actor"])
-            return False
+            worker.leave()
+            return
+        if isinstance(error, SystemExit):
+            worker.leave(exit_status(error))
+            return
         if isinstance(retried, bytes):
             import pickle
 
             retried = pickle.loads(retried)
         where = f"method {name} of actor {self._around['name']}"
         worker.tell_error(number, error, where, retried)
-        return True
-
-    def _run_in_thread(self, message: tuple[Any, ...]) -> None:
-        if not self.run(message):
-            self._worker.leave()
 
     # In the event loop.
 
@@ -167,7 +173,7 @@ class ActorCalls:
                 self._running.set({**self._around, **here})
                 with EndOfForks():
                     args, kwargs = worker.arguments(payload, deps)
-                    value = getattr(self._actor, method)(*args, **kwargs)
+                    value = method_of(self._actor, method)(*args, **kwargs)
                     if inspect.isawaitable(value):
                         value = await value
                     if inspect.isasyncgen(value):
@@ -178,8 +184,7 @@ class ActorCalls:
                         value = ()
                     values = worker.pack_results(value, returns, name, number)
         except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
-            if not self._ended(number, name, retried, error):
-                worker.leave()
+            self._ended(number, name, retried, error)
         else:
             worker.runtime.say("done", number, values)
 

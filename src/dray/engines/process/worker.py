@@ -15,7 +15,7 @@ from typing import Any
 
 from dray import host, session
 from dray.engines import actor_host, lifeline, wire
-from dray.engines.actor_host import EndOfForks, refuse_forks
+from dray.engines.actor_host import EndOfForks, exit_status, is_intended, refuse_forks
 from dray.engines.process import packing, refs
 from dray.engines.process.arena import Arena, DiskArena
 from dray.engines.process.calls import ActorCalls
@@ -163,12 +163,13 @@ class Worker:
         self._current = 0
         self._cancelled = 0
         self._over = False
+        self._status = 0
         self._kept: Any = None  # what must live until its references are the hub's to hold
         self.calls: ActorCalls | None = None
         self.runtime: WorkerRuntime
 
-    def serve(self) -> None:
-        """Works until the hub says stop."""
+    def serve(self) -> int:
+        """Works until the hub says stop, or what it runs exits; returns the exit status."""
         inbox = Inbox(self._sock)
         messages: list[Message] = []
         while not messages:
@@ -189,6 +190,7 @@ class Worker:
                 self._do(self._work.popleft())
             else:
                 self._rest()
+        return self._status
 
     def _rest(self) -> None:
         if self.runtime.table.dropped or self.runtime.table.unpinned:
@@ -268,6 +270,9 @@ class Worker:
                 unread = info["most_unread"]
                 values = self.pack_results(value, returns, info["name"], number, unread)
             self._current = 0
+        except SystemExit as error:  # as a crash: it is tried again, or fails
+            self._current = 0
+            self.leave(exit_status(error))
         except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
             self._current = 0
             self.tell_error(number, error, f"task {info['name']}", info.get("retry_exceptions"))
@@ -355,6 +360,10 @@ class Worker:
             args, kwargs = self.arguments(payload, deps)
             self.runtime.may_be_interrupted = self.calls.has_threads
             self.calls.make(args, kwargs)
+        except SystemExit as error:
+            if is_intended(error):
+                self.runtime.say("exiting", number)
+            self.leave(exit_status(error))
         except BaseException as error:  # noqa: BLE001 (it belongs to whoever made it)
             self.calls = None
             self.tell_error(number, error, f"actor {info['name']}.__init__", None, "unmade")
@@ -363,12 +372,11 @@ class Worker:
 
     def _call(self, message: Message) -> None:
         assert self.calls is not None
-        if not self.calls.run(message):
-            self.leave()
+        self.calls.run(message)
 
-    def leave(self) -> None:
+    def leave(self, status: int = 0) -> None:
         """Ends the process after what runs now."""
-        self._over = True
+        self._over, self._status = True, status
         idle = self._idle
         if idle is not None:
             self.runtime.finish(idle)
@@ -408,10 +416,10 @@ def run(fds: Sequence[int]) -> None:
         fds: Its sockets for work and control, the shared memory and the disk's file.
     """
 
-    def serve() -> None:
+    def serve() -> int:
         sock, control = (socket.socket(fileno=fd) for fd in fds[:2])
         size = os.fstat(fds[2]).st_size
-        Worker(sock, control, Arena(fds[2], size), DiskArena(fds[3])).serve()
+        return Worker(sock, control, Arena(fds[2], size), DiskArena(fds[3])).serve()
 
     actor_host.run_to_end(serve)
 

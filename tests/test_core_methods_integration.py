@@ -1,0 +1,106 @@
+"""Which function a call of an actor's method runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+import dray
+
+
+def _from_outside(self: Any, by: int) -> int:
+    return int(self.sum + by)
+
+
+class Base:
+    def inherited(self) -> str:
+        return "of the base"
+
+
+class Named(Base):
+    """Each attribute has the name of a method; the class's function is what is called."""
+
+    assigned = _from_outside
+    part = partial(max, 7)
+
+    def __init__(self) -> None:
+        self.sum = 3
+        self.total = 0
+        self.inherited = "hidden"  # type: ignore[assignment, method-assign]
+        self.static = "hidden"  # type: ignore[assignment, method-assign]
+        self.of_class = "hidden"  # type: ignore[assignment, method-assign]
+        self.items = ["hidden"]
+        self.wrapped: Callable[[], int] = lambda: 0
+
+    def total(self) -> int:  # type: ignore[no-redef]
+        return self.sum
+
+    def items(self) -> Iterator[int]:  # type: ignore[no-redef]
+        yield from range(self.sum)
+
+    def wrapped(self) -> int:  # type: ignore[no-redef]
+        return self.sum
+
+    @staticmethod
+    def static(value: int) -> int:
+        return value
+
+    @classmethod
+    def of_class(cls) -> str:
+        return cls.__name__
+
+    @property
+    def doubled(self) -> int:
+        return 2 * self.sum
+
+    def __call__(self, by: int) -> int:
+        return self.doubled * by
+
+
+class AsyncNamed:
+    def __init__(self) -> None:
+        self.value: Any = 5
+        self.items: Any = "hidden"
+
+    async def value(self) -> int:  # type: ignore[no-redef]
+        return int(self.__dict__["value"])
+
+    async def items(self) -> AsyncIterator[int]:  # type: ignore[no-redef]
+        yield 1
+        yield 2
+
+
+def _check() -> None:
+    named = dray.remote(Named).remote()
+    assert dray.get(named.total.remote()) == 3
+    assert dray.get(named.inherited.remote()) == "of the base"
+    assert dray.get(named.static.remote(4)) == 4
+    assert dray.get(named.of_class.remote()) == "Named"
+    assert dray.get(named.assigned.remote(1)) == 4
+    assert dray.get(named.wrapped.remote()) == 3
+    assert dray.get(named.__call__.remote(2)) == 12
+    assert [dray.get(item) for item in named.items.remote()] == [0, 1, 2]
+    several = dray.remote(AsyncNamed).remote()
+    assert dray.get(several.value.remote()) == 5
+    items = several.items.options(num_returns="streaming").remote()
+    assert [dray.get(item) for item in items] == [1, 2]
+
+
+def test_an_attribute_with_the_name_of_a_method_does_not_hide_it(core_engine: str) -> None:
+    _check()
+
+
+@pytest.mark.usefixtures("_quiet")
+def test_nor_does_it_on_the_inline_engine() -> None:
+    dray.shutdown()
+    dray.init(engine="inline")
+    _check()
+    assert dray.get(dray.remote(Named).remote().part.remote(9)) == 9
+    dray.shutdown()
+
+
+def test_what_is_called_need_not_be_a_function(process_engine: None) -> None:
+    assert dray.get(dray.remote(Named).remote().part.remote(9)) == 9
