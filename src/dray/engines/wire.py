@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, TracebackType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from dray.engines import threads
 from dray.errors import RemoteTraceback, SerializationError, text_of
 
 # Driver -> fork server: FORK or KILL, and the worker's number. FORK carries its descriptors.
@@ -40,7 +41,7 @@ class Begin(NamedTuple):
             directory: The working directory; None is this process's.
             factory: See above.
         """
-        environment = {**os.environ, **variables}
+        environment = {**threads.users_environment(), **variables}
         return cls(
             {name: value for name, value in environment.items() if value is not None},
             directory or os.getcwd(),

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
-from dray.engines import actor_host, lifeline, wire
+from dray.engines import actor_host, lifeline, threads, wire
 from dray.engines.process import leftovers, worker
 from dray.engines.process.leftovers import Leftovers
 
@@ -209,6 +209,8 @@ def _import_for_workers(modules: Sequence[str]) -> None:
     """Imports what workers will need, so that they share it."""
     gc.disable()  # a collection during imports finds nothing, and costs 5 % of the time
     actor_host.import_quietly(("cloudpickle", "multiprocessing.resource_tracker", *modules))
+    if "numpy" in sys.modules:
+        actor_host.import_quietly((threads.TELLS_BLAS,))
     gc.freeze()  # so that a worker's collector does not write to, and so copy, shared pages
 
 

@@ -15,6 +15,7 @@ from dray.engines.process.packing import SPILLED, STORED, failed, is_error
 from dray.engines.process.pool import Pool, WorkerProcess
 from dray.engines.process.records import Client, GroupRecord, Kind, Shape, Task
 from dray.engines.runtime_env import RuntimeEnv
+from dray.engines.threads import threads_for
 from dray.errors import (
     ConfigError,
     DrayError,
@@ -286,6 +287,7 @@ class Tasks:
                 "captures": shape.capture,
                 "runtime_env": kind.options["runtime_env"].as_dict(),
                 "retry_exceptions": kind.options.get("retry_exceptions", False),
+                "threads": threads_for(shape.resources),
                 "most_unread": kind.options.get("most_unread", 0),
             }
             data = encode(("kind", kind.key, kind.what, kind.blob, info))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dray import host, session
-from dray.engines import actor_host, lifeline, wire
+from dray.engines import actor_host, lifeline, threads, wire
 from dray.engines.actor_host import EndOfForks, exit_status, is_intended, refuse_forks
 from dray.engines.process import packing, refs
 from dray.engines.process.arena import Arena, DiskArena
@@ -164,6 +164,7 @@ class Worker:
         self._cancelled = 0
         self._over = False
         self._status = 0
+        self._threads = 0
         self._kept: Any = None  # what must live until its references are the hub's to hold
         self.calls: ActorCalls | None = None
         self.runtime: WorkerRuntime
@@ -225,10 +226,14 @@ class Worker:
     # What runs.
 
     def kind(self, key: bytes) -> tuple[Any, Mapping[str, Any]]:
-        """Returns a function or class, and what is known of it."""
+        """Returns a function or class, and what is known of it; computes with its threads."""
         found = self._kinds.get(key)
+        _, info = found or self._blobs[key]
+        if info["threads"] != self._threads:
+            self._threads = info["threads"]
+            threads.use(self._threads)
         if found is None:
-            (data, buffers), info = self._blobs[key]
+            (data, buffers), _ = self._blobs[key]
             found = self._kinds[key] = packing.unpack(data, buffers), info
         return found
 

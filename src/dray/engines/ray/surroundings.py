@@ -14,6 +14,9 @@ from pathlib import Path
 
 from dray.engines import wire
 from dray.errors import ConfigError
+from dray.settings import is_rays_worker
+
+_THREADS = "OMP_NUM_THREADS"  # Ray sets it in its workers, where it is not given
 
 # Variables that say something of a machine, a session or an installation.
 _BOUND = frozenset(
@@ -41,11 +44,12 @@ _BOUND_PREFIXES = (
 
 
 def portable(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that mean the same on another machine."""
+    """Returns the variables that mean the same on another machine, without Ray's guesses."""
+    guessed = {_THREADS} if is_rays_worker() and not _was_given(_THREADS) else set()
     return {
         name: value
         for name, value in environment.items()
-        if name not in _BOUND and not name.startswith(_BOUND_PREFIXES)
+        if name not in _BOUND | guessed and not name.startswith(_BOUND_PREFIXES)
     }
 
 
@@ -59,8 +63,8 @@ def take(begin: wire.Begin, directory: str | None) -> None:
     Raises:
         ConfigError: The node does not have the directory.
     """
-    if not _was_given("OMP_NUM_THREADS"):
-        os.environ.pop("OMP_NUM_THREADS", None)  # Ray's guess; the framework's backend knows better
+    if not _was_given(_THREADS):
+        os.environ.pop(_THREADS, None)  # Ray's guess; the framework's backend knows better
     for name, value in begin.environment.items():
         os.environ.setdefault(name, value)
     if directory is not None:
