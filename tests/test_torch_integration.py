@@ -229,7 +229,7 @@ def test_a_group_that_does_not_end_is_not_waited_for(
         return 3
 
     monkeypatch.setenv("DRAY_PROGRESS", "1")
-    monkeypatch.setattr("dray.train.torch_group._PARTING_S", 0.5)
+    monkeypatch.setenv("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "0.5")
     assert fit(train, storage).return_value == 3
     assert "rank 0 did not part in good order: TimeoutError" in capfd.readouterr().err
 

@@ -65,6 +65,12 @@ def _flag(variable: str, default: bool) -> bool:
     return _choice(variable, "1" if default else "0", ("0", "1")) == "1"
 
 
+def _rays_flag(variable: str) -> bool | None:
+    """Returns what a variable of Ray's says, read as Ray reads it; None if it is not set."""
+    text = os.environ.get(variable)
+    return None if text is None else text.lower() in ("1", "true")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What the environment says, read when a session starts.
@@ -78,6 +84,12 @@ class Settings:
         plan_path: `DRAY_PLAN`: where `fit()` writes its plan, and ends the program instead of
             training; `dray plan` sets it.
         start_timeout_s: `DRAY_START_TIMEOUT_S`: how long a run waits for what it needs to start.
+        own_directories: Ray's `RAY_CHDIR_TO_TRIAL_DIR`: whether each worker of a run works in a
+            directory of its own, below the run's.
+        share_devices: Ray's `TRAIN_ENABLE_SHARE_CUDA_VISIBLE_DEVICES`: whether workers see the
+            devices of all workers of their node; None leaves it to the framework.
+        parting_s: Ray's `TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S`: how long workers may take to
+            leave their process group.
     """
 
     engine: str = field(default_factory=_engine)
@@ -88,3 +100,12 @@ class Settings:
     progress: bool = field(default_factory=lambda: _flag("DRAY_PROGRESS", True))
     plan_path: str = field(default_factory=lambda: os.environ.get("DRAY_PLAN", ""))
     start_timeout_s: float = field(default_factory=lambda: _seconds("DRAY_START_TIMEOUT_S", 600))
+    own_directories: bool = field(
+        default_factory=lambda: bool(_rays_flag("RAY_CHDIR_TO_TRIAL_DIR"))
+    )
+    share_devices: bool | None = field(
+        default_factory=lambda: _rays_flag("TRAIN_ENABLE_SHARE_CUDA_VISIBLE_DEVICES")
+    )
+    parting_s: float = field(
+        default_factory=lambda: _seconds("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", 30)
+    )

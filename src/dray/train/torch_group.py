@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from dray.accelerators import Family, family_named
 from dray.accelerators.nvidia import is_slice
 from dray.errors import ConfigError
+from dray.settings import Settings
 from dray.train.backend import Backend, BackendConfig, check_seconds
 from dray.train.context import current_seat
 from dray.train.links import choose_interface, tell_slices
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 _ONE_RANK_A_DEVICE = ("nccl", "xccl", "hccl")
 # Whose tensors gloo carries: torch.distributed.Backend.backend_capability["gloo"].
 _OF_GLOO = ("cpu", "cuda")
-# How long ranks may take to leave their process group; a communicator that is stuck never does.
-_PARTING_S = 30.0
 
 
 @dataclass
@@ -104,7 +103,8 @@ class TorchBackend(Backend):
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         """Takes the process group down on every rank."""
-        worker_group.execute(_leave_process_group, timeout_s=_PARTING_S)
+        # A communicator that is stuck never lets go.
+        worker_group.execute(_leave_process_group, timeout_s=Settings().parting_s)
 
 
 def _choose_backend(worker_group: WorkerGroup, asked: str | None) -> str:

@@ -133,7 +133,11 @@ class DataParallelTrainer:
         return make_plan(engine, self._scaling, self._config, self._backend(), impossible)
 
     def _backend(self) -> tuple[Backend, BackendConfig]:
-        return self._backend_config.backend_cls(), self._backend_config
+        backend = self._backend_config.backend_cls()
+        wished = Settings().share_devices
+        if wished is not None:
+            backend.share_cuda_visible_devices = wished
+        return backend, self._backend_config
 
     def fit(self) -> Result:
         """Runs the function to its end on every worker.
