@@ -98,7 +98,8 @@ def test_types_take_parameters_in_annotations() -> None:
 
 def test_the_runtime_context_has_rays_members(core_engine: str) -> None:
     context = ray.get_runtime_context()
-    assert context.get_node_labels() == ray.nodes()[0]["Labels"]
+    own = next(node for node in ray.nodes() if node["NodeID"] == context.get_node_id())
+    assert context.get_node_labels() == own["Labels"]
     assert context.get_resource_ids() == context.get_accelerator_ids()
     assert context.get_session_name()
     assert context.get_temp_dir()

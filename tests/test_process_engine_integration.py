@@ -132,7 +132,10 @@ def test_a_runs_variables_are_there_before_anything_is_imported(
     ("options", "message"),
     [
         ({"engine": "slurm"}, "engine 'slurm' does not exist; there are process, inline and ray"),
-        ({"address": "10.0.0.1:6379"}, "the process engine runs on this machine alone"),
+        (
+            {"address": "10.0.0.1:1", "engine": "process"},
+            "the process engine runs on this machine alone",
+        ),
         ({"runtime_env": {"pip": ["numpy"]}}, "cannot hold pip"),
         ({"runtime_env": {"envs": {}}}, "runtime_env has no envs"),
     ],

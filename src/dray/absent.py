@@ -176,6 +176,12 @@ _OPTIONS: dict[str, dict[str, str | Absent]] = {
     },
 }
 _ARGUMENTS: dict[str, dict[str, str | Absent]] = {
+    "dray.init()": {
+        "job_config": "give its parts to dray.init(runtime_env=..., namespace=...)",
+        "logging_config": "set up logging in the program, or give logging_level= to dray.init()",
+        "storage": "give RunConfig(storage_path=...) to a trainer",
+        "_tracing_startup_hook": f"nothing is traced; {_OBSERVED}",
+    },
     "dray.put()": {
         "_owner": _NO_OWNERSHIP,
         "_tensor_transport": Absent(_TENSORS, unset=("object_store",)),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from dray.connection import Context, chosen_of_a_cluster, say_without_meaning, set_log_level
 from dray.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,16 +40,22 @@ def init(
     nodes: Sequence[Mapping[str, Any]] | None = None,
     object_store_memory: int | None = None,
     ignore_reinit_error: bool = False,
-) -> None:
+    local_mode: bool = False,
+    log_to_driver: bool | None = None,
+    logging_level: int | str | None = None,
+    logging_format: str | None = None,
+    configure_logging: bool = True,
+    **of_a_cluster: Any,
+) -> Context:
     """Starts an engine for this process. Optional: the first use starts the default one.
 
     Args:
-        address: With the Ray engine, the cluster: "auto" (the one that `RAY_ADDRESS` names or that
-            runs on this machine, the default), "host:port", or "local" (one of its own, on this
-            machine, that ends with this process).
+        address: The cluster: "auto" (the one that `RAY_ADDRESS` names or that runs on this
+            machine) or "host:port", which mean the Ray engine; "local" is this machine, with the
+            Ray engine a cluster of its own that ends with this process.
         engine: "process" (workers are processes of this machine, the default), "ray" (workers are
-            actors of a Ray cluster, the default within a Ray job), or "inline" (the function runs
-            in this process, for debugging). `DRAY_ENGINE` sets the default.
+            actors of a Ray cluster, the default within a Ray job and with an address), or "inline"
+            (the function runs in this process, for debugging). `DRAY_ENGINE` sets the default.
         num_cpus: CPUs to offer, more or fewer than the machine has; logical, not enforced.
         num_gpus: GPUs to offer.
         resources: Further resources to offer, name to quantity; "memory" is in bytes.
@@ -61,15 +69,25 @@ def init(
         object_store_memory: How many bytes of memory stored objects may take before they go to
             the disk; 30 % of this machine's by default.
         ignore_reinit_error: Keep the engine that runs, if one does, instead of raising.
+        local_mode: Run everything in this process: the same as `engine="inline"`.
+        log_to_driver: False does not show here what workers print; their log files have it.
+        logging_level: What dray itself logs from; None leaves it as it is.
+        logging_format: Without effect: dray logs through `logging`, whose handlers are yours.
+        configure_logging: False leaves `logging_level` without effect.
+        **of_a_cluster: With the Ray engine, what a cluster takes that is started here, such as
+            `include_dashboard`; without effect otherwise, which is logged at debug level.
+
+    Returns:
+        The session, which can be used in a `with` statement.
 
     Raises:
-        ConfigError: An engine runs already, or an argument is malformed.
+        ConfigError: An engine runs already, or an argument is malformed or unknown.
         MissingDependencyError: The engine needs a package that is not installed.
         ClusterUnreachableError: There is no cluster at the address, or it does not fit.
 
     Example:
         >>> import dray
-        >>> dray.init(num_cpus=8)
+        >>> context = dray.init(num_cpus=8)
         >>> dray.cluster_resources()["CPU"]
         8
         >>> dray.shutdown()
@@ -78,14 +96,20 @@ def init(
     from dray.engines.local import check_machine
     from dray.engines.runtime_env import RuntimeEnv
 
+    further = dict(of_a_cluster)
+    memory = further.pop("_memory", None)
+    of_ray = chosen_of_a_cluster(further, _INIT)
     with _lock:
         if is_initialized():
             if ignore_reinit_error:
-                return
+                return Context(current_runtime, shutdown)
             raise ConfigError(
                 "dray is initialised already in this process; call dray.shutdown() first, or pass "
                 "ignore_reinit_error=True"
             )
+        engine, address = _engine_at(address, engine, local_mode)
+        if memory is not None:
+            resources = {"memory": memory, **(resources or {})}
         check_machine(
             {
                 "num_cpus": num_cpus,
@@ -106,9 +130,42 @@ def init(
             runtime_env=RuntimeEnv.parse(runtime_env, "runtime_env"),
             nodes=nodes or (),
             object_store_memory=object_store_memory,
+            log_to_driver=log_to_driver is not False,
+            of_a_cluster=of_ray,
         )
+        if configure_logging:
+            set_log_level(logging_level)
+        without_meaning = [] if engine == "ray" else [*of_ray]
+        if logging_format:
+            without_meaning.append("logging_format")
+        say_without_meaning(without_meaning, engine)
         shutdown()  # what a trainer has begun ahead
         _start(engine, options)
+        return Context(current_runtime, shutdown)
+
+
+_INIT = tuple(name for name in inspect.signature(init).parameters if name != "of_a_cluster")
+
+
+def _engine_at(address: str | None, engine: str | None, local_mode: bool) -> tuple[str, str | None]:
+    """Return which engine `init` means, and the address that it shall have."""
+    from dray.settings import Settings
+
+    if address is not None and not isinstance(address, str):
+        raise ConfigError(f"address must be a string, not {address!r}")
+    if (address or "").startswith("ray://"):
+        raise ConfigError(
+            f"address={address!r}: Ray Client is not supported, because workers could not reach "
+            "this process; run the program on a node of the cluster, best with `ray job submit`"
+        )
+    if local_mode:
+        if engine not in (None, "inline"):
+            raise ConfigError(f"local_mode=True is the inline engine; engine={engine!r} is another")
+        return "inline", None if address in ("local", "auto") else address
+    if engine is None:
+        of_cluster = address not in (None, "local") and "DRAY_ENGINE" not in os.environ
+        engine = "ray" if of_cluster else Settings().engine
+    return engine, None if address == "local" and engine != "ray" else address
 
 
 def _start(name: str | None, options: Options) -> Engine:
@@ -141,10 +198,14 @@ def is_initialized() -> bool:
     return is_rays_worker() or (_is_owner() and begun)
 
 
-def shutdown() -> None:
+def shutdown(*, wait_for_processes: bool = False, _exiting_interpreter: bool = False) -> None:
     """Ends the engine and every worker of it; a second call does nothing.
 
     A `fit()` of another thread, at work or waiting, ends with a `ControllerError`.
+
+    Args:
+        wait_for_processes: Without effect: it always waits until the workers have ended.
+        _exiting_interpreter: Without effect.
     """
     global _engine, _options, _ahead
     with _lock:

@@ -40,6 +40,8 @@ class Options:
         runtime_env: What every worker of this program finds around itself.
         nodes: Simulated nodes instead of this machine, each as `dray.init` takes them.
         object_store_memory: How many bytes of memory objects may take.
+        log_to_driver: Whether what workers print is shown here.
+        of_a_cluster: What a Ray cluster takes that is started for this program, in Ray's words.
     """
 
     num_cpus: float | None = None
@@ -51,6 +53,8 @@ class Options:
     runtime_env: RuntimeEnv = field(default_factory=RuntimeEnv)
     nodes: Sequence[Mapping[str, Any]] = ()
     object_store_memory: int | None = None
+    log_to_driver: bool = True
+    of_a_cluster: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -278,6 +282,8 @@ class Engine(ABC):
     env_vars: Mapping[str, str]
     # Whether actors live in processes of their own, with output to collect and ranks beyond 0.
     distributed: bool
+    # Whether what workers print is shown.
+    shows_output: bool = True
 
     @abstractmethod
     def nodes(self) -> list[Node]:

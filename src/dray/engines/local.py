@@ -30,6 +30,7 @@ class LocalEngine(Engine):
                 f"address={options.address!r}: the {self.name} engine runs on this machine alone; "
                 "dray.init(engine='ray', address=...) connects to a cluster"
             )
+        self.shows_output = options.log_to_driver
         given = {
             **options.resources,
             **({} if options.num_gpus is None else {"GPU": options.num_gpus}),

@@ -89,7 +89,7 @@ class Controller:
         self._failures = FailureLog()
         self._error: BaseException | None = None
         self._return_value: Any = None
-        self._logs = Logs(directory, progress)
+        self._logs = Logs(directory, progress if engine.shows_output else None)
         self._commits = Commits(directory, config.checkpoint_config, progress)
         self._checkpoint: Committed | None = None
         self._new_attempt()

@@ -18,10 +18,10 @@ class Logs:
 
     Args:
         directory: Where they are.
-        progress: Shows what is written.
+        progress: Shows what is written; None shows nothing.
     """
 
-    def __init__(self, directory: RunDirectory, progress: Progress) -> None:
+    def __init__(self, directory: RunDirectory, progress: Progress | None) -> None:
         self._directory = directory
         self._progress = progress
         self._attempt = 0
@@ -53,7 +53,8 @@ class Logs:
             self._early.append((rank_of, event))
             return
         self._files[rank].write(event.data)
-        self._progress.output(rank, event.stream, event.data)
+        if self._progress is not None:
+            self._progress.output(rank, event.stream, event.data)
 
     def close(self) -> None:
         """Closes the files; what workers wrote that died before they had ranks is kept too."""

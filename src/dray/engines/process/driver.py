@@ -41,6 +41,10 @@ _NO_TASK: Mapping[str, Any] = {}
 Fork = Callable[[WorkerProcess, Sequence[int]], None]
 
 
+def _not_shown(stream: str, line: str) -> None:
+    """Takes a line that nobody wants to see."""
+
+
 class DriverRuntime(ProcessRuntime):
     """Tasks, actors and objects, as the driver sees them.
 
@@ -54,6 +58,7 @@ class DriverRuntime(ProcessRuntime):
         namespace: Where named actors live.
         store_bytes: How much memory large objects may take; None is 30 % of this machine's.
         variables: Returns the environment variables that limit a process to devices.
+        shows_output: Whether what workers print is shown here.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class DriverRuntime(ProcessRuntime):
         namespace: str | None,
         store_bytes: int | None,
         variables: Variables,
+        shows_output: bool,
     ) -> None:
         self._fork = fork
         self._next_number = number
@@ -89,7 +95,7 @@ class DriverRuntime(ProcessRuntime):
         self.groups_of = Groups(self.hub, self.tasks, actors, kill)
         Lending(self.hub, ledger)
         Status(self.hub, self.tasks, actors, self.groups_of, self.pool)
-        self.tap = OutputTap(reader, Outlets().line)
+        self.tap = OutputTap(reader, Outlets().line if shows_output else _not_shown)
         self._doze = Doze(host.cpu_count())
         super().__init__(0, Turns(self.read, self._interrupt))
         self.lock = self.hub.lock  # type: ignore[assignment]

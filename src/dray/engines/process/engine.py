@@ -252,6 +252,7 @@ class ProcessEngine(LocalEngine):
                     self._namespace,
                     self._store_bytes,
                     self.variables,
+                    self.shows_output,
                 )
                 self._light()
             return self._runtime

@@ -41,7 +41,7 @@ def connect(options: Options) -> bool:
             )
         return False
     if options.address == "local":
-        _initialise(options, "local", **_own_resources(options))
+        _initialise(options, "local", **_own_resources(options), **options.of_a_cluster)
         return True
     given = [name.lstrip("_") for name, value in _own_resources(options).items() if value]
     if given:
@@ -86,7 +86,8 @@ def _initialise(options: Options, address: str, **further: Any) -> None:
             address=address,
             namespace=options.namespace,
             runtime_env=environment or None,
-            log_to_driver=True,  # what tasks and actors print; runs print by rank (`keeper.py`)
+            # What tasks and actors print; runs print by rank (`keeper.py`).
+            log_to_driver=options.log_to_driver,
             logging_level="ERROR",
             **further,
         )

@@ -116,6 +116,7 @@ class RayEngine(Engine):
 
     def __init__(self, options: Options, settings: Settings) -> None:
         self.env_vars = options.runtime_env.env_vars
+        self.shows_output = options.log_to_driver
         self._owns_connection = connect(options)
         # What Ray has taken for the whole job needs not be said again for every actor.
         self._runtime_env = RuntimeEnv() if self._owns_connection else options.runtime_env
