@@ -84,7 +84,7 @@ def train_with_checkpoints(config: dict[str, str]) -> dict[str, Any]:
     return {"first": first}
 
 
-def spread(storage: Path, callback: UserCallback, max_failures: int = 1) -> DataParallelTrainer:
+def spread(storage: Path, callback: UserCallback, lost_nodes: int = 1) -> DataParallelTrainer:
     """Two workers that must not share a node."""
     return DataParallelTrainer(
         train_with_checkpoints,
@@ -94,7 +94,7 @@ def spread(storage: Path, callback: UserCallback, max_failures: int = 1) -> Data
             name="run",
             storage_path=storage,
             callbacks=[callback],
-            failure_config=FailureConfig(max_failures=max_failures),
+            failure_config=FailureConfig(max_preemption_failures=lost_nodes),
         ),
     )
 
@@ -118,7 +118,7 @@ def test_a_node_killed_costs_seconds_and_no_committed_progress(
 def test_a_node_killed_without_retries_is_named(own_cluster: Cluster, storage: Path) -> None:
     kill = KillNode(own_cluster, storage, rank=0)
     with pytest.raises(WorkerGroupError, match=r"rank 0 failed: .*node") as caught:
-        spread(storage, kill, max_failures=0).fit()
+        spread(storage, kill, lost_nodes=0).fit()
     assert isinstance(caught.value, NodeDiedError)
 
 

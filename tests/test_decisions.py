@@ -77,9 +77,36 @@ def test_a_rank_that_ended_is_not_waited_for() -> None:
     book = ReportBook(2)
     book.reported(0, Reported(0, {}, ("a",)))
     assert not list(book.to_stage())
-    assert book.missing() == {0: [1]}
+    assert [(wait.missing, wait.waiting) for wait in book.waits()] == [((1,), (0,))]
     book.ended(1)
     assert [e.report for e in book.to_stage()] == [0]
+
+
+def test_a_rank_far_behind_may_still_bring_a_checkpoint() -> None:
+    book = ReportBook(2)
+    for number in range(MOST_OPEN + 5):
+        book.reported(0, Reported(number, {}))
+    assert list(book.complete())
+    book.reported(1, Reported(0, {}))
+    book.reported(1, Reported(1, {}, ("a",)))
+    assert [e.report for e in book.to_stage()] == [1]
+    book.staged(1, Staged(1, {"a": (0, 0)}))
+    assert [e.report for e in book.complete()] == [1]
+
+
+def test_who_may_be_about_to_make_a_report_of_a_failed_rank() -> None:
+    book = ReportBook(4)
+    for number, now in ((0, 0.0), (1, 50.0), (2, 100.0)):
+        book.reported(0, Reported(number, {}), now)
+    for number, now in ((0, 0.0), (1, 50.0)):
+        book.reported(1, Reported(number, {}), now)
+    book.reported(2, Reported(0, {}), 0.0)
+    assert book.behind(100, within_s=10) == set()  # nobody has failed
+    book.failed(0)
+    assert book.behind(100, within_s=10) == {1}  # 2 and 3 are slow, or do not report
+    assert book.behind(55, within_s=10) == {1, 2}
+    book.failed(3)  # it has made none: there is nothing that every failed one has made
+    assert book.behind(100, within_s=10) == set()
 
 
 def test_a_rank_far_ahead_is_not_waited_for() -> None:
@@ -134,7 +161,20 @@ def test_back_off_grows_to_a_limit() -> None:
         assert policy.failed()
         delays.append(policy.back_off_s())
     assert delays == [0, 1, 2, 4, 8, 16, 30, 30, 30]
+    policy.progressed()
+    assert policy.failed()
+    assert policy.back_off_s() == 0
     assert not FailurePolicy(max_failures=0).failed()
+
+
+def test_lost_nodes_have_a_count_of_their_own() -> None:
+    policy = FailurePolicy(max_failures=0)
+    assert policy.failed(lost_node=True)
+    assert policy.count(lost_node=True) == "lost node 1, no limit"
+    assert not policy.failed()
+    once = FailurePolicy(max_failures=-1, max_preemption_failures=1)
+    assert [once.failed(lost_node=True) for _ in range(2)] == [True, False]
+    assert once.count(lost_node=True) == "lost node 2, 1 allowed"
 
 
 def test_a_sudden_death_comes_before_its_consequences() -> None:

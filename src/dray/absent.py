@@ -190,7 +190,8 @@ _ARGUMENTS: dict[str, dict[str, str | Absent]] = {
 
 _VALIDATE = "validate in the train function, or in a task that it starts with dray.remote"
 _ALL_RESTART = (
-    "workers of a node that goes away count as failed: set FailureConfig(max_failures=...)"
+    "workers of a node that goes away are all started again, as often as "
+    "FailureConfig(max_preemption_failures=...) allows"
 )
 _OWN_LOOP = "run {} in the train function of a DataParallelTrainer, with report() where it saves"
 _OF_TUNE = "it was for trials of Ray Tune, and a run is none"
@@ -291,7 +292,6 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
             "under the same RunConfig(name=...) to go on",
             unset=(-1, 0),
         ),
-        "max_preemption_failures": Absent(_ALL_RESTART, unset=(-1,)),
         "relax_collectives_on_preemption": Absent(_ALL_RESTART, unset=(False,)),
         "preemption_grace_s": Absent(_ALL_RESTART, unset=(0, 0.0)),
     },

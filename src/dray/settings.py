@@ -90,6 +90,12 @@ class Settings:
             devices of all workers of their node; None leaves it to the framework.
         parting_s: Ray's `TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S`: how long workers may take to
             leave their process group.
+        stop_grace_s: `DRAY_STOP_GRACE_S`: how long a run that was asked to stop may go on without
+            a report.
+        report_grace_s: `DRAY_REPORT_GRACE_S`: how long a failed run waits for ranks that may be
+            about to make a report which the failed ones have made.
+        wait_warning_s: `DRAY_WAIT_WARNING_S`: how long ranks wait for others before a warning says
+            for whom; 0 is never.
     """
 
     engine: str = field(default_factory=_engine)
@@ -109,3 +115,6 @@ class Settings:
     parting_s: float = field(
         default_factory=lambda: _seconds("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", 30)
     )
+    stop_grace_s: float = field(default_factory=lambda: _seconds("DRAY_STOP_GRACE_S", 10))
+    report_grace_s: float = field(default_factory=lambda: _seconds("DRAY_REPORT_GRACE_S", 10))
+    wait_warning_s: float = field(default_factory=lambda: _seconds("DRAY_WAIT_WARNING_S", 30))

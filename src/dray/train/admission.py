@@ -9,9 +9,10 @@ from concurrent.futures import Future
 
 from dray.engines.contract import Engine, Mailbox, Reservation
 from dray.errors import DrayError, EngineError, InfeasibleError, StartTimeoutError
+from dray.train.alarm import Alarm
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
-from dray.train.events import Reserved
+from dray.train.events import Reserved, StillWaiting
 from dray.train.plan import choose_size, make_plan, sizes_with_room
 from dray.train.progress import Progress
 from dray.train.scaling import ScalingConfig
@@ -37,7 +38,7 @@ class Admission:
         config: The run's config, for its plan.
         backend: The framework, for the plan.
         progress: Tells the user.
-        mailbox: Gets `Reserved` when there is an answer.
+        mailbox: Gets `Reserved` and `StillWaiting`.
         limit_s: How long to wait.
     """
 
@@ -64,9 +65,14 @@ class Admission:
         self._since = math.inf
         self._due = -math.inf  # until when what was free is on its way, and looks as if taken
         self._told = ""
+        self._alarm = Alarm(mailbox)
 
     def ask(self) -> None:
-        """Asks for as many workers as fit, or for the least of them."""
+        """Asks for as many workers as fit, or for the least of them; the mailbox hears of it.
+
+        `Reserved` is the answer, for `granted`. While there is none, `StillWaiting` comes from time
+        to time, for `look`.
+        """
         self._since = time.monotonic()
         self._told = ""
         size, fits = self.size, False
@@ -76,6 +82,11 @@ class Admission:
         elif self._engine.distributed and self._limit_s < _GRANT_S:
             fits = self._engine.rehearse(self._scaling.request(size)).fits
         self._request(size, fits)
+        self._look_later()
+
+    def _look_later(self) -> None:
+        if self._asked is not None and not self._asked.done():
+            self._alarm.set(self._next_look_s(), StillWaiting())
 
     def _request(self, size: int, fits: bool) -> None:
         self.size = size
@@ -84,14 +95,7 @@ class Admission:
         self._asked = self._engine.reserve(self._scaling.request(size))
         self._asked.add_done_callback(lambda future: self._mailbox.put(Reserved(future)))
 
-    @property
-    def waits(self) -> bool:
-        """Whether an answer is yet to come."""
-        return self._asked is not None and not self._asked.done()
-
-    @property
-    def next_look_s(self) -> float:
-        """In how many seconds to call `look`."""
+    def _next_look_s(self) -> float:
         waited = time.monotonic() - self._since
         usual = _LOOK_AGAIN_S if waited >= _WORTH_A_LINE_S else _WORTH_A_LINE_S
         left = self._limit_s - waited
@@ -107,6 +111,7 @@ class Admission:
             if not future.cancelled() and future.exception() is None:
                 future.result().release()
             return False
+        self._alarm.cancel()
         self._asked = None
         if future.cancelled():
             raise EngineError("dray.shutdown() was called while fit() waited for resources")
@@ -131,7 +136,13 @@ class Admission:
 
     def look(self) -> DrayError | None:
         """Says what is waited for if that has changed; returns why to wait no longer, if so."""
-        if not self.waits:
+        error = self._look()
+        if error is None:
+            self._look_later()
+        return error
+
+    def _look(self) -> DrayError | None:
+        if self._asked is None or self._asked.done():
             return None  # the answer is in the mailbox
         now = time.monotonic()
         waited_s, coming = now - self._since, now < self._due
@@ -157,6 +168,7 @@ class Admission:
 
     def release(self) -> None:
         """Gives back what it has, and takes back what it asks for."""
+        self._alarm.cancel()
         asked, self._asked = self._asked, None
         if asked is not None and not asked.cancel() and asked.exception() is None:
             asked.result().release()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["RayTrainCallback", "RunContext", "UserCallback"]
 
 
+def _ignore(reason: str) -> None:
+    """There is no run to stop."""
+
+
 @dataclass(frozen=True)
 class RunContext:
     """Which run a callback is called for.
@@ -23,12 +28,33 @@ class RunContext:
         path: Its directory.
         attempt: How often its workers have been started, from 0.
         world_size: How many workers it has.
+        stopper: What `stop` calls.
     """
 
     name: str
     path: Path
     attempt: int
     world_size: int
+    stopper: Callable[[str], None] = field(default=_ignore, repr=False, compare=False)
+
+    def stop(self, reason: str = "") -> None:
+        """Has the run end well: every rank stops at its next report, of the same number.
+
+        `fit()` then returns a result as usual, whose `return_value` is None, and the run's state is
+        FINISHED. May be called in any hook and from any thread. In `before_run` it ends the run
+        at the first report; in `after_exception` the workers are not restarted, and `fit()`
+        raises their error.
+
+        Args:
+            reason: Why, in a few words, for events.jsonl and the terminal.
+
+        Example:
+            >>> class StopWhenGoodEnough(UserCallback):
+            ...     def after_report(self, run_context, metrics, checkpoint):
+            ...         if metrics[0]["loss"] < 0.1:
+            ...             run_context.stop("the loss is low enough")
+        """
+        self.stopper(reason)
 
 
 class RayTrainCallback:
@@ -38,7 +64,9 @@ class RayTrainCallback:
 class UserCallback(RayTrainCallback):
     """Subclass it, override what you need, and pass instances as `RunConfig(callbacks=[...])`.
 
-    Methods run on the driver. An exception in one ends the run with a `ControllerError`.
+    Methods run on the driver. An exception in one ends the run with a `ControllerError`, or with
+    the workers' error if they have failed before. To end a run early and well, call
+    `run_context.stop()`.
 
     Example:
         >>> from dray.train import UserCallback

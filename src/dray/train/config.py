@@ -22,7 +22,6 @@ _OF_TUNE = ("sync_config", "verbose", "stop", "progress_reporter", "log_to_file"
 _OF_FAILURES = (
     "fail_fast",
     "controller_failure_limit",
-    "max_preemption_failures",
     "relax_collectives_on_preemption",
     "preemption_grace_s",
 )
@@ -49,29 +48,33 @@ class FailureConfig:
 
     Args:
         max_failures: How often the workers are restarted from the newest checkpoint before the run
-            fails; -1 is without limit. The first restart is at once, later ones back off.
+            fails; -1 is without limit. The first restart is at once, later ones back off, until the
+            run has come further.
         fail_fast: Deprecated.
         controller_failure_limit: -1 or 0: what fails on the driver's side ends the run.
-        max_preemption_failures: -1.
+        max_preemption_failures: How often they are restarted because a node was lost, which does
+            not count as a failure; -1 is without limit.
         relax_collectives_on_preemption: False.
         preemption_grace_s: 0.
 
     Raises:
-        ConfigError: `max_failures` is malformed, or a deprecated argument is given.
+        ConfigError: A limit is malformed, or a deprecated argument is given.
     """
 
     max_failures: int = 0
     fail_fast: Any = field(default=GIVEN_UP, repr=False, compare=False)
     controller_failure_limit: int = field(default=-1, repr=False)
-    max_preemption_failures: int = field(default=-1, repr=False)
+    max_preemption_failures: int = -1
     relax_collectives_on_preemption: bool = field(default=False, repr=False)
     preemption_grace_s: float = field(default=0.0, repr=False)
 
     def __post_init__(self) -> None:
         check_absent(self, FailureConfig, _OF_FAILURES)
-        limit = self.max_failures = plain(self.max_failures)
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < -1:
-            raise ConfigError(f"max_failures must be -1 (no limit), 0 or more, not {limit!r}")
+        for name in ("max_failures", "max_preemption_failures"):
+            limit = plain(getattr(self, name))
+            setattr(self, name, limit)
+            if isinstance(limit, bool) or not isinstance(limit, int) or limit < -1:
+                raise ConfigError(f"{name} must be -1 (no limit), 0 or more, not {limit!r}")
 
 
 @dataclass
@@ -152,6 +155,8 @@ class RunConfig:
         log_to_file: Deprecated.
         shared_storage: Says that all nodes see `storage_path`, so that workers do not look
             whether they do: for file systems that show new files late.
+        report_barrier: Has every `report()` wait until all ranks have made it, with a checkpoint or
+            without, as Ray Train does: what rank 0 wrote before it is then there for all.
 
     Attributes:
         runtime_env: `worker_runtime_env`, parsed.
@@ -175,6 +180,7 @@ class RunConfig:
     log_to_file: Any = field(default=GIVEN_UP, repr=False, compare=False)
     _: KW_ONLY
     shared_storage: bool = False
+    report_barrier: bool = False
     runtime_env: RuntimeEnv = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

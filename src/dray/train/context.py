@@ -72,7 +72,7 @@ class Seat:
         if isinstance(message, messages.StopAsked):
             self._stop_at = message.report
             return
-        if isinstance(message, messages.CommitDone):
+        if isinstance(message, messages.ReportDone) and message.path is not None:
             self.checkpoint = Checkpoint(message.path)
         self._answers.put(message)
 
@@ -100,20 +100,21 @@ class Seat:
             self.post(messages.Reported(number, record, files, directory))
             if checkpoint is not None:
                 self._stage(number, checkpoint)
+            if checkpoint is not None or self.assignment.run.report_barrier:
+                self._await(messages.ReportDone, number)
         if self._stop_at is not None and number >= self._stop_at:
             raise TrainingStopped
 
     def _stage(self, number: int, checkpoint: Checkpoint) -> None:
-        """Puts this rank's share of the files in place, and waits for the commit."""
+        """Puts this rank's share of the files in place, once every rank has reported."""
         share = self._await(messages.Share, number)
         staged = stage(checkpoint.path, Path(share.staging), share.files)
         self.post(messages.Staged(number, staged))
-        self._await(messages.CommitDone, number)
 
     def _await(self, kind: type, report: int) -> Any:
         while True:
             answer = self._answer()
-            # A commit of a report to which this rank brought no checkpoint is nobody's answer.
+            # That a report is done for which this rank has not waited is nobody's answer.
             if isinstance(answer, kind) and getattr(answer, "report", None) == report:
                 return answer
 
@@ -255,7 +256,10 @@ def report(
     not report equally often, and nothing is waited for. With a checkpoint it returns when the
     checkpoint is committed, which is when every rank has made its report of the same number and
     the files of all of them are in place. A file that several ranks have under the same name is
-    taken from the lowest of them.
+    taken from the lowest of them. With `RunConfig(report_barrier=True)` every report returns when
+    every rank has made it, and its checkpoint, if one rank brought any, is committed.
+
+    A report that every rank has made is kept, whatever fails afterwards.
 
     Args:
         metrics: Name to value: Python or numpy scalars, None, strings, and dicts or lists of them.

@@ -2,7 +2,8 @@
 
 Everything that happens to a run comes through the mailbox as an event: messages and output of
 workers, their ends, answers to calls, granted reservations, the end of a back-off, Ctrl-C. Moves
-between states are made in `_move` alone, by the table in `state.py`.
+between states are made in `_move` alone, by the table in `state.py`. What the workers of one start
+have said, and who of them has ended how, is in `attempt.py`.
 """
 
 from __future__ import annotations
@@ -10,53 +11,60 @@ from __future__ import annotations
 import contextlib
 import functools
 import queue
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, ClassVar
 
-from dray.engines.contract import Actor, Died, Engine, Output, Posted, Reservation, Started
+from dray.engines.contract import Died, Engine, Output, Posted, Started
 from dray.errors import (
     ConfigError,
     EngineError,
-    RemoteTraceback,
+    NodeDiedError,
     SerializationError,
+    join_names,
 )
-from dray.train import messages
+from dray.settings import Settings
+from dray.train import events, messages
 from dray.train.admission import Admission
+from dray.train.alarm import Alarm, Due
+from dray.train.attempt import Attempt
 from dray.train.backend import Backend, BackendConfig
 from dray.train.callback import RunContext
-from dray.train.checkpoint import Checkpoint
 from dray.train.commits import Commits
 from dray.train.config import RunConfig
-from dray.train.events import (
-    BackedOff,
-    FunctionEnded,
-    GraceOver,
-    Interrupt,
-    Outcome,
-    Reserved,
-    StillStarting,
-    StillWaiting,
-)
-from dray.train.failure import FailureLog, FailurePolicy, describe, to_driver_error, to_error
+from dray.train.failure import FailurePolicy, describe, is_death, to_driver_error
+from dray.train.journal import Journal
+from dray.train.launch import Launch
 from dray.train.logs import Logs
 from dray.train.metrics import decode
 from dray.train.progress import Progress
-from dray.train.reports import CollectiveBook, Entry, ReportBook
 from dray.train.run_directory import Committed, RunDirectory
 from dray.train.scaling import ScalingConfig
-from dray.train.seats import family_at
-from dray.train.state import FINAL, Action, Event, State, advance
+from dray.train.state import AT_WORK, FINAL, Action, Event, State, advance
+from dray.train.watch import Watch
 from dray.train.worker import Ended, Job
 from dray.train.worker_group import Interrupted, RankFailed, Worker, WorkerGroup
 
-_STOP_GRACE_S = 5.0
+_PARTING_S = 5.0
+# Nobody waits for a run that a callback has ended, as somebody does who has pressed Ctrl-C.
+_CONCLUDING_S = 60.0
 _SLOW_START_S = 10.0
 
 
 class Controller:
-    """Takes one run from its start to its end."""
+    """Takes one run from its start to its end.
+
+    Args:
+        engine: Where its workers run.
+        directory: Where it is kept.
+        scaling: How many workers it has, with what.
+        config: How it behaves.
+        backend: The framework and its config.
+        job: The train function and its arguments; pickled, if workers have processes of their own.
+        progress: Tells the user.
+        settings: How long it waits for what.
+        mailbox: Holds what happens to it.
+    """
 
     def __init__(
         self,
@@ -67,58 +75,64 @@ class Controller:
         backend: tuple[Backend, BackendConfig],
         job: bytes | Job,
         progress: Progress,
-        start_timeout_s: float,
+        settings: Settings,
+        mailbox: queue.SimpleQueue[Any] | None = None,
     ) -> None:
-        self.mailbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.mailbox: queue.SimpleQueue[Any] = mailbox or queue.SimpleQueue()
         self._engine = engine
         self._directory = directory
         self._scaling = scaling
         self._config = config
-        self._backend, self._backend_config = backend
         self._job = job
         self._progress = progress
-        self._policy = FailurePolicy(config.failure_config.max_failures)
+        self._stop_grace_s = settings.stop_grace_s
+        self._grace_s = settings.report_grace_s
+        failures = config.failure_config
+        self._policy = FailurePolicy(failures.max_failures, failures.max_preemption_failures)
         self._state = State.INITIALIZING
-        self._attempt = directory.next_attempt()
+        self._number = directory.next_attempt()
         self._admission = Admission(
-            engine, scaling, config, backend, progress, self.mailbox, start_timeout_s
+            engine, scaling, config, backend, progress, self.mailbox, settings.start_timeout_s
         )
-        self._group: WorkerGroup | None = None
-        self._alive: set[Actor] = set()
-        self._timer: threading.Timer | None = None
-        self._failures = FailureLog()
+        self._launch = Launch(engine, directory, scaling, config, backend)
+        self._attempt: Attempt | None = None
+        self._checkpoint: Committed | None = None
+        self._alarm = Alarm(self.mailbox)  # ends with the state in which it was set
+        self._journal = Journal(directory, progress)
+        self._watch = Watch(settings.wait_warning_s, self.mailbox, progress, self._journal)
+        self._stop_reason: str | None = None
+        self._cause = ""  # of the next change of state, where its event does not say enough
         self._error: BaseException | None = None
         self._return_value: Any = None
         self._logs = Logs(directory, progress if engine.shows_output else None)
         self._commits = Commits(directory, config.checkpoint_config, progress)
-        self._checkpoint: Committed | None = None
-        self._new_attempt()
-
-    def _new_attempt(self) -> None:
-        world_size = self._world_size
-        self._book = ReportBook(world_size)
-        self._newest_report = -1
-        self._running = set(range(world_size))
-        self._collectives = CollectiveBook(world_size)
-        self._failures = FailureLog()
-
-    @property
-    def _world_size(self) -> int:
-        return self._admission.size
 
     @property
     def _context(self) -> RunContext:
         return RunContext(
-            self._directory.name, self._directory.path, self._attempt, self._world_size
+            self._directory.name,
+            self._directory.path,
+            self._number,
+            self._admission.size,
+            self.stop,
         )
 
-    def interrupt(self) -> None:
-        """Asks for a graceful stop. May be called from a signal handler."""
-        self.mailbox.put(Interrupt())
-        if self._group is not None:
-            self._group.interrupt()
+    def interrupt(self, cause: str = Event.INTERRUPTED.value) -> None:
+        """Asks for a graceful stop. May be called from a signal handler.
 
-    def run(self) -> Outcome:
+        Args:
+            cause: What the user did.
+        """
+        self.mailbox.put(events.Interrupt(cause))
+        if self._attempt is not None:
+            self._attempt.group.interrupt()
+
+    def stop(self, reason: str = "") -> None:
+        """Has the run end well at the next report of every rank. May be called from any thread."""
+        self._stop_reason = reason
+        self.mailbox.put(events.StopRequest())
+
+    def run(self) -> events.Outcome:
         """Runs until a final state; never leaves a worker or a reservation behind."""
         try:
             with self._failing_as_controller():
@@ -132,7 +146,7 @@ class Controller:
                 self._call_back("after_run", self._context)
         finally:
             self._clean_up()
-        return Outcome(self._state, self._return_value, self._error)
+        return events.Outcome(self._state, self._return_value, self._error)
 
     @contextlib.contextmanager
     def _failing_as_controller(self) -> Any:
@@ -150,166 +164,211 @@ class Controller:
             self._end_with(error)
 
     def _end_with(self, error: BaseException) -> None:
-        """Ends the run on an error that is not one of its workers'."""
-        self._error = to_driver_error(error)
-        if self._state not in FINAL:
-            self._move(Event.CONTROLLER_FAILED)
+        """Ends the run on an error that is not one of its workers'; the first cause stays it."""
+        attempt = self._attempt
+        failing = self._state in (State.DRAINING, State.FAILING)
+        if self._error is None and failing and attempt is not None and attempt.failures:
+            self._error = attempt.error(self._policy.total + 1)
+        if self._error is None:
+            self._error = to_driver_error(error)
+        else:
+            self._progress.warn(f"after the failure, on the driver: {describe(error)}")
+        self._move(Event.CONTROLLER_FAILED)
 
     def _clean_up(self) -> None:
         """Frees everything, on every way out; in good order nothing is left to free."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._group is not None and self._alive:
-            self._group.kill()
-            while self._alive:  # every worker's end is told, and a killed one's comes at once
+        self._alarm.cancel()
+        self._watch.end()
+        attempt = self._attempt
+        if attempt is not None and attempt.alive:
+            attempt.group.kill()
+            while attempt.alive:  # every worker's end is told, and a killed one's comes at once
                 event = self.mailbox.get()
                 if isinstance(event, Died):
-                    self._alive.discard(event.actor)
+                    attempt.died(event)
         self._release()
         self._logs.close()
 
     # Events.
 
     def _take(self, event: Any) -> None:
-        if isinstance(event, Posted):
-            rank = self._rank_of(event.actor)
-            if rank is not None and self._state in (State.RUNNING, State.STOPPING):
-                self._take_message(rank, event.message)
-        elif isinstance(event, Output):
-            if self._rank_of(event.actor) is not None:
-                self._logs.take(functools.partial(self._rank_of, event.actor), event)
-        elif isinstance(event, Started):
-            self._take_start(event)
-        elif isinstance(event, FunctionEnded):
-            if self._rank_of(event.worker.actor) is not None:
-                self._take_end(event.worker, event.future)
-        elif isinstance(event, Died):
-            rank = self._rank_of(event.actor)
-            if rank is not None:
-                self._take_death(rank, event)
-        elif isinstance(event, Reserved):
-            if self._state is State.SCHEDULING:
-                self._take_grant(event.future)
-        elif isinstance(event, StillWaiting):
-            if self._state is State.SCHEDULING:
-                self._still_waiting()
-        elif isinstance(event, StillStarting):
-            if self._state is State.STARTING and self._group is not None:
-                self._progress.warn(f"workers {self._group.missing()} have not started yet")
-        elif isinstance(event, BackedOff):
-            if self._state is State.RESTARTING:
-                reservation = self._admission.reservation
-                broken = reservation is not None and reservation.broken
-                self._move(Event.NODE_LOST if broken else Event.BACKED_OFF)
-        elif isinstance(event, GraceOver):
-            if self._state in (State.STOPPING, State.FINISHING):
-                self._move(Event.INTERRUPTED)
-        elif isinstance(event, Interrupt):
-            self._move(Event.INTERRUPTED)
+        if isinstance(event, Due):
+            if not event.counts:
+                return
+            event = event.event
+        actor = getattr(event, "actor", None)
+        if actor is None or self._rank_of(actor) is not None:  # else it is of an earlier attempt
+            self._takers[type(event)](self, event)
 
     def _rank_of(self, actor: Any) -> int | None:
-        return None if self._group is None else self._group.rank_of(actor)
+        return None if self._attempt is None else self._attempt.group.rank_of(actor)
 
-    def _take_message(self, rank: int, message: Any) -> None:
+    def _take_interrupt(self, event: events.Interrupt) -> None:
+        self._cause = event.cause
+        self._move(Event.INTERRUPTED)
+
+    def _take_output(self, event: Output) -> None:
+        self._logs.take(functools.partial(self._rank_of, event.actor), event)
+
+    def _take_start(self, event: Started) -> None:
+        assert self._attempt is not None
+        if self._attempt.group.started(event):
+            self._move(Event.PLACED)
+
+    def _still_starting(self, _: events.StillStarting) -> None:
+        assert self._attempt is not None
+        self._progress.warn(f"workers {self._attempt.group.missing()} have not started yet")
+
+    def _look_at_waits(self, _: events.LookAtWaits) -> None:
+        assert self._attempt is not None
+        self._watch.look(self._attempt)
+
+    def _take_message(self, event: Posted) -> None:
+        attempt, message, rank = self._attempt, event.message, self._rank_of(event.actor)
+        if self._state not in AT_WORK:
+            return
+        assert attempt is not None
+        assert rank is not None
         if isinstance(message, messages.Reported):
-            self._book.reported(rank, message)
-            self._newest_report = max(self._newest_report, message.report)
             if rank == 0:
                 self._progress.reported(message.report, decode(message.metrics))
-        elif isinstance(message, messages.Staged):
-            self._book.staged(rank, message)
-        elif isinstance(message, messages.Joined):
-            self._join(rank, message)
+            if self._state is State.STOPPING:
+                self._give_grace()  # the others are on their way as well
+        waits = attempt.take(rank, message)
         self._settle()
+        if waits:
+            self._watch.begin()
 
-    def _take_end(self, worker: Worker, future: Future[Ended]) -> None:
+    def _take_end(self, event: events.FunctionEnded) -> None:
+        assert self._attempt is not None
+        worker, future = event.worker, event.future
         error = future.exception()
-        if _is_death(error):
+        if is_death(error):
             return  # `Died` says whether the death was ours
         if error is not None:
             self._fail(worker.rank, error)
             return
-        if self._state not in (State.RUNNING, State.STOPPING):
+        if self._state not in AT_WORK:
             return
         if worker.rank == 0:
             self._take_return_value(future.result())
-        self._running.discard(worker.rank)
-        self._book.ended(worker.rank)
+        self._attempt.returned(worker.rank)
         self._settle()
-        if not self._running:
+        if self._state in AT_WORK and not self._attempt.running:
             self._move(Event.RETURNED)
-        elif self._state is State.STOPPING:
+        elif self._state in (State.STOPPING, State.CONCLUDING):
             # The others may wait for this rank in a collective that it will not come to.
-            self._after(_STOP_GRACE_S, GraceOver())
+            self._give_grace()
+        elif self._state is State.RUNNING:
+            self._watch.begin()
 
     def _take_return_value(self, ended: Ended) -> None:
         try:
             self._return_value = ended.returned()
         except SerializationError as error:  # the training is done all the same
             self._return_value = None
-            self._directory.record("return value lost", cause=str(error))
+            self._journal.record("return value lost", cause=str(error))
             self._progress.warn(f"{str(error).rstrip('.')}; Result.return_value is None")
 
-    def _take_death(self, rank: int, death: Died) -> None:
-        self._alive.discard(death.actor)
+    def _take_death(self, death: Died) -> None:
+        rank = self._rank_of(death.actor)
+        assert self._attempt is not None
+        assert rank is not None
+        self._attempt.died(death)
         if not death.expected and self._state is not State.ABORTING:
             if self._state is State.FINISHING:  # its function had returned, nothing is lost
                 self._progress.warn(f"rank {rank} did not end in good order: {death.error}")
             else:
                 self._fail(rank, death.error)
-        if not self._alive:
+        if not self._attempt.alive:
             self._group_down()
 
     def _fail(self, rank: int, error: BaseException) -> None:
-        self._failures.add(rank, error)
-        self._directory.record("worker failed", rank=rank, cause=describe(error))
-        if self._state in (State.STARTING, State.RUNNING, State.STOPPING):
-            self._move(Event.WORKER_FAILED)
+        assert self._attempt is not None
+        self._attempt.failed(rank, error)
+        self._journal.record("worker failed", rank=rank, cause=describe(error))
+        if self._state is State.CONCLUDING:
+            self._progress.warn(f"rank {rank} failed while the run stopped: {describe(error)}")
+        under_way = self._state in AT_WORK and self._attempt.under_way(self._grace_s)
+        self._move(Event.FAILED_AMID_REPORT if under_way else Event.WORKER_FAILED)
+
+    def _settle(self) -> None:
+        """Does what became due with a rank's message or its end."""
+        attempt = self._attempt
+        assert attempt is not None
+        for metrics, checkpoint in attempt.settle():
+            if checkpoint is not None:
+                self._policy.progressed()
+            self._call_back("after_report", self._context, metrics, checkpoint)
+        if self._state is State.RUNNING:
+            attempt.check_collectives()  # later, ranks stop one by one, with time to do so
+            if self._stop_reason is not None:
+                self._stop_early()
+        elif self._state in AT_WORK and attempt.failures and not attempt.under_way(self._grace_s):
+            self._move(Event.DRAINED)
+
+    def _stop_early(self, _: events.StopRequest | None = None) -> None:
+        if self._state is State.RUNNING:
+            why = f": {self._stop_reason}" if self._stop_reason else ""
+            self._cause = f"{Event.STOP_ASKED.value}{why}"
+            self._progress.warn(f"stopping at the next report of every rank, as {self._cause}")
+        self._move(Event.STOP_ASKED)
+
+    def _grace_over(self, _: events.GraceOver) -> None:
+        attempt = self._attempt
+        if self._state in AT_WORK and attempt is not None and attempt.to_commit():
+            attempt.patient = False
+            reports = join_names([str(report) for report in attempt.to_commit()])
+            self._progress.warn(f"files of report {reports} are still being copied")
+            self._give_grace()  # what every rank has reported is not given up
+            return
+        if self._state is State.STOPPING:
+            self._progress.warn(f"no report came within {self._stop_grace_s:g} s; stopping at once")
+        self._move(Event.GRACE_OVER)
 
     def _group_down(self) -> None:
-        if self._state is not State.FAILING:
-            if self._state in (State.FINISHING, State.ABORTING):
-                self._move(Event.GROUP_DOWN)
-            elif self._state in (State.STARTING, State.RUNNING, State.STOPPING):
-                self._end_with(EngineError("dray.shutdown() was called while fit() was at work"))
-            return
-        failures = self._failures.by_cause()
+        if self._state is State.FAILING:
+            self._decide()
+        elif self._state is State.STARTING or self._state in AT_WORK:
+            self._end_with(EngineError("dray.shutdown() was called while fit() was at work"))
+        else:
+            self._move(Event.GROUP_DOWN)
+
+    def _decide(self) -> None:
+        """Restarts the workers, or ends the run."""
+        attempt = self._attempt
+        assert attempt is not None
+        failures = attempt.failures.by_cause()
         self._call_back("after_exception", self._context, failures)
         rank, cause = next(iter(failures.items()))
-        if self._policy.failed():
+        lost = any(isinstance(error, NodeDiedError) for error in failures.values())
+        if self._policy.failed(lost_node=lost) and self._stop_reason is None:
             self._progress.warn(
-                f"rank {rank} failed ({describe(cause)}); restarting "
-                f"(failure {self._policy.failures}, {self._limit()})"
+                f"rank {rank} failed ({describe(cause)}); restarting ({self._policy.count(lost)})"
             )
             self._move(Event.RETRY)
         else:
-            log = self._directory.log_path(self._attempt, rank)
-            self._error = to_error(
-                failures,
-                log if log.exists() else None,
-                self._directory.path,
-                self._policy.failures,
-                sorted(self._running),
-                sorted(set(range(self._world_size)) - self._running),
-            )
-            if not isinstance(cause.__cause__, RemoteTraceback):  # else the message holds it
-                self._error.__cause__ = cause
+            self._error = attempt.error(self._policy.total)
             self._move(Event.GIVE_UP)
 
-    def _limit(self) -> str:
-        limit = self._policy.max_failures
-        return "no limit" if limit < 0 else f"{limit} allowed"
+    def _call_back(self, hook: str, *args: Any) -> None:
+        for callback in self._config.callbacks:
+            getattr(callback, hook)(*args)
 
     # Moves and actions.
 
     def _move(self, event: Event) -> None:
         before, (self._state, actions) = self._state, advance(self._state, event)
+        cause, self._cause = self._cause or event.value, ""
         if self._state is not before:
-            self._directory.record(
-                "state", state=self._state.value, cause=event.value, attempt=self._attempt
+            self._alarm.cancel()
+            if self._state not in AT_WORK:
+                self._watch.end()
+            self._journal.record(
+                "state", state=self._state.value, cause=cause, attempt=self._number
             )
             self._progress.state(self._state)
-        if event is Event.INTERRUPTED and self._state is State.STOPPING and before is State.RUNNING:
+        if self._state is State.STOPPING and before is not State.STOPPING:
             self._progress.warn(
                 "stopping at the next report of every rank; press Ctrl-C again to stop at once"
             )
@@ -318,205 +377,121 @@ class Controller:
 
     def _reserve(self) -> None:
         self._admission.ask()
-        self._look_later()
 
-    def _look_later(self) -> None:
-        if self._admission.waits:
-            self._after(self._admission.next_look_s, StillWaiting())
-
-    def _take_grant(self, future: Future[Reservation]) -> None:
-        if self._admission.granted(future):
+    def _take_grant(self, event: events.Reserved) -> None:
+        # Else the release has taken it back.
+        if self._state is State.SCHEDULING and self._admission.granted(event.future):
             self._move(Event.RESERVED)
-        else:
-            self._look_later()
 
-    def _still_waiting(self) -> None:
+    def _still_waiting(self, _: events.StillWaiting) -> None:
         self._error = self._admission.look()
         if self._error is not None:
             self._move(Event.WAITED)
-        else:
-            self._look_later()
 
     def _start_workers(self) -> None:
         reservation = self._admission.reservation
         assert reservation is not None
         self._directory.recover()
         self._checkpoint = self._commits.newest_good()
-        self._new_attempt()
-        self._progress.started(self._attempt, self._world_size, self._checkpoint)
-        self._logs.begin(self._attempt, self._world_size if self._engine.distributed else 0)
-        self._group = WorkerGroup.start(
-            self._engine,
-            reservation,
-            self._world_size,
-            mailbox=self.mailbox,
-            runtime_env=self._config.runtime_env,
-            modules=self._backend_config.modules,
-            warn=self._progress.warn,
+        size = self._admission.size
+        self._progress.started(self._number, size, self._checkpoint)
+        self._logs.begin(self._number, size if self._engine.distributed else 0)
+        group = self._launch.start(reservation, size, self.mailbox, self._progress)
+        self._attempt = Attempt(
+            self._number,
+            group,
+            self._directory,
+            self._commits,
+            barrier=self._config.report_barrier,
         )
-        self._alive = {worker.actor for worker in self._group.workers}
-        self._after(_SLOW_START_S, StillStarting())
-
-    def _take_start(self, event: Started) -> None:
-        if self._group is None or self._rank_of(event.actor) is None:
-            return
-        if self._group.started(event) and self._state is State.STARTING:
-            self._move(Event.PLACED)
+        self._alarm.set(_SLOW_START_S, events.StillStarting())
 
     def _set_up(self) -> None:
-        assert self._group is not None
-        checkpoint = self._checkpoint
-        run = messages.RunInfo(
-            path=str(self._directory.path),
-            token=None if self._config.shared_storage else self._directory.token(),
-            attempt=self._attempt,
-            first_report=checkpoint.report + 1 if checkpoint else 0,
-            checkpoint=str(checkpoint.path) if checkpoint else None,
-        )
-        nodes = {node.node_id: node for node in self._engine.nodes()}
-        self._group.take_seats(nodes, lambda worker: self._assignment(worker, run))
+        assert self._attempt is not None
+        group = self._attempt.group
+        self._launch.give_ranks(group, self._number, self._checkpoint)
         self._logs.give_ranks()
-        self._directory.record(
-            "workers started", attempt=self._attempt, ranks=self._group.describe()
-        )
-        self._with_group(self._backend.on_start)
-        self._with_group(self._backend.on_training_start)
+        self._journal.record("workers started", attempt=self._number, ranks=group.describe())
+        self._launch.set_up(group)
         self._move(Event.STARTED)
 
-    def _assignment(self, worker: Worker, run: messages.RunInfo) -> messages.Assignment:
-        position = worker.position
-        assert position is not None
-        family = family_at(position.place)
-        own_variables = {*self._engine.env_vars, *self._config.runtime_env.env_vars}
-        return messages.Assignment(
-            rank=position.rank,
-            world_size=self._world_size,
-            local_rank=position.local_rank,
-            local_world_size=position.local_world_size,
-            node_rank=position.node_rank,
-            address=worker.address,
-            run=run,
-            family=None if family is None else family.name,
-            devices={name: tuple(ids) for name, ids in worker.devices.items()},
-            node_devices=position.node_devices,
-            shares_devices=self._backend.share_cuda_visible_devices
-            and not (family is not None and own_variables.intersection(family.variables)),
-            cpus=(self._scaling.resources_per_worker or {}).get("CPU"),
-            pinned=self._scaling.pin_workers,
-        )
-
-    def _with_group(self, hook: Callable[[WorkerGroup, BackendConfig], None]) -> None:
-        assert self._group is not None
-        hook(self._group, self._backend_config)
-
     def _run_function(self) -> None:
-        assert self._group is not None
-        for worker, future in zip(self._group.workers, self._group.run(self._job), strict=True):
+        assert self._attempt is not None
+        group = self._attempt.group
+        for worker, future in zip(group.workers, group.run(self._job), strict=True):
             future.add_done_callback(functools.partial(self._function_ended, worker))
+        if self._stop_reason is not None:
+            self.mailbox.put(events.StopRequest())
 
     def _function_ended(self, worker: Worker, future: Future[Ended]) -> None:
-        self.mailbox.put(FunctionEnded(worker, future))
+        self.mailbox.put(events.FunctionEnded(worker, future))
 
     def _ask_to_stop(self) -> None:
-        assert self._group is not None
-        self._group.tell(messages.StopAsked(self._newest_report + 1))
+        assert self._attempt is not None
+        self._attempt.ask_to_stop()
+
+    def _give_grace(self) -> None:
+        seconds = {State.STOPPING: self._stop_grace_s, State.CONCLUDING: _CONCLUDING_S}
+        self._alarm.set(seconds.get(self._state, self._grace_s), events.GraceOver())
 
     def _take_down(self) -> None:
-        """Has the framework part; all functions have returned, so a failure here undoes nothing."""
-        try:
-            self._with_group(self._backend.on_shutdown)
-        except Interrupted:
-            pass  # the mailbox has it as well
-        except RankFailed as error:
-            self._parted_badly(f"rank {error.rank}", error.error)
-        except Exception as error:  # noqa: BLE001 (a hook may raise anything)
-            self._parted_badly("the framework", error)
+        assert self._attempt is not None
+        if not self._launch.part(self._attempt.group, self._progress):
+            # Others may wait in vain for the one that failed.
+            self._alarm.set(_PARTING_S, events.GraceOver())
 
-    def _parted_badly(self, who: str, error: BaseException) -> None:
-        if not _is_death(error):
-            self._progress.warn(f"{who} did not part in good order: {describe(error)}")
-        self._after(_STOP_GRACE_S, GraceOver())  # others may wait in vain for the one that failed
-
-    def _stop_workers(self) -> None:
-        if self._group is not None:
-            self._group.stop()
-            if not self._alive:
-                self._group_down()
-
-    def _kill_workers(self) -> None:
-        if self._group is not None:
-            self._group.kill()
-            if not self._alive:
+    def _end_workers(self, end: Callable[[WorkerGroup], None]) -> None:
+        if self._attempt is not None:
+            end(self._attempt.group)
+            if not self._attempt.alive:
                 self._group_down()
 
     def _back_off(self) -> None:
-        self._attempt += 1
+        self._number += 1
         delay = self._policy.back_off_s()
         if not delay:
-            self.mailbox.put(BackedOff())
+            self.mailbox.put(events.BackedOff())
             return
         self._progress.warn(f"restarting in {delay:g} s")
-        self._after(delay, BackedOff())
+        self._alarm.set(delay, events.BackedOff())
 
-    def _after(self, delay_s: float, event: Any) -> None:
-        """Puts an event into the mailbox later; at most one is on its way."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = threading.Timer(delay_s, self.mailbox.put, [event])
-        self._timer.daemon = True
-        self._timer.start()
+    def _back_to_work(self, _: events.BackedOff) -> None:
+        if self._state is State.RESTARTING:  # else the user has ended the run meanwhile
+            reservation = self._admission.reservation
+            broken = reservation is not None and reservation.broken
+            self._move(Event.NODE_LOST if broken else Event.BACKED_OFF)
 
     def _release(self) -> None:
-        if not self._alive:  # else when they have ended: what they compute on is theirs until then
+        if self._attempt is None or not self._attempt.alive:
             self._admission.release()
+        # Else when they have ended: what they compute on is theirs until then.
 
     _actions: ClassVar[dict[Action, Callable[[Controller], None]]] = {
         Action.RESERVE: _reserve,
         Action.START_WORKERS: _start_workers,
         Action.SET_UP: _set_up,
         Action.RUN: _run_function,
-        Action.ASK_TO_STOP: _ask_to_stop,
         Action.TAKE_DOWN: _take_down,
-        Action.STOP_WORKERS: _stop_workers,
-        Action.KILL_WORKERS: _kill_workers,
+        Action.ASK_TO_STOP: _ask_to_stop,
+        Action.GIVE_GRACE: _give_grace,
+        Action.STOP_WORKERS: lambda self: self._end_workers(WorkerGroup.stop),
+        Action.KILL_WORKERS: lambda self: self._end_workers(WorkerGroup.kill),
         Action.BACK_OFF: _back_off,
         Action.RELEASE: _release,
     }
 
-    # Reports, checkpoints and collectives.
-
-    def _settle(self) -> None:
-        """Does what became due with a rank's message or its end."""
-        assert self._group is not None
-        for entry in self._book.to_stage():
-            staging = self._directory.staging(entry.report)
-            staging.mkdir()
-            for rank, files in entry.shares.items():
-                self._group.tell(messages.Share(entry.report, str(staging), files), [rank])
-        for entry in self._book.complete():
-            checkpoint = self._commit(entry) if entry.files else None
-            metrics = [decode(entry.metrics[rank]) for rank in sorted(entry.metrics)]
-            self._call_back("after_report", self._context, metrics, checkpoint)
-        if self._state is State.RUNNING:  # else ranks stop one by one, with time to do so
-            self._collectives.check(self._running)
-
-    def _commit(self, entry: Entry) -> Checkpoint:
-        assert self._group is not None
-        path = self._commits.commit(entry, self._world_size)
-        self._group.tell(messages.CommitDone(entry.report, str(path)))
-        return Checkpoint(path)
-
-    def _join(self, rank: int, message: messages.Joined) -> None:
-        assert self._group is not None
-        data = self._collectives.joined(rank, message)
-        if data is not None:
-            self._group.tell(messages.Gathered(message.sequence, data))
-
-    def _call_back(self, hook: str, *args: Any) -> None:
-        for callback in self._config.callbacks:
-            getattr(callback, hook)(*args)
-
-
-def _is_death(error: BaseException | None) -> bool:
-    """Returns whether a call failed because its worker has ended, of which `Died` tells too."""
-    return isinstance(error, EngineError) and not isinstance(error.__cause__, RemoteTraceback)
+    _takers: ClassVar[dict[type, Callable[[Controller, Any], None]]] = {
+        Posted: _take_message,
+        Output: _take_output,
+        Started: _take_start,
+        Died: _take_death,
+        events.FunctionEnded: _take_end,
+        events.Interrupt: _take_interrupt,
+        events.StopRequest: _stop_early,
+        events.Reserved: _take_grant,
+        events.StillWaiting: _still_waiting,
+        events.StillStarting: _still_starting,
+        events.BackedOff: _back_to_work,
+        events.GraceOver: _grace_over,
+        events.LookAtWaits: _look_at_waits,
+    }

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from dray.engines.contract import Reservation
+from dray.engines.contract import Actor, Reservation
 from dray.train.state import State
 from dray.train.worker import Ended
 from dray.train.worker_group import Worker
@@ -36,6 +36,11 @@ class FunctionEnded:
     worker: Worker
     future: Future[Ended]
 
+    @property
+    def actor(self) -> Actor:
+        """Whose function it was."""
+        return self.worker.actor
+
 
 @dataclass(frozen=True)
 class BackedOff:
@@ -44,12 +49,28 @@ class BackedOff:
 
 @dataclass(frozen=True)
 class Interrupt:
-    """The user pressed Ctrl-C."""
+    """The user pressed Ctrl-C, or ends the program otherwise.
+
+    Attributes:
+        cause: How.
+    """
+
+    cause: str
+
+
+@dataclass(frozen=True)
+class StopRequest:
+    """A callback has said that the training has come far enough."""
 
 
 @dataclass(frozen=True)
 class GraceOver:
-    """Ranks that have not stopped by now will not stop by themselves."""
+    """What has not come by now will not come by itself."""
+
+
+@dataclass(frozen=True)
+class LookAtWaits:
+    """Somebody may have waited for long."""
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from dray.errors import (
     ConfigError,
     DrayError,
+    EngineError,
     InfeasibleError,
     RemoteTraceback,
     TrainingFailedError,
@@ -31,22 +32,52 @@ class FailurePolicy:
 
     Attributes:
         max_failures: As in `FailureConfig`.
-        failures: How many there have been.
+        max_preemption_failures: As in `FailureConfig`.
+        failures: How many there have been, lost nodes left out.
+        lost_nodes: How often a node was lost.
     """
 
     max_failures: int
-    failures: int = field(default=0)
+    max_preemption_failures: int = -1
+    failures: int = 0
+    lost_nodes: int = 0
+    _in_a_row: int = 0
 
-    def failed(self) -> bool:
+    @property
+    def total(self) -> int:
+        """How often workers have failed, whatever the reason."""
+        return self.failures + self.lost_nodes
+
+    def failed(self, *, lost_node: bool = False) -> bool:
         """Counts one failure; returns whether to try again."""
-        self.failures += 1
-        return self.max_failures < 0 or self.failures <= self.max_failures
+        self._in_a_row += 1
+        if lost_node:
+            self.lost_nodes += 1
+        else:
+            self.failures += 1
+        count, limit = self._count(lost_node)
+        return limit < 0 or count <= limit
+
+    def progressed(self) -> None:
+        """Takes note that the run has come further: the next restart is at once again."""
+        self._in_a_row = 0
+
+    def _count(self, lost_node: bool) -> tuple[int, int]:
+        if lost_node:
+            return self.lost_nodes, self.max_preemption_failures
+        return self.failures, self.max_failures
+
+    def count(self, lost_node: bool) -> str:
+        """Returns which failure this was, of how many."""
+        count, limit = self._count(lost_node)
+        what = "lost node" if lost_node else "failure"
+        return f"{what} {count}, {'no limit' if limit < 0 else f'{limit} allowed'}"
 
     def back_off_s(self) -> float:
         """Returns how long to wait before the next try: not at all at first, then ever longer."""
-        if self.failures <= 1:
+        if self._in_a_row <= 1:
             return 0.0
-        return float(min(_FIRST_BACK_OFF_S * 2 ** (self.failures - 2), _LONGEST_BACK_OFF_S))
+        return float(min(_FIRST_BACK_OFF_S * 2 ** (self._in_a_row - 2), _LONGEST_BACK_OFF_S))
 
 
 class FailureLog:
@@ -72,6 +103,11 @@ class FailureLog:
         """
         ranks = sorted(self._failures, key=lambda rank: not _is_sudden(self._failures[rank]))
         return {rank: self._failures[rank] for rank in ranks}
+
+
+def is_death(error: BaseException | None) -> bool:
+    """Returns whether a call failed because its worker has ended, of which `Died` tells too."""
+    return isinstance(error, EngineError) and not isinstance(error.__cause__, RemoteTraceback)
 
 
 def _is_sudden(error: BaseException) -> bool:

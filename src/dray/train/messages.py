@@ -19,6 +19,7 @@ class RunInfo:
         attempt: The attempt's number.
         first_report: The number of the attempt's first report.
         checkpoint: Where to go on from.
+        report_barrier: Whether each report waits for every rank.
     """
 
     path: str
@@ -26,6 +27,7 @@ class RunInfo:
     attempt: int
     first_report: int
     checkpoint: str | None
+    report_barrier: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,11 +102,11 @@ class Share:
 
 
 @dataclass(frozen=True)
-class CommitDone:
-    """The report's checkpoint is committed."""
+class ReportDone:
+    """Every rank has made the report, and its checkpoint, if it has one, is committed."""
 
     report: int
-    path: str
+    path: str | None
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from dray.errors import TrainingFailedError, join_names
+from dray.errors import TrainingFailedError
 from dray.train.messages import Joined, Reported, Staged
 from dray.train.run_directory import Fingerprint
+from dray.train.waits import Wait, name_of
 
 # A rank that reports far ahead of the others (only rank 0 reports, say) is not waited for.
 MOST_OPEN = 1000
@@ -20,20 +21,25 @@ class Entry:
 
     Attributes:
         report: Its number.
+        since: When the first rank made it.
         metrics: rank -> encoded metrics, of the ranks that have made it.
         files: rank -> the files of the checkpoint it brought, if it brought one.
         shares: rank -> the files it must stage; empty until every rank has reported.
         staged: What has been staged so far.
+        staging: The ranks that still have files to stage.
         directory: The checkpoint's name, if a rank gave one.
+        waiting: rank -> since when it waits for the others.
     """
 
     report: int
+    since: float
     metrics: dict[int, dict[str, Any]] = field(default_factory=dict)
     files: dict[int, tuple[str, ...]] = field(default_factory=dict)
     shares: dict[int, tuple[str, ...]] = field(default_factory=dict)
     staged: dict[str, Fingerprint] = field(default_factory=dict)
-    waiting: set[int] = field(default_factory=set)
+    staging: set[int] = field(default_factory=set)
     directory: str | None = None
+    waiting: dict[int, float] = field(default_factory=dict)
 
     def divide(self) -> None:
         """Gives every file to the lowest rank that has it."""
@@ -41,53 +47,68 @@ class Entry:
         for rank in sorted(self.files):
             self.shares[rank] = tuple(name for name in self.files[rank] if name not in taken)
             taken.update(self.shares[rank])
-        self.waiting = set(self.shares)
+        self.staging = {rank for rank, names in self.shares.items() if names}
 
 
 class ReportBook:
-    """Follows the reports of one attempt.
+    """Follows the reports of one attempt. What a failed rank has reported before counts.
 
     Args:
         world_size: How many ranks report.
+        barrier: Whether each report waits for every rank.
     """
 
-    def __init__(self, world_size: int) -> None:
-        self._ranks = set(range(world_size))
+    def __init__(self, world_size: int, *, barrier: bool = False) -> None:
+        self._ranks = set(range(world_size))  # without those that have returned
+        self._failed: set[int] = set()
+        self._barrier = barrier
+        self._newest = dict.fromkeys(range(world_size), -1)
+        self._ended: dict[int, float] = {}
         self._open: dict[int, Entry] = {}
+        self._done = -1  # the highest number that was complete
 
-    def reported(self, rank: int, message: Reported) -> None:
-        """Takes note of a rank's report."""
-        entry = self._open.setdefault(message.report, Entry(message.report))
+    @property
+    def newest(self) -> int:
+        """The highest number of a report that a rank has made; -1 if there is none."""
+        return max(self._newest.values())
+
+    def reported(self, rank: int, message: Reported, now: float = 0.0) -> None:
+        """Takes note of a rank's report, made `now` seconds after some moment."""
+        self._newest[rank] = message.report
+        if message.report <= self._done and message.files is None and not self._barrier:
+            return  # from far behind: the others were not kept waiting
+        entry = self._open.setdefault(message.report, Entry(message.report, now))
         entry.metrics[rank] = message.metrics
         if message.files is not None:
             entry.files[rank] = message.files
+        if message.files is not None or self._barrier:
+            entry.waiting[rank] = now
         if message.directory is not None and entry.directory is None:
             entry.directory = message.directory
 
     def staged(self, rank: int, message: Staged) -> None:
         """Takes note that a rank has staged its share."""
-        entry = self._open[message.report]
-        entry.staged.update(message.files)
-        entry.waiting.discard(rank)
+        entry = self._open.get(message.report)
+        if entry is not None:  # else it had nothing to stage
+            entry.staged.update(message.files)
+            entry.staging.discard(rank)
 
-    def ended(self, rank: int) -> None:
+    def ended(self, rank: int, now: float = 0.0) -> None:
         """Takes note that a rank's function has ended: it makes no more reports."""
         self._ranks.discard(rank)
+        self._ended[rank] = now
 
-    def missing(self) -> dict[int, list[int]]:
-        """Returns report -> the ranks that it waits for, of reports with a checkpoint."""
-        return {
-            entry.report: sorted(self._ranks - set(entry.metrics))
-            for entry in self._open.values()
-            if entry.files and self._ranks - set(entry.metrics)
-        }
+    def failed(self, rank: int) -> None:
+        """Takes note that a rank makes no more reports, and that what it has not made counts."""
+        self._failed.add(rank)
 
     def to_stage(self) -> Iterator[Entry]:
         """Yields the reports with a checkpoint that every rank has made now, divided."""
         for entry in self._open.values():
-            if entry.files and not entry.shares and self._ranks <= set(entry.metrics):
+            if entry.files and not entry.shares and self._made_by_all(entry):
                 entry.divide()
-                yield entry
+                if not entry.staging & self._failed:
+                    yield entry
 
     def complete(self) -> Iterator[Entry]:
         """Yields, in order, and forgets, the reports that have all they need."""
@@ -95,11 +116,70 @@ class ReportBook:
             number = min(self._open)
             entry = self._open[number]
             if entry.files:
-                if not entry.shares or entry.waiting:
+                if not entry.shares or entry.staging:
                     return
-            elif not self._ranks <= set(entry.metrics) and len(self._open) <= MOST_OPEN:
+            elif not self._made_by_all(entry) and (self._barrier or len(self._open) <= MOST_OPEN):
                 return
+            self._done = max(self._done, number)
             yield self._open.pop(number)
+
+    def _missing(self, entry: Entry) -> tuple[int, ...]:
+        return tuple(rank for rank in sorted(self._ranks) if self._newest[rank] < entry.report)
+
+    def _made_by_all(self, entry: Entry) -> bool:
+        return all(self._newest[rank] >= entry.report for rank in self._ranks)
+
+    # After a failure: what is still to be had.
+
+    def to_commit(self) -> list[int]:
+        """Returns the reports with a checkpoint that every rank has made, their files on the way.
+
+        Files of a rank that has failed cannot be had, so its reports are not among them.
+        """
+        return [
+            entry.report
+            for entry in self._open.values()
+            if entry.files and self._made_by_all(entry) and not entry.staging & self._failed
+        ]
+
+    def behind(self, now: float, within_s: float) -> set[int]:
+        """Returns the ranks that may be about to make a report that all the failed ones have made.
+
+        A rank that is behind by several reports, the next of them made long ago, reports at another
+        pace or not at all: it is none of them.
+
+        Args:
+            now: The time, in seconds, by the clock of `reported`.
+            within_s: How long ago "long ago" is.
+        """
+        if not self._failed:
+            return set()
+        last = min(self._newest[rank] for rank in self._failed)
+        found = set()
+        for rank in self._ranks - self._failed:
+            to_make = [e for e in self._open.values() if self._newest[rank] < e.report <= last]
+            if len(to_make) == 1 or any(now - entry.since < within_s for entry in to_make[:1]):
+                found.add(rank)
+        return found
+
+    # Who waits for whom.
+
+    def waits(self) -> Iterator[Wait]:
+        """Yields who is waited for in a report, and who lags behind ranks that have returned."""
+        for entry in self._open.values():
+            missing = self._missing(entry)
+            if missing and entry.waiting:
+                since = min(entry.waiting.values())
+                what = f"made report {entry.report}"
+                yield Wait(what, missing, tuple(sorted(entry.waiting)), since)
+                return  # the later ones wait for this one
+        for entry in self._open.values():
+            missing = self._missing(entry)
+            ended = [self._ended[rank] for rank in entry.metrics if rank in self._ended]
+            if missing and ended:
+                since = max(entry.since, min(ended))
+                yield Wait(f"made report {entry.report}", missing, (), since)
+                return
 
 
 class CollectiveBook:
@@ -112,8 +192,9 @@ class CollectiveBook:
     def __init__(self, world_size: int) -> None:
         self._ranks = set(range(world_size))
         self._open: dict[int, dict[int, Joined]] = {}
+        self._since: dict[int, float] = {}
 
-    def joined(self, rank: int, message: Joined) -> bytes | None:
+    def joined(self, rank: int, message: Joined, now: float = 0.0) -> bytes | None:
         """Takes note that a rank has come to a collective; returns rank 0's data once all have.
 
         Raises:
@@ -121,6 +202,7 @@ class CollectiveBook:
         """
         come = self._open.setdefault(message.sequence, {})
         come[rank] = message
+        self._since.setdefault(message.sequence, now)
         names = {other.name for other in come.values()}
         if len(names) > 1:
             raise TrainingFailedError(
@@ -129,7 +211,17 @@ class CollectiveBook:
             )
         if len(come) < len(self._ranks):
             return None
+        del self._since[message.sequence]
         return self._open.pop(message.sequence)[0].data
+
+    def waits(self) -> Iterator[Wait]:
+        """Yields who is waited for in which collective."""
+        for sequence, come in self._open.items():
+            waiting = tuple(sorted(come))
+            missing = tuple(sorted(self._ranks - set(come)))
+            yield Wait(
+                f"come to {come[waiting[0]].name}()", missing, waiting, self._since[sequence]
+            )
 
     def check(self, running: Set[int]) -> None:
         """Looks whether every collective can still come about.
@@ -147,10 +239,6 @@ class CollectiveBook:
                 verb = "wait" if len(waiting) > 1 else "waits"
                 ended = "functions have" if len(gone) > 1 else "function has"
                 raise TrainingFailedError(
-                    f"{_name(waiting)} {verb} in {come[waiting[0]].name}() for {_name(gone)}, "
+                    f"{name_of(waiting)} {verb} in {come[waiting[0]].name}() for {name_of(gone)}, "
                     f"whose {ended} returned; every rank must call it"
                 )
-
-
-def _name(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {join_names([str(rank) for rank in ranks])}"

@@ -18,6 +18,8 @@ class State(str, Enum):
     SCHEDULING = "SCHEDULING"
     STARTING = "STARTING"
     RUNNING = "RUNNING"
+    DRAINING = "DRAINING"
+    CONCLUDING = "CONCLUDING"
     STOPPING = "STOPPING"
     FAILING = "FAILING"
     RESTARTING = "RESTARTING"
@@ -37,13 +39,17 @@ class Event(str, Enum):
     STARTED = "framework ready"
     RETURNED = "train function ended on every rank"
     WORKER_FAILED = "a worker failed"
+    FAILED_AMID_REPORT = "a worker failed, a report of its is under way"
+    DRAINED = "no report is under way any more"
     GROUP_DOWN = "all workers gone"
     RETRY = "all workers gone, failures left"
     GIVE_UP = "all workers gone, no failures left"
     BACKED_OFF = "back-off over"
     NODE_LOST = "back-off over, a node lost"
     WAITED = "waited too long"
+    STOP_ASKED = "a callback asked to stop"
     INTERRUPTED = "Ctrl-C"
+    GRACE_OVER = "grace over"
     CONTROLLER_FAILED = "controller failed"
 
 
@@ -56,6 +62,7 @@ class Action(str, Enum):
     RUN = "run the train function"
     TAKE_DOWN = "take the framework down"
     ASK_TO_STOP = "ask workers to stop at their next report"
+    GIVE_GRACE = "wait for reports, not for long"
     STOP_WORKERS = "stop workers in good order"
     KILL_WORKERS = "kill workers"
     BACK_OFF = "wait before the restart"
@@ -71,6 +78,12 @@ class Step(NamedTuple):
 
 FINAL = frozenset({State.FINISHED, State.ERRORED, State.ABORTED})
 
+# Where ranks are at work: what they say counts, and their end is not what anybody waits for.
+AT_WORK = frozenset({State.RUNNING, State.DRAINING, State.CONCLUDING, State.STOPPING})
+
+_KILL = (Action.KILL_WORKERS,)
+_PART = (Action.TAKE_DOWN, Action.STOP_WORKERS)
+
 TABLE: dict[tuple[State, Event], Step] = {
     (State.INITIALIZING, Event.BEGIN): Step(State.SCHEDULING, (Action.RESERVE,)),
     (State.SCHEDULING, Event.RESERVED): Step(State.STARTING, (Action.START_WORKERS,)),
@@ -78,13 +91,32 @@ TABLE: dict[tuple[State, Event], Step] = {
     (State.SCHEDULING, Event.WAITED): Step(State.ERRORED, (Action.RELEASE,)),
     (State.STARTING, Event.PLACED): Step(State.STARTING, (Action.SET_UP,)),
     (State.STARTING, Event.STARTED): Step(State.RUNNING, (Action.RUN,)),
-    (State.STARTING, Event.WORKER_FAILED): Step(State.FAILING, (Action.KILL_WORKERS,)),
-    (State.STARTING, Event.INTERRUPTED): Step(State.ABORTING, (Action.KILL_WORKERS,)),
-    (State.RUNNING, Event.RETURNED): Step(State.FINISHING, (Action.TAKE_DOWN, Action.STOP_WORKERS)),
-    (State.RUNNING, Event.WORKER_FAILED): Step(State.FAILING, (Action.KILL_WORKERS,)),
-    (State.RUNNING, Event.INTERRUPTED): Step(State.STOPPING, (Action.ASK_TO_STOP,)),
+    (State.STARTING, Event.WORKER_FAILED): Step(State.FAILING, _KILL),
+    (State.STARTING, Event.INTERRUPTED): Step(State.ABORTING, _KILL),
+    (State.RUNNING, Event.RETURNED): Step(State.FINISHING, _PART),
+    (State.RUNNING, Event.WORKER_FAILED): Step(State.FAILING, _KILL),
+    (State.RUNNING, Event.FAILED_AMID_REPORT): Step(State.DRAINING, (Action.GIVE_GRACE,)),
+    (State.RUNNING, Event.STOP_ASKED): Step(State.CONCLUDING, (Action.ASK_TO_STOP,)),
+    (State.RUNNING, Event.INTERRUPTED): Step(
+        State.STOPPING, (Action.ASK_TO_STOP, Action.GIVE_GRACE)
+    ),
+    (State.DRAINING, Event.FAILED_AMID_REPORT): Step(State.DRAINING),
+    (State.DRAINING, Event.WORKER_FAILED): Step(State.FAILING, _KILL),
+    (State.DRAINING, Event.DRAINED): Step(State.FAILING, _KILL),
+    (State.DRAINING, Event.GRACE_OVER): Step(State.FAILING, _KILL),
+    (State.DRAINING, Event.INTERRUPTED): Step(State.ABORTING, _KILL),
+    (State.CONCLUDING, Event.RETURNED): Step(State.FINISHING, _PART),
+    (State.CONCLUDING, Event.WORKER_FAILED): Step(State.FINISHING, _KILL),
+    (State.CONCLUDING, Event.FAILED_AMID_REPORT): Step(State.CONCLUDING, (Action.GIVE_GRACE,)),
+    (State.CONCLUDING, Event.DRAINED): Step(State.FINISHING, _KILL),
+    (State.CONCLUDING, Event.GRACE_OVER): Step(State.FINISHING, _KILL),
+    (State.CONCLUDING, Event.INTERRUPTED): Step(State.STOPPING, (Action.GIVE_GRACE,)),
     (State.STOPPING, Event.RETURNED): Step(State.ABORTING, (Action.STOP_WORKERS,)),
-    (State.STOPPING, Event.WORKER_FAILED): Step(State.ABORTING, (Action.KILL_WORKERS,)),
+    (State.STOPPING, Event.WORKER_FAILED): Step(State.ABORTING, _KILL),
+    (State.STOPPING, Event.FAILED_AMID_REPORT): Step(State.STOPPING, (Action.GIVE_GRACE,)),
+    (State.STOPPING, Event.DRAINED): Step(State.ABORTING, _KILL),
+    (State.STOPPING, Event.GRACE_OVER): Step(State.ABORTING, _KILL),
+    (State.STOPPING, Event.INTERRUPTED): Step(State.ABORTING, _KILL),
     (State.FAILING, Event.RETRY): Step(State.RESTARTING, (Action.BACK_OFF,)),
     (State.FAILING, Event.GIVE_UP): Step(State.ERRORED, (Action.RELEASE,)),
     (State.FAILING, Event.INTERRUPTED): Step(State.ABORTING),
@@ -92,15 +124,25 @@ TABLE: dict[tuple[State, Event], Step] = {
     (State.RESTARTING, Event.NODE_LOST): Step(State.SCHEDULING, (Action.RELEASE, Action.RESERVE)),
     (State.RESTARTING, Event.INTERRUPTED): Step(State.ABORTED, (Action.RELEASE,)),
     (State.FINISHING, Event.GROUP_DOWN): Step(State.FINISHED, (Action.RELEASE,)),
-    (State.FINISHING, Event.INTERRUPTED): Step(State.FINISHING, (Action.KILL_WORKERS,)),
+    (State.FINISHING, Event.INTERRUPTED): Step(State.FINISHING, _KILL),
+    (State.FINISHING, Event.GRACE_OVER): Step(State.FINISHING, _KILL),
     (State.ABORTING, Event.GROUP_DOWN): Step(State.ABORTED, (Action.RELEASE,)),
-    (State.ABORTING, Event.INTERRUPTED): Step(State.ABORTING),
-    (State.STOPPING, Event.INTERRUPTED): Step(State.ABORTING, (Action.KILL_WORKERS,)),
     **{
         (state, Event.CONTROLLER_FAILED): Step(State.ERRORED, (Action.KILL_WORKERS, Action.RELEASE))
         for state in State
         if state not in FINAL
     },
+}
+
+# Events that come too late, or too early, to change anything.
+IGNORED: dict[Event, frozenset[State]] = {
+    Event.WORKER_FAILED: frozenset({State.FAILING, State.ABORTING, State.FINISHING, *FINAL}),
+    Event.FAILED_AMID_REPORT: frozenset({State.FAILING, State.ABORTING, State.FINISHING, *FINAL}),
+    Event.STOP_ASKED: frozenset(State) - {State.RUNNING},
+    Event.GROUP_DOWN: frozenset({State.SCHEDULING, State.RESTARTING, *FINAL}),
+    Event.INTERRUPTED: frozenset({State.ABORTING, *FINAL}),
+    Event.PLACED: frozenset(State) - {State.STARTING},
+    Event.CONTROLLER_FAILED: FINAL,
 }
 
 
@@ -110,7 +152,9 @@ def advance(state: State, event: Event) -> Step:
     Raises:
         ValueError: The table has no such move: a bug in the controller.
     """
-    try:
-        return TABLE[state, event]
-    except KeyError:
-        raise ValueError(f"a run in state {state.name} cannot take event {event.name}") from None
+    step = TABLE.get((state, event))
+    if step is not None:
+        return step
+    if state in IGNORED.get(event, ()):
+        return Step(state)
+    raise ValueError(f"a run in state {state.name} cannot take event {event.name}")

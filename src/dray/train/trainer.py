@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-import hashlib
 import inspect
 import itertools
-import platform
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +19,7 @@ from dray.engines import load, wire
 from dray.engines.contract import Engine
 from dray.errors import ConfigError, InfeasibleError
 from dray.settings import Settings
+from dray.train import description
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import CheckpointConfig, RunConfig
 from dray.train.controller import Controller
@@ -35,7 +32,6 @@ from dray.train.run_directory import RunDirectory
 from dray.train.scaling import ScalingConfig
 from dray.train.state import State
 from dray.train.worker import Job
-from dray.version import VERSION
 
 
 class DataParallelTrainer:
@@ -201,7 +197,16 @@ class DataParallelTrainer:
             open_screen(settings.progress),
             logging_config.log_level,
         )
-        directory.write_run(self._describe(engine))
+        described = description.describe(
+            engine.name, self._function, self._scaling, self._config, self._backend_config
+        )
+        before = description.read(directory)
+        for difference in description.differences(before, described):
+            progress.warn(
+                f"goes on with a run whose {difference}; give RunConfig another name, or delete "
+                f"{directory.path}, if that is not meant"
+            )
+        directory.write_run(description.with_history(described, before))
         controller = Controller(
             engine,
             directory,
@@ -210,7 +215,7 @@ class DataParallelTrainer:
             self._backend(),
             job,
             progress,
-            settings.start_timeout_s,
+            settings,
         )
         state = State.ABORTED
         try:
@@ -244,28 +249,6 @@ class DataParallelTrainer:
             checkpoint, metrics = result.best_checkpoints[-1]
             return f"best {attribute}={lookup(metrics, attribute)} in {Path(checkpoint.path).name}"
         return f"last {format_metrics(result.metrics)}" if result.metrics else ""
-
-    def _describe(self, engine: Engine) -> dict[str, Any]:
-        """Returns what run.json says: enough to know what ran, and on what."""
-        return {
-            "format": 1,
-            "started": datetime.now().astimezone().isoformat(timespec="seconds"),
-            "engine": engine.name,
-            "versions": {"dray": VERSION, "python": platform.python_version()},
-            "train_function": _fingerprint(self._function),
-            "scaling_config": {
-                **_fields(self._scaling),
-                "resources_per_worker": self._scaling.bundle,
-            },
-            "failure_config": _fields(self._config.failure_config),
-            "checkpoint_config": _fields(self._config.checkpoint_config),
-            "backend": type(self._backend_config).__name__,
-        }
-
-
-def _fields(config: Any) -> dict[str, Any]:
-    """Returns the fields as they are; `dataclasses.asdict` copies what may not be copied."""
-    return {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.repr}
 
 
 def _takes_config(function: object, *, given: bool) -> bool:
@@ -370,17 +353,6 @@ def _new_name(storage: Path) -> str:
             pass
         return name
     raise AssertionError("there is always a next number")
-
-
-def _fingerprint(function: Callable[..., Any]) -> dict[str, str | None]:
-    try:
-        source = inspect.getsource(function)
-    except (OSError, TypeError):
-        return {"name": getattr(function, "__qualname__", repr(function)), "sha256": None}
-    return {
-        "name": getattr(function, "__qualname__", repr(function)),
-        "sha256": hashlib.sha256(source.encode()).hexdigest(),
-    }
 
 
 @contextlib.contextmanager

@@ -1,0 +1,59 @@
+"""Events that come later."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from dray.engines.contract import Mailbox
+
+
+@dataclass(frozen=True)
+class Due:
+    """The time of an event has come.
+
+    Attributes:
+        alarm: Who sent it.
+        number: Which one of its events.
+        event: The event.
+    """
+
+    alarm: Alarm
+    number: int
+    event: Any
+
+    @property
+    def counts(self) -> bool:
+        """Whether the event was not taken back while it lay in the mailbox."""
+        return self.alarm.number == self.number
+
+
+class Alarm:
+    """Puts an event into a mailbox later; at most one is on its way.
+
+    Args:
+        mailbox: Gets a `Due` that has the event.
+
+    Attributes:
+        number: The number of the latest event.
+    """
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self.number = 0
+        self._mailbox = mailbox
+        self._timer: threading.Timer | None = None
+
+    def set(self, delay_s: float, event: Any) -> None:
+        """Have an event come, in place of the one before."""
+        self.cancel()
+        self._timer = threading.Timer(delay_s, self._mailbox.put, [Due(self, self.number, event)])
+        self._timer.daemon = True
+        self._timer.start()
+
+    def cancel(self) -> None:
+        """Take the event back, even if it is in the mailbox already."""
+        self.number += 1
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,187 @@
+"""One start of a run's workers: who they are, what they have reported, who has ended or failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from dray.engines.contract import Actor, Died
+from dray.errors import RemoteTraceback, WorkerGroupError
+from dray.train import messages
+from dray.train.checkpoint import Checkpoint
+from dray.train.commits import Commits
+from dray.train.failure import FailureLog, to_error
+from dray.train.metrics import decode
+from dray.train.reports import CollectiveBook, Entry, ReportBook
+from dray.train.run_directory import RunDirectory
+from dray.train.waits import Wait
+from dray.train.worker_group import WorkerGroup
+
+# What `UserCallback.after_report` gets: the metrics of each rank, and the checkpoint.
+Reports = tuple[list[dict[str, Any]], Checkpoint | None]
+
+
+class Attempt:
+    """One start of a run's workers, as the controller follows it.
+
+    Args:
+        number: How often workers were started before.
+        group: The workers.
+        directory: Where they stage.
+        commits: Makes checkpoints of what they have staged.
+        barrier: As `RunConfig.report_barrier`.
+
+    Attributes:
+        alive: The actors whose end is not known.
+        running: The ranks whose function has not ended.
+        failures: What has failed.
+        at_failure: The ranks whose function had not ended when the first of them failed.
+        stop_at: The report at which ranks were asked to stop.
+        patient: Whether it is worth waiting for reports that are not made yet.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        group: WorkerGroup,
+        directory: RunDirectory,
+        commits: Commits,
+        *,
+        barrier: bool,
+    ) -> None:
+        self.number = number
+        self.group = group
+        self.alive: set[Actor] = {worker.actor for worker in group.workers}
+        self.running = set(range(len(group)))
+        self.failures = FailureLog()
+        self.at_failure: set[int] = set()
+        self.stop_at: int | None = None
+        self.patient = True
+        self._directory = directory
+        self._commits = commits
+        self._barrier = barrier
+        self._book = ReportBook(len(group), barrier=barrier)
+        self._collectives = CollectiveBook(len(group))
+
+    # What ranks say.
+
+    def take(self, rank: int, message: Any) -> bool:
+        """Takes a message of a rank; `settle` does what is due then.
+
+        Returns:
+            Whether the rank waits for others now.
+
+        Raises:
+            TrainingFailedError: It has come to another collective than the others.
+        """
+        if isinstance(message, messages.Reported):
+            self._book.reported(rank, message, time.monotonic())
+            return self._barrier or message.files is not None
+        if isinstance(message, messages.Staged):
+            self._book.staged(rank, message)
+        elif isinstance(message, messages.Joined):
+            data = self._collectives.joined(rank, message, time.monotonic())
+            if data is not None:
+                self.group.tell(messages.Gathered(message.sequence, data))
+            return data is None
+        return False
+
+    def settle(self) -> Iterator[Reports]:
+        """Does what is due: has files staged, commits; yields the reports that are complete.
+
+        Raises:
+            StorageError: A checkpoint cannot be committed.
+        """
+        for entry in self._book.to_stage():
+            staging = self._directory.staging(entry.report)
+            staging.mkdir()
+            for rank, files in entry.shares.items():
+                self.group.tell(messages.Share(entry.report, str(staging), files), [rank])
+        for entry in self._book.complete():
+            checkpoint = self._commit(entry)
+            yield [decode(entry.metrics[rank]) for rank in sorted(entry.metrics)], checkpoint
+
+    def _commit(self, entry: Entry) -> Checkpoint | None:
+        path = self._commits.commit(entry, len(self.group)) if entry.files else None
+        if path is not None or self._barrier:
+            done = messages.ReportDone(entry.report, None if path is None else str(path))
+            self.group.tell(done)
+        return None if path is None else Checkpoint(path)
+
+    def check_collectives(self) -> None:
+        """Looks whether those who wait in a collective can still be met there.
+
+        Raises:
+            TrainingFailedError: They wait for a rank whose function has returned.
+        """
+        self._collectives.check(self.running)
+
+    def ask_to_stop(self) -> None:
+        """Asks all ranks to stop at the same report, the next one of whoever is ahead."""
+        if self.stop_at is None:
+            self.stop_at = self._book.newest + 1
+            self.group.tell(messages.StopAsked(self.stop_at))
+
+    # How ranks end.
+
+    def returned(self, rank: int) -> None:
+        """Takes note that a rank's function has returned."""
+        self.running.discard(rank)
+        self._book.ended(rank, time.monotonic())
+
+    def failed(self, rank: int, error: BaseException) -> None:
+        """Takes note that a rank has failed; what it has reported before counts."""
+        if not self.failures:
+            self.at_failure = set(self.running)
+        self.failures.add(rank, error)
+        self.running.discard(rank)
+        self._book.failed(rank)
+
+    def error(self, failures_so_far: int) -> WorkerGroupError:
+        """Returns what `fit()` raises if the workers are not started again."""
+        failures = self.failures.by_cause()
+        rank, cause = next(iter(failures.items()))
+        log = self._directory.log_path(self.number, rank)
+        error = to_error(
+            failures,
+            log if log.exists() else None,
+            self._directory.path,
+            failures_so_far,
+            sorted(self.at_failure),
+            sorted(set(range(len(self.group))) - self.at_failure),
+        )
+        if not isinstance(cause.__cause__, RemoteTraceback):  # else the message holds it
+            error.__cause__ = cause
+        return error
+
+    def died(self, event: Died) -> None:
+        """Takes note that a worker's process has ended."""
+        self.alive.discard(event.actor)
+
+    # What is under way.
+
+    def to_commit(self) -> list[int]:
+        """Returns the reports that every rank has made, and whose files are on their way."""
+        return self._book.to_commit()
+
+    def under_way(self, within_s: float) -> bool:
+        """Returns whether a report that the failed ranks have made may still be committed.
+
+        Args:
+            within_s: As for `ReportBook.behind`.
+        """
+        if self._book.to_commit():
+            return True
+        return self.patient and bool(self._book.behind(time.monotonic(), within_s))
+
+    def waits(self) -> list[Wait]:
+        """Returns who is waited for."""
+        return [*self._book.waits(), *self._collectives.waits()]
+
+    def where(self, rank: int) -> str:
+        """Returns where a rank runs, and how to look at it."""
+        worker = self.group.workers[rank]
+        pid = worker.actor.pid
+        look = f"; `py-spy dump --pid {pid}` shows where it is" if pid is not None else ""
+        return f"rank {rank}: pid {pid}, node {worker.node_id}{look}"
