@@ -179,7 +179,7 @@ def test_torch_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     from dray.train.torch import TorchTrainer
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'dray\[torch\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'torch>=2\.4'"):
         TorchTrainer(print)
 
 

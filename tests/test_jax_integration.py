@@ -392,5 +392,5 @@ def test_without_jax_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     import importlib.util
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'dray\[jax\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'jax>=0\.4\.36'"):
         JaxTrainer(print)

@@ -191,7 +191,7 @@ def test_ray_not_installed(tmp_path: Path) -> None:
         timeout=60,
     )
     assert "dray.errors.MissingDependencyError: ray is not installed" in done.stderr
-    assert "pip install 'dray[ray]'" in done.stderr
+    assert "pip install 'ray>=2.49'" in done.stderr
 
 
 def test_a_listener_that_is_no_ray_cluster(tmp_path: Path) -> None:

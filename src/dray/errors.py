@@ -41,9 +41,12 @@ DrayError
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
+import shlex
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 E = TypeVar("E", bound="DrayError")
@@ -86,18 +89,23 @@ class InfeasibleError(DrayError):
 
 
 class MissingDependencyError(DrayError, ImportError):
-    """An optional package is needed and not installed."""
+    """An optional package is needed and not installed.
 
-    def __init__(self, package: str, extra: str) -> None:
+    Attributes:
+        package: Its name.
+        requirement: What to ask pip for.
+    """
+
+    def __init__(self, package: str, requirement: str) -> None:
         super().__init__(
             f"{package} is not installed, and this needs it. Install it with: "
-            f"pip install 'dray[{extra}]'"
+            f"pip install {shlex.quote(requirement)}"
         )
         self.package = package
-        self.extra = extra
+        self.requirement = requirement
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.package, self.extra))
+        return (type(self), (self.package, self.requirement))
 
 
 class AbsentError(DrayError):
@@ -161,7 +169,58 @@ class NotInTrainingError(DrayError, RuntimeError):
 
 
 class StorageError(DrayError, OSError):
-    """A run directory or checkpoint cannot be written, read or trusted."""
+    """A run directory or checkpoint cannot be written, read or trusted.
+
+    Attributes:
+        errno: The system's number for what went wrong, such as `errno.ENOSPC`; None if dray itself
+            has found it.
+    """
+
+    @classmethod
+    def of(cls, error: OSError, what: str) -> StorageError:
+        """Return this error for one of the system.
+
+        Args:
+            error: The system's.
+            what: What cannot be done, with the path.
+        """
+        advice = _STORAGE_ADVICE.get(errno.errorcode.get(error.errno or 0, ""))
+        new = cls(f"{what}: {error}{f'; {advice}' if advice else ''}")
+        new.errno = error.errno
+        return new
+
+    @classmethod
+    @contextlib.contextmanager
+    def instead(cls, what: str) -> Iterator[None]:
+        """Raise this error where the system raises one of its own.
+
+        Args:
+            what: What cannot be done then, with the path.
+        """
+        try:
+            yield
+        except StorageError:
+            raise
+        except OSError as error:
+            raise cls.of(error, what) from error
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), self.args, {**vars(self), "errno": self.errno})
+
+
+# What to do about the system's errors, by their names.
+_STORAGE_ADVICE = {
+    "ENOSPC": "make room on the disk, and run again under the same name",
+    "EDQUOT": "make room in your quota, and run again under the same name",
+    "EFBIG": "raise the limit of the size of files (ulimit -f)",
+    "EROFS": "the file system is read-only now, as after an error of its disk",
+    "EIO": "look at the disk, or the network file system",
+    "ESTALE": "the network file system has lost it; mount it again",
+    "ENOENT": "it was deleted, or its file system is not mounted",
+    "EACCES": "it belongs to somebody else",
+    "EPERM": "it belongs to somebody else",
+    "ENAMETOOLONG": "choose a shorter name",
+}
 
 
 class NoRunError(StorageError, RuntimeError):
@@ -507,6 +566,15 @@ def text_of(value: object) -> str:
         return str(value)
     except Exception:  # noqa: BLE001 (a user's code may raise anything)
         return "<its str() failed>"
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it; a user's class may fail to say what it is."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 (a user's code may raise anything)
+        return f"<{type(value).__qualname__}, its repr() failed>"
+    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def join_names(names: Sequence[str]) -> str:

@@ -140,7 +140,7 @@ class JaxTrainer(DataParallelTrainer):
         validation_config: Any = None,
     ) -> None:
         if importlib.util.find_spec("jax") is None:
-            raise MissingDependencyError("jax", "jax")
+            raise MissingDependencyError("jax", "jax>=0.4.36")
         if jax_config is not None and not isinstance(jax_config, JaxConfig):
             raise ConfigError(f"jax_config must be a JaxConfig, not {jax_config!r}")
         super().__init__(

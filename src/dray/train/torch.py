@@ -71,7 +71,7 @@ class TorchTrainer(DataParallelTrainer):
         resume_from_checkpoint: Any = None,
     ) -> None:
         if importlib.util.find_spec("torch") is None:
-            raise MissingDependencyError("torch", "torch")
+            raise MissingDependencyError("torch", "torch>=2.4")
         if torch_config is not None and not isinstance(torch_config, TorchConfig):
             raise ConfigError(f"torch_config must be a TorchConfig, not {torch_config!r}")
         super().__init__(

@@ -48,7 +48,7 @@ from dray.settings import Settings
 try:
     import ray
 except ImportError as missing:
-    raise MissingDependencyError("ray", "ray") from missing
+    raise MissingDependencyError("ray", "ray>=2.49") from missing
 
 from ray.exceptions import ActorUnavailableError
 from ray.util.placement_group import (
