@@ -565,20 +565,21 @@ def test_the_run_is_its_directory(storage: Path, engine: str) -> None:
     assert run["engine"] == engine
     # What a run says is the same on every engine, byte for byte but for the time.
     manifest = (storage / "run/checkpoint_000000/.dray.json").read_text()
-    assert re.sub(r'"time":[0-9.]+', '"time":0', manifest) == json.dumps(
+    assert re.sub(r'"(time|crc32)":[0-9.]+', r'"\1":0', manifest) == json.dumps(
         {
-            "format": 1,
+            "format": 2,
             "report": 0,
             "world_size": 1,
             "time": 0,
             "files": {"model": [7, zlib.crc32(b"weights")]},
             "ranks": {"0": {"metrics": {"x": 1}}},
+            "crc32": 0,
         },
         separators=(",", ":"),
     )
     line = (storage / "run/metrics/rank-00000.jsonl").read_bytes()
-    assert re.sub(rb'"time":[0-9.]+', b'"time":0', line) == (
-        b'{"report":0,"attempt":0,"time":0,"metrics":{"x":1}}\n'
+    assert re.sub(rb'"(time|crc32)":[0-9.]+', rb'"\1":0', line) == (
+        b'{"report":0,"attempt":0,"time":0,"metrics":{"x":1},"crc32":0}\n'
     )
     assert (storage / "run/checkpoint_000000/model").read_bytes() == b"weights"
     if engine != "inline":

@@ -27,10 +27,10 @@ from dray.errors import (
 from dray.train.config import CheckpointConfig
 from dray.train.failure import FailureLog, FailurePolicy, to_driver_error, to_error
 from dray.train.folding import Folder, Lines, Shown
+from dray.train.manifest import Committed
 from dray.train.messages import Joined, Reported, Staged
 from dray.train.reports import MOST_OPEN, CollectiveBook, ReportBook
 from dray.train.retention import ranked, surplus
-from dray.train.run_directory import Committed
 
 
 def committed(report: int, **metrics: Any) -> Committed:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import pickle
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,12 +17,37 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dray.errors import ConfigError, StorageError
-from dray.train import Checkpoint, Result
-from dray.train.run_directory import Committed, RunDirectory, list_files, read_lines, stage
+from dray.train import Checkpoint, Result, RunConfig
+from dray.train.checkpoint_files import fingerprint, list_files, stage
+from dray.train.manifest import Committed
+from dray.train.run_directory import RunDirectory
+
+HIDDEN = (".staging", ".replaced", ".deleted")
 
 
 class Killed(BaseException):
     """Stands for a kill -9 at one system call."""
+
+
+@contextlib.contextmanager
+def killed_at(change: int) -> Iterator[None]:
+    """Dies before the n-th change of the file system, from 0."""
+    left = change
+
+    def step(real):  # type: ignore[no-untyped-def]
+        def wrapped(*args, **kwargs):  # type: ignore[no-untyped-def]
+            nonlocal left
+            if left == 0:
+                raise Killed
+            left -= 1
+            return real(*args, **kwargs)
+
+        return wrapped
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("mkdir", "rename", "unlink", "rmdir", "fsync"):
+            patch.setattr(os, name, step(getattr(os, name)))
+        yield
 
 
 def commit(directory: RunDirectory, report: int, name: str, text: str) -> None:
@@ -38,26 +69,12 @@ def test_a_kill_leaves_the_old_or_the_new_whole(
     directory = RunDirectory(tmp_path_factory.mktemp("kill") / "run")
     directory.open()
     commit(directory, 0, "first", "old")
-    left = at
-
-    def step(real):  # type: ignore[no-untyped-def]
-        def wrapped(*args, **kwargs):  # type: ignore[no-untyped-def]
-            nonlocal left
-            if left == 0:
-                raise Killed
-            left -= 1
-            return real(*args, **kwargs)
-
-        return wrapped
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("mkdir", "rename", "unlink", "rmdir", "fsync"):
-            patch.setattr(os, name, step(getattr(os, name)))
-        finished = True
-        try:
+    finished = True
+    try:
+        with killed_at(at):
             commit(directory, 1, "first" if same_name else "second", "new")
-        except Killed:
-            finished = False
+    except Killed:
+        finished = False
     directory.close()
     again = RunDirectory(directory.path)
     again.open()
@@ -70,15 +87,69 @@ def test_a_kill_leaves_the_old_or_the_new_whole(
     else:
         assert texts in (["old"], ["old", "new"])
         assert not finished or texts == ["old", "new"]
-    assert not [n for n in os.listdir(again.path) if n.startswith((".staging", ".replaced"))]
+    assert not [n for n in os.listdir(again.path) if n.startswith(HIDDEN)]
     again.close()
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40
+)
+@given(steps=st.lists(st.tuples(st.sampled_from("cdrD"), st.integers(0, 3), st.integers(0, 14))))
+def test_whatever_is_done_and_killed_what_was_committed_stays(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
+) -> None:
+    """Commits, deletes, restarts and damages in any order, killed before any change of the disk."""
+    path = tmp_path_factory.mktemp("model") / "run"
+    durable: dict[str, str] = {}
+    for number, (what, slot, at) in enumerate(steps):
+        name, text = f"checkpoint_{slot:06d}", f"weights {number}"
+        directory = RunDirectory(path)
+        directory.warn = lambda text: None
+        directory.open()
+        before = durable.get(name)
+        allowed = {before}
+        known = {c.path.name: c for c in directory.checkpoints()}
+        try:
+            with killed_at(at):
+                if what == "c":
+                    allowed = {before, text}
+                    commit(directory, number, name, text)
+                    allowed = {text}
+                elif what == "d" and name in known:
+                    allowed = {before, None}
+                    directory.delete(known[name])
+                    allowed = {None}
+                elif what == "r":
+                    directory.recover()
+        except Killed:
+            pass
+        if what == "D" and name in known:
+            (path / name / "model").write_text("x" * len(before or ""))
+            assert known[name].damage() == "model"
+            allowed = {None}
+            directory.delete(known[name])
+        directory.close()
+        again = RunDirectory(path)
+        again.warn = lambda text: None
+        again.open()
+        found = {c.path.name: (c.path / "model").read_text() for c in again.sound_checkpoints()}
+        assert all(c.damage() is None for c in again.checkpoints())
+        assert found.pop(name, None) in allowed
+        assert found == {n: t for n, t in durable.items() if n != name}
+        durable = {c.path.name: (c.path / "model").read_text() for c in again.checkpoints()}
+        assert not [n for n in os.listdir(path) if n.startswith(HIDDEN)]
+        assert all((path / n / ".dray.json").exists() for n in os.listdir(path) if n[:4] == "chec")
+        again.close()
 
 
 def test_what_has_no_manifest_does_not_exist(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
     directory.open()
     (directory.path / "checkpoint_000007").mkdir()
-    assert directory.checkpoints() == []
+    with pytest.warns(
+        UserWarning, match=r"checkpoint_000007 has no manifest .* nothing deletes it"
+    ):
+        assert directory.checkpoints() == []
     assert directory.next_checkpoint_name() == "checkpoint_000008"
     directory.close()
 
@@ -96,12 +167,6 @@ def test_damage_is_found(tmp_path: Path, damage: str) -> None:
     }[damage]()
     assert directory.checkpoints()[0].damage() == "model"
     directory.close()
-
-
-def test_a_line_cut_short_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "lines.jsonl"
-    path.write_text('{"a":1}\n{"a":2}\n{"a"')
-    assert list(read_lines(path)) == [{"a": 1}, {"a": 2}]
 
 
 def test_from_path_of_something_else(tmp_path: Path) -> None:
@@ -136,3 +201,113 @@ def test_checkpoint_directories(tmp_path: Path) -> None:
         Checkpoint(tmp_path / "a" / "x").to_directory()
     with pytest.raises(StorageError, match="is not there"), Checkpoint("/nowhere").as_directory():
         pass
+
+
+def test_what_a_kill_left_half_deleted_is_swept(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.open()
+    commit(directory, 0, "checkpoint_000000", "old")
+    (committed,) = directory.checkpoints()
+    with pytest.raises(Killed), killed_at(2):  # after the new name, within the files
+        directory.delete(committed)
+    assert [n for n in os.listdir(directory.path) if n.startswith(".deleted-")]
+    assert directory.checkpoints() == []
+    directory.recover()
+    assert not [n for n in os.listdir(directory.path) if n.startswith(HIDDEN)]
+    directory.close()
+
+
+def test_what_cannot_be_copied_is_named(tmp_path: Path) -> None:
+    def refusal(make: Callable[[Path], object]) -> str:
+        source = Path(tempfile.mkdtemp(dir=tmp_path))
+        (source / "sub").mkdir()
+        make(source / "sub" / "odd")
+        with pytest.raises(StorageError) as caught:
+            list_files(str(source))
+        return str(caught.value).replace(str(source), "")
+
+    assert "sub/odd is a named pipe, which cannot be copied" in refusal(os.mkfifo)
+    assert "sub/odd is a symbolic link to nothing" in refusal(lambda p: p.symlink_to("nowhere"))
+    assert "sub/odd is a device" in refusal(lambda p: p.symlink_to("/dev/null"))
+    assert "sub/odd is a link to a directory that it lies in" in refusal(
+        lambda p: p.symlink_to(p.parent)
+    )
+    with socket.socket(socket.AF_UNIX) as bound:
+        assert "sub/odd is a socket" in refusal(lambda p: bound.bind(str(p)))
+
+
+def test_links_and_holes_are_kept_as_what_they_mean(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "sub").mkdir(parents=True)
+    (source / "file").write_text("weights")
+    (source / "soft").symlink_to("file")
+    os.link(source / "file", source / "hard")
+    (source / "again").symlink_to("sub")
+    with (source / "sub" / "sparse").open("wb") as file:
+        file.write(b"x")
+        file.truncate(64 << 20)
+    target = tmp_path / "staged"
+    names = list_files(str(source))
+    assert names == ["again/sparse", "file", "hard", "soft", "sub/sparse"]
+    found = stage(str(source), target, names)
+    assert all(fingerprint(target / name) == known for name, known in found.items())
+    assert (target / "soft").read_text() == (target / "hard").read_text() == "weights"
+    assert (target / "sub" / "sparse").stat().st_blocks * 512 < 4 << 20
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_directory_that_cannot_be_read_is_no_empty_one(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0)
+    with pytest.raises(StorageError, match="Permission denied"):
+        list_files(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("file:///a/b%20c", "/a/b c"),
+        ("FILE://localhost/a", "/a"),
+        ("file:/a", "/a"),
+        ("/a:/b", "/a:/b"),
+        ("~root/x", os.path.expanduser("~root/x")),
+    ],
+)
+def test_paths_are_understood(given: str, meant: str) -> None:
+    assert RunConfig(storage_path=given).storage == Path(meant)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("S3://bucket/x", "S3:// storage is not supported"),
+        ("file://elsewhere/x", "names the host 'elsewhere'"),
+        ("file://", "is of this machine"),
+        ("~nosuchuser/x", "no home directory of ~nosuchuser"),
+        ("a\0b", "must be the path of a directory"),
+    ],
+)
+def test_paths_that_would_mean_something_else_are_refused(given: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        RunConfig(storage_path=given)
+    with pytest.raises(ConfigError, match=why):
+        Checkpoint(given)
+
+
+def test_metadata_that_json_cannot_say_or_that_is_damaged(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    with pytest.raises(ConfigError, match="cannot be stored as JSON"):
+        checkpoint.set_metadata({"a": object()})
+    (tmp_path / ".metadata.json").write_bytes(b'{"a\xff')
+    with pytest.raises(StorageError, match=r"metadata\.json is damaged .* writes it anew"):
+        checkpoint.get_metadata()
+    with pytest.raises(StorageError, match="is not there"):
+        Checkpoint(tmp_path / "no").set_metadata({})
+
+
+def test_a_storage_error_crosses_processes_whole() -> None:
+    error = StorageError.of(
+        OSError(errno.ENOSPC, "No space left on device"), "/x cannot be written"
+    )
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.errno, str(again)) == (errno.ENOSPC, str(error))
+    assert "make room" in str(error)

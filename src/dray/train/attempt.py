@@ -94,8 +94,7 @@ class Attempt:
             StorageError: A checkpoint cannot be committed.
         """
         for entry in self._book.to_stage():
-            staging = self._directory.staging(entry.report)
-            staging.mkdir()
+            staging = self._directory.begin_staging(entry.report)
             for rank, files in entry.shares.items():
                 self.group.tell(messages.Share(entry.report, str(staging), files), [rank])
         for entry in self._book.complete():

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dray.errors import ConfigError, StorageError, shown
+from dray.train.checkpoint_files import METADATA, METADATA_DRAFT
 from dray.train.filesystem import check_filesystem, local_filesystem
-from dray.train.run_directory import check_directory, local_path
-
-_METADATA = ".metadata.json"
+from dray.train.manifest import Committed
+from dray.train.paths import check_directory, local_path
 
 
 class Checkpoint:
@@ -28,6 +29,10 @@ class Checkpoint:
 
     Attributes:
         path: The directory's absolute path, as a string.
+
+    A checkpoint of a run that `Result` has read from the disk is compared with its checksums when
+    it is first used, which takes as long as reading it: its `path`, `as_directory` and the rest
+    then raise StorageError if a file is not as it was committed.
 
     Raises:
         ConfigError: `path` is something else, such as a URL, or `filesystem` is not local.
@@ -44,8 +49,9 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
         check_filesystem(filesystem, "filesystem")
-        self.path = str(local_path(path, "path"))
+        self._path = str(local_path(path, "path"))
         self._filesystem = filesystem
+        self._unread: Committed | None = None
 
     @property
     def filesystem(self) -> Any:
@@ -57,12 +63,45 @@ class Checkpoint:
         return local_filesystem() if self._filesystem is None else self._filesystem
 
     @classmethod
+    def of_run(cls, committed: Committed, *, verified: bool) -> Checkpoint:
+        """Return a reference to a checkpoint of a run, for dray's own use.
+
+        Args:
+            committed: The checkpoint.
+            verified: Whether its files are known to be as they were committed.
+        """
+        checkpoint = cls(committed.path)
+        if not verified:
+            checkpoint._unread = committed
+        return checkpoint
+
+    @property
+    def location(self) -> str:
+        """The path, without a look at what is there."""
+        return self._path
+
+    @property
+    def path(self) -> str:
+        """The directory's absolute path, as a string."""
+        if self._unread is not None:
+            check_directory(self._path)
+            damaged = self._unread.damage()
+            if damaged is not None:
+                raise StorageError(
+                    f"the checkpoint {self._path} is damaged: {damaged} is not as it was "
+                    "committed. Take another one of Result.best_checkpoints; fit() under the name "
+                    "of this run goes on from the newest sound one"
+                )
+            self._unread = None
+        return self._path
+
+    @classmethod
     def from_directory(cls, path: str | os.PathLike[str]) -> Checkpoint:
-        """Returns a checkpoint that refers to a directory; nothing is copied."""
+        """Return a checkpoint that refers to a directory; nothing is copied."""
         return cls(path)
 
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Copies the checkpoint's files.
+        """Copy the checkpoint's files.
 
         Args:
             path: Where to, made if missing; default: a new temporary directory, which is yours to
@@ -72,51 +111,80 @@ class Checkpoint:
             The directory with the copy.
 
         Raises:
-            StorageError: The checkpoint's directory does not exist, or is a file.
+            StorageError: The checkpoint's directory does not exist, is a file, or holds a damaged
+                file; or the copy cannot be written.
         """
         check_directory(self.path)
         target = tempfile.mkdtemp(prefix="dray-checkpoint-") if path is None else os.fspath(path)
-        shutil.copytree(self.path, target, dirs_exist_ok=True)
+        try:
+            shutil.copytree(self.path, target, dirs_exist_ok=True)
+        except OSError as error:  # of copytree's own, which is one of these, the list says which
+            raise StorageError.of(error, f"{self.path} cannot be copied to {target}") from error
         return target
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:
-        """Gives the checkpoint as a local directory, to read only.
+        """Give the checkpoint as a local directory, to read only.
 
         Raises:
-            StorageError: The checkpoint's directory does not exist, or is a file.
+            StorageError: The checkpoint's directory does not exist, is a file, or holds a damaged
+                file.
         """
         check_directory(self.path)
         yield self.path
 
     def get_metadata(self) -> dict[str, Any]:
-        """Returns the metadata that `set_metadata` stored, or an empty dict."""
+        """Return the metadata that `set_metadata` stored, or an empty dict.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        path = Path(self._path) / METADATA
         try:
-            text = (Path(self.path) / _METADATA).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return {}
-        metadata: dict[str, Any] = json.loads(text)
+            with StorageError.instead(f"{path} cannot be read"):
+                text = path.read_bytes() if path.exists() else b"{}"
+            metadata = json.loads(text)
+        except ValueError as error:
+            raise StorageError(
+                f"{path} is damaged ({error}); the checkpoint's files are not concerned. "
+                "set_metadata() writes it anew"
+            ) from error
+        if not isinstance(metadata, dict):
+            raise StorageError(f"{path} holds no metadata; set_metadata() writes it anew")
         return metadata
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Stores metadata with the checkpoint, as JSON, in place of what was there."""
-        target = Path(self.path) / _METADATA
-        draft = target.with_suffix(".draft")
-        draft.write_text(json.dumps(dict(metadata)), encoding="utf-8")
-        draft.replace(target)
+        """Store metadata with the checkpoint, as JSON, in place of what was there.
+
+        Raises:
+            ConfigError: JSON cannot say it.
+            StorageError: It cannot be written.
+        """
+        check_directory(self._path)
+        try:
+            text = json.dumps(dict(metadata))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(
+                f"the metadata {shown(metadata)} cannot be stored as JSON: {error}"
+            ) from error
+        target = Path(self._path) / METADATA
+        draft = target.with_name(METADATA_DRAFT)
+        with StorageError.instead(f"{target} cannot be written"):
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(target)
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Adds to the stored metadata; keys given here win."""
+        """Add to the stored metadata; keys given here win."""
         self.set_metadata({**self.get_metadata(), **metadata})
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Checkpoint) and self.path == other.path
+        return isinstance(other, Checkpoint) and self._path == other._path
 
     def __hash__(self) -> int:
-        return hash(self.path)
+        return hash(self._path)
 
     def __fspath__(self) -> str:
         return self.path
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(filesystem=local, path={self.path})"
+        return f"{type(self).__name__}(filesystem=local, path={self._path})"

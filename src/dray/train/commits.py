@@ -7,10 +7,12 @@ from pathlib import Path
 
 from dray.errors import StorageError
 from dray.train.config import CheckpointConfig
+from dray.train.journal import Journal
+from dray.train.manifest import Committed
 from dray.train.progress import Progress
 from dray.train.reports import Entry
-from dray.train.retention import surplus
-from dray.train.run_directory import Committed, RunDirectory
+from dray.train.retention import score, surplus
+from dray.train.run_directory import RunDirectory
 
 
 class Commits:
@@ -28,25 +30,31 @@ class Commits:
         self._directory = directory
         self._config = config
         self._progress = progress
+        self._journal = Journal(directory, progress)
         self._kept = directory.checkpoints()
 
     def newest_good(self) -> Committed | None:
-        """Returns the newest checkpoint that is as it was committed, if there is one."""
-        for committed in reversed(self._kept):
-            damaged = committed.damage()
+        """Return the newest checkpoint that is as it was committed, if there is one.
+
+        Those that are not are known from then on: they do not count, and nothing deletes them.
+        """
+        found = bool(self._kept)
+        for committed in reversed(list(self._kept)):
+            damaged = self._directory.damage(committed)
             if damaged is None:
                 return committed
+            self._kept.remove(committed)
             self._progress.warn(
-                f"{committed.path.name} is damaged ({damaged} is not as it was committed); "
-                "going back to the one before"
+                f"{committed.path.name} is damaged ({damaged} is not as it was committed) and left "
+                "as it is; going back to the one before"
             )
-            self._directory.record(
-                "damaged checkpoint", checkpoint=committed.path.name, file=damaged
-            )
+            self._journal.record("damaged checkpoint", checkpoint=committed.path.name, file=damaged)
+        if found:
+            self._progress.warn("no sound checkpoint is left: the run begins anew")
         return None
 
     def commit(self, entry: Entry, world_size: int) -> Path:
-        """Makes the staged files of a report a checkpoint, and deletes what is not to be kept.
+        """Make the staged files of a report a checkpoint, and delete what is not to be kept.
 
         Raises:
             StorageError: It cannot be written.
@@ -56,13 +64,29 @@ class Commits:
         committed = Committed(
             path, entry.report, world_size, entry.staged, entry.metrics, time.time()
         )
-        try:
-            self._directory.commit(self._directory.staging(entry.report), committed)
-        except OSError as error:
-            raise StorageError(f"the checkpoint {path} cannot be committed: {error}") from error
+        self._directory.commit(self._directory.staging(entry.report), committed)
         self._kept = [*(known for known in self._kept if known.path != path), committed]
+        self._look_at_score(committed)
         for old in surplus(self._kept, self._config):
-            self._directory.delete(old)
-            self._kept.remove(old)
+            self._delete(old)
         self._progress.committed(path)
         return path
+
+    def _delete(self, old: Committed) -> None:
+        try:
+            self._directory.delete(old)
+        except StorageError as error:  # it is tried again with the next one
+            self._directory.warn_once(str(error))
+        else:
+            self._kept.remove(old)
+
+    def _look_at_score(self, committed: Committed) -> None:
+        attribute = self._config.checkpoint_score_attribute
+        if attribute is None or score(committed, attribute, "max") is not None:
+            return
+        names = ", ".join(committed.rank_zero_metrics()) or "none"
+        self._directory.warn_once(
+            f"{committed.path.name} came without a number called {attribute!r} "
+            f"(checkpoint_score_attribute), so it ranks below those that have one; its metrics: "
+            f"{names}"
+        )

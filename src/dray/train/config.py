@@ -15,7 +15,7 @@ from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
 from dray.train.callback import UserCallback
 from dray.train.filesystem import check_filesystem
-from dray.train.run_directory import check_name, local_path
+from dray.train.paths import check_name, local_path
 
 # Arguments of RunConfig that were made for trials of Ray Tune.
 _OF_TUNE = ("sync_config", "verbose", "stop", "progress_reporter", "log_to_file")
@@ -104,6 +104,12 @@ class CheckpointConfig:
         keep = self.num_to_keep = plain(self.num_to_keep)
         if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
             raise ConfigError(f"num_to_keep must be None (all) or 1 or more, not {keep!r}")
+        attribute = self.checkpoint_score_attribute
+        if attribute is not None and not isinstance(attribute, str):
+            raise ConfigError(
+                "checkpoint_score_attribute must be the name of a metric, such as 'loss', or None, "
+                f"not {attribute!r}"
+            )
         if self.checkpoint_score_order not in ("max", "min"):
             raise ConfigError(
                 f"checkpoint_score_order must be 'max' or 'min', not "

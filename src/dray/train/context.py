@@ -17,8 +17,10 @@ from dray.engines.actor_host import refuse_forks
 from dray.errors import ConfigError, NotInTrainingError
 from dray.train import messages
 from dray.train.checkpoint import Checkpoint
-from dray.train.metrics import encode, encode_json
-from dray.train.run_directory import RunDirectory, check_checkpoint_name, list_files, stage
+from dray.train.checkpoint_files import list_files, stage
+from dray.train.metrics import encode
+from dray.train.run_directory import RunDirectory, check_checkpoint_name
+from dray.train.sealed import LineFile
 from dray.train.storage import StorageContext
 
 
@@ -59,13 +61,11 @@ class Seat:
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._lock = threading.Lock()
         metrics = RunDirectory(Path(run.path)).metrics_path(assignment.rank)
-        self._metrics = os.open(
-            metrics, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644
-        )
+        self._metrics = LineFile(metrics)
 
     def close(self) -> None:
         """Frees the metrics file."""
-        os.close(self._metrics)
+        self._metrics.close()
 
     def deliver(self, message: Any) -> None:
         """Takes a message of the controller, on the control thread."""
@@ -95,7 +95,7 @@ class Seat:
                 "time": round(time.time(), 6),
                 **record,
             }
-            os.write(self._metrics, encode_json(line).encode() + b"\n")
+            self._metrics.append(line)
             self._report = number + 1
             self.post(messages.Reported(number, record, files, directory))
             if checkpoint is not None:
@@ -270,7 +270,8 @@ def report(
 
     Raises:
         ConfigError: The metrics hold something else, such as a tensor, or the name is taken.
-        StorageError: The checkpoint's files cannot be copied.
+        StorageError: The metrics cannot be written, and the report does not count; or the
+            checkpoint's files cannot be copied.
         NotInTrainingError: Called outside a train function.
 
     Example:

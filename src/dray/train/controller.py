@@ -36,9 +36,10 @@ from dray.train.failure import FailurePolicy, describe, is_death, to_driver_erro
 from dray.train.journal import Journal
 from dray.train.launch import Launch
 from dray.train.logs import Logs
+from dray.train.manifest import Committed
 from dray.train.metrics import decode
 from dray.train.progress import Progress
-from dray.train.run_directory import Committed, RunDirectory
+from dray.train.run_directory import RunDirectory
 from dray.train.scaling import ScalingConfig
 from dray.train.state import AT_WORK, FINAL, Action, Event, State, advance
 from dray.train.watch import Watch

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from dray.errors import join_names
+from dray.errors import NoRunError, StorageError, join_names
 from dray.train.backend import BackendConfig
 from dray.train.config import RunConfig
-from dray.train.run_directory import RUN, RunDirectory
+from dray.train.run_directory import RunDirectory
 from dray.train.scaling import ScalingConfig
 from dray.version import VERSION
 
@@ -48,10 +48,12 @@ def describe(
 def read(directory: RunDirectory) -> dict[str, Any] | None:
     """Return what run.json says; None if there is none, or none that can be read."""
     try:
-        said = json.loads((directory.path / RUN).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return directory.read_run()
+    except NoRunError:
         return None
-    return said if isinstance(said, dict) else None
+    except StorageError as error:
+        directory.warn_once(f"{error}; what it said of earlier times is lost")
+        return None
 
 
 def with_history(

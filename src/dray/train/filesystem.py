@@ -40,5 +40,5 @@ def local_filesystem() -> Any:
     try:
         from pyarrow import fs
     except ImportError:
-        raise MissingDependencyError("pyarrow", "arrow") from None
+        raise MissingDependencyError("pyarrow", "pyarrow") from None
     return fs.LocalFileSystem()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dray.errors import StorageError
 from dray.train.progress import Progress
 from dray.train.run_directory import RunDirectory
 
@@ -25,7 +26,7 @@ class Journal:
         """Append a line."""
         try:
             self._directory.record(event, **details)
-        except OSError as error:
+        except StorageError as error:
             if not self._told:
                 self._progress.warn(f"what happens to the run is not recorded any more: {error}")
             self._told = True

@@ -6,9 +6,10 @@ from dray.engines.contract import Engine, Mailbox, Reservation
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
 from dray.train.failure import describe, is_death
+from dray.train.manifest import Committed
 from dray.train.messages import Assignment, RunInfo
 from dray.train.progress import Progress
-from dray.train.run_directory import Committed, RunDirectory
+from dray.train.run_directory import RunDirectory
 from dray.train.scaling import ScalingConfig
 from dray.train.seats import family_at
 from dray.train.worker_group import Interrupted, RankFailed, Worker, WorkerGroup

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dray.train.run_directory import Fingerprint
+from dray.train.checkpoint_files import Fingerprint
 
 
 @dataclass(frozen=True)

@@ -15,29 +15,44 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from dray.errors import ConfigError
+from dray.errors import ConfigError, shown
 
 _PLAIN = (str, bool, int, type(None))
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_DEEPEST = 100
+# Python writes and reads at least 640 digits, whatever its limit; most have no need to be asked.
+_LONGEST_INT_BITS = 2000
+# Beside a key's pointer: what it was. No pointer holds it, since in these "~" comes as "~0".
+_KEY = "~key"
+_KEY_OF_OLD = "#key"
 
 encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_encode_ascii = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+
+def json_bytes(record: Mapping[str, Any]) -> bytes:
+    """Return a record as JSON in UTF-8."""
+    try:
+        return encode_json(record).encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, as in names of files that are not UTF-8
+        return _encode_ascii(record).encode()
 
 
 def encode(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns `{"metrics": plain}`, with `"types"` where the plain form is not the whole truth.
+    """Return `{"metrics": plain}`, with `"types"` where the plain form is not the whole truth.
 
     Raises:
         ConfigError: `metrics` is no dict, or holds something that is no metric.
     """
     if not isinstance(metrics, Mapping):
-        raise ConfigError(f"metrics must be a dict, not {type(metrics).__name__}: {metrics!r}")
+        raise ConfigError(f"metrics must be a dict, not {type(metrics).__name__}: {shown(metrics)}")
     types: dict[str, str] = {}
     plain = _encode_dict(metrics, "", types)
     return {"metrics": plain, "types": types} if types else {"metrics": plain}
 
 
 def decode(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the metrics as they were given to `encode`."""
+    """Return the metrics as they were given to `encode`."""
     types = record.get("types")
     metrics = record["metrics"]
     decoded = _decode(metrics, "", types) if types else metrics
@@ -49,28 +64,60 @@ def _child(path: str, key: object) -> str:
     return f"{path}/{str(key).replace('~', '~0').replace('/', '~1')}"
 
 
+def _dotted(path: str) -> str:
+    """Return where a metric is, for a message."""
+    dotted = path.removeprefix("/").replace("/", ".")
+    return repr(dotted if len(dotted) <= 80 else f"{dotted[:77]}...")
+
+
 def _encode_dict(value: Mapping[Any, Any], path: str, types: dict[str, str]) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for key, item in value.items():
         if type(key) is not str:
-            if type(key) is not int:
-                raise ConfigError(
-                    f"metrics{path} has the key {key!r}; keys must be strings or integers"
-                )
-            types[f"{_child(path, key)}#key"] = "int"
-            if str(key) in value:
-                raise ConfigError(f"metrics{path} has both {key!r} and {str(key)!r} as keys")
-            key = str(key)
+            key = _encode_key(key, value, path, types)
         kind = type(item)
-        if kind in _PLAIN or (kind is float and math.isfinite(item)):
+        if kind is float:
+            as_it_is = math.isfinite(item)
+        elif kind is int:
+            as_it_is = item.bit_length() <= _LONGEST_INT_BITS
+        else:
+            as_it_is = kind in _PLAIN
+        if as_it_is:
             plain[key] = item
         else:
             plain[key] = _encode(item, _child(path, key), types)
     return plain
 
 
+def _encode_key(key: object, value: Mapping[Any, Any], path: str, types: dict[str, str]) -> str:
+    if isinstance(key, str):  # such as an enum of strings
+        return str.__str__(key)
+    where = f"the metric {_dotted(path)}" if path else "metrics"
+    if type(key) is not int:
+        raise ConfigError(f"{where} has the key {shown(key)}; keys must be strings or integers")
+    text = _digits(key, path)
+    if text in value:
+        raise ConfigError(f"{where} has both {text} and {text!r} as keys")
+    types[_child(path, text) + _KEY] = "int"
+    return text
+
+
+def _digits(value: int, path: str) -> str:
+    try:
+        return str(value)
+    except ValueError:
+        raise ConfigError(
+            f"the metric {_dotted(path)} is, or has as a key, an integer of too many digits to be "
+            "written and read; report its logarithm, or a string"
+        ) from None
+
+
 def _encode(value: Any, path: str, types: dict[str, str]) -> Any:
     kind = type(value)
+    if kind is int:
+        if value.bit_length() > _LONGEST_INT_BITS:
+            _digits(value, path)
+        return value
     if kind in _PLAIN:
         return value
     if kind is float:
@@ -78,16 +125,21 @@ def _encode(value: Any, path: str, types: dict[str, str]) -> Any:
             return value
         types[path] = str(value)
         return None
-    if isinstance(value, Mapping):
-        return _encode_dict(value, path, types)
-    if isinstance(value, list | tuple):
-        if kind is not list:
+    if isinstance(value, Mapping | list | tuple):
+        if path.count("/") > _DEEPEST:
+            raise ConfigError(
+                f"the metric {_dotted(path)} is nested in more than {_DEEPEST} dicts and lists; "
+                "perhaps it holds itself"
+            )
+        if isinstance(value, Mapping):
+            return _encode_dict(value, path, types)
+        if isinstance(value, tuple):
             types[path] = "tuple"
         return [_encode(item, _child(path, index), types) for index, item in enumerate(value)]
-    return _encode_numpy(value, path, types)
+    return _encode_other(value, path, types)
 
 
-def _encode_numpy(value: Any, path: str, types: dict[str, str]) -> Any:
+def _encode_other(value: Any, path: str, types: dict[str, str]) -> Any:
     numpy = sys.modules.get("numpy")  # a numpy scalar exists only where numpy is imported
     if numpy is not None and isinstance(value, numpy.generic):
         if value.dtype.kind in "biuf" and value.dtype.itemsize <= 8:
@@ -99,17 +151,17 @@ def _encode_numpy(value: Any, path: str, types: dict[str, str]) -> Any:
             return item
         if value.dtype.kind == "U":
             return str(value)
-    for base in (bool, int, float, str):  # subclasses, such as enums of int
+    for base in (int, float, str):  # subclasses, such as enums of int, whatever they override
         if isinstance(value, base):
-            return _encode(base(value), path, types)
-    where = path.removeprefix("/").replace("/", ".")
+            plain = getattr(base, f"__{base.__name__}__")(value)
+            return _encode(plain, path, types)
     name = f"{type(value).__module__}.{type(value).__qualname__}"
     advice = "Report its value: .item() for one number, .tolist() for a few"
     if name.startswith("torch"):
         advice = "Report a number: .item(); save tensors in a checkpoint"
     raise ConfigError(
-        f"the metric {where!r} is a {name}, which is not a number, string or None (or a dict or "
-        f"list of them). {advice}."
+        f"the metric {_dotted(path)} is a {name}, which is not a number, string or None (or a dict "
+        f"or list of them). {advice}."
     )
 
 
@@ -119,7 +171,7 @@ def _decode(value: Any, path: str, types: Mapping[str, str]) -> Any:
         decoded: dict[Any, Any] = {}
         for key, item in value.items():
             child = _child(path, key)
-            is_int = types.get(f"{child}#key") == "int"
+            is_int = "int" in (types.get(child + _KEY), types.get(child + _KEY_OF_OLD))
             decoded[int(key) if is_int else key] = _decode(item, child, types)
         return decoded
     if isinstance(value, list):

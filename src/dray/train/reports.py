@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dray.errors import TrainingFailedError
+from dray.train.checkpoint_files import Fingerprint
 from dray.train.messages import Joined, Reported, Staged
-from dray.train.run_directory import Fingerprint
 from dray.train.waits import Wait, name_of
 
 # A rank that reports far ahead of the others (only rank 0 reports, say) is not waited for.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,18 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dray.answers import AbsentMember
-from dray.errors import (
-    ConfigError,
-    MissingDependencyError,
-    NoRunError,
-    NoSuchCheckpointError,
-)
+from dray.errors import ConfigError, MissingDependencyError, NoSuchCheckpointError
 from dray.train.checkpoint import Checkpoint
 from dray.train.config import CheckpointConfig
 from dray.train.filesystem import check_filesystem, local_filesystem
 from dray.train.metrics import decode
+from dray.train.paths import local_path
 from dray.train.retention import lookup, ranked
-from dray.train.run_directory import RUN, RunDirectory, local_path, read_lines
+from dray.train.run_directory import RunDirectory
+from dray.train.sealed import read_lines
 
 if TYPE_CHECKING:
     import pandas
@@ -44,7 +40,7 @@ class Result:
 
     Attributes:
         metrics: The last report of rank 0, with or without a checkpoint; None if there is none.
-        checkpoint: The newest checkpoint, or None.
+        checkpoint: The newest checkpoint that is not known to be damaged, or None.
         error: None: `fit()` raises why a run failed, and the run's directory does not keep it.
         path: The run's directory.
         metrics_dataframe: Every report of rank 0, one row each, as a pandas DataFrame; nested names
@@ -97,7 +93,11 @@ class Result:
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> Result:
-        """Returns the result of a run of any time, finished or not.
+        """Return the result of a run of any time, finished or not.
+
+        Lines of metrics and checkpoints that are damaged are left out, and a warning names the
+        file. Checkpoints are compared with the sizes of their files at once, and with their
+        checksums when they are first used.
 
         Args:
             path: The run's directory.
@@ -107,44 +107,49 @@ class Result:
             ConfigError: `path` is something else than a directory's path, such as a URL, or
                 `storage_filesystem` is not local.
             NoRunError: There is no run in that directory.
+            StorageError: The run cannot be read.
         """
         check_filesystem(storage_filesystem, "storage_filesystem")
         directory = RunDirectory(local_path(path, "path"))
+        described = directory.read_run()
         try:
-            text = (directory.path / RUN).read_text(encoding="utf-8")
-        except OSError as error:
-            raise NoRunError(
-                f"{directory.path} is not a run's directory: it has no run.json. Give the path "
-                "that fit() printed: <storage_path>/<name>"
-            ) from error
-        kept = CheckpointConfig(**json.loads(text)["checkpoint_config"])
+            kept = CheckpointConfig(**described["checkpoint_config"])
+        except (KeyError, TypeError, ConfigError) as error:
+            raise directory.damaged_run(f"checkpoint_config: {error}") from error
         return cls.read(directory, kept, _storage_filesystem=storage_filesystem)
 
     @classmethod
     def read(cls, directory: RunDirectory, config: CheckpointConfig, **known: Any) -> Result:
-        """Returns the result that a directory holds.
+        """Return the result that a directory holds.
 
         Args:
             directory: The run's directory.
             config: Which checkpoints are best.
             known: What the directory does not say.
+
+        Raises:
+            StorageError: The directory cannot be read.
         """
-        checkpoints = directory.checkpoints()
+        committed = directory.sound_checkpoints()
         last = None
         for record in history(directory, rank=0):
             last = record
+        handed = {
+            each.path: Checkpoint.of_run(each, verified=directory.is_verified(each))
+            for each in committed
+        }
         return cls(
             path=str(directory.path),
             metrics=None if last is None else decode(last),
-            checkpoint=Checkpoint(checkpoints[-1].path) if checkpoints else None,
+            checkpoint=handed[committed[-1].path] if committed else None,
             best_checkpoints=[
-                (Checkpoint(c.path), c.rank_zero_metrics()) for c in ranked(checkpoints, config)
+                (handed[each.path], each.rank_zero_metrics()) for each in ranked(committed, config)
             ],
             **{"error": None, **known},
         )
 
     def get_best_checkpoint(self, metric: str, mode: str) -> Checkpoint:
-        """Returns the kept checkpoint with the best value of a metric.
+        """Return the kept checkpoint with the best value of a metric.
 
         Args:
             metric: Its name; "a/b" names a nested one.
@@ -182,13 +187,28 @@ def _read_reports(path: str) -> pandas.DataFrame:
 
 
 def history(directory: RunDirectory, rank: int) -> list[dict[str, Any]]:
-    """Returns a rank's reports as the run stands: what a restart went back over is left out."""
+    """Return a rank's reports as the run stands: what a restart went back over is left out.
+
+    Raises:
+        StorageError: They cannot be read.
+    """
     records: list[dict[str, Any]] = []
-    for record in read_lines(directory.metrics_path(rank)):
+    for record in read_lines(directory.metrics_path(rank), directory.warn_once, _is_report):
         while records and records[-1]["report"] >= record["report"]:
             records.pop()
         records.append(record)
     return records
+
+
+def _is_report(record: dict[str, Any]) -> bool:
+    """Return whether a line is a report that can be decoded; older ones have no checksum."""
+    if not isinstance(record.get("report"), int) or not isinstance(record.get("metrics"), dict):
+        return False
+    try:
+        decode(record)
+    except (TypeError, ValueError, AttributeError, KeyError, AssertionError):
+        return False
+    return True
 
 
 def _flatten(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dray.train.config import CheckpointConfig
-from dray.train.run_directory import Committed
+from dray.train.manifest import Committed
 
 
 def lookup(metrics: Mapping[str, Any], name: str) -> Any:
-    """Returns a metric by its name; "a/b" is the nested `metrics["a"]["b"]`. None if absent."""
+    """Return a metric by its name; "a/b" is the nested `metrics["a"]["b"]`. None if absent."""
     if name in metrics:
         return metrics[name]
     value: Any = metrics
@@ -22,28 +22,40 @@ def lookup(metrics: Mapping[str, Any], name: str) -> Any:
     return value
 
 
-def score(committed: Committed, attribute: str, order: str) -> float:
-    """Returns how good a checkpoint is, higher being better; what has no number is worst."""
+def score(committed: Committed, attribute: str, order: str) -> float | None:
+    """Return how good a checkpoint is, higher being better, or None if it has no number."""
     value = lookup(committed.rank_zero_metrics(), attribute)
+    if isinstance(value, str):
+        return None
     try:
         number = float(value)
+    except OverflowError:  # an integer beyond all floats
+        number = math.inf if value > 0 else -math.inf
     except (TypeError, ValueError):
-        return -math.inf
+        return None
     if math.isnan(number):
-        return -math.inf
+        return None
     return number if order == "max" else -number
 
 
 def ranked(checkpoints: Sequence[Committed], config: CheckpointConfig) -> list[Committed]:
-    """Returns checkpoints from the worst to the best; without a score, from old to new."""
+    """Return checkpoints from the worst to the best; without a score, from old to new.
+
+    One that has no number is worse than any that has one.
+    """
     attribute = config.checkpoint_score_attribute
     if attribute is None:
         return list(checkpoints)
-    return sorted(checkpoints, key=lambda c: score(c, attribute, config.checkpoint_score_order))
+
+    def key(committed: Committed) -> tuple[bool, float]:
+        number = score(committed, attribute, config.checkpoint_score_order)
+        return number is not None, -math.inf if number is None else number
+
+    return sorted(checkpoints, key=key)
 
 
 def surplus(checkpoints: Sequence[Committed], config: CheckpointConfig) -> list[Committed]:
-    """Returns the checkpoints to delete, given all of them, oldest first.
+    """Return the checkpoints to delete, given all of them, oldest first.
 
     The newest is always kept, since a restart goes on from it.
     """

@@ -17,7 +17,7 @@ from dray import session
 from dray.answers import AbsentMember, absent_name, check_arguments
 from dray.engines import load, wire
 from dray.engines.contract import Engine
-from dray.errors import ConfigError, InfeasibleError
+from dray.errors import ConfigError, InfeasibleError, StorageError
 from dray.settings import Settings
 from dray.train import description
 from dray.train.backend import Backend, BackendConfig
@@ -197,6 +197,7 @@ class DataParallelTrainer:
             open_screen(settings.progress),
             logging_config.log_level,
         )
+        directory.warn = progress.warn
         described = description.describe(
             engine.name, self._function, self._scaling, self._config, self._backend_config
         )
@@ -224,12 +225,21 @@ class DataParallelTrainer:
             state = outcome.state
         finally:
             progress.close()
-            result = self._result(directory, state)
+            result = self._result(directory)
             progress.summary(state, self._best(result))
         return self._conclude(outcome, result)
 
-    def _result(self, directory: RunDirectory, state: State) -> Result:
-        return Result.read(directory, self._config.checkpoint_config)
+    def _result(self, directory: RunDirectory) -> Result:
+        """Return what the directory says; if it cannot be read, the run has ended all the same."""
+        try:
+            directory.recover()  # workers have ended: what they had begun to stage is nobody's
+            return Result.read(directory, self._config.checkpoint_config)
+        except StorageError as error:
+            directory.warn_once(
+                f"{error}. What the run has reported cannot be read: its Result has no metrics and "
+                "no checkpoint"
+            )
+            return Result(None, None, None, str(directory.path))
 
     def _conclude(self, outcome: Outcome, result: Result) -> Result:
         if outcome.error is not None:
@@ -247,7 +257,9 @@ class DataParallelTrainer:
         attribute = config.checkpoint_score_attribute
         if attribute is not None and result.best_checkpoints:
             checkpoint, metrics = result.best_checkpoints[-1]
-            return f"best {attribute}={lookup(metrics, attribute)} in {Path(checkpoint.path).name}"
+            return (
+                f"best {attribute}={lookup(metrics, attribute)} in {Path(checkpoint.location).name}"
+            )
         return f"last {format_metrics(result.metrics)}" if result.metrics else ""
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from dray import host
 from dray.engines import wire
 from dray.engines.actor_host import set_variables
-from dray.errors import ConfigError, SerializationError, text_of
+from dray.errors import ConfigError, SerializationError, StorageError, text_of
 from dray.train import allocator, cores, messages, visibility
 from dray.train.context import Seat, TrainingStopped, leave_seat, take_seat
 from dray.train.failure import describe
@@ -151,7 +151,8 @@ def _check_storage(assignment: messages.Assignment) -> None:
     """Looks whether this node sees what the driver has written into the run directory."""
     run = assignment.run
     if run.token is None:
-        Path(run.path, "metrics").mkdir(parents=True, exist_ok=True)
+        with StorageError.instead(f"the run directory {run.path} cannot be written"):
+            Path(run.path, "metrics").mkdir(parents=True, exist_ok=True)
     elif RunDirectory(Path(run.path)).token() != run.token:
         raise ConfigError(
             f"the run directory {run.path} is on the driver's machine alone: the node "

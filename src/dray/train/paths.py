@@ -1,0 +1,85 @@
+"""Paths as users give them: of directories, as a path or a file:// URL, and names in them."""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.parse
+from pathlib import Path
+
+from dray.errors import ConfigError, StorageError
+
+
+def local_path(path: object, what: str) -> Path:
+    """Return the absolute form of the path of a directory, which may be a file:// URL.
+
+    Args:
+        path: What the user gave.
+        what: Its name, for the message.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(given, str) or "\0" in given:
+        raise ConfigError(f"{what} must be the path of a directory, not {path!r}")
+    plain = os.path.expanduser(_without_scheme(given, what))
+    if plain.startswith("~"):
+        user = plain.partition("/")[0]
+        raise ConfigError(
+            f"{what}={given!r}: no home directory of {user} is known here; give the whole path, or "
+            f"'./{plain}' for a directory of that name"
+        )
+    return Path(os.path.abspath(plain))
+
+
+def _without_scheme(given: str, what: str) -> str:
+    scheme, colon, rest = given.partition(":")
+    if not colon or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]+", scheme):
+        return given
+    if scheme.lower() == "file" and rest.startswith("/"):
+        host, path = "", rest
+        if rest.startswith("//"):
+            host, slash, path = rest[2:].partition("/")
+            path = slash + path
+        if host.lower() not in ("", "localhost") or not path:
+            raise ConfigError(
+                f"{what}={given!r} names the host {host!r}; a file:// URL is of this machine: "
+                "file:///path"
+            )
+        return urllib.parse.unquote(path)
+    if rest.startswith("//"):
+        raise ConfigError(
+            f"{what}={given!r}: {scheme}:// storage is not supported yet; use a local "
+            "or network-mounted directory"
+        )
+    return given
+
+
+def check_name(name: object, what: str) -> None:
+    """Check that a name can be that of a directory.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"[^/\\\0]+", name) or name in (".", ".."):
+        raise ConfigError(f"{what} must be the name of one directory, not {name!r}")
+
+
+def check_directory(path: str) -> None:
+    """Check that a checkpoint's directory is there.
+
+    Raises:
+        StorageError: It is not.
+    """
+    if os.path.isdir(path):
+        return
+    if os.path.exists(path):
+        raise StorageError(
+            f"the checkpoint {path} is a file, not a directory; save it in a directory of its own, "
+            "and give that"
+        )
+    raise StorageError(
+        f"the checkpoint {path} is not there; CheckpointConfig(num_to_keep=...) "
+        "deletes old ones, and a temporary directory ends with its `with` block"
+    )
