@@ -428,7 +428,7 @@ def test_ctrl_c_when_a_rank_hangs_in_a_collective_after_the_other_stopped(
             print("interrupted")
         """,
     )
-    with Program(script, tmp_path / "runs", **variables) as program:
+    with Program(script, tmp_path / "runs", DRAY_STOP_GRACE_S="2", **variables) as program:
         program.wait_for("going")
         os.kill(program.process.pid, signal.SIGINT)
         status, output = program.end()

@@ -30,7 +30,8 @@ BUSY = """
 
 @pytest.fixture
 def busy(tmp_path: Path):
-    with Program(write(tmp_path / "busy.py", BUSY), tmp_path / "runs") as program:
+    script = write(tmp_path / "busy.py", BUSY)
+    with Program(script, tmp_path / "runs", DRAY_STOP_GRACE_S="0.2") as program:
         program.wait_for("ready")
         yield program
 

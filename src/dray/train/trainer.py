@@ -6,8 +6,6 @@ import contextlib
 import functools
 import inspect
 import itertools
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -24,6 +22,7 @@ from dray.train.backend import Backend, BackendConfig
 from dray.train.config import CheckpointConfig, RunConfig
 from dray.train.controller import Controller
 from dray.train.events import Outcome
+from dray.train.interruption import Termination, interrupts_go_to
 from dray.train.plan import Plan, Planned, make_plan
 from dray.train.progress import Progress, format_metrics, open_screen
 from dray.train.result import Result
@@ -138,8 +137,10 @@ class DataParallelTrainer:
     def fit(self) -> Result:
         """Runs the function to its end on every worker.
 
-        Ctrl-C once ends the run at the next report of every rank; a run of the same name goes on
-        from its newest checkpoint. Ctrl-C twice ends it at once.
+        Ctrl-C once ends the run at the next report of every rank, or after `DRAY_STOP_GRACE_S`
+        (default 10 s) without a report; a run of the same name goes on from its newest checkpoint.
+        Ctrl-C twice ends it at once. SIGTERM does what Ctrl-C does once, and then ends the program,
+        unless the program has said what SIGTERM is to do.
 
         Returns:
             What the run has come to.
@@ -159,13 +160,13 @@ class DataParallelTrainer:
         if where:
             raise Planned(self.plan(), Path(where))
         storage = self._config.storage
-        with _engine_for(self._scaling) as engine:
+        with Termination() as termination, _engine_for(self._scaling) as engine:
             self._check_feasible(engine)
             job = self._job(engine)
             directory = RunDirectory(storage / (self._config.name or _new_name(storage)))
             directory.open()
             try:
-                return self._run(engine, directory, job)
+                return self._run(engine, directory, job, termination)
             finally:
                 directory.close()
 
@@ -188,7 +189,9 @@ class DataParallelTrainer:
         wire.dump(function, f"the train function {name!r}")
         return wire.dump(job, "train_loop_config")
 
-    def _run(self, engine: Engine, directory: RunDirectory, job: bytes | Job) -> Result:
+    def _run(
+        self, engine: Engine, directory: RunDirectory, job: bytes | Job, termination: Termination
+    ) -> Result:
         logging_config = self._config.logging_config
         settings = Settings()
         progress = Progress(
@@ -220,7 +223,8 @@ class DataParallelTrainer:
         )
         state = State.ABORTED
         try:
-            with _interrupts_go_to(controller.interrupt):
+            termination.goes_to(controller.interrupt)
+            with interrupts_go_to(controller.interrupt):
                 outcome = engine.drive(controller.run)
             state = outcome.state
         finally:
@@ -365,26 +369,3 @@ def _new_name(storage: Path) -> str:
             pass
         return name
     raise AssertionError("there is always a next number")
-
-
-@contextlib.contextmanager
-def _interrupts_go_to(interrupt: Callable[[], None]) -> Iterator[None]:
-    """Takes Ctrl-C while a run goes on: the first asks, the second raises KeyboardInterrupt."""
-    python_answers = callable(signal.getsignal(signal.SIGINT))  # not so under nohup
-    if threading.current_thread() is not threading.main_thread() or not python_answers:
-        yield
-        return
-    pressed = False
-
-    def handler(number: int, frame: Any) -> None:
-        nonlocal pressed
-        if pressed:
-            raise KeyboardInterrupt
-        pressed = True
-        interrupt()
-
-    before = signal.signal(signal.SIGINT, handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
