@@ -8,8 +8,8 @@ from types import GenericAlias
 from typing import Any, TypeVar, overload
 
 from dray import session
-from dray.answers import AbsentMember, check_names
-from dray.core.options import CALL, CALLS, actor_options, call_options
+from dray.answers import AbsentMember
+from dray.core.options import CALL, CALLS, actor_options, call_options, check_options
 from dray.core.signature import Signature
 from dray.engines.runtime import RemoteObject, Returned, Submit
 from dray.errors import ConfigError
@@ -43,7 +43,7 @@ def method(*functions: Any, **options: Any) -> Any:
         raise ConfigError(
             "@dray.method takes options by name: @dray.method(num_returns=2), or just @dray.method"
         )
-    options = check_names(options, CALL, CALLS)
+    options = check_options(options, CALL, CALLS)
 
     def mark(function: F) -> F:
         function.__dray_method__ = options  # type: ignore[attr-defined]

@@ -8,6 +8,7 @@ from typing import Any
 from dray import session
 from dray.answers import check_arguments
 from dray.core.actor import ActorHandle
+from dray.engines.room import plain
 from dray.engines.runtime import ObjectRef, ObjectRefGenerator
 from dray.errors import ConfigError
 
@@ -98,6 +99,7 @@ def wait(
         return [], []
     if len(set(ray_waitables)) < len(ray_waitables):
         raise ConfigError("wait() got a reference twice; give each once")
+    num_returns = plain(num_returns)
     if isinstance(num_returns, bool) or not isinstance(num_returns, int) or num_returns < 1:
         raise ConfigError(f"num_returns must be 1 or more, not {num_returns!r}")
     if num_returns > len(ray_waitables):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dray.accelerators import check_quantities, family_of
@@ -47,13 +47,28 @@ CALLS = "calls of an actor's method"
 ACCELERATOR_TYPE_QUANTITY = 0.001
 
 
+def check_options(given: Mapping[str, Any], known: Sequence[str], what: str) -> dict[str, Any]:
+    """Return options with plain numbers in place of those of other libraries, such as NumPy's.
+
+    Raises:
+        ConfigError: One is unknown.
+    """
+    return {name: _plain(value) for name, value in check_names(given, known, what).items()}
+
+
+def _plain(value: Any) -> Any:
+    if type(value) is dict:
+        return {key: plain(part) for key, part in value.items()}
+    return plain(value)
+
+
 def task_options(function: Callable[..., Any], given: Mapping[str, Any]) -> TaskOptions:
     """Returns a remote function's options.
 
     Raises:
         ConfigError: One is unknown, or has a value that is not allowed.
     """
-    given = check_names(given, TASK, "tasks")
+    given = check_options(given, TASK, "tasks")
     default: Any = "streaming" if _is_generator(function) else 1
     num_returns = given.get("num_returns")
     resources = _resources(given, default_cpus=1)
@@ -78,7 +93,7 @@ def actor_options(kind: type, given: Mapping[str, Any]) -> ActorOptions:
     Raises:
         ConfigError: One is unknown, or has a value that is not allowed.
     """
-    given = check_names(given, ACTOR, "actors")
+    given = check_options(given, ACTOR, "actors")
     name, lifetime = _text(given, "name"), given.get("lifetime")
     if lifetime not in (None, "detached", "non_detached"):
         raise ConfigError(f"lifetime must be 'detached', 'non_detached' or None, not {lifetime!r}")
@@ -137,7 +152,7 @@ def call_options(name: str, given: Mapping[str, Any]) -> CallOptions:
         ConfigError: One is unknown, or has a value that is not allowed.
     """
     given = {key: value for key, value in given.items() if key != "is_generator"}
-    given = check_names(given, CALL, CALLS)
+    given = check_options(given, CALL, CALLS)
     num_returns = given.get("num_returns")
     return CallOptions(
         name=_text(given, "name") or name,

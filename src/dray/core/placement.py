@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dray.engines.labels import check_selector
+from dray.engines.room import plain
 from dray.engines.runtime import Group, Placement
 from dray.errors import ConfigError
 
@@ -83,8 +84,8 @@ def _in_group(strategy: PlacementGroupSchedulingStrategy) -> Placement:
     group = getattr(placement_group, "_group", None)
     if not isinstance(group, Group):
         raise ConfigError(f"{placement_group!r} is no placement group of dray.util.placement_group")
-    index, size = strategy.placement_group_bundle_index, len(group.bundles)
-    if not -1 <= index < size:
+    index, size = plain(strategy.placement_group_bundle_index), len(group.bundles)
+    if not isinstance(index, int) or not -1 <= index < size:
         raise ConfigError(
             f"placement_group_bundle_index is {index}; the group has bundles 0 to {size - 1}, and "
             "-1 is any of them"

@@ -11,6 +11,7 @@ from dray.answers import answer_for
 from dray.core.actor import ActorHandle, exit_actor
 from dray.core.objects import get, kill, wait
 from dray.core.remote import remote
+from dray.engines.room import plain
 from dray.errors import ConfigError
 
 __all__ = ["Empty", "Full", "Queue"]
@@ -120,6 +121,7 @@ class Queue:
 
     def get_nowait_batch(self, num_items: int) -> list[Any]:
         """Takes that many items out, or raises `Empty` and takes none."""
+        num_items = plain(num_items)
         if isinstance(num_items, bool) or not isinstance(num_items, int):
             raise TypeError(f"num_items must be a whole number, not {num_items!r}")
         if num_items < 0:
