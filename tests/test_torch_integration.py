@@ -60,6 +60,7 @@ def test_process_group_and_the_environment_contract(storage: Path) -> None:
         distributed.all_reduce(total)
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR")
         assert os.environ["ACCELERATE_TORCH_DEVICE"] == "cpu"
+        assert os.environ["ACCELERATE_USE_CPU"] == "true"
         return (
             total.item(),
             distributed.get_backend(),

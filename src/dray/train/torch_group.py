@@ -255,10 +255,13 @@ def _join_process_group(address: str, port: int, backend: str, timeout: timedelt
         _store = None
         return
     assignment = current_seat("init_process_group").assignment
+    device = devices_of(assignment)[0]
+    if device.type == "cpu":  # without it, Accelerate and Transformers would train alone here
+        os.environ.setdefault("ACCELERATE_USE_CPU", "true")
     os.environ.update(
         MASTER_ADDR=address,
         MASTER_PORT=str(port),
-        ACCELERATE_TORCH_DEVICE=str(devices_of(assignment)[0]),
+        ACCELERATE_TORCH_DEVICE=str(device),
         # What calls init_process_group("env://") later on meets at the same store.
         TORCHELASTIC_USE_AGENT_STORE="True",
     )
