@@ -94,6 +94,7 @@ class DriverRuntime(ProcessRuntime):
         self.actors = actors
         self.groups_of = Groups(self.hub, self.tasks, actors, kill)
         Lending(self.hub, ledger)
+        self.hub.serve(self)
         Status(self.hub, self.tasks, actors, self.groups_of, self.pool)
         self.tap = OutputTap(reader, Outlets().line if shows_output else _not_shown)
         self._doze = Doze(host.cpu_count())
@@ -181,22 +182,35 @@ class DriverRuntime(ProcessRuntime):
             os.close(err_of_worker)
         return worker
 
-    def welcome(self, sock: socket.socket, node: Node) -> None:
+    def welcome(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
         """Lets a training worker of this session use its tasks, actors and objects.
 
         Args:
             sock: To the worker.
-            node: Where it runs.
+            node_id: Where it runs.
+            around: What its code can know of itself.
         """
+        with self.lock:
+            self._take_in(sock, node_id, around)
+
+    def on_guest(self, client: Client, node_id: str, around: Mapping[str, Any]) -> None:
+        """A worker passes on one of its own, which trains and wants to use tasks and actors."""
+        assert client.worker is not None
+        _, fds, _, _ = socket.recv_fds(client.worker.control, 1, 1)  # sent before this was said
+        self._take_in(socket.socket(fileno=fds[0]), node_id, around)
+
+    def _take_in(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
         number, line, store = self._next_number(), Line(sock), self.hub.store
         line.client = Client(number, lambda q, answer: self._answer(line, q, answer))
         begin = {
+            **around,
             "number": number,
-            "node_id": node.node_id,
+            "actor_id": uuid.uuid4().hex,
+            "node_id": node_id,
             "job_id": self._job_id,
             "namespace": self._namespace,
         }
-        with contextlib.suppress(OSError), self.lock:  # it may have died meanwhile
+        with contextlib.suppress(OSError):  # it may have died meanwhile
             self.hub.clients[number] = line.client
             self._listen_to(line)
             socket.send_fds(sock, [b"!"], [store.arena.fd, store.disk.fd])

@@ -365,20 +365,26 @@ class ProcessEngine(LocalEngine):
         basis = self._basis(modules, runtime_env)
         runtime_env = self._runtime_env | runtime_env
         directory = runtime_env.local_directory(self.name)
-        where = reservation.nodes[bundle], reservation.devices[bundle]
+        node, devices = reservation.nodes[bundle], reservation.devices[bundle]
+        around = {
+            "resources": reservation.bundles[bundle],
+            "devices": devices,
+            "runtime_env": runtime_env.as_dict(),
+        }
         try:
-            actor = self._fork(self._server(basis), name, mailbox, *where)
+            actor = self._fork(self._server(basis), name, mailbox, node, around)
         except EngineError:  # a server that was killed: the next one serves
-            actor = self._fork(self._server(basis), name, mailbox, *where)
+            actor = self._fork(self._server(basis), name, mailbox, node, around)
         own = runtime_env.env_vars
-        variables = {**self.variables(where[1], where[0], own), **own}
+        variables = {**self.variables(devices, node, own), **own}
         actor.begin(wire.Begin.like_here(variables, directory, payload))
         return actor
 
     def _fork(
-        self, server: _Server, name: str, mailbox: Mailbox, node: Node, devices: Mapping[str, Any]
+        self, server: _Server, name: str, mailbox: Mailbox, node: Node, around: Mapping[str, Any]
     ) -> ProcessActor:
-        actor = ProcessActor(server, next(self._numbers), name, mailbox, self._reader, devices)
+        number, devices = next(self._numbers), around["devices"]
+        actor = ProcessActor(server, number, name, mailbox, self._reader, devices)
         ours, theirs = socket.socketpair()
         door, their_door = socket.socketpair()
         out, out_of_worker = os.pipe()
@@ -386,7 +392,7 @@ class ProcessEngine(LocalEngine):
         # Before the worker exists: its end may come at any time after.
         actor.attach(Connection(ours.detach()))
         self._doors.add(door)
-        self._reader.watch(door, lambda: self._on_knock(door, node))
+        self._reader.watch(door, lambda: self._on_knock(door, node.node_id, around))
         actor.attach_output(out, "stdout")
         actor.attach_output(err, "stderr")
         try:
@@ -415,13 +421,16 @@ class ProcessEngine(LocalEngine):
             for actor, _ in list(server.actors.values()):
                 self._reader.isolate(functools.partial(actor.on_exit, None, killed=False))
 
-    def _on_knock(self, door: socket.socket, node: Node) -> None:
+    def _welcome(self, door: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
+        self.runtime.welcome(door, node_id, around)
+
+    def _on_knock(self, door: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
         """A worker wants to use tasks and actors, or it is gone."""
         self._reader.unwatch(door)
         self._doors.discard(door)
         with contextlib.suppress(EngineError):  # the session ends
             if door.recv(1):
-                self.runtime.welcome(door, node)
+                self._welcome(door, node_id, around)
                 return
         door.close()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import socket
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -11,7 +13,7 @@ from dray.engines.contract import Node, Options, Rehearsal, Request, Reservation
 from dray.engines.process import packing
 from dray.engines.process.engine import ProcessEngine
 from dray.engines.process.lending import Borrowed
-from dray.engines.process.runtime import ProcessRuntime
+from dray.engines.process.worker import WorkerRuntime
 from dray.engines.runtime import Runtime
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
@@ -25,7 +27,7 @@ class GuestEngine(ProcessEngine):
         host: The worker's part in the session.
     """
 
-    def __init__(self, host: ProcessRuntime) -> None:
+    def __init__(self, host: WorkerRuntime) -> None:
         super().__init__(Options(), Settings())
         self._host = host
         self._asked = Asked()
@@ -40,6 +42,9 @@ class GuestEngine(ProcessEngine):
     @property
     def runtime(self) -> Runtime:  # type: ignore[override]
         return self._host
+
+    def _welcome(self, door: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
+        self._host.pass_on(door, node_id, around)
 
     def lose_node(self, node_id: str) -> None:
         raise ConfigError("nodes are lost by the driver, which has them")
@@ -62,9 +67,9 @@ class GuestEngine(ProcessEngine):
             if answer[0] == "refused":
                 asked.set_exception(packing.error_of(answer[1]))
                 return
-            question, nodes, devices = answer
+            question, nodes, devices, bundles = answer
             give_back = functools.partial(self._host.give_back, question)
-            asked.set_result(Borrowed(nodes, devices, give_back))
+            asked.set_result(Borrowed(nodes, devices, bundles, give_back))
 
         def take_back(asked: Future[Reservation]) -> None:
             if asked.cancelled():  # whether or not the answer is on its way

@@ -19,16 +19,19 @@ class Borrowed(Reservation):
     Attributes:
         nodes: The node of each bundle.
         devices: For each bundle the ids of its accelerators, by resource name.
+        bundles: What each bundle is of.
     """
 
     def __init__(
         self,
         nodes: list[Node],
         devices: list[dict[str, tuple[str, ...]]],
+        bundles: list[dict[str, float]],
         give_back: Callable[[], None],
     ) -> None:
         self.nodes = nodes
         self.devices = devices
+        self.bundles = bundles
         self._give_back: Callable[[], None] | None = give_back
 
     def release(self) -> None:
@@ -82,7 +85,7 @@ class Lending:
     def _granted(self, client: Client, question: int, future: Future[Any]) -> None:
         if question in client.leases:  # it still wants it
             held = future.result()
-            self._hub.reply(client, question, (question, held.nodes, held.devices))
+            self._hub.reply(client, question, (question, held.nodes, held.devices, held.bundles))
 
     def on_return(self, client: Client, question: int) -> None:
         """A process needs its bundles no more."""

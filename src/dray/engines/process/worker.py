@@ -25,6 +25,7 @@ from dray.engines.process.refs import ListedGenerator
 from dray.engines.process.runtime import Awaited, Message, ProcessRuntime
 from dray.engines.process.turns import Doze, Turns, Waiter
 from dray.engines.runtime import Whereabouts
+from dray.errors import EngineError
 
 _running: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("dray-task")
 
@@ -40,8 +41,10 @@ class WorkerRuntime(ProcessRuntime):
         disk: DiskArena,
         begin: Mapping[str, Any],
         on_work: Callable[[Message], None],
+        control: socket.socket | None = None,
     ) -> None:
         self._sock = sock
+        self._control = control
         self._inbox = inbox
         self._arena = arena
         self._disk = disk
@@ -108,6 +111,18 @@ class WorkerRuntime(ProcessRuntime):
         """Says that a waiter is done."""
         self._turns.finish(waiter)
 
+    def pass_on(self, door: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
+        """Tell the driver of a training worker of this process that wants to use tasks and actors.
+
+        Raises:
+            EngineError: The driver is not to be reached from here.
+        """
+        if self._control is None:
+            raise EngineError("a training within a training cannot reach the driver")
+        socket.send_fds(self._control, [b"!"], [door.fileno()])
+        self.say("guest", node_id, around)
+        door.close()
+
     def whereabouts(self) -> Whereabouts:
         here = self.here()
         group = here.get("group")
@@ -119,7 +134,7 @@ class WorkerRuntime(ProcessRuntime):
             namespace=self._begin["namespace"],
             task_id=None if task_id is None else f"{task_id:032x}",
             task_name=here.get("task_name"),
-            actor_id=None if actor is None else f"{actor:032x}",
+            actor_id=here.get("actor_id") if actor is None else f"{actor:032x}",
             actor_name=here.get("actor_name"),
             resources=here.get("resources", {}),
             group=None if group is None else self.group_of(group),
@@ -180,7 +195,9 @@ class Worker:
             messages = received
         begin = messages.pop(0)[1]
         actor_host.take_surroundings(begin["surroundings"])
-        self.runtime = WorkerRuntime(self._sock, inbox, self._arena, self._disk, begin, self._take)
+        self.runtime = WorkerRuntime(
+            self._sock, inbox, self._arena, self._disk, begin, self._take, self._control
+        )
         session.be_worker(lambda: self.runtime)
         signal.signal(signal.SIGINT, self._on_interrupt)
         threading.Thread(target=self._listen, name="dray-control", daemon=True).start()
@@ -441,7 +458,13 @@ def be_guest(door: socket.socket) -> None:
 
 def _join(door: socket.socket) -> WorkerRuntime:
     door.sendall(b"?")
-    _, (arena, disk), _, _ = socket.recv_fds(door, 1, 2)
+    _, fds, _, _ = socket.recv_fds(door, 1, 2)
+    if not fds:
+        raise EngineError(
+            "tasks, actors and objects are not available here: a training within the train "
+            "function of another one has no way to the driver; use them in the outer one"
+        )
+    arena, disk = fds
     inbox = Inbox(door)
     messages: list[tuple[Any, ...]] = []
     while not messages:
