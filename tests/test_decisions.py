@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from dray.errors import (
 )
 from dray.train.config import CheckpointConfig
 from dray.train.failure import FailureLog, FailurePolicy, to_driver_error, to_error
-from dray.train.folding import Folder, Lines, Shown
+from dray.train.folding import Folder, Shown, describe_ranks
 from dray.train.manifest import Committed
 from dray.train.messages import Joined, Reported, Staged
 from dray.train.reports import MOST_OPEN, CollectiveBook, ReportBook
@@ -264,20 +263,6 @@ def test_an_error_class_that_forbids_subclasses_is_still_the_cause() -> None:
     assert isinstance(error.worker_failures[0], Sealed)
 
 
-@given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=5))
-def test_lines_do_not_depend_on_how_output_is_cut(data: bytes, cuts: list[int]) -> None:
-    edges = sorted({0, len(data), *(c for c in cuts if c < len(data))})
-    lines = Lines()
-    pieces = [data[a:b] for a, b in itertools.pairwise(edges)]
-    got = [line for piece in pieces for line in lines.feed(piece)] + list(lines.rest())
-    whole = Lines()
-    assert got == [*whole.feed(data), *whole.rest()]
-
-
-def test_a_progress_bar_shows_its_last_state() -> None:
-    assert list(Lines().feed(b"10%\r50%\r100%\r\n")) == ["100%"]
-
-
 def test_repeated_lines_are_folded() -> None:
     folder = Folder(window_s=5)
     first = [s for rank in range(3) for s in folder.feed(rank, "stderr", "warning", rank / 10)]
@@ -287,7 +272,22 @@ def test_repeated_lines_are_folded() -> None:
         Shown(1, "stderr", "warning", repeated=2, ranks=(1, 2)),
         Shown(0, "stdout", "next"),
     ]
+    assert later[0].line == "(rank 1) warning [repeated 2x across ranks 1 and 2]"
     assert list(folder.feed(1, "stdout", "", 6)) == [Shown(1, "stdout", "")]
+    assert list(folder.flush()) == []
+
+
+def test_a_line_says_how_often_it_came_in_plain_words() -> None:
+    assert Shown(1, "stdout", "hello", 1, (1,)).line == "(rank 1) hello"
+    assert Shown(0, "stdout", "hello", 2, (0,)).line == "(rank 0) hello [repeated 2x]"
+    assert describe_ranks([1, 2, 3]) == "ranks 1-3"
+    assert describe_ranks([0, 2, 5, 6, 7]) == "ranks 0, 2 and 5-7"
+
+
+def test_nothing_is_folded_without_a_window() -> None:
+    folder = Folder(window_s=0)
+    for rank in (0, 1, 0):
+        assert list(folder.feed(rank, "stdout", "same", 1)) == [Shown(rank, "stdout", "same")]
     assert list(folder.flush()) == []
 
 

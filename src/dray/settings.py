@@ -81,6 +81,8 @@ class Settings:
         start_method: `DRAY_START_METHOD`: how the process engine makes workers.
         share_imports: `DRAY_SHARE_IMPORTS`: whether the fork server may be a fork of the driver.
         progress: `DRAY_PROGRESS`: whether runs print to the terminal.
+        fold_output: `DRAY_FOLD_OUTPUT`, or else Ray's `RAY_DEDUP_LOGS`: whether lines that ranks
+            repeat are shown once, with how often they came.
         plan_path: `DRAY_PLAN`: where `fit()` writes its plan, and ends the program instead of
             training; `dray plan` sets it.
         start_timeout_s: `DRAY_START_TIMEOUT_S`: how long a run waits for what it needs to start.
@@ -104,6 +106,9 @@ class Settings:
     )
     share_imports: bool = field(default_factory=lambda: _flag("DRAY_SHARE_IMPORTS", True))
     progress: bool = field(default_factory=lambda: _flag("DRAY_PROGRESS", True))
+    fold_output: bool = field(
+        default_factory=lambda: _flag("DRAY_FOLD_OUTPUT", _rays_flag("RAY_DEDUP_LOGS") is not False)
+    )
     plan_path: str = field(default_factory=lambda: os.environ.get("DRAY_PLAN", ""))
     start_timeout_s: float = field(default_factory=lambda: _seconds("DRAY_START_TIMEOUT_S", 600))
     own_directories: bool = field(

@@ -125,9 +125,12 @@ class LoggingConfig:
         log_level: The least level of dray's own lines on the terminal: "DEBUG", "INFO", "WARNING",
             "ERROR" or "CRITICAL". Workers' output is always kept in the run directory; below
             WARNING it is shown too.
+        fold_repeated: Show a line that comes again within 5 seconds, from any rank, once, with how
+            often it came; `DRAY_FOLD_OUTPUT=0` (or `RAY_DEDUP_LOGS=0`) turns it off everywhere.
     """
 
     log_level: str = "INFO"
+    fold_repeated: bool = True
 
     def __post_init__(self) -> None:
         level = self.log_level.upper() if isinstance(self.log_level, str) else self.log_level

@@ -353,8 +353,10 @@ class Controller:
             self._move(Event.GIVE_UP)
 
     def _call_back(self, hook: str, *args: Any) -> None:
-        for callback in self._config.callbacks:
-            getattr(callback, hook)(*args)
+        if self._config.callbacks:
+            with self._progress.aside():
+                for callback in self._config.callbacks:
+                    getattr(callback, hook)(*args)
 
     # Moves and actions.
 
@@ -414,6 +416,7 @@ class Controller:
         self._logs.give_ranks()
         self._journal.record("workers started", attempt=self._number, ranks=group.describe())
         self._launch.set_up(group)
+        self._progress.placed(group.describe())
         self._move(Event.STARTED)
 
     def _run_function(self) -> None:

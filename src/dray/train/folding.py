@@ -1,34 +1,12 @@
-"""Cuts workers' output into lines, and folds lines that repeat. No I/O, no clock."""
+"""Lines that come again from any rank, folded into one that says so. No I/O, no clock."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-
-class Lines:
-    """Cuts a stream of bytes into lines of text."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, data: bytes) -> Iterator[str]:
-        """Yields the lines that are whole now.
-
-        A progress bar that goes back with a carriage return counts as one line: its last state.
-        """
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        yield from (_text(line) for line in whole)
-
-    def rest(self) -> Iterator[str]:
-        """Yields what is left when the stream ends."""
-        rest, self._rest = self._rest, b""
-        if rest:
-            yield _text(rest)
-
-
-def _text(line: bytes) -> str:
-    return line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode("utf-8", errors="replace")
+from dray.errors import join_names
 
 
 @dataclass
@@ -56,17 +34,41 @@ class Shown:
     repeated: int = 0
     ranks: tuple[int, ...] = ()
 
+    @property
+    def line(self) -> str:
+        """The line with its rank, and how often it came again."""
+        again = ""
+        if self.repeated > 1:
+            across = "" if self.ranks == (self.rank,) else f" across {describe_ranks(self.ranks)}"
+            again = f" [repeated {self.repeated}x{across}]"
+        return f"(rank {self.rank}) {self.text}{again}"
+
+
+def describe_ranks(ranks: Sequence[int]) -> str:
+    """Return ranks, given in order, in a few words: "rank 3", "ranks 0, 2 and 5-7"."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    parts: list[str] = []
+    for run in runs:
+        parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(rank) for rank in run]
+    return f"rank{'s' if len(ranks) > 1 else ''} {join_names(parts)}"
+
 
 class Folder:
     """Shows a line once, and how often it came again when that is known.
 
     Args:
-        window_s: A line that comes again within this time, from any rank, is a repetition.
+        window_s: A line that comes again within this time, from any rank, is a repetition; with
+            0 every line is shown.
     """
 
     def __init__(self, window_s: float = 5.0) -> None:
         self._window_s = window_s
-        self._seen: dict[str, _Seen] = {}
+        self._seen: OrderedDict[str, _Seen] = OrderedDict()  # in the order of their first coming
 
     def feed(self, rank: int, stream: str, text: str, now: float) -> Iterator[Shown]:
         """Takes a line; yields what to show now.
@@ -91,9 +93,10 @@ class Folder:
         yield from self._expire(float("inf"))
 
     def _expire(self, now: float) -> Iterator[Shown]:
-        for text, seen in list(self._seen.items()):
+        while self._seen:
+            text, seen = next(iter(self._seen.items()))
             if now - seen.at < self._window_s:
-                return  # in the order of their first coming
+                return
             del self._seen[text]
             if seen.ranks:
                 ranks = tuple(sorted(set(seen.ranks)))

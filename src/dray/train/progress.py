@@ -1,20 +1,24 @@
-"""What a run shows: a live line on a terminal, plain lines elsewhere, and a closing summary."""
+"""What a run shows: bars of its workers, its state, what workers print, and a closing summary."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from dray.engines.outlet import Outlet, Outlets
-from dray.errors import join_names
-from dray.train.folding import Folder, Lines, Shown
+from dray.train.folding import Folder, Shown, describe_ranks
+from dray.train.rows import Rows
+from dray.train.screens import Screen
 from dray.train.state import State
 
-_PLAIN_INTERVAL_S = 1.0
+# Of so many ranks the bars are shown, and of so many workers the processes.
+_MOST_SHOWN = 8
+_HERE = ("127.0.0.1", "localhost")
 
 
 def format_metrics(metrics: Mapping[str, Any], limit: int = 6) -> str:
@@ -30,99 +34,6 @@ def _short(value: Any) -> str:
     return text if len(text) <= 24 else f"{text[:21]}..."
 
 
-class Screen(Protocol):
-    """Where lines go."""
-
-    def line(self, text: str, stream: str = "stdout") -> None:
-        """Shows one line, for good."""
-
-    def status(self, describe: Callable[[], str]) -> None:
-        """Shows a line that is replaced by the next one; `describe` says what is true now."""
-
-    def close(self) -> None:
-        """Takes the status line away."""
-
-
-class PlainScreen:
-    """Lines for a file or a pipe; a status becomes a line, at most one a second."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._outlets = Outlets()
-        self._clock = clock
-        self._last = -math.inf
-
-    def line(self, text: str, stream: str = "stdout") -> None:
-        """Shows one line."""
-        self._outlets.line(stream, text)
-
-    def status(self, describe: Callable[[], str]) -> None:
-        """Shows a status as a line, unless there was one just now."""
-        now = self._clock()
-        if now - self._last >= _PLAIN_INTERVAL_S:
-            self._last = now
-            self.line(describe())
-
-    def close(self) -> None:
-        """There is nothing to take away."""
-
-
-class LiveScreen:
-    """A terminal: lines scroll by above one status line."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-        from rich.live import Live
-        from rich.text import Text
-
-        self._text = Text
-        self._console = Console(file=Outlet("stdout"), highlight=False)  # type: ignore[arg-type]
-        self._describe: Callable[[], str] = str
-        self._live = Live(
-            console=self._console,
-            get_renderable=self._draw,
-            transient=True,
-            refresh_per_second=2,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        self._live.start()
-
-    def line(self, text: str, stream: str = "stdout") -> None:
-        """Shows one line above the status."""
-        self._console.print(self._text(text), soft_wrap=True)
-
-    def status(self, describe: Callable[[], str]) -> None:
-        """Replaces the status, which is drawn again twice a second, so that its clock goes."""
-        self._describe = describe
-
-    def _draw(self) -> Any:
-        return self._text(self._describe(), style="bold cyan", overflow="ellipsis", no_wrap=True)
-
-    def close(self) -> None:
-        """Takes the status line away."""
-        self._live.stop()
-
-
-class SilentScreen:
-    """Shows nothing."""
-
-    def line(self, text: str, stream: str = "stdout") -> None:
-        """Shows nothing."""
-
-    def status(self, describe: Callable[[], str]) -> None:
-        """Shows nothing."""
-
-    def close(self) -> None:
-        """Does nothing."""
-
-
-def open_screen(enabled: bool) -> Screen:
-    """Returns the screen that fits where standard output goes."""
-    if not enabled:
-        return SilentScreen()
-    return LiveScreen() if Outlet("stdout").isatty() else PlainScreen()
-
-
 class Progress:
     """Tells the user how a run goes.
 
@@ -131,15 +42,24 @@ class Progress:
         path: The run's directory.
         screen: Where to.
         log_level: As in `LoggingConfig`.
+        fold: Whether a line that ranks repeat is shown once, with how often it came.
     """
 
-    def __init__(self, name: str, path: Path, screen: Screen, log_level: str = "INFO") -> None:
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        screen: Screen,
+        log_level: str = "INFO",
+        *,
+        fold: bool = True,
+    ) -> None:
         self._name = name
         self._path = path
         self._screen = screen
         self._level = logging.getLevelName(log_level)
-        self._folder = Folder()
-        self._lines: dict[tuple[int, str], Lines] = {}
+        self._folder = Folder() if fold else Folder(window_s=0)
+        self._rows: dict[tuple[int, str], Rows] = {}
         self._start = time.monotonic()
         self._state = State.INITIALIZING
         self._latest = ""
@@ -154,17 +74,25 @@ class Progress:
         origin = f", going on from {checkpoint.path.name}" if checkpoint else ""
         self._info(f"{self._name}: attempt {attempt}, {workers}{origin}; logs in {self._path}")
 
+    def placed(self, workers: Sequence[Mapping[str, Any]], framework: str = "") -> None:
+        """Workers have ranks now, and are about to train.
+
+        Args:
+            workers: For each rank its pid, node, address and devices.
+            framework: How they are connected, in a few words.
+        """
+        self._info(f"{self._name}: {describe_workers(workers)}{framework and f'; {framework}'}")
+
     def state(self, state: State) -> None:
         """The run is in another state."""
         self._state = state
-        if isinstance(self._screen, LiveScreen):
-            self._show_status()
+        self._screen_status()
 
     def reported(self, report: int, metrics: Mapping[str, Any]) -> None:
         """Rank 0 has reported."""
         self.reports += 1
         self._latest = f"report {report}: {format_metrics(metrics)}"
-        self._show_status()
+        self._screen_status(news=self.reports == 1)
 
     def committed(self, path: Path) -> None:
         """A checkpoint exists now."""
@@ -173,21 +101,28 @@ class Progress:
     def warn(self, text: str) -> None:
         """Something the user should know."""
         if self._level <= logging.WARNING:
-            self._screen.line(f"{self._name}: {text}", "stderr")
+            self._screen.lines([f"{self._name}: {text}"], "stderr")
 
     def output(self, rank: int, stream: str, data: bytes) -> None:
         """A worker has written something."""
-        lines = self._lines.setdefault((rank, stream), Lines())
-        for text in lines.feed(data):
-            self._show(rank, stream, text)
+        if self._level > logging.INFO:
+            return
+        now = time.monotonic()
+        rows = self._rows.setdefault((rank, stream), Rows())
+        self._show(now, [(rank, stream, text) for text in rows.feed(data, now)])
+        self._screen_status()
+
+    def aside(self) -> contextlib.AbstractContextManager[None]:
+        """Makes way for what callbacks print."""
+        return self._screen.aside()
 
     def close(self) -> None:
-        """Shows what was held back, and takes the status line away."""
-        for (rank, stream), lines in self._lines.items():
-            for text in lines.rest():
-                self._show(rank, stream, text)
-        for shown in self._folder.flush():
-            self._print(shown)
+        """Shows what was held back, and takes the status away."""
+        now = time.monotonic()
+        ended, self._rows = self._rows, {}
+        rests = {key: rows.feed(b"", now, last=True) for key, rows in ended.items()}
+        self._show(now, [(*key, text) for key, texts in rests.items() for text in texts])
+        self._print(list(self._folder.flush()))
         self._screen.close()
 
     def summary(self, state: State, best: str) -> None:
@@ -203,27 +138,48 @@ class Progress:
 
     def _info(self, text: str) -> None:
         if self._level <= logging.INFO:
-            self._screen.line(text)
+            self._screen.lines([text])
 
-    def _show_status(self) -> None:
+    def _screen_status(self, *, news: bool = False) -> None:
         if self._level <= logging.INFO:
-            self._screen.status(self._status)
+            self._screen.status(self._describe, news=news)
 
-    def _status(self) -> str:
+    def _describe(self) -> list[str]:
+        """Return the bars of workers, and the state of the run. May be called from any thread."""
+        bars = list(self._bars())
+        ranks = sorted({rank for rank, _ in bars})
+        shown = [line for rank, line in bars if rank in ranks[:_MOST_SHOWN]]
+        if ranks[_MOST_SHOWN:]:
+            shown.append(f"(and {describe_ranks(ranks[_MOST_SHOWN:])})")
         seconds = time.monotonic() - self._start
-        text = f"{self._name}: {self._state.value} {seconds:.0f} s"
-        return f"{text}, {self._latest}" if self._latest else text
+        parts = [f"{self._name}: {self._state.value} {seconds:.0f} s", self._latest]
+        if self.checkpoint is not None:
+            parts.append(self.checkpoint.name)
+        return [*shown, ", ".join(filter(None, parts))]
 
-    def _show(self, rank: int, stream: str, text: str) -> None:
-        if self._level <= logging.INFO:
-            for shown in self._folder.feed(rank, stream, text, time.monotonic()):
-                self._print(shown)
+    def _bars(self) -> Iterator[tuple[int, str]]:
+        for (rank, _), rows in sorted(self._rows.copy().items()):
+            for text in rows.live:
+                yield rank, f"(rank {rank}) {text}"
 
-    def _print(self, shown: Shown) -> None:
-        if not shown.repeated:
-            self._screen.line(f"(rank {shown.rank}) {shown.text}", shown.stream)
-            return
-        word = "ranks" if len(shown.ranks) > 1 else "rank"
-        ranks = join_names([str(rank) for rank in shown.ranks])
-        times = "once more" if shown.repeated == 1 else f"{shown.repeated} times more"
-        self._screen.line(f"({word} {ranks}) {shown.text} [{times}]", shown.stream)
+    def _show(self, now: float, lines: Sequence[tuple[int, str, str]]) -> None:
+        settled = [(*key, text) for key, rows in self._rows.items() for text in rows.settle(now)]
+        feed = self._folder.feed
+        self._print([shown for line in (*lines, *settled) for shown in feed(*line, now)])
+
+    def _print(self, lines: Sequence[Shown]) -> None:
+        for stream, group in itertools.groupby(lines, lambda shown: shown.stream):
+            self._screen.lines([shown.line for shown in group], stream)
+
+
+def describe_workers(workers: Sequence[Mapping[str, Any]]) -> str:
+    """Return in one line where the workers of a run are, by rank."""
+    nodes: dict[str, list[str]] = {}
+    for rank, worker in enumerate(workers[:_MOST_SHOWN]):
+        nodes.setdefault(worker["address"], []).append(f"rank {rank} pid {worker['pid']}")
+    more = len(workers) - _MOST_SHOWN
+    places = [
+        f"{', '.join(ranks)} on {'this machine' if address in _HERE else address}"
+        for address, ranks in nodes.items()
+    ]
+    return "; ".join(places) + (f"; and {more} more" if more > 0 else "")

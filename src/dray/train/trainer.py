@@ -24,11 +24,12 @@ from dray.train.controller import Controller
 from dray.train.events import Outcome
 from dray.train.interruption import Termination, interrupts_go_to
 from dray.train.plan import Plan, Planned, make_plan
-from dray.train.progress import Progress, format_metrics, open_screen
+from dray.train.progress import Progress, format_metrics
 from dray.train.result import Result
 from dray.train.retention import lookup
 from dray.train.run_directory import RunDirectory
 from dray.train.scaling import ScalingConfig
+from dray.train.screens import open_screen
 from dray.train.state import State
 from dray.train.worker import Job
 
@@ -199,6 +200,7 @@ class DataParallelTrainer:
             directory.path,
             open_screen(settings.progress),
             logging_config.log_level,
+            fold=settings.fold_output and logging_config.fold_repeated,
         )
         directory.warn = progress.warn
         described = description.describe(
