@@ -1,4 +1,4 @@
-"""A campaign of faults: kills, wrong input and endurance, with a verdict of each.
+"""A campaign of faults: kills, flipped bytes, wrong input and endurance, with a verdict of each.
 
 Usage: python tools/campaign [NAME ...]. Without a name all run. The status is 1 if anything was
 lost, hung, left behind, or ended without an error of dray's.
@@ -11,6 +11,7 @@ import sys
 import time
 
 import endurance
+import flips
 import inputs
 import kills
 
@@ -19,6 +20,7 @@ PARTS = {
     "ranks": kills.of_ranks,
     "servers": kills.of_fork_servers,
     "drivers": kills.of_drivers,
+    "flips": flips.of_bytes,
     "inputs": inputs.wrong_inputs,
     "endurance": endurance.many_in_one_process,
 }
