@@ -236,7 +236,6 @@ ABSENT = """
     prepare_optimizer TorchXLAConfig BaseTrainer RayDDPStrategy RayLightningEnvironment
     prepare_trainer RayTrainReportCallback XGBoostTrainer LightGBMTrainer TensorflowTrainer
     prepare_dataset_shard ReportCheckpointCallback HorovodTrainer HorovodConfig
-    get_all_reported_checkpoints
 """
 
 

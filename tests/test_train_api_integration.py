@@ -13,8 +13,18 @@ from typing import Any
 import pytest
 
 import dray.train
-from dray.errors import AbsentNameError
-from dray.train import Checkpoint, DataParallelTrainer, Result, RunConfig, ScalingConfig
+from dray.errors import AbsentArgumentError, AbsentNameError, ConfigError
+from dray.train import (
+    Checkpoint,
+    CheckpointConfig,
+    CheckpointUploadMode,
+    DataParallelTrainer,
+    FailureConfig,
+    ReportedCheckpointStatus,
+    Result,
+    RunConfig,
+    ScalingConfig,
+)
 from dray.train.backend import Backend, BackendConfig
 from tests.fleets import Reports
 
@@ -121,3 +131,137 @@ def test_rays_variable_decides_whether_devices_are_shared(
             run_config={"callbacks": [seen]},
         )
         assert [each["shown"] for each in seen.first] == shown
+
+
+def rank() -> int:
+    return dray.train.get_context().get_world_rank()
+
+
+def saved(directory: Path, text: str) -> Checkpoint:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / f"of-rank-{rank()}").write_text(text)
+    return Checkpoint(directory)
+
+
+def listed(**given: Any) -> list[tuple[str, Any]]:
+    found = dray.train.get_all_reported_checkpoints(**given)
+    assert {each.status for each in found} <= {ReportedCheckpointStatus.COMMITTED}
+    return [(Path(each.checkpoint.path).name, each.metrics["step"]) for each in found]
+
+
+def test_a_rank_lists_the_checkpoints_of_all_reports_that_it_has_made(
+    engine: str, storage: Path
+) -> None:
+    """Also one that brought none to them, and after a restart, whose reports go on."""
+    at = storage / "source"
+
+    def train() -> None:
+        resumed = dray.train.get_checkpoint()
+        begin = 0 if resumed is None else 2
+        assert len(listed()) == begin
+        for step in range(begin, 4):
+            last = rank() == dray.train.get_context().get_world_size() - 1
+            dray.train.report({"step": step}, saved(at / str(rank()), "") if last else None)
+            assert [found for _, found in listed()] == list(range(step + 1))
+            if step == 1:
+                dray.train.collective.barrier()
+                raise RuntimeError
+
+    failures = FailureConfig(max_failures=1)
+    result = fit(train, storage, 2, run_config={"failure_config": failures})
+    assert [metrics["step"] for _, metrics in result.best_checkpoints] == [0, 1, 2, 3]
+
+
+def test_only_checkpoints_that_are_kept_are_listed(process_engine: None, storage: Path) -> None:
+    def train() -> list[tuple[str, Any]]:
+        for step in range(3):
+            dray.train.report({"step": step}, saved(storage / "source", ""), f"at-{step}")
+        return listed()
+
+    kept = {"checkpoint_config": CheckpointConfig(num_to_keep=2)}
+    assert fit(train, storage, run_config=kept).return_value == [("at-1", 1), ("at-2", 2)]
+
+
+def test_a_list_comes_in_time_although_a_rank_is_behind(
+    process_engine: None, storage: Path
+) -> None:
+    def train() -> None:
+        dray.train.report({"step": 0}, saved(storage / str(rank()), "") if rank() else None)
+        if rank() == 0:
+            assert listed() == [("checkpoint_000000", 0)]
+            dray.train.report({"step": 1})
+            assert listed(timeout_s=0) == [("checkpoint_000000", 0)]
+            assert listed(timeout_s=0.01) == [("checkpoint_000000", 0)]
+            for wrong in (-1, "1", True, float("nan")):
+                with pytest.raises(ConfigError, match="timeout_s must be None or seconds"):
+                    listed(timeout_s=wrong)
+        dray.train.collective.barrier()
+        if rank() == 1:
+            dray.train.report({"step": 1})
+
+    fit(train, storage, 2)
+
+
+def test_what_lies_in_the_run_already_is_committed_where_it_is(engine: str, storage: Path) -> None:
+    """Each rank writes its part to one place; the manifest has the checksums of all."""
+
+    def train() -> None:
+        place = dray.train.get_context().get_storage().build_checkpoint_path_from_name("mine")
+        mode = CheckpointUploadMode.NO_UPLOAD
+        for text in ("first", "second"):
+            checkpoint = saved(Path(place), text)
+            inodes = os.stat(place).st_ino
+            dray.train.report({"step": 0}, checkpoint, None, mode, True)
+            assert os.stat(place).st_ino == inodes
+        with pytest.raises(ConfigError, match="must lie in the run's directory"):
+            dray.train.report({}, saved(storage / "else", ""), checkpoint_upload_mode=mode)
+        with pytest.raises(ConfigError, match="the run directory has"):
+            dray.train.report({}, Checkpoint(f"{place}/../logs"), checkpoint_upload_mode=mode)
+
+    workers = 1 if engine == "inline" else 2
+    result = fit(train, storage, workers)
+    assert result.checkpoint is not None
+    assert result.checkpoint.path == f"{result.path}/mine"
+    (again,) = Result.from_path(result.path).best_checkpoints
+    with again[0].as_directory() as path:
+        texts = {file.name: file.read_text() for file in Path(path).glob("of-*")}
+    assert texts == {f"of-rank-{each}": "second" for each in range(workers)}
+    Path(path, "of-rank-0").write_text("seconds")
+    with pytest.warns(UserWarning, match="mine is damaged"):
+        assert Result.from_path(result.path).checkpoint is None
+
+
+def test_the_local_checkpoint_is_deleted_once_it_is_committed(
+    process_engine: None, storage: Path
+) -> None:
+    def train() -> list[bool]:
+        there = []
+        for delete in (None, False, True):
+            checkpoint = saved(storage / "source", "kept")
+            dray.train.report({}, checkpoint, delete_local_checkpoint_after_upload=delete)
+            there.append(os.path.exists(checkpoint.path))
+        return there
+
+    result = fit(train, storage)
+    assert result.return_value == [True, True, False]
+    assert result.checkpoint is not None
+    assert Path(result.checkpoint.path, "of-rank-0").read_text() == "kept"
+
+
+def test_ways_of_reporting_that_are_not_there_yet_say_so(
+    process_engine: None, storage: Path
+) -> None:
+    def train() -> None:
+        wrong: list[dict[str, Any]] = [
+            {"checkpoint_upload_mode": CheckpointUploadMode.ASYNC},
+            {"checkpoint_upload_fn": print},
+            {"validation": True},
+        ]
+        for given in wrong:
+            with pytest.raises(AbsentArgumentError, match=r"report\(\) has no argument"):
+                dray.train.report({}, **given)
+        with pytest.raises(ConfigError, match="must be a CheckpointUploadMode, not 'SYNC'"):
+            dray.train.report({}, checkpoint_upload_mode="SYNC")  # type: ignore[arg-type]
+        dray.train.report({"step": 1})
+
+    assert fit(train, storage).metrics == {"step": 1}

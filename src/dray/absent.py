@@ -209,7 +209,6 @@ _TRAIN: dict[str, str | Absent] = {
     "ValidationConfig": _VALIDATE,
     "ValidationFn": _VALIDATE,
     "ValidationTaskConfig": _VALIDATE,
-    "get_all_reported_checkpoints": "Result.best_checkpoints has them after the run",
     "NCCLHangError": "set TorchConfig(timeout_s=...), after which NCCL itself ends a stuck worker",
     "PreemptionError": _ALL_RESTART,
     "PreemptionInfo": _ALL_RESTART,

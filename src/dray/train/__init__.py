@@ -13,7 +13,13 @@ from dray.train.config import (
     RunConfig,
 )
 from dray.train.constants import TRAIN_DATASET_KEY
-from dray.train.context import TrainContext, get_checkpoint, get_context, report
+from dray.train.context import (
+    TrainContext,
+    get_all_reported_checkpoints,
+    get_checkpoint,
+    get_context,
+    report,
+)
 from dray.train.plan import Plan, PlannedWorker
 from dray.train.reported import (
     CheckpointConsistencyMode,
@@ -50,6 +56,7 @@ __all__ = [
     "UserCallback",
     "WorkerGroupError",
     "collective",
+    "get_all_reported_checkpoints",
     "get_checkpoint",
     "get_context",
     "report",

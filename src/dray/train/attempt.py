@@ -63,6 +63,7 @@ class Attempt:
         self._barrier = barrier
         self._book = ReportBook(len(group), barrier=barrier)
         self._collectives = CollectiveBook(len(group))
+        self._listings: list[tuple[int, messages.Listing]] = []
 
     # What ranks say.
 
@@ -85,6 +86,8 @@ class Attempt:
             if data is not None:
                 self.group.tell(messages.Gathered(message.sequence, data))
             return data is None
+        elif isinstance(message, messages.Listing):
+            self._listings.append((rank, message))
         return False
 
     def settle(self) -> Iterator[Reports]:
@@ -94,12 +97,16 @@ class Attempt:
             StorageError: A checkpoint cannot be committed.
         """
         for entry in self._book.to_stage():
-            staging = self._directory.begin_staging(entry.report)
+            staging = self._commits.staging(entry)
             for rank, files in entry.shares.items():
                 self.group.tell(messages.Share(entry.report, str(staging), files), [rank])
         for entry in self._book.complete():
             checkpoint = self._commit(entry)
             yield [decode(entry.metrics[rank]) for rank in sorted(entry.metrics)], checkpoint
+        for rank, asked in list(self._listings):
+            if self._book.is_done(asked.below):
+                self._listings.remove((rank, asked))
+                self.group.tell(messages.Listed(asked.request, self._commits.listed()), [rank])
 
     def _commit(self, entry: Entry) -> Checkpoint | None:
         path = self._commits.commit(entry, len(self.group)) if entry.files else None

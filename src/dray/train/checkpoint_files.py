@@ -14,6 +14,7 @@ from dray.train.paths import check_directory
 
 # What is known of a committed checkpoint; not one of its files.
 MANIFEST = ".dray.json"
+MANIFEST_DRAFT = ".dray.draft"
 # What users write beside the files at any time, before and after the checkpoint is committed.
 METADATA = ".metadata.json"
 METADATA_DRAFT = ".metadata.draft"
@@ -41,7 +42,7 @@ def list_files(directory: str) -> list[str]:
     check_directory(directory)
     with StorageError.instead(f"the checkpoint {directory} cannot be read"):
         found = sorted(_walk(directory, "", ()))
-    return [name for name in found if name not in (MANIFEST, METADATA_DRAFT)]
+    return [name for name in found if name not in (MANIFEST, MANIFEST_DRAFT, METADATA_DRAFT)]
 
 
 def _walk(top: str, below: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
@@ -73,11 +74,14 @@ def _is_dangling(entry: os.DirEntry[str]) -> bool:
 
 
 def stage(source: str, staging: Path, names: Iterable[str]) -> dict[str, Fingerprint]:
-    """Copy files into the staging directory; return their fingerprints.
+    """Copy files into the staging directory, unless they lie there; return their fingerprints.
 
     Raises:
-        StorageError: A file cannot be copied.
+        StorageError: A file cannot be copied or read.
     """
+    if staging.exists() and os.path.samefile(source, staging):
+        with StorageError.instead(f"the checkpoint {source} cannot be read"):
+            return {name: fingerprint(staging / name) for name in names}
     fingerprints = {}
     for name in names:
         target = staging / name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from dray.errors import StorageError
 from dray.train.config import CheckpointConfig
@@ -53,6 +54,20 @@ class Commits:
             self._progress.warn("no sound checkpoint is left: the run begins anew")
         return None
 
+    def staging(self, entry: Entry) -> Path:
+        """Return the directory, made if need be, in which a report's files are put together.
+
+        Raises:
+            StorageError: It cannot be made.
+        """
+        if entry.in_place and entry.directory is not None:
+            return self._directory.path / entry.directory
+        return self._directory.begin_staging(entry.report)
+
+    def listed(self) -> tuple[tuple[str, dict[str, Any]], ...]:
+        """Return the checkpoints that there are, oldest first: path and rank 0's metrics."""
+        return tuple((str(each.path), each.metrics[min(each.metrics)]) for each in self._kept)
+
     def commit(self, entry: Entry, world_size: int) -> Path:
         """Make the staged files of a report a checkpoint, and delete what is not to be kept.
 
@@ -64,7 +79,8 @@ class Commits:
         committed = Committed(
             path, entry.report, world_size, entry.staged, entry.metrics, time.time()
         )
-        self._directory.commit(self._directory.staging(entry.report), committed)
+        staged = path if entry.in_place else self._directory.staging(entry.report)
+        self._directory.commit(staged, committed)
         self._kept = [*(known for known in self._kept if known.path != path), committed]
         self._look_at_score(committed)
         for old in surplus(self._kept, self._config):

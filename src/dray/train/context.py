@@ -5,20 +5,29 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dray.answers import AbsentMember
+from dray.answers import AbsentMember, check_arguments
 from dray.engines import wire
 from dray.engines.actor_host import refuse_forks
-from dray.errors import ConfigError, NotInTrainingError
+from dray.engines.room import plain
+from dray.errors import ConfigError, NotInTrainingError, StorageError
 from dray.train import messages
 from dray.train.checkpoint import Checkpoint
 from dray.train.checkpoint_files import list_files, stage
-from dray.train.metrics import encode
+from dray.train.metrics import decode, encode
+from dray.train.paths import check_directory
+from dray.train.reported import (
+    CheckpointConsistencyMode,
+    CheckpointUploadMode,
+    ReportedCheckpoint,
+    ReportedCheckpointStatus,
+)
 from dray.train.run_directory import RunDirectory, check_checkpoint_name
 from dray.train.sealed import LineFile
 from dray.train.storage import StorageContext
@@ -57,6 +66,7 @@ class Seat:
         self.checkpoint = Checkpoint(run.checkpoint) if run.checkpoint else None
         self._report = run.first_report
         self._sequence = 0
+        self._requests = 0
         self._stop_at: int | None = None
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -81,7 +91,12 @@ class Seat:
         self._answers.put(_OVER)
 
     def report(
-        self, metrics: Mapping[str, Any], checkpoint: Checkpoint | None, directory: str | None
+        self,
+        metrics: Mapping[str, Any],
+        checkpoint: Checkpoint | None,
+        directory: str | None,
+        *,
+        in_place: bool = False,
     ) -> None:
         """Makes a report; see `report` below."""
         refuse_forks(self._pid)
@@ -97,7 +112,7 @@ class Seat:
             }
             self._metrics.append(line)
             self._report = number + 1
-            self.post(messages.Reported(number, record, files, directory))
+            self.post(messages.Reported(number, record, files, directory, in_place))
             if checkpoint is not None:
                 self._stage(number, checkpoint)
             if checkpoint is not None or self.assignment.run.report_barrier:
@@ -111,6 +126,31 @@ class Seat:
         staged = stage(checkpoint.path, Path(share.staging), share.files)
         self.post(messages.Staged(number, staged))
 
+    def checkpoints(self, timeout_s: float | None) -> list[ReportedCheckpoint]:
+        """Lists the run's checkpoints; see `get_all_reported_checkpoints` below."""
+        refuse_forks(self._pid)
+        with self._lock:
+            listed = self._list(self._report, timeout_s) or self._list(0, None)
+        assert listed is not None
+        committed = ReportedCheckpointStatus.COMMITTED
+        return [
+            ReportedCheckpoint(Checkpoint(path), decode(record), committed)
+            for path, record in listed.checkpoints
+        ]
+
+    def _list(self, below: int, timeout_s: float | None) -> messages.Listed | None:
+        """Asks for the checkpoints once the reports below a number are done; None: too late."""
+        self._requests += 1
+        self.post(messages.Listing(self._requests, below))
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            try:
+                answer = self._answer(deadline)
+            except queue.Empty:
+                return None
+            if isinstance(answer, messages.Listed) and answer.request == self._requests:
+                return answer
+
     def _await(self, kind: type, report: int) -> Any:
         while True:
             answer = self._answer()
@@ -118,8 +158,9 @@ class Seat:
             if isinstance(answer, kind) and getattr(answer, "report", None) == report:
                 return answer
 
-    def _answer(self) -> Any:
-        answer = self._answers.get()
+    def _answer(self, deadline: float | None = None) -> Any:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        answer = self._answers.get(timeout=left)
         if answer is _OVER:
             raise TrainingStopped
         return answer
@@ -245,10 +286,49 @@ def get_checkpoint() -> Checkpoint | None:
     return current_seat("get_checkpoint").checkpoint
 
 
+def get_all_reported_checkpoints(
+    consistency_mode: CheckpointConsistencyMode = CheckpointConsistencyMode.VALIDATED,
+    timeout_s: float | None = None,
+) -> list[ReportedCheckpoint]:
+    """Returns the checkpoints of the run so far, those of earlier starts included, oldest first.
+
+    Waits until every report that this rank has made is done: made by all ranks, and committed if
+    any of them brought a checkpoint. What `CheckpointConfig` has not kept is not among them.
+
+    Args:
+        consistency_mode: As nothing is validated yet, both modes wait for the commit.
+        timeout_s: How long to wait, in seconds, before what there is is returned; None is without
+            limit.
+
+    Raises:
+        ConfigError: An argument is malformed.
+        NotInTrainingError: Called outside a train function.
+
+    Example:
+        >>> def train_loop():
+        ...     for reported in dray.train.get_all_reported_checkpoints():
+        ...         print(reported.checkpoint.path, reported.metrics)
+    """
+    seat = current_seat("get_all_reported_checkpoints")
+    if not isinstance(consistency_mode, CheckpointConsistencyMode):
+        raise ConfigError(
+            f"consistency_mode must be a CheckpointConsistencyMode, not {consistency_mode!r}"
+        )
+    wait = plain(timeout_s)
+    number = isinstance(wait, int | float) and not isinstance(wait, bool)
+    if wait is not None and (not number or not 0 <= wait <= threading.TIMEOUT_MAX):
+        raise ConfigError(f"timeout_s must be None or seconds, 0 or more, not {timeout_s!r}")
+    return seat.checkpoints(wait)
+
+
 def report(
     metrics: Mapping[str, Any],
     checkpoint: Checkpoint | None = None,
     checkpoint_dir_name: str | None = None,
+    checkpoint_upload_mode: CheckpointUploadMode = CheckpointUploadMode.SYNC,
+    delete_local_checkpoint_after_upload: bool | None = None,
+    checkpoint_upload_fn: None = None,
+    validation: bool = False,
 ) -> None:
     """Reports metrics, and with them perhaps a checkpoint.
 
@@ -267,9 +347,18 @@ def report(
             yours.
         checkpoint_dir_name: The checkpoint's name in the run directory, where it may not be that of
             the run's own files. Default: `checkpoint_` and a number.
+        checkpoint_upload_mode: SYNC copies the files. NO_UPLOAD leaves them where they are, which
+            must be a directory in the run's own, such as
+            `get_context().get_storage().build_checkpoint_path_from_name(name)`: then they are
+            read once, for their checksums. ASYNC is not there yet.
+        delete_local_checkpoint_after_upload: Whether the directory is deleted once its files are
+            copied and committed. Default: no.
+        checkpoint_upload_fn: None: not there yet.
+        validation: False: not there yet.
 
     Raises:
-        ConfigError: The metrics hold something else, such as a tensor, or the name is taken.
+        ConfigError: The metrics hold something else, such as a tensor, the name is taken, or the
+            checkpoint of NO_UPLOAD is not in the run's directory.
         StorageError: The metrics cannot be written, and the report does not count; or the
             checkpoint's files cannot be copied.
         NotInTrainingError: Called outside a train function.
@@ -280,11 +369,46 @@ def report(
         ...         dray.train.report({"epoch": epoch, "loss": 0.1})
     """
     seat = current_seat("report")
-    if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
+    if checkpoint_upload_fn is not None or validation is not False:
+        given = {"checkpoint_upload_fn": checkpoint_upload_fn, "validation": validation}
+        check_arguments("dray.train.report", given, ())
+    in_place = _is_in_place(checkpoint_upload_mode)
+    if checkpoint is None:
+        seat.report(metrics, None, checkpoint_dir_name)
+        return
+    if not isinstance(checkpoint, Checkpoint):
         raise ConfigError(
             f"checkpoint must be a dray.train.Checkpoint, not {checkpoint!r}; make one with "
             "Checkpoint.from_directory(path)"
         )
+    if in_place:
+        checkpoint_dir_name = _name_in_run(checkpoint.path, seat.assignment.run.path)
     if checkpoint_dir_name is not None:
         check_checkpoint_name(checkpoint_dir_name)
-    seat.report(metrics, checkpoint, checkpoint_dir_name)
+    seat.report(metrics, checkpoint, checkpoint_dir_name, in_place=in_place)
+    if delete_local_checkpoint_after_upload and not in_place:
+        with StorageError.instead(f"the checkpoint {checkpoint.path} cannot be deleted"):
+            shutil.rmtree(checkpoint.path)
+
+
+def _is_in_place(mode: object) -> bool:
+    if mode is CheckpointUploadMode.SYNC:
+        return False
+    if not isinstance(mode, CheckpointUploadMode):
+        raise ConfigError(f"checkpoint_upload_mode must be a CheckpointUploadMode, not {mode!r}")
+    if mode is CheckpointUploadMode.ASYNC:
+        check_arguments("dray.train.report", {"checkpoint_upload_mode=ASYNC": mode}, ())
+    return True
+
+
+def _name_in_run(path: str, run: str) -> str:
+    """Returns the name of a checkpoint that lies in the run's directory."""
+    check_directory(path)
+    folder, name = os.path.split(path)
+    if not os.path.samefile(folder, run):
+        raise ConfigError(
+            f"with CheckpointUploadMode.NO_UPLOAD the checkpoint must lie in the run's directory "
+            f"{run}, and {path} does not; write it to get_context().get_storage()."
+            "build_checkpoint_path_from_name(name), or leave the mode out to have it copied"
+        )
+    return name

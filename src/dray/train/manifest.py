@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from dray.errors import StorageError
-from dray.train.checkpoint_files import MANIFEST, METADATA, METADATA_DRAFT, Fingerprint, fingerprint
+from dray.train.checkpoint_files import (
+    MANIFEST,
+    MANIFEST_DRAFT,
+    METADATA,
+    METADATA_DRAFT,
+    Fingerprint,
+    fingerprint,
+)
 from dray.train.metrics import decode, json_bytes
 from dray.train.sealed import seal, unseal
 
@@ -73,7 +80,7 @@ class Committed:
 
 
 def write_manifest(directory: Path, committed: Committed) -> None:
-    """Write the manifest of a checkpoint into a directory, and see it onto the disk."""
+    """Write the manifest of a checkpoint into a directory, whole, and see it onto the disk."""
     manifest = {
         "format": _FORMAT,
         "report": committed.report,
@@ -82,10 +89,12 @@ def write_manifest(directory: Path, committed: Committed) -> None:
         "files": {name: list(known) for name, known in _checked(committed.files).items()},
         "ranks": {str(rank): record for rank, record in committed.metrics.items()},
     }
-    with open(directory / MANIFEST, "wb") as file:
+    draft = directory / MANIFEST_DRAFT
+    with open(draft, "wb") as file:
         file.write(seal(json_bytes(manifest)))
         file.flush()
         os.fsync(file.fileno())
+    draft.replace(directory / MANIFEST)
 
 
 def read_manifest(path: Path) -> Committed | None:

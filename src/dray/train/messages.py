@@ -64,12 +64,18 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Reported:
-    """A rank has made a report; with `files`, it waits for the checkpoint's commit."""
+    """A rank has made a report; with `files`, it waits for the checkpoint's commit.
+
+    Attributes:
+        directory: The name that the checkpoint is to have, if it was given one.
+        in_place: Whether the files lie in the run's directory already, under that name.
+    """
 
     report: int
     metrics: dict[str, Any]
     files: tuple[str, ...] | None = None
     directory: str | None = None
+    in_place: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,14 @@ class Joined:
     sequence: int
     name: str
     data: bytes
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A rank asks for the run's checkpoints, once the reports below a number are done."""
+
+    request: int
+    below: int
 
 
 # Controller -> worker.
@@ -107,6 +121,14 @@ class ReportDone:
 
     report: int
     path: str | None
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The run's checkpoints, oldest first: path and rank 0's metrics, encoded."""
+
+    request: int
+    checkpoints: tuple[tuple[str, dict[str, Any]], ...]
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ class Entry:
         staged: What has been staged so far.
         staging: The ranks that still have files to stage.
         directory: The checkpoint's name, if a rank gave one.
+        in_place: Whether its files lie under that name already.
         waiting: rank -> since when it waits for the others.
     """
 
@@ -39,6 +40,7 @@ class Entry:
     staged: dict[str, Fingerprint] = field(default_factory=dict)
     staging: set[int] = field(default_factory=set)
     directory: str | None = None
+    in_place: bool = False
     waiting: dict[int, float] = field(default_factory=dict)
 
     def divide(self) -> None:
@@ -83,7 +85,9 @@ class ReportBook:
             entry.files[rank] = message.files
         if message.files is not None or self._barrier:
             entry.waiting[rank] = now
-        if message.directory is not None and entry.directory is None:
+        if message.in_place and not entry.in_place:
+            entry.directory, entry.in_place = message.directory, True
+        elif entry.directory is None:
             entry.directory = message.directory
 
     def staged(self, rank: int, message: Staged) -> None:
@@ -122,6 +126,10 @@ class ReportBook:
                 return
             self._done = max(self._done, number)
             yield self._open.pop(number)
+
+    def is_done(self, below: int) -> bool:
+        """Returns whether no report below a number is still being made."""
+        return all(number >= below for number in self._open)
 
     def _missing(self, entry: Entry) -> tuple[int, ...]:
         return tuple(rank for rank in sorted(self._ranks) if self._newest[rank] < entry.report)

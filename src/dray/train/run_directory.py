@@ -313,7 +313,7 @@ class RunDirectory:
         return staging
 
     def commit(self, staged: Path, committed: Committed) -> None:
-        """Make a staged checkpoint exist, whole, under its final name.
+        """Make a checkpoint exist, whole, under its final name, where it may lie already.
 
         Raises:
             StorageError: It cannot be written.
@@ -323,9 +323,10 @@ class RunDirectory:
         with StorageError.instead(f"the checkpoint {path} cannot be committed"):
             staged.mkdir(exist_ok=True)
             write_manifest(staged, committed)
-            if path.exists():
-                path.rename(replaced)
-            staged.rename(path)
+            if staged != path:
+                if path.exists():
+                    path.rename(replaced)
+                staged.rename(path)
             _sync_directory(self.path)
             self._verified.add(path)
             self._damaged.discard(path)
