@@ -92,6 +92,7 @@ _ROOT: dict[str, str | Absent] = {
     ),
 }
 
+_SLICES = "ask for slices by ScalingConfig(use_tpu=True, topology=...)"
 _UTIL: dict[str, str | Absent] = {
     "actor_group": "make a list of actors and call each",
     "annotations": _INTERNALS,
@@ -103,13 +104,11 @@ _UTIL: dict[str, str | Absent] = {
     "collective": "use torch.distributed in the workers, or dray.train.collective in a train loop",
     "common": _INTERNALS,
     "dask": "use dask.distributed, or submit the work as tasks",
-    "debug": "dray.init(engine='inline') runs everything in this process, where pdb works",
     "debugpy": "dray.init(engine='inline') runs everything in this process, where pdb works",
     "ray_debugpy": "dray.init(engine='inline') runs everything in this process, where pdb works",
     "pdb": "dray.init(engine='inline') runs everything in this process, where pdb works",
     "rpdb": "dray.init(engine='inline') runs everything in this process, where pdb works",
     "enable_periodic_logging": "log in the program itself",
-    "disable_log_once_globally": "use logging's own filters",
     "get_node_instance_id": "a node's labels, in dray.nodes(), can hold its name in a cloud",
     "horovod": "use dray.train.torch.TorchTrainer, whose DistributedDataParallel does the same",
     "iter": "use generators: num_returns='streaming' yields results as they come",
@@ -121,7 +120,7 @@ _UTIL: dict[str, str | Absent] = {
     "sgd": "use dray.train.torch.TorchTrainer",
     "spark": "start Ray on Spark with Ray's own tools, then dray.init(engine='ray')",
     "timer": "use time.perf_counter()",
-    "tpu": "ask for slices by ScalingConfig(use_tpu=True, topology=...)",
+    "tpu": _SLICES,
     "tracing": f"nothing is traced; {_OBSERVED}",
     "xgboost": "run xgboost within a task, or in the workers of a DataParallelTrainer",
 }
@@ -152,6 +151,7 @@ _CLASSES: dict[str, dict[str, str | Absent]] = {
         "send": "give the task an actor or a queue to hear from",
         "throw": _NO_GENERATOR,
     },
+    "PlacementGroup": {"empty": "use None for no placement group"},
     "RuntimeContext": {
         "is_canceled": "a task that is cancelled while it runs gets a KeyboardInterrupt",
     },
@@ -182,6 +182,14 @@ _ARGUMENTS: dict[str, dict[str, str | Absent]] = {
         "storage": "give RunConfig(storage_path=...) to a trainer",
         "_tracing_startup_hook": f"nothing is traced; {_OBSERVED}",
     },
+    "NodeAffinitySchedulingStrategy()": {
+        "_fail_on_unavailable": Absent("leave it out; soft=False waits", unset=(False,)),
+        "_spill_on_unavailable": Absent("leave it out; soft=True says so", unset=(False,)),
+    },
+    "placement_group()": {
+        "_soft_target_node_id": "name nodes in bundle_label_selector",
+        "topology_strategy": "name labels of nodes in bundle_label_selector",
+    },
     "dray.put()": {
         "_owner": _NO_OWNERSHIP,
         "_tensor_transport": Absent(_TENSORS, unset=("object_store",)),
@@ -201,6 +209,24 @@ _SAME_NAME = "make the trainer again with the same RunConfig(name=...): fit() go
 _IN_CONFIG = "put what the workers need into train_loop_config"
 _LIGHTNING = "write the loop in PyTorch, with prepare_model() and report() of dray.train"
 _TRANSFORMERS = "use its Trainer as it is, with a TrainerCallback whose on_save() calls report()"
+
+_STATE: dict[str, str | Absent] = {
+    **dict.fromkeys(
+        ("get_objects", "list_objects"),
+        "summarize_objects() says how many there are, and their bytes",
+    ),
+    **dict.fromkeys(
+        ("get_worker", "list_workers"), "list_tasks() and list_actors() have the workers' pids"
+    ),
+    **dict.fromkeys(
+        ("get_log", "list_logs"),
+        "what workers print is shown by the driver, and a run's is below its directory, in logs/",
+    ),
+    **dict.fromkeys(("get_job", "list_jobs"), "`dray status --json` has the programs of yours"),
+    "list_runtime_envs": "get_runtime_context().runtime_env is that of a task or actor",
+    "list_cluster_events": "a run's events.jsonl says what happened",
+    "StateApiClient": "the functions of dray.util.state ask for the session of this program",
+}
 
 _TRAIN: dict[str, str | Absent] = {
     "DataConfig": f"there is no Ray Data; {_DATA}",
@@ -254,6 +280,8 @@ _TRAINER: dict[str, str | Absent] = {
 _TABLE: dict[str, dict[str, str | Absent]] = {
     "dray": _ROOT,
     "dray.util": _UTIL,
+    "dray.util.state": _STATE,
+    "dray.util.accelerators": {"tpu": _SLICES},
     "dray.train": _TRAIN,
     **_CLASSES,
     **_OPTIONS,

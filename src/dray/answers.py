@@ -239,6 +239,8 @@ def _sentence(owner: str, what: str, entry: Absent) -> str:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    candidates = [] if name.startswith("_") else [n for n in known if not n.startswith("_")]
-    near = difflib.get_close_matches(name, candidates, 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    if name.startswith("_"):
+        return ""
+    candidates = {other.lower(): other for other in known if not other.startswith("_")}
+    near = difflib.get_close_matches(name.lower(), candidates, 1)
+    return f"; did you mean {candidates[near[0]]}?" if near else ""

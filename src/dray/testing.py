@@ -26,7 +26,7 @@ def kill_node(node_id: str) -> None:
 
     Example:
         >>> import dray, dray.testing
-        >>> dray.init(nodes=[{"node_id": "a"}, {"node_id": "b"}])
+        >>> context = dray.init(nodes=[{"node_id": "a"}, {"node_id": "b"}])
         >>> dray.testing.kill_node("b")
         >>> [node["Alive"] for node in dray.nodes()]
         [True, False]
@@ -69,7 +69,7 @@ def tpu_slice(
 
     Example:
         >>> import dray, dray.testing
-        >>> dray.init(nodes=dray.testing.tpu_slice("4x4", "TPU-V6E"))
+        >>> context = dray.init(nodes=dray.testing.tpu_slice("4x4", "TPU-V6E"))
         >>> dray.cluster_resources()["TPU"]
         16
         >>> dray.shutdown()

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dray.engines.labels import check_selector
+from dray.answers import answers_arguments
+from dray.engines.labels import EXISTS, check_selector
 from dray.engines.room import plain
 from dray.engines.runtime import Group, Placement
 from dray.errors import ConfigError
@@ -27,6 +28,7 @@ class PlacementGroupSchedulingStrategy:
     placement_group_capture_child_tasks: bool | None = None
 
 
+@answers_arguments("NodeAffinitySchedulingStrategy")
 @dataclass(frozen=True)
 class NodeAffinitySchedulingStrategy:
     """Runs on one node.
@@ -34,10 +36,56 @@ class NodeAffinitySchedulingStrategy:
     Args:
         node_id: The node, as `dray.nodes()` calls it.
         soft: Whether another node will do if that one is gone or can never hold it.
+
+    Raises:
+        AbsentArgumentError: `_spill_on_unavailable` or `_fail_on_unavailable` of Ray is given.
     """
 
     node_id: str
     soft: bool = False
+
+
+class In:
+    """A label has one of some values, in `NodeLabelSchedulingStrategy`."""
+
+    _form = "in({})"
+
+    def __init__(self, *values: str) -> None:
+        if not values or not all(isinstance(value, str) for value in values):
+            raise ConfigError(f"{type(self).__name__}(...) takes strings, not {values!r}")
+        self.values = list(values)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.values))})"
+
+    def as_selector(self) -> str:
+        """Return it as the value of a label selector."""
+        return self._form.format(", ".join(self.values))
+
+
+class NotIn(In):
+    """A label is missing, or has none of some values."""
+
+    _form = "!in({})"
+
+
+class Exists:
+    """A label is there, whatever its value."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def as_selector(self) -> str:
+        """Return it as the value of a label selector."""
+        return EXISTS
+
+
+class DoesNotExist(Exists):
+    """A label is missing."""
+
+    def as_selector(self) -> str:
+        """Return it as the value of a label selector."""
+        return f"!{EXISTS}"
 
 
 @dataclass(frozen=True)
@@ -45,12 +93,13 @@ class NodeLabelSchedulingStrategy:
     """Runs on nodes with certain labels.
 
     Args:
-        hard: Labels to "value", "!value", "in(a, b)" or "!in(a, b)"; they must hold.
+        hard: Labels to `In("a")`, `NotIn("a")`, `Exists()` or `DoesNotExist()`, or to "value",
+            "!value", "in(a, b)" or "!in(a, b)"; they must hold.
         soft: The same; nodes where they hold come first.
     """
 
-    hard: Mapping[str, str] = field(default_factory=dict)
-    soft: Mapping[str, str] = field(default_factory=dict)
+    hard: Mapping[str, str | In | Exists] = field(default_factory=dict)
+    soft: Mapping[str, str | In | Exists] | None = None
 
 
 def as_placement(strategy: Any) -> Placement:
@@ -68,13 +117,23 @@ def as_placement(strategy: Any) -> Placement:
     if isinstance(strategy, NodeAffinitySchedulingStrategy):
         return Placement("node", node_id=strategy.node_id, soft=bool(strategy.soft))
     if isinstance(strategy, NodeLabelSchedulingStrategy):
-        check_selector(strategy.hard, "hard")
-        check_selector(strategy.soft, "soft")
-        return Placement("labels", hard_labels=strategy.hard, soft_labels=strategy.soft, soft=True)
+        hard, soft = _selector(strategy.hard, "hard"), _selector(strategy.soft or {}, "soft")
+        return Placement("labels", hard_labels=hard, soft_labels=soft, soft=True)
     raise ConfigError(
         "scheduling_strategy must be None, 'DEFAULT', 'SPREAD' or a strategy of "
         f"dray.util.scheduling_strategies, not {strategy!r}"
     )
+
+
+def _selector(expressions: Mapping[str, str | In | Exists], what: str) -> dict[str, str]:
+    """Return expressions as a label selector."""
+    if not isinstance(expressions, Mapping):
+        raise ConfigError(f"{what} must be a dict of labels to In(...), not {expressions!r}")
+    operators = {k: v.as_selector() for k, v in expressions.items() if isinstance(v, In | Exists)}
+    texts: dict[str, Any] = {k: v for k, v in expressions.items() if k not in operators}
+    check_selector({k: v for k, v in operators.items() if not v.endswith(EXISTS)}, what)
+    check_selector(texts, what)
+    return {**texts, **operators}
 
 
 def _in_group(strategy: PlacementGroupSchedulingStrategy) -> Placement:

@@ -9,6 +9,8 @@ from dray.errors import ConfigError
 
 # Every node has this label, with its id, so that a selector can name it.
 NODE_ID = "ray.io/node-id"
+# What a selector says of a label that only has to be there, or with "!" must not be.
+EXISTS = "exists()"
 _VALUE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _SELECTOR = re.compile(rf"!?(?:{_VALUE}|in\(\s*{_VALUE}(?:\s*,\s*{_VALUE})*\s*\))")
 
@@ -48,6 +50,8 @@ def matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
 def _allows(wanted: str, label: str | None) -> bool:
     negated = wanted.startswith("!")
     values = wanted.removeprefix("!")
+    if values == EXISTS:
+        return (label is not None) != negated
     if values.startswith("in("):
         among = {value.strip() for value in values[3:-1].split(",")}
     else:

@@ -1,8 +1,14 @@
 """The public paths below `dray.util` that users of Ray expect."""
 
+from __future__ import annotations
+
+from typing import Any
+
+from dray import session
 from dray.answers import answer_for
 from dray.util import accelerators
 from dray.util.actor_pool import ActorPool
+from dray.util.debug import disable_log_once_globally, log_once
 from dray.util.placement_group import (
     get_current_placement_group,
     get_placement_group,
@@ -10,15 +16,55 @@ from dray.util.placement_group import (
     placement_group_table,
     remove_placement_group,
 )
+from dray.util.results import as_completed, map_unordered
+from dray.util.serialization import (
+    deregister_serializer,
+    inspect_serializability,
+    register_serializer,
+)
 
 __all__ = [
     "ActorPool",
     "accelerators",
+    "as_completed",
+    "deregister_serializer",
+    "disable_log_once_globally",
     "get_current_placement_group",
+    "get_node_ip_address",
     "get_placement_group",
+    "inspect_serializability",
+    "list_named_actors",
+    "log_once",
+    "map_unordered",
     "placement_group",
     "placement_group_table",
+    "register_serializer",
     "remove_placement_group",
 ]
 
-answer_for(__name__, later=("queue", "scheduling_strategies"))
+answer_for(__name__, later=("metrics", "queue", "scheduling_strategies", "state"))
+
+
+def list_named_actors(all_namespaces: bool = False) -> list[str] | list[dict[str, str]]:
+    """Return the named actors that live.
+
+    Args:
+        all_namespaces: Return those of every namespace, each as a dict of `namespace` and `name`.
+
+    Returns:
+        Their names in this program's namespace.
+    """
+    found = session.current_runtime().named_actors(all_namespaces)
+    return found if all_namespaces else [entry["name"] for entry in found]
+
+
+def get_node_ip_address(address: Any = None) -> str:
+    """Return the address of the node that the calling code runs on.
+
+    Args:
+        address: Without effect.
+    """
+    runtime = session.current_runtime()
+    node_id = runtime.whereabouts().node_id
+    own = (node for node in runtime.nodes() if node["NodeID"] == node_id)
+    return str(next(own)["NodeManagerAddress"])

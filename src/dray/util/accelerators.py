@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 
 from dray.accelerators import types
 from dray.accelerators.types import *  # noqa: F403
+from dray.answers import absent_name
 
 __all__ = [name for name in vars(types) if name[0].isupper()]
 
+__path__: list[str] = []  # `from dray.util.accelerators import` of what is not there is answered
 _RENAMED = {"NVIDIA_TESLA_A100": "NVIDIA_A100"}
 
 
@@ -20,6 +21,4 @@ def __getattr__(name: str) -> str:
         warnings.warn(f"{name} is now called {now}", DeprecationWarning, stacklevel=2)
         value: str = globals()[now]
         return value
-    near = difflib.get_close_matches(name.upper(), __all__, n=3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise AttributeError(f"dray.util.accelerators has no constant {name!r}{hint}")
+    raise absent_name(__name__, name, __all__)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dray import session
-from dray.answers import answer_for
+from dray.answers import AbsentMember, answer_for, check_arguments
 from dray.core.options import resources_of
 from dray.engines.labels import check_selector
 from dray.engines.placing import STRATEGIES
@@ -14,6 +14,7 @@ from dray.engines.runtime import Group, ObjectRef
 from dray.errors import ConfigError
 
 __all__ = [
+    "VALID_PLACEMENT_GROUP_STRATEGIES",
     "PlacementGroup",
     "get_current_placement_group",
     "get_placement_group",
@@ -25,8 +26,13 @@ __all__ = [
 answer_for(__name__)
 
 
+VALID_PLACEMENT_GROUP_STRATEGIES = frozenset(STRATEGIES)
+
+
 class PlacementGroup:
     """Bundles of resources that are, or will be, set aside together."""
+
+    empty = AbsentMember()
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -45,6 +51,11 @@ class PlacementGroup:
     def bundle_count(self) -> int:
         """How many bundles it has."""
         return len(self._group.bundles)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no bundles, which none has that was made here."""
+        return not self._group.bundles
 
     def ready(self) -> ObjectRef:
         """Returns a reference that is ready when all bundles are set aside."""
@@ -69,20 +80,24 @@ class PlacementGroup:
 
 def placement_group(
     bundles: Sequence[Mapping[str, float]],
-    strategy: str = "PACK",
+    strategy: str | None = None,
     name: str = "",
     lifetime: str | None = None,
+    _soft_target_node_id: str | None = None,
     bundle_label_selector: Sequence[Mapping[str, str]] | None = None,
+    topology_strategy: Mapping[str, str] | None = None,
 ) -> PlacementGroup:
     """Asks for bundles of resources; returns at once.
 
     Args:
         bundles: Name to quantity, for each bundle.
-        strategy: "PACK", "SPREAD", "STRICT_PACK" (all on one node) or "STRICT_SPREAD" (each on a
-            node of its own).
+        strategy: "PACK" (the default), "SPREAD", "STRICT_PACK" (all on one node) or
+            "STRICT_SPREAD" (each on a node of its own).
         name: For `get_placement_group`.
         lifetime: "detached" outlives the driver; Ray engine only.
+        _soft_target_node_id: None.
         bundle_label_selector: For each bundle the labels that its node must have.
+        topology_strategy: None.
 
     Raises:
         ConfigError: An argument is malformed.
@@ -102,6 +117,13 @@ def placement_group(
     for index, bundle in enumerate(checked):
         if not bundle:
             raise ConfigError(f"bundle {index} asks for nothing; give it a quantity above 0")
+    if _soft_target_node_id is not None or topology_strategy:
+        check_arguments(
+            "placement_group",
+            {"_soft_target_node_id": _soft_target_node_id, "topology_strategy": topology_strategy},
+            ("bundles", "strategy", "name", "lifetime", "bundle_label_selector"),
+        )
+    strategy = "PACK" if strategy is None else strategy
     if strategy not in STRATEGIES:
         raise ConfigError(f"strategy {strategy!r} is not one of {', '.join(STRATEGIES)}")
     if lifetime not in (None, "detached"):

@@ -2,14 +2,22 @@
 
 from dray.answers import answer_for
 from dray.core.placement import (
+    DoesNotExist,
+    Exists,
+    In,
     NodeAffinitySchedulingStrategy,
     NodeLabelSchedulingStrategy,
+    NotIn,
     PlacementGroupSchedulingStrategy,
 )
 
 __all__ = [
+    "DoesNotExist",
+    "Exists",
+    "In",
     "NodeAffinitySchedulingStrategy",
     "NodeLabelSchedulingStrategy",
+    "NotIn",
     "PlacementGroupSchedulingStrategy",
 ]
 

@@ -13,6 +13,7 @@ from typing import Any
 from ray.util import scheduling_strategies as strategies
 
 from dray.engines.contract import Request
+from dray.engines.labels import EXISTS
 from dray.engines.ray.groups import RayGroup
 from dray.engines.runtime import ActorOptions, CallOptions, Placement, TaskOptions
 from dray.engines.runtime_env import RuntimeEnv
@@ -133,6 +134,10 @@ def _expressions(selector: Mapping[str, str]) -> dict[str, Any]:
     found = {}
     for label, value in selector.items():
         wanted = value.removeprefix("!")
+        if wanted == EXISTS:
+            there = value == EXISTS
+            found[label] = strategies.Exists() if there else strategies.DoesNotExist()
+            continue
         values = wanted[3:-1].split(",") if wanted.startswith("in(") else [wanted]
         kind = strategies.NotIn if value.startswith("!") else strategies.In
         found[label] = kind(*(part.strip() for part in values))

@@ -1,0 +1,43 @@
+"""Things that a process says once."""
+
+from __future__ import annotations
+
+from dray.answers import answer_for
+
+__all__ = ["disable_log_once_globally", "log_once", "reset_log_once"]
+
+answer_for(__name__)
+
+_said: set[str] = set()
+_disabled = False
+
+
+def log_once(key: str) -> bool:
+    """Return whether this process asks with this key for the first time.
+
+    Args:
+        key: What is about to be logged.
+
+    Example:
+        >>> from dray.util import log_once
+        >>> log_once("slow disk"), log_once("slow disk")
+        (True, False)
+    """
+    if _disabled or key in _said:
+        return False
+    _said.add(key)
+    return True
+
+
+def reset_log_once(key: str | None = None) -> None:
+    """Forget that a key, or with None any, has been asked for."""
+    if key is None:
+        _said.clear()
+    else:
+        _said.discard(key)
+
+
+def disable_log_once_globally() -> None:
+    """Have `log_once` return False in this process from now on."""
+    global _disabled
+    _disabled = True

@@ -1,0 +1,121 @@
+"""How objects of a class travel, where the class cannot say so itself, and why one cannot."""
+
+from __future__ import annotations
+
+import copyreg
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+from dray.answers import answer_for
+
+__all__ = [
+    "FailureTuple",
+    "deregister_serializer",
+    "inspect_serializability",
+    "register_serializer",
+]
+
+answer_for(__name__)
+
+
+def register_serializer(
+    cls: type, *, serializer: Callable[[Any], Any], deserializer: Callable[[Any], Any]
+) -> None:
+    """Have this process pickle objects of a class in another way, whoever pickles them.
+
+    It is Python's own registry (`copyreg`). A task or actor that sends such objects registers it
+    for itself; who receives them need not.
+
+    Args:
+        cls: The class; its subclasses are not meant.
+        serializer: Makes something that can be pickled of an object.
+        deserializer: Makes the object again; a function that can be pickled.
+
+    Example:
+        >>> import threading
+        >>> from dray.util import deregister_serializer, register_serializer
+        >>> register_serializer(
+        ...     type(threading.Lock()), serializer=lambda lock: None,
+        ...     deserializer=lambda nothing: threading.Lock(),
+        ... )
+        >>> deregister_serializer(type(threading.Lock()))
+    """
+    copyreg.pickle(cls, lambda value: (deserializer, (serializer(value),)))
+
+
+def deregister_serializer(cls: type) -> None:
+    """Have objects of a class pickled as if nothing had been registered."""
+    copyreg.dispatch_table.pop(cls, None)
+
+
+@dataclass(frozen=True, eq=False)
+class FailureTuple:
+    """Something that cannot be pickled.
+
+    Attributes:
+        obj: The object.
+        name: Its name where it was found.
+        parent: What it was found in.
+    """
+
+    obj: Any
+    name: str
+    parent: Any
+
+
+def inspect_serializability(
+    base_obj: Any, name: str | None = None, depth: int = 3, print_file: IO[str] | None = None
+) -> tuple[bool, set[FailureTuple]]:
+    """Find out what keeps an object from being pickled, and print it.
+
+    Args:
+        base_obj: The object.
+        name: How to call it.
+        depth: How deep to look into it.
+        print_file: Where to print; None is standard output.
+
+    Returns:
+        Whether it can be pickled, and the innermost objects that cannot.
+    """
+    found: set[FailureTuple] = set()
+    title = name or getattr(base_obj, "__qualname__", None) or type(base_obj).__name__
+    good = _look(base_obj, title, None, depth, found)
+    file = print_file or sys.stdout
+    if good:
+        print(f"{title} can be pickled", file=file)
+    for failure in found:
+        inside = f" in {failure.parent!r}" if failure.parent is not None else ""
+        print(f"{failure.name}{inside} cannot be pickled: {failure.obj!r}", file=file)
+    return good, found
+
+
+def _look(value: Any, name: str, parent: Any, depth: int, found: set[FailureTuple]) -> bool:
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(value)
+    except Exception:  # noqa: BLE001 (a user's __reduce__ may raise anything)
+        inner = [
+            part
+            for part_name, part in (_parts(value) if depth > 0 else ())
+            if not _look(part, part_name, value, depth - 1, found)
+        ]
+        if not inner:
+            found.add(FailureTuple(value, name, parent))
+        return False
+    return True
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if inspect.isfunction(value):
+        closure = inspect.getclosurevars(value)
+        yield from {**closure.globals, **closure.nonlocals}.items()
+    elif isinstance(value, dict):
+        yield from ((str(key), item) for key, item in value.items())
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from ((f"item {index}", item) for index, item in enumerate(value))
+    else:
+        yield from getattr(value, "__dict__", {}).items()
