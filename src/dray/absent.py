@@ -54,7 +54,6 @@ _ROOT: dict[str, str | Absent] = {
     "scripts": "the command line is `dray` (`dray --help`); for clusters, Ray's own `ray`",
     "dashboard": f"there is no dashboard; {_OBSERVED}",
     "timeline": f"there is no recording of past tasks; {_OBSERVED}",
-    "air": "its configs, such as ScalingConfig and RunConfig, are names of dray.train",
     "autoscaler": "start a cluster with Ray's autoscaler and dray.init(engine='ray') on it",
     "client": "run the program on a node of the cluster, best with `ray job submit`",
     "ClientBuilder": "run the program on a node of the cluster, best with `ray job submit`",
@@ -75,7 +74,6 @@ _ROOT: dict[str, str | Absent] = {
     "serve": "serve models with a web framework in an actor, or keep Ray for it",
     "tune": "loop over fit() or let Optuna drive it, or call fit() within Ray Tune's trials",
     "workflow": "call tasks from one another, and keep what must last in files",
-    "types": "ObjectRef is a name of dray itself",
     "LoggingConfig": "set up logging in the program, or give logging_level= to dray.init()",
     "SCRIPT_MODE": "get_runtime_context().get_task_id() is None in the driver alone",
     "WORKER_MODE": "get_runtime_context().get_task_id() is None in the driver alone",
@@ -94,8 +92,8 @@ _ROOT: dict[str, str | Absent] = {
 
 _SLICES = "ask for slices by ScalingConfig(use_tpu=True, topology=...)"
 _UTIL: dict[str, str | Absent] = {
-    "actor_group": "make a list of actors and call each",
     "annotations": _INTERNALS,
+    "actor_group": "make a list of actors and call each",
     "check_open_ports": "Ray has this for its clusters: python -m ray.util.check_open_ports",
     "client": "run the program on a node of the cluster, best with `ray job submit`",
     "client_connect": "run the program on a node of the cluster, best with `ray job submit`",
@@ -152,6 +150,16 @@ _CLASSES: dict[str, dict[str, str | Absent]] = {
         "throw": _NO_GENERATOR,
     },
     "PlacementGroup": {"empty": "use None for no placement group"},
+    "RuntimeEnv": dict.fromkeys(
+        (
+            *("conda_config", "conda_env_name", "conda_uri", "deserialize", "get_extension"),
+            *("has_py_container", "image_uri", "java_jars", "nsight", "pip_config", "pip_uri"),
+            *("plugin_uris", "plugins", "py_container_image", "py_container_run_options"),
+            *("py_container_worker_path", "py_executable", "py_modules_uris", "rocprof_sys"),
+            *("serialize", "uv_config", "uv_uri", "virtualenv_name", "working_dir_uri"),
+        ),
+        "it is a dict: take its fields by their names, and json.dumps() for text",
+    ),
     "RuntimeContext": {
         "is_canceled": "a task that is cancelled while it runs gets a KeyboardInterrupt",
     },
@@ -240,7 +248,6 @@ _TRAIN: dict[str, str | Absent] = {
     "PreemptionInfo": _ALL_RESTART,
     "get_preemption_info": f"report checkpoints often enough; {_ALL_RESTART}",
     "Trainer": "use dray.train.torch.TorchTrainer or DataParallelTrainer",
-    "trainer": "use dray.train.torch.TorchTrainer or DataParallelTrainer",
     "session": "report, get_context and get_checkpoint are names of dray.train",
     "data": f"there is no Ray Data; {_DATA}",
     "data_config": f"there is no Ray Data; {_DATA}",
@@ -250,6 +257,8 @@ _TRAIN: dict[str, str | Absent] = {
     "lightgbm": _OWN_LOOP.format("lightgbm"),
     "tensorflow": _OWN_LOOP.format("tensorflow"),
     "horovod": "use dray.train.torch.TorchTrainer, whose DistributedDataParallel does the same",
+    "error": "the errors of training are names of dray.train",
+    "utils": _INTERNALS,
     "predictor": "load the checkpoint in a task or an actor, and predict there",
     "examples": "there are programs in the examples/ folder of dray's repository",
     "_internal": _INTERNALS,
@@ -287,7 +296,11 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     **_OPTIONS,
     **_ARGUMENTS,
     "dray.train.torch": _TRAIN_TORCH,
-    "dray.exceptions": {name: _TRAIN[name] for name in ("NCCLHangError", "PreemptionError")},
+    "dray.exceptions": {
+        **{name: _TRAIN[name] for name in ("NCCLHangError", "PreemptionError")},
+        "RAY_EXCEPTION_TYPES": "catch RayError, which is the root of all of them",
+        "RayException": "catch RayError, which is the root of all of them",
+    },
     "dray.train.report()": {
         "checkpoint_upload_mode=ASYNC": "report() returns when the checkpoint is committed: leave "
         "it out, or upload in a thread and report with CheckpointUploadMode.NO_UPLOAD",

@@ -30,6 +30,7 @@ from dray.errors import (
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 _ROOT = __name__.partition(".")[0]
 
@@ -83,6 +84,15 @@ class AbsentMember:
 
     def __get__(self, instance: object, owner: type) -> Any:
         raise absent_name(self._owner, self._name)
+
+
+def answers_members(kind: type[T]) -> type[T]:
+    """Give a class an `AbsentMember` for each member of which the table knows."""
+    for name in TABLE[kind.__name__]:
+        member = AbsentMember()
+        member.__set_name__(kind, name)
+        setattr(kind, name, member)
+    return kind
 
 
 def check_arguments(callee: str, given: Mapping[str, Any], known: Iterable[str]) -> None:

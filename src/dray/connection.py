@@ -31,7 +31,7 @@ OF_A_CLUSTER: Mapping[str, Any] = {
     "_node_name": None,
     "_metrics_export_port": None,
     "_plasma_directory": None,
-    "_object_spilling_directory": None,
+    "object_spilling_directory": None,
     "_driver_object_store_memory": None,
     "_enable_object_reconstruction": False,
     "_redis_username": "default",

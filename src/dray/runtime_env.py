@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dray.answers import answer_for
+from dray.answers import answer_for, answers_members
 from dray.engines import runtime_env
 from dray.errors import ConfigError
 
@@ -42,6 +42,7 @@ class RuntimeEnvConfig(dict[str, Any]):
         )
 
 
+@answers_members
 class RuntimeEnv(dict[str, Any]):
     """What workers find around themselves: what `runtime_env=` takes, checked where it is made.
 
@@ -70,6 +71,30 @@ class RuntimeEnv(dict[str, Any]):
     def working_dir(self) -> str:
         """Return its directory; empty if it names none."""
         return str(self.get("working_dir", ""))
+
+    def py_modules(self) -> list[str]:
+        """Return the modules that it brings."""
+        return list(self.get("py_modules", ()))
+
+    def has_working_dir(self) -> bool:
+        """Return whether it names a directory."""
+        return "working_dir" in self
+
+    def has_pip(self) -> bool:
+        """Return whether it brings packages by pip."""
+        return "pip" in self
+
+    def has_uv(self) -> bool:
+        """Return whether it brings packages by uv."""
+        return "uv" in self
+
+    def has_conda(self) -> bool:
+        """Return whether it brings an environment of conda's."""
+        return "conda" in self
+
+    def set(self, name: str, value: Any) -> None:
+        """Set a field."""
+        self[name] = value
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as a plain dict."""

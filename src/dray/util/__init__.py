@@ -1,7 +1,5 @@
 """The public paths below `dray.util` that users of Ray expect."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from dray import session

@@ -206,39 +206,60 @@ def list_placement_groups(
     return _chosen(found, PlacementGroupState, filters, limit)
 
 
-def get_actor(id: str, address: str | None = None, timeout: float = 30) -> ActorState | None:
+def get_actor(
+    id: str, address: str | None = None, timeout: float = 30, _explain: bool = False
+) -> ActorState | None:
     """Return the actor of this id; None if there is none."""
     return _only(list_actors(limit=_ALL), "actor_id", id)
 
 
-def get_task(id: str, address: str | None = None, timeout: float = 30) -> TaskState | None:
+def get_task(
+    id: str, address: str | None = None, timeout: float = 30, _explain: bool = False
+) -> TaskState | None:
     """Return the task of this id; None if there is none any more."""
     return _only(list_tasks(limit=_ALL), "task_id", id)
 
 
-def get_node(id: str, address: str | None = None, timeout: float = 30) -> NodeState | None:
+def get_node(
+    id: str, address: str | None = None, timeout: float = 30, _explain: bool = False
+) -> NodeState | None:
     """Return the node of this id; None if there is none."""
     return _only(list_nodes(limit=_ALL), "node_id", id)
 
 
 def get_placement_group(
-    id: str, address: str | None = None, timeout: float = 30
+    id: str, address: str | None = None, timeout: float = 30, _explain: bool = False
 ) -> PlacementGroupState | None:
     """Return the placement group of this id; None if there is none."""
     return _only(list_placement_groups(limit=_ALL), "placement_group_id", id)
 
 
-def summarize_actors(address: str | None = None, timeout: float = 30) -> dict[str, dict[str, int]]:
+def summarize_actors(
+    address: str | None = None,
+    timeout: float = 30,
+    raise_on_missing_output: bool = True,
+    _explain: bool = False,
+) -> dict[str, dict[str, int]]:
     """Return for each class how many actors are in which state."""
     return _summary(list_actors(limit=_ALL), "class_name")
 
 
-def summarize_tasks(address: str | None = None, timeout: float = 30) -> dict[str, dict[str, int]]:
+def summarize_tasks(
+    address: str | None = None,
+    timeout: float = 30,
+    raise_on_missing_output: bool = True,
+    _explain: bool = False,
+) -> dict[str, dict[str, int]]:
     """Return for each name how many tasks are in which state."""
     return _summary(list_tasks(limit=_ALL), "name")
 
 
-def summarize_objects(address: str | None = None, timeout: float = 30) -> dict[str, int]:
+def summarize_objects(
+    address: str | None = None,
+    timeout: float = 30,
+    raise_on_missing_output: bool = True,
+    _explain: bool = False,
+) -> dict[str, int]:
     """Return how many objects there are, and their bytes in memory and on the disk.
 
     Empty where the engine does not tell.
