@@ -196,6 +196,35 @@ def test_a_manifest_without_room_ends_the_run_and_leaves_no_staging(
     assert not [n for n in os.listdir(storage / "run") if n.startswith((".staging", "checkpoint"))]
 
 
+def test_a_checkpoint_without_room_may_be_skipped(storage: Path) -> None:
+    """Who catches the error goes on, and so do the ranks that waited for the same checkpoint."""
+
+    def train() -> list[str]:
+        rank = dray.train.get_context().get_world_rank()
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        said = []
+        with tempfile.TemporaryDirectory() as directory:
+            Path(directory, f"weights-{rank}").write_bytes(b"x" * 100_000)
+            for step in range(3):
+                if rank == 0 and step == 1:
+                    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+                try:
+                    dray.train.report({"step": step}, checkpoint=Checkpoint(directory))
+                except StorageError as error:
+                    said.append(f"step {step}: {error}")
+                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        if rank == 1:
+            assert "report 1 has no checkpoint: rank 0: " in said[0]
+        return said
+
+    result = fit(train, storage, workers=2)
+    (said,) = result.return_value
+    assert said.startswith("step 1: ")
+    assert "weights-0 cannot be copied into" in said
+    assert [metrics for _, metrics in result.best_checkpoints] == [{"step": 0}, {"step": 2}]
+    assert not [n for n in os.listdir(storage / "run") if n.startswith((".staging", ".deleted"))]
+
+
 def test_staging_goes_when_a_rank_fails_within_it(storage: Path) -> None:
     def train() -> None:
         rank = dray.train.get_context().get_world_rank()

@@ -109,10 +109,14 @@ class Attempt:
                 self.group.tell(messages.Listed(asked.request, self._commits.listed()), [rank])
 
     def _commit(self, entry: Entry) -> Checkpoint | None:
-        path = self._commits.commit(entry, len(self.group)) if entry.files else None
-        if path is not None or self._barrier:
-            done = messages.ReportDone(entry.report, None if path is None else str(path))
-            self.group.tell(done)
+        path = None
+        if entry.trouble is not None:
+            self._commits.abandon(entry)
+        elif entry.files:
+            path = self._commits.commit(entry, len(self.group))
+        if entry.files or self._barrier:
+            kept = None if path is None else str(path)
+            self.group.tell(messages.ReportDone(entry.report, kept, entry.trouble))
         return None if path is None else Checkpoint(path)
 
     def check_collectives(self) -> None:

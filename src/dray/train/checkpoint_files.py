@@ -79,8 +79,8 @@ def stage(source: str, staging: Path, names: Iterable[str]) -> dict[str, Fingerp
     Raises:
         StorageError: A file cannot be copied or read.
     """
-    if staging.exists() and os.path.samefile(source, staging):
-        with StorageError.instead(f"the checkpoint {source} cannot be read"):
+    with StorageError.instead(f"the checkpoint {source} cannot be read"):
+        if staging.exists() and os.path.samefile(source, staging):
             return {name: fingerprint(staging / name) for name in names}
     fingerprints = {}
     for name in names:

@@ -64,6 +64,15 @@ class Commits:
             return self._directory.path / entry.directory
         return self._directory.begin_staging(entry.report)
 
+    def abandon(self, entry: Entry) -> None:
+        """Delete what was put together of a report's checkpoint; what lies in place is the user's.
+
+        Raises:
+            StorageError: It cannot be deleted.
+        """
+        if not entry.in_place:
+            self._directory.abandon_staging(entry.report)
+
     def listed(self) -> tuple[tuple[str, dict[str, Any]], ...]:
         """Return the checkpoints that there are, oldest first: path and rank 0's metrics."""
         return tuple((str(each.path), each.metrics[min(each.metrics)]) for each in self._kept)

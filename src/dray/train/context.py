@@ -116,14 +116,20 @@ class Seat:
             if checkpoint is not None:
                 self._stage(number, checkpoint)
             if checkpoint is not None or self.assignment.run.report_barrier:
-                self._await(messages.ReportDone, number)
+                done = self._await(messages.ReportDone, number)
+                if done.trouble is not None:
+                    raise StorageError(f"report {number} has no checkpoint: {done.trouble}")
         if self._stop_at is not None and number >= self._stop_at:
             raise TrainingStopped
 
     def _stage(self, number: int, checkpoint: Checkpoint) -> None:
         """Puts this rank's share of the files in place, once every rank has reported."""
         share = self._await(messages.Share, number)
-        staged = stage(checkpoint.path, Path(share.staging), share.files)
+        try:
+            staged = stage(checkpoint.path, Path(share.staging), share.files)
+        except StorageError as error:
+            self.post(messages.Staged(number, {}, str(error)))
+            raise
         self.post(messages.Staged(number, staged))
 
     def checkpoints(self, timeout_s: float | None) -> list[ReportedCheckpoint]:
@@ -359,8 +365,9 @@ def report(
     Raises:
         ConfigError: The metrics hold something else, such as a tensor, the name is taken, or the
             checkpoint of NO_UPLOAD is not in the run's directory.
-        StorageError: The metrics cannot be written, and the report does not count; or the
-            checkpoint's files cannot be copied.
+        StorageError: The metrics cannot be written, and the report does not count; or a file of
+            the checkpoint cannot be copied: then every rank that waits for it hears so, and the
+            report counts without one.
         NotInTrainingError: Called outside a train function.
 
     Example:

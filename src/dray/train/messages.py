@@ -80,10 +80,17 @@ class Reported:
 
 @dataclass(frozen=True)
 class Staged:
-    """A rank has put its share of a checkpoint's files in place."""
+    """A rank has put its share of a checkpoint's files in place.
+
+    Attributes:
+        report: Of which report.
+        files: What it has put there.
+        trouble: Why it could not; None if it could.
+    """
 
     report: int
     files: dict[str, Fingerprint]
+    trouble: str | None = None
 
 
 @dataclass(frozen=True)
@@ -117,10 +124,17 @@ class Share:
 
 @dataclass(frozen=True)
 class ReportDone:
-    """Every rank has made the report, and its checkpoint, if it has one, is committed."""
+    """Every rank has made the report, and its checkpoint, if it has one, is committed.
+
+    Attributes:
+        report: Which one.
+        path: Its checkpoint.
+        trouble: Why there is no checkpoint, though ranks have brought one.
+    """
 
     report: int
     path: str | None
+    trouble: str | None = None
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ class Entry:
         shares: rank -> the files it must stage; empty until every rank has reported.
         staged: What has been staged so far.
         staging: The ranks that still have files to stage.
+        trouble: Which rank could not, and why; then there is no checkpoint.
         directory: The checkpoint's name, if a rank gave one.
         in_place: Whether its files lie under that name already.
         waiting: rank -> since when it waits for the others.
@@ -39,6 +40,7 @@ class Entry:
     shares: dict[int, tuple[str, ...]] = field(default_factory=dict)
     staged: dict[str, Fingerprint] = field(default_factory=dict)
     staging: set[int] = field(default_factory=set)
+    trouble: str | None = None
     directory: str | None = None
     in_place: bool = False
     waiting: dict[int, float] = field(default_factory=dict)
@@ -91,11 +93,13 @@ class ReportBook:
             entry.directory = message.directory
 
     def staged(self, rank: int, message: Staged) -> None:
-        """Takes note that a rank has staged its share."""
+        """Takes note that a rank has staged its share, or cannot."""
         entry = self._open.get(message.report)
         if entry is not None:  # else it had nothing to stage
             entry.staged.update(message.files)
             entry.staging.discard(rank)
+            if message.trouble is not None and entry.trouble is None:
+                entry.trouble = f"rank {rank}: {message.trouble}"
 
     def ended(self, rank: int, now: float = 0.0) -> None:
         """Takes note that a rank's function has ended: it makes no more reports."""

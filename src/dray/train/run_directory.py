@@ -312,6 +312,15 @@ class RunDirectory:
             staging.mkdir()
         return staging
 
+    def abandon_staging(self, report: int) -> None:
+        """Delete what was put together of a report's checkpoint.
+
+        Raises:
+            StorageError: It cannot be deleted.
+        """
+        with StorageError.instead(f"{self.staging(report)} cannot be deleted"):
+            self._discard(self.staging(report))
+
     def commit(self, staged: Path, committed: Committed) -> None:
         """Make a checkpoint exist, whole, under its final name, where it may lie already.
 
