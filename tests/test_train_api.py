@@ -365,7 +365,7 @@ def test_results_are_made_and_shown_as_rays(tmp_path: Path) -> None:
 def test_a_run_or_checkpoint_that_is_not_there_is_also_a_runtime_error(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="is not a run's directory"):
         Result.from_path(tmp_path)
-    with pytest.raises(RuntimeError, match="no checkpoint of"):
+    with pytest.raises(RuntimeError, match="Invalid metric name 'loss': no checkpoint of"):
         Result({}, None, None, str(tmp_path)).get_best_checkpoint("loss", "min")
 
 

@@ -265,3 +265,18 @@ def test_ways_of_reporting_that_are_not_there_yet_say_so(
         dray.train.report({"step": 1})
 
     assert fit(train, storage).metrics == {"step": 1}
+
+
+def test_workers_work_where_the_driver_does_or_as_rays_variable_says(
+    process_engine: None, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train() -> str:
+        Path(f"made-by-{rank()}").touch()
+        dray.train.collective.barrier()
+        return os.getcwd() if all(Path(f"made-by-{each}").exists() for each in (0, 1)) else ""
+
+    monkeypatch.setenv("RAY_CHDIR_TO_TRIAL_DIR", "1")
+    result = fit(train, storage, 2)
+    assert result.return_value == f"{result.path}/working_dir"
+    monkeypatch.setenv("RAY_CHDIR_TO_TRIAL_DIR", "0")
+    assert fit(os.getcwd, storage).return_value == os.getcwd()

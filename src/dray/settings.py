@@ -86,8 +86,8 @@ class Settings:
         plan_path: `DRAY_PLAN`: where `fit()` writes its plan, and ends the program instead of
             training; `dray plan` sets it.
         start_timeout_s: `DRAY_START_TIMEOUT_S`: how long a run waits for what it needs to start.
-        own_directories: Ray's `RAY_CHDIR_TO_TRIAL_DIR`: whether each worker of a run works in a
-            directory of its own, below the run's.
+        own_directories: Ray's `RAY_CHDIR_TO_TRIAL_DIR`: whether the workers of a run work in a
+            directory of its own, rather than in the driver's.
         share_devices: Ray's `TRAIN_ENABLE_SHARE_CUDA_VISIBLE_DEVICES`: whether workers see the
             devices of all workers of their node; None leaves it to the framework.
         parting_s: Ray's `TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S`: how long workers may take to

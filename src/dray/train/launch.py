@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dray.engines.contract import Engine, Mailbox, Reservation
+from dray.settings import Settings
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
 from dray.train.failure import describe, is_death
@@ -60,6 +61,7 @@ class Launch:
         Raises:
             RankFailed: A worker could not take its seat.
         """
+        moved = Settings().own_directories
         run = RunInfo(
             path=str(self._directory.path),
             token=None if self._config.shared_storage else self._directory.token(),
@@ -67,6 +69,7 @@ class Launch:
             first_report=checkpoint.report + 1 if checkpoint else 0,
             checkpoint=str(checkpoint.path) if checkpoint else None,
             report_barrier=self._config.report_barrier,
+            working_directory=str(self._directory.working_directory) if moved else None,
         )
         nodes = {node.node_id: node for node in self._engine.nodes()}
         size = len(group)

@@ -20,6 +20,7 @@ class RunInfo:
         first_report: The number of the attempt's first report.
         checkpoint: Where to go on from.
         report_barrier: Whether each report waits for every rank.
+        working_directory: Where workers work; None leaves them where they are.
     """
 
     path: str
@@ -28,6 +29,7 @@ class RunInfo:
     first_report: int
     checkpoint: str | None
     report_barrier: bool = False
+    working_directory: str | None = None
 
 
 @dataclass(frozen=True)

@@ -170,8 +170,8 @@ class Result:
         if not finite:
             names = sorted({name for _, metrics in self.best_checkpoints for name in metrics})
             raise NoSuchCheckpointError(
-                f"no checkpoint of {self.path} came with a number called {metric!r}; "
-                f"there are {', '.join(names) or 'no checkpoints with metrics'}"
+                f"Invalid metric name {metric!r}: no checkpoint of {self.path} came with such a "
+                f"number; there are {', '.join(names) or 'no checkpoints with metrics'}"
             )
         best = max if mode == "max" else min
         return best(finite, key=lambda pair: pair[0])[1]

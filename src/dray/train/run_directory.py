@@ -4,6 +4,7 @@
     events.jsonl                 state changes and failures, with times
     metrics/rank-00000.jsonl     every report of that rank
     logs/attempt-000/rank-00000.log
+    working_dir/                 where workers work, with RAY_CHDIR_TO_TRIAL_DIR=1
     checkpoint_000000/           files of all ranks, and the manifest .dray.json
 
 A checkpoint is staged under another name in the same directory, its manifest is written last, and
@@ -35,7 +36,8 @@ _RUN = "run.json"
 _EVENTS = "events.jsonl"
 _METRICS = "metrics"
 _LOGS = "logs"
-_OWN = (_RUN, _EVENTS, _METRICS, _LOGS)
+_WORKING = "working_dir"
+_OWN = (_RUN, _EVENTS, _METRICS, _LOGS, _WORKING)
 _STAGING = ".staging-"
 _REPLACED = ".replaced-"
 _DELETED = ".deleted-"
@@ -76,6 +78,11 @@ class RunDirectory:
     def log_path(self, attempt: int, rank: int) -> Path:
         """Return where a rank's output is kept."""
         return self.path / _LOGS / f"attempt-{attempt:03d}" / f"rank-{rank:05d}.log"
+
+    @property
+    def working_directory(self) -> Path:
+        """Where workers work, if they do not work where the driver does."""
+        return self.path / _WORKING
 
     def warn_once(self, text: str) -> None:
         """Tell the user, unless that has been told already."""

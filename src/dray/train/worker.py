@@ -82,6 +82,7 @@ class TrainWorker:
         if self._own_process:
             _settle_on_cores(assignment)
             allocator.keep_freed_memory(os.environ)
+            _change_directory(assignment.run.working_directory)
         self._seat = Seat(assignment, self._post)
         take_seat(self._seat)
 
@@ -145,6 +146,13 @@ def _settle_on_cores(assignment: messages.Assignment) -> None:
     own = cores.pin(local_rank, local_world_size) if assignment.pinned else 0
     threads = cores.threads_per_worker(usable, local_world_size, assignment.cpus, own)
     cores.set_threads(threads, os.environ)
+
+
+def _change_directory(directory: str | None) -> None:
+    if directory is not None:
+        with StorageError.instead(f"workers cannot work in {directory}"):
+            os.makedirs(directory, exist_ok=True)
+            os.chdir(directory)
 
 
 def _check_storage(assignment: messages.Assignment) -> None:
