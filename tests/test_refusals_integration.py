@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -400,3 +401,34 @@ def test_any_number_of_workers_is_refused_at_once(session: Any) -> None:
             ScalingConfig(num_workers=workers)
     assert plan(num_workers=(1, 10**30)).num_workers == 4
     assert time.process_time() - began < 3  # some ten times what it takes
+
+
+def test_nodes_say_which_types_there_are(session: Any, storage: Path) -> None:
+    node = {"num_cpus": 2, "num_gpus": 1}
+    session({**node, "accelerator_type": "MyGPU"}, {**node, "accelerator_type": "A100"})
+    config = RunConfig(storage_path=storage)
+
+    def train() -> str:
+        return dray.get_runtime_context().get_node_id()
+
+    def trainer(kind: str) -> DataParallelTrainer:
+        scaling = ScalingConfig(use_gpu=True, accelerator_type=kind)
+        return DataParallelTrainer(train, scaling_config=scaling, run_config=config)
+
+    assert trainer("MyGPU").fit().return_value == "node-0"
+    for kind, meant in (("MyGPU2", "MyGPU"), ("a100", "A100"), ("A10O", "A100")):
+        with pytest.raises(InfeasibleError) as refused:
+            trainer(kind).fit()
+        text = f"no node offers accelerator_type:{kind} (nodes offer CPU, GPU, accelerator_type:A1"
+        assert text in str(refused.value)
+        assert re.search(rf"did you mean (\S+ or )*{meant}", str(refused.value))
+        assert "accelerator_type:MyGPU" in str(trainer(kind).plan())
+    with pytest.raises(InfeasibleError) as refused:
+        trainer("H100").fit()
+    assert "did you mean" not in str(refused.value)
+
+
+def test_what_is_advised_works_beside_simulated_nodes(session: Any) -> None:
+    session({"num_cpus": 2, "node_id": "alone"})
+    for scaling in ({"use_gpu": True}, {"num_workers": 3}, {"label_selector": {"a": "b"}}):
+        assert "or declare more with dray.init(nodes=...)." in plan(**scaling).reason

@@ -8,12 +8,10 @@ import re
 from collections.abc import Iterable, Mapping
 
 from dray.accelerators.family import Family, Found
-from dray.accelerators.types import check_type
 
 __all__ = [
     "Family",
     "Found",
-    "check_accelerator_type",
     "check_quantities",
     "families",
     "family_named",
@@ -73,16 +71,3 @@ def check_quantities(resources: Mapping[str, float], what: str) -> None:
         family = family_of(name)
         if family is not None:
             family.check(quantity, what)
-
-
-def check_accelerator_type(kind: object, what: str) -> None:
-    """Raises ConfigError if there is no such type of accelerator.
-
-    Where another package adds families, any name may be one of its types.
-
-    Args:
-        kind: Such as "A100".
-        what: The argument's name, for the message.
-    """
-    if all(type(family).__module__.startswith("dray.") for family in families()):
-        check_type(kind, what)

@@ -81,56 +81,44 @@ APPLE_M3_MAX = "M3-Max"
 APPLE_SILICON = "Apple-Silicon"
 
 
-# What detection tells of devices for which there is no constant, by family.
-_OTHERS = {
-    "nvidia": (
-        r"(?!MI\d)[A-Z]{1,2}(\d|\d{2,4}[A-Z]{0,2})",  # A10, GH200; but AMD has MI300X
-        r"T4G",
-        r"((RTX|GTX|GT|CMP|NVS)-?|RTX-PRO-)[A-Z]?\d{2,4}[A-Z]{0,2}",
-        r"(GeForce|TITAN|Quadro|Tegra|DRIVE)-\S+",
-        r"(Orin|Thor)(-\(nvgpu\))?",
-    ),
-    "amd": (r"AMD-Instinct-MI50",),
-    "intel": (r"Intel-GPU-\S+-\S+",),
-    "apple": (r"M\d+(-(Pro|Max|Ultra))?",),
-    "metax": (r"MX[A-Z]\d+\w*",),
-    "gaudi": (r"Intel-GAUDI\d?[A-Z]?",),
-    "ascend": (r"Ascend\d{3}\w*",),
-    "rebellions": (r"RBLN-[A-Z]{2}\d+\w*",),
-    "furiosa": (r"FURIOSA_(RNGD|WARBOY)[A-Z0-9]*",),
-}
-
-
 def known_types() -> tuple[str, ...]:
     """Returns the types that have a constant; devices may be found that have none."""
     return tuple(_constants().values())
 
 
 def check_type(kind: object, what: str) -> None:
-    """Raises ConfigError if accelerators of a type cannot be found anywhere.
-
-    A type is right if it has a constant, or looks like those that detection makes up from the name
-    of a device that has none, such as "A10" or "GeForce-RTX-4090".
+    """Refuse what cannot be a type of accelerator; nodes alone know which types there are.
 
     Args:
         kind: The type.
         what: The argument that has it, for the message.
 
     Raises:
-        ConfigError: It is not right; the message tells of types that may have been meant.
+        ConfigError: It is no text, or empty.
+    """
+    if not isinstance(kind, str) or not kind.strip():
+        raise errors.ConfigError(f"{what} must be text such as 'A100', not {kind!r}")
+
+
+def meant(kind: str, there: tuple[str, ...] = ()) -> list[str]:
+    """Return the types that may have been meant by one that no node has.
+
+    A constant is no slip of the pen: none may have been meant.
+
+    Args:
+        kind: The type.
+        there: The types that nodes have.
 
     Example:
-        >>> check_type("RTX-A6000", "accelerator_type")
+        >>> meant("a100")
+        ['A100']
     """
-    if not isinstance(kind, str):
-        raise errors.ConfigError(f"{what} must be text such as 'A100', not {kind!r}")
-    if not _is_type(kind):
-        near = _meant(kind)
-        hint = f"did you mean {' or '.join(map(repr, near))}? The" if near else "the"
-        raise errors.ConfigError(
-            f"{what}={kind!r} is no type of accelerator; {hint} constants are in "
-            "dray.util.accelerators, and `dray doctor` shows the types of this machine"
-        )
+    constants = _constants()
+    if kind in constants:  # its name, not what it stands for
+        return [constants[kind]]
+    if kind in known_types():
+        return []
+    return near_types("-".join(kind.split()), (*there, *known_types()))
 
 
 def near_types(kind: object, among: tuple[str, ...]) -> list[str]:
@@ -153,17 +141,3 @@ def near_types(kind: object, among: tuple[str, ...]) -> list[str]:
 
 def _constants() -> dict[str, str]:
     return {name: value for name, value in globals().items() if name[0].isupper()}
-
-
-def _is_type(kind: str) -> bool:
-    patterns = (pattern for family in _OTHERS.values() for pattern in family)
-    return kind in known_types() or any(re.fullmatch(one, kind, re.ASCII) for one in patterns)
-
-
-def _meant(kind: str) -> list[str]:
-    constants = _constants()
-    if kind in constants:  # its name, not what it stands for
-        return [constants[kind]]
-    dashed = "-".join(kind.split())
-    right = [one for one in (dashed, dashed.upper()) if _is_type(one)]
-    return right[:1] or near_types(kind, known_types())

@@ -9,9 +9,10 @@ from concurrent.futures import Future
 from typing import Any
 
 from dray import host
-from dray.accelerators import check_accelerator_type, family_named
+from dray.accelerators import family_named
 from dray.accelerators.detect import Offer, ids_on_offer, offers
 from dray.accelerators.topology import ACCELERATOR_TYPE_LABEL
+from dray.accelerators.types import check_type
 from dray.engines.claims import claim_name
 from dray.engines.contract import Engine, Node, Options, Rehearsal, Request, Reservation
 from dray.engines.ledger import Ledger
@@ -37,11 +38,10 @@ class LocalEngine(Engine):
         }
         self._offers: dict[str, Offer] = {}
         if options.nodes:
-            nodes = simulated(options.nodes)
+            self._ledger = Ledger(simulated(options.nodes), "declare more with dray.init({nodes})")
         else:
             self._offers = offers(given, os.environ)
-            nodes = [this_machine(options, given, self._offers)]
-        self._ledger = Ledger(nodes)
+            self._ledger = Ledger([this_machine(options, given, self._offers)])
         self._runtime_env = options.runtime_env
         self.env_vars = options.runtime_env.env_vars
         self._runtime_env.local_directory(self.name)
@@ -229,7 +229,7 @@ def simulated(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
         _check_node(entry, f"nodes[{index}]['{{}}']")
         kind = entry.get("accelerator_type")
         if kind is not None:
-            check_accelerator_type(kind, f"nodes[{index}]['accelerator_type']")
+            check_type(kind, f"nodes[{index}]['accelerator_type']")
         offered = {
             "CPU": cores if entry.get("num_cpus") is None else entry["num_cpus"],
             "memory": memory,

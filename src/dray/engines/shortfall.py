@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dray.accelerators import Family, family_of
 from dray.accelerators.topology import POD_TYPE_LABEL, SLICE_NAME_LABEL
-from dray.accelerators.types import known_types
+from dray.accelerators.types import meant
 from dray.engines import labels
 from dray.engines.contract import Node, Slices
 from dray.engines.placing import Bundle, Demand, Selector, place
@@ -49,7 +49,8 @@ def infeasible(
         nodes: What there is.
         totals: What each node offers in all.
         unmatched: The selectors that no node matches.
-        remedy: How a user gets more; "{arguments}" in it stands for arguments of `dray.init`.
+        remedy: How a user gets more; "{arguments}" in it stands for arguments of `dray.init` that
+            say what this machine has, "{nodes}" for the one that makes nodes up.
     """
     there = [(n, t) for n, t in zip(nodes, totals, strict=True) if t]  # the others are gone
     if there:
@@ -67,7 +68,7 @@ def infeasible(
     total = {n: sum(t.get(n, 0) for t in totals) for n in {*asked, *(n for t in totals for n in t)}}
     short = [name for name in asked if total[name] < asked[name]]
     unknown = [name for name in short if not total[name]]
-    here = len(nodes) == 1 and "{" in remedy  # rather than on nodes of a cluster, or made up
+    here = "{arguments}" in remedy  # rather than on nodes of a cluster, or made up
     if demand.slices is not None and (
         of_slices := _of_slices(demand, demand.slices, nodes, totals)
     ):
@@ -87,14 +88,15 @@ def infeasible(
     else:
         reason, advice = _do_not_fit(demand), _less(demand, nodes, totals)
     pretended = here and any(family_of(name) is not None for name in unknown)
-    if demand.slices is not None:
-        arguments = "nodes=dray.testing.tpu_slice(...)"
-    else:
-        arguments = _arguments(unknown or short, () if short else unmatched, len(nodes))
+    made_up = "nodes=..." if demand.slices is None else "nodes=dray.testing.tpu_slice(...)"
+    declared = made_up
+    if demand.slices is None:
+        declared = _arguments(unknown or short, () if short else unmatched)
+    remedy = remedy.format(arguments=declared, nodes=made_up)
     return InfeasibleError(
         f"The nodes cannot offer this: {reason}. Nearest node: {nodes[nearest].title} with "
         f"{_describe(totals[nearest], nodes[nearest : nearest + 1])}. "
-        f"{advice}or {remedy.format(arguments=arguments)}{', for tests' if pretended else ''}.",
+        f"{advice}or {remedy}{', for tests' if pretended else ''}.",
         asked=from_fixed(asked),
         available=from_fixed(totals[nearest]),
     )
@@ -117,11 +119,10 @@ def _near(unknown: Iterable[str], offered: Sequence[str]) -> str:
     kinds = [name.removeprefix(ACCELERATOR_TYPE) for name in offered if ACCELERATOR_TYPE in name]
     near: list[str] = []
     for name in unknown:
-        kind = name.removeprefix(ACCELERATOR_TYPE)
-        if family_of(kind) is not None or kind in known_types():
-            continue
-        among = offered if kind == name else (*kinds, *known_types())
-        near += difflib.get_close_matches(kind, dict.fromkeys(among), 2)
+        if name.startswith(ACCELERATOR_TYPE):
+            near += meant(name.removeprefix(ACCELERATOR_TYPE), tuple(kinds))
+        elif family_of(name) is None:
+            near += difflib.get_close_matches(name, offered, 2)
     return f"; did you mean {' or '.join(near)}" if near else ""
 
 
@@ -279,10 +280,8 @@ def _steps(name: str, units: int) -> Sequence[int]:
     return [step for step in (*parts, *whole) if step <= units]
 
 
-def _arguments(names: Sequence[str], unmatched: Sequence[Selector], nodes: int) -> str:
+def _arguments(names: Sequence[str], unmatched: Sequence[Selector]) -> str:
     """Returns the arguments of `dray.init` that declare what is missing."""
-    if nodes > 1:
-        return "nodes=..."
     if unmatched:
         return "labels=..."
     own = [_ARGUMENTS.get(name, "resources=...") for name in names]

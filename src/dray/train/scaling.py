@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from dray.accelerators import check_accelerator_type, check_quantities, families, family_of
+from dray.accelerators import check_quantities, families, family_of
 from dray.accelerators.topology import POD_TYPE_LABEL, Slice
+from dray.accelerators.types import check_type
 from dray.answers import AbsentMember
 from dray.engines.contract import Request, Slices
 from dray.engines.labels import check_selector
@@ -42,8 +43,8 @@ class ScalingConfig:
             "neuron_cores" and other accelerators, "memory" (bytes), or a custom name. A fraction
             of a GPU shares it. Default: one CPU, or what `use_gpu` and `use_tpu` say.
         placement_strategy: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD" over the nodes.
-        accelerator_type: The type of the workers' accelerators, such as "A100" or "TPU-V6E", one of
-            `dray.util.accelerators`.
+        accelerator_type: The type of the workers' accelerators, such as "A100" or "TPU-V6E": one of
+            `dray.util.accelerators`, or another that a node has.
         label_selector: Which nodes workers may run on: label to "value", "!value", "in(a, b)" or
             "!in(a, b)"; or a list of these, one a worker.
         use_tpu: Whether each worker gets the TPU chips of a host.
@@ -98,7 +99,7 @@ class ScalingConfig:
         self._check_resources(self.resources_per_worker, "resources_per_worker")
         self._check_accelerators()
         if self.accelerator_type is not None:
-            check_accelerator_type(self.accelerator_type, "accelerator_type")
+            check_type(self.accelerator_type, "accelerator_type")
         self._check_tpu()
         self._check_no_accelerator()
         self._check_selectors()
