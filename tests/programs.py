@@ -70,6 +70,7 @@ class Program:
         self.process = subprocess.Popen(
             [sys.executable, str(path), *options],
             env=environment(storage, **extra),
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -78,6 +79,12 @@ class Program:
             preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
         )
         self.lines: list[str] = []
+
+    def say(self, line: str) -> None:
+        """Writes a line to its standard input."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
 
     def wait_for(self, text: str, within_s: float = PATIENCE_S) -> str:
         """Reads lines until one holds a text; returns it."""
@@ -123,7 +130,9 @@ class Program:
         self.process.kill()
         self.process.wait()
         assert self.process.stdout is not None
+        assert self.process.stdin is not None
         self.process.stdout.close()
+        self.process.stdin.close()
 
 
 def survivors(pids: Iterable[int], within_s: float = 60.0) -> list[int]:

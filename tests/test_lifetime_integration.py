@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import psutil
 import pytest
 
+import dray
+from dray.errors import WorkerDiedError
 from tests.programs import Program, family, survivors, write
 
-# Every worker starts a Python child that forks (as data loaders do) and a program (sleep).
+# Every worker starts a Python child that forks (as data loaders do), a program (sleep), one in a
+# session of its own, and a daemon, whose own parent has ended.
 BUSY = """
     def train():
         import multiprocessing, subprocess
@@ -19,6 +23,8 @@ BUSY = """
         child = context.Process(target=threading.Event().wait, daemon=True)
         child.start()
         program = subprocess.Popen(["sleep", "1000"])
+        apart = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        subprocess.run(["setsid", "sh", "-c", "sleep 1000 &"], check=True)
         dray.train.collective.barrier()
         if dray.train.get_context().get_world_rank() == 0:
             print("ready", os.getpid(), flush=True)
@@ -56,7 +62,7 @@ def test_kill_9_leaves_nothing(tmp_path: Path, victim: str, method: str) -> None
         program.wait_for("ready")
         everyone = roles(program.process.pid)
         assert len(everyone["worker"]) == 2
-        assert len(everyone["grandchild"]) == 4
+        assert len(everyone["grandchild"]) == 8
         os.kill(everyone[victim][0], signal.SIGKILL)
         below = [pid for role in ("worker", "grandchild") for pid in everyone[role]]
         assert survivors(below) == []
@@ -75,6 +81,68 @@ def test_kill_9_of_driver_and_server_at_once(busy: Program) -> None:
     for pid in (*everyone["server"], *everyone["driver"]):
         os.kill(pid, signal.SIGKILL)
     assert survivors([*everyone["worker"], *everyone["grandchild"]]) == []
+
+
+ACTOR = """
+    import signal, subprocess
+
+    @dray.remote
+    class Starter:
+        def start(self):
+            subprocess.run(["setsid", "sh", "-c", "sleep 1000 &"], check=True)
+            return subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
+
+        def beat(self):
+            return 1
+
+    dray.init(num_cpus=2)
+    starter = Starter.remote()
+    dray.get(starter.start.remote())
+    assert dray.get(starter.beat.remote()) == 1
+    print("ready", flush=True)
+    sys.stdin.readline()
+    del starter
+    print("over", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("victims", ["driver", "server", "worker", "driver server", "nobody"])
+def test_what_an_actor_has_started_ends_with_it(tmp_path: Path, victims: str) -> None:
+    script = write(tmp_path / "actor.py", ACTOR)
+    with Program(script, tmp_path / "runs") as program:
+        program.wait_for("ready")
+        everyone = roles(program.process.pid)
+        assert len(everyone["grandchild"]) == 2  # it lives, and so do they
+        for victim in reversed(victims.split()):
+            for pid in everyone.get(victim, []):
+                os.kill(pid, signal.SIGKILL)
+        if victims == "nobody":
+            program.say("end it")
+            program.wait_for("over")
+        assert survivors([*everyone["worker"], *everyone["grandchild"]]) == []
+
+
+def test_what_a_task_has_started_ends_with_its_worker() -> None:
+    """Not with the task: its process goes on, and may have started it for others."""
+    dray.shutdown()
+    dray.init(num_cpus=1)
+
+    @dray.remote
+    def start() -> tuple[int, int]:
+        return os.getpid(), subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
+
+    @dray.remote(max_retries=0)
+    def end() -> None:
+        os._exit(3)
+
+    worker, program = dray.get(start.remote())
+    assert dray.get(start.options(num_cpus=0.5).remote())[0] == worker
+    assert psutil.Process(program).is_running()
+    with pytest.raises(WorkerDiedError):
+        dray.get(end.remote())
+    assert survivors([worker, program]) == []
+    dray.shutdown()
 
 
 def test_kill_9_of_the_driver_while_the_server_imports(tmp_path: Path) -> None:

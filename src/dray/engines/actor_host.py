@@ -73,7 +73,7 @@ class ActorHost:
             try:
                 self._connection.send_bytes(data)
             except OSError:  # the driver is gone, and with it the reason to live
-                lifeline.kill_group(0)
+                lifeline.end_with_family()
 
     def _control(self) -> None:
         try:
@@ -89,7 +89,7 @@ class ActorHost:
                     self._calls.put(None)
         except (EOFError, OSError):
             if not self._over:
-                lifeline.kill_group(0)
+                lifeline.end_with_family()
 
 
 def close_actor(actor: Any) -> None:

@@ -1,23 +1,30 @@
 """What ties processes' lives together, so that nothing outlives the driver.
 
-Every worker leads a process group, and whoever notices a death kills groups, so that what a worker
-has started goes with it. A `kill -9` of any process, or of any two, leaves none behind:
+Every worker leads a process group, and every worker and the fork server adopt what loses its parent
+below them (Linux), so that a worker's children stay below it, also those that it has started in a
+session of their own or as daemons. Whoever notices a death kills groups and what is below. A
+`kill -9` of any process, or of two, leaves none behind:
 
-- a worker dies: the fork server, its parent, kills its group;
-- the driver dies: the fork server sees it by a process handle and kills all groups (while it is
-  still importing, by a pipe whose hang-up the kernel answers with a signal);
-- the fork server dies: the driver sees its socket close and kills all groups;
-- both die: every worker sees its control socket close and kills its own group.
+- a worker dies: the fork server, its parent, kills its group, and what has become its own child;
+- the driver dies: the fork server sees it by a process handle and kills all that is below it (while
+  it is still importing, by a pipe whose hang-up the kernel answers with a signal);
+- the fork server dies: the driver sees its socket close and kills all workers with what is below;
+- both die: every worker sees its control socket close and kills what is below it and its own group;
+- a worker and the fork server die at the same moment: the worker's group is killed by the driver;
+  but what it had in sessions of its own has become the child of some process above, and stays.
 
 Python children of a worker (data loaders, pools) are tied to it by the kernel besides, by a
 parent-death signal. Workers are not tied to the fork server by one: it would kill them before they
 could kill what they have started.
+
+On systems other than Linux nothing is adopted, and processes in sessions of their own stay.
 
 Shared memory that a worker has made is removed by the fork server: see `leftovers`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import functools
@@ -28,6 +35,7 @@ import sys
 import threading
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 @functools.cache
@@ -68,6 +76,58 @@ def children_die_with_me() -> None:
             die_with_parent(forking.pop())
 
     os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
+
+
+def adopt_orphans() -> None:
+    """Has what loses its parent below this process become its child (Linux only)."""
+    if sys.platform == "linux":
+        _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children(pid: int) -> list[int]:
+    """Returns the children of a process, those that have ended and are not reaped among them.
+
+    Some may be missing while others end. Empty where the system does not tell (only Linux does).
+    """
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it has ended
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
+    return found
+
+
+def kill_below(pid: int) -> None:
+    """Kills every process below one; those that they start meanwhile as well."""
+    known: set[int] = set()
+    look = [pid]
+    while look:
+        new = {child for parent in look for child in children(parent)} - known
+        for child in new:
+            _signal(child, signal.SIGSTOP)  # from now on it starts nothing
+        known |= new
+        look = [*new] or [parent for parent in (pid, *known) if {*children(parent)} - known]
+    for child in known:
+        _signal(child, signal.SIGKILL)
+
+
+def kill_family(leader: int) -> None:
+    """Kills a process, its group, and what is below it; one that is gone already is fine."""
+    _signal(leader, signal.SIGSTOP)
+    kill_below(leader)
+    _signal(leader, signal.SIGKILL)
+    kill_group(leader)
+
+
+def end_with_family() -> None:
+    """Kills this worker, and what it has started; never returns."""
+    kill_below(os.getpid())
+    kill_group(0)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # it is gone, or another user's
+        os.kill(pid, number)
 
 
 def kill_group(leader: int) -> None:

@@ -14,12 +14,16 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from dray.engines import threads
 from dray.errors import RemoteTraceback, SerializationError, text_of
 
-# Driver -> fork server: FORK or KILL, and the worker's number. FORK carries its descriptors.
-REQUEST = struct.Struct("!cQ")
-FORK, KILL = b"f", b"k"
-# Fork server -> driver: STARTED with a pid, or EXITED with a status and whether KILL asked for it.
+# Driver -> fork server: FORK, KILL or CANCEL, and the worker's number. FORK carries descriptors and
+# says how many; CANCEL says which task or call.
+REQUEST = struct.Struct("!cQQ")
+FORK, KILL, CANCEL = b"f", b"k", b"c"
+# Fork server -> driver: STARTED with a pid, EXITED with a status and whether KILL asked for it, or
+# FAILED with the error's number.
 NOTICE = struct.Struct("!cQq?")
-STARTED, EXITED = b"s", b"x"
+STARTED, EXITED, FAILED = b"s", b"x", b"f"
+# Fork server -> worker: which task or call is cancelled.
+CANCELLED = struct.Struct("!Q")
 
 
 class Begin(NamedTuple):

@@ -14,6 +14,7 @@ from dray.engines.process.tasks import Tasks
 from dray.errors import (
     ActorDiedError,
     ActorUnavailableError,
+    EngineError,
     NameTakenError,
     PendingCallsLimitExceeded,
     WorkerDiedError,
@@ -358,8 +359,8 @@ class Actors:
         if not self._hub.store.exists(actor.number):
             self.all.pop(actor.number, None)
 
-    def on_worker_gone(self, worker: WorkerProcess, error: WorkerDiedError) -> None:
-        """An actor's process has ended."""
+    def on_worker_gone(self, worker: WorkerProcess, error: EngineError) -> None:
+        """An actor's process has ended, or was not started."""
         actor, lease = worker.actor, worker.lease
         worker.lease = None
         if lease is not None:
@@ -367,6 +368,10 @@ class Actors:
         if actor is None or actor.worker is not worker:
             return
         actor.worker = None
+        if not isinstance(error, WorkerDiedError):
+            why = EngineError(f"actor {actor.title} has no worker process: {error}")
+            self._bury(actor, failed(why))
+            return
         expected = actor.exiting or actor.killed
         if expected or not actor.restarts:
             self._bury(actor, failed(self._death(actor, worker, error)))

@@ -65,7 +65,7 @@ class Beacon:
             return
         with caller, contextlib.suppress(OSError):  # whoever called may have hung up
             caller.settimeout(_PATIENCE_S)
-            if _peer_of(caller).user == os.getuid():
+            if peer_of(caller).user == os.getuid():
                 caller.sendall(json.dumps(self._answer()).encode())
 
     def _answer(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def _listen() -> socket.socket:
     return listener
 
 
-class _Peer(NamedTuple):
+class Peer(NamedTuple):
     """Who listens or calls at the other end.
 
     Attributes:
@@ -106,12 +106,13 @@ class _Peer(NamedTuple):
     user: int
 
 
-def _peer_of(sock: socket.socket) -> _Peer:
+def peer_of(sock: socket.socket) -> Peer:
+    """Returns who is at the other end of a Unix socket, as the kernel knows it."""
     if sys.platform != "linux":
-        return _Peer(0, -1)
+        return Peer(0, -1)
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, user, _ = struct.unpack("3i", credentials)
-    return _Peer(pid, user)
+    return Peer(pid, user)
 
 
 def sessions() -> list[dict[str, Any]]:
@@ -123,7 +124,7 @@ def sessions() -> list[dict[str, Any]]:
             caller.setblocking(False)
             with contextlib.suppress(OSError):  # it has just ended
                 caller.connect(f"\0{name}")
-                peer = _peer_of(caller)
+                peer = peer_of(caller)
                 if peer.user == os.getuid():
                     entry: dict[str, Any] = {"pid": peer.pid or _pid_in(name)}
                     if not peer.pid:

@@ -15,12 +15,15 @@ from dray.engines import wire
 from dray.engines.contract import Node
 from dray.engines.ledger import Ledger
 from dray.engines.outlet import Outlets
+from dray.engines.process import limits
 from dray.engines.process.actors import Actors
 from dray.engines.process.arena import Arena, DiskArena
 from dray.engines.process.frames import encode
 from dray.engines.process.groups import Groups
 from dray.engines.process.hub import Hub
 from dray.engines.process.lending import Lending
+from dray.engines.process.limits import OpenFiles
+from dray.engines.process.passage import Passage
 from dray.engines.process.pool import Line, OutputTap, Pool, RuntimeKey, WorkerProcess
 from dray.engines.process.records import Client
 from dray.engines.process.runtime import Message, ProcessRuntime, not_in_time
@@ -31,7 +34,7 @@ from dray.engines.process.turns import Doze, Turns, Waiter
 from dray.engines.reader import Reader
 from dray.engines.runtime import ObjectRef, Whereabouts
 from dray.engines.runtime_env import RuntimeEnv
-from dray.errors import EngineError, NodeDiedError, WorkerDiedError
+from dray.errors import EngineError, NodeDiedError
 
 # Of this machine's memory, what stored objects may take.
 _STORE_SHARE = 0.3
@@ -53,12 +56,14 @@ class DriverRuntime(ProcessRuntime):
         reader: The thread that waits for what workers print.
         fork: Starts a worker's process.
         kill: Ends one.
+        cancel: Has one hear that its task or call of this number is cancelled.
         number: Gives the next process's number.
         runtime_env: What every worker finds around itself.
         namespace: Where named actors live.
         store_bytes: How much memory large objects may take; None is 30 % of this machine's.
         variables: Returns the environment variables that limit a process to devices.
         shows_output: Whether what workers print is shown here.
+        open_files: How many files this process may have open.
     """
 
     def __init__(
@@ -67,20 +72,24 @@ class DriverRuntime(ProcessRuntime):
         reader: Reader,
         fork: Fork,
         kill: Callable[[WorkerProcess], None],
+        cancel: Callable[[WorkerProcess, int], None],
         number: Callable[[], int],
         runtime_env: RuntimeEnv,
         namespace: str | None,
         store_bytes: int | None,
         variables: Variables,
         shows_output: bool,
+        open_files: OpenFiles,
     ) -> None:
         self._fork = fork
+        self._open_files = open_files
         self._next_number = number
         self._runtime_env = runtime_env
         self._namespace = namespace or "default"
         self._job_id = uuid.uuid4().hex[:8]
         self._lines: dict[int, Line] = {}  # by descriptor
         self._flushing: set[int] = set()
+        self._passage = Passage()
         self._closed = False
         self._poll = select.epoll()
         self._woken, self._wake = socket.socketpair()
@@ -88,7 +97,7 @@ class DriverRuntime(ProcessRuntime):
         limit = store_bytes or int(host.memory_bytes() * _STORE_SHARE)
         self.hub = Hub(limit)
         self.pool = Pool(self._start_worker, max(2, host.cpu_count()))
-        self.tasks = Tasks(self.hub, ledger, self.pool, self._send, kill, variables)
+        self.tasks = Tasks(self.hub, ledger, self.pool, self._send, kill, cancel, variables)
         self.streams = Streams(self.hub, self.tasks)
         actors = Actors(self.hub, self.tasks, self.pool, self._send, kill, self._namespace)
         self.actors = actors
@@ -152,7 +161,7 @@ class DriverRuntime(ProcessRuntime):
 
     def _start_worker(self, node: Node, runtime_env: RuntimeKey) -> WorkerProcess:
         number = self._next_number()
-        worker = WorkerProcess(number, node, runtime_env, self._on_exit)
+        worker, (out, err), theirs = self._open_worker(number, node, runtime_env)
         worker.client = Client(number, lambda q, answer: self._answer(worker, q, answer), worker)
         self.hub.clients[number] = worker.client
         variables, directory = runtime_env
@@ -168,19 +177,50 @@ class DriverRuntime(ProcessRuntime):
         }
         self._listen_to(worker)
         self._send(worker, encode(("begin", begin)))
-        store = self.hub.store
-        out, out_of_worker = os.pipe()
-        err, err_of_worker = os.pipe()
         self.tap.watch(worker, out, "stdout")
         self.tap.watch(worker, err, "stderr")
         try:
-            fds = [*worker.fds, out_of_worker, err_of_worker, store.arena.fd, store.disk.fd]
-            self._fork(worker, fds)
+            self._fork(worker, theirs)
+        except EngineError:
+            self._unwatch(worker)
+            worker.gone = True
+            worker.close()
+            del self.hub.clients[number]
+            self.tap.forget(worker)
+            raise
         finally:
-            worker.close_their_ends()
-            os.close(out_of_worker)
-            os.close(err_of_worker)
+            worker.theirs.close()
+            for fd in theirs[:2]:
+                os.close(fd)
         return worker
+
+    def _open_worker(
+        self, number: int, node: Node, runtime_env: RuntimeKey
+    ) -> tuple[WorkerProcess, tuple[int, int], Sequence[int]]:
+        """Opens what a worker process needs: it, where its output is read, and its descriptors.
+
+        Raises:
+            EngineError: This process may open no more.
+        """
+        with contextlib.ExitStack() as undo:
+            try:
+                worker = WorkerProcess(number, node, runtime_env, self._on_exit)
+                undo.callback(worker.close)
+                undo.callback(worker.theirs.close)
+                pipes = []
+                for _ in range(2):
+                    pipes.append(os.pipe())
+                    for fd in pipes[-1]:
+                        undo.callback(os.close, fd)
+            except OSError as error:
+                why = limits.describe(error.errno or 0)
+                raise EngineError(f"a worker process could not be started: {why}") from error
+            undo.pop_all()
+        (out, out_of_worker), (err, err_of_worker) = pipes
+        self._open_files.make_room(err_of_worker)
+        store, theirs = self.hub.store, worker.theirs.fileno()
+        fds = (out_of_worker, err_of_worker, theirs, store.arena.fd, store.disk.fd)
+        return worker, (out, err), fds
 
     def welcome(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
         """Lets a training worker of this session use its tasks, actors and objects.
@@ -195,9 +235,13 @@ class DriverRuntime(ProcessRuntime):
 
     def on_guest(self, client: Client, node_id: str, around: Mapping[str, Any]) -> None:
         """A worker passes on one of its own, which trains and wants to use tasks and actors."""
-        assert client.worker is not None
-        _, fds, _, _ = socket.recv_fds(client.worker.control, 1, 1)  # sent before this was said
-        self._take_in(socket.socket(fileno=fds[0]), node_id, around)
+        sock = self._passage.take(client.number)  # left there before this was said
+        if sock is not None:
+            self._take_in(sock, node_id, around)
+
+    def on_passage(self, client: Client, question: int) -> None:
+        """A worker asks where to leave a socket."""
+        self.hub.reply(client, question, self._passage.address())
 
     def _take_in(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
         number, line, store = self._next_number(), Line(sock), self.hub.store
@@ -284,12 +328,12 @@ class DriverRuntime(ProcessRuntime):
 
         self.hub.lock.later(forget)
 
-    def _on_exit(self, worker: WorkerProcess, exitcode: int | None, killed: bool) -> None:
-        """A worker's process has ended. On the reader's thread."""
+    def _on_exit(self, worker: WorkerProcess, error: EngineError) -> None:
+        """A worker's process has ended, or could not be started. On the reader's thread."""
         self.tap.drain(worker)
-        self.hub.lock.later(lambda: self._gone(worker, exitcode, killed))
+        self.hub.lock.later(lambda: self._gone(worker, error))
 
-    def _gone(self, worker: WorkerProcess, exitcode: int | None, killed: bool) -> None:
+    def _gone(self, worker: WorkerProcess, error: EngineError) -> None:
         if worker.gone:
             return
         while messages := worker.inbox.receive():  # what it said last
@@ -298,7 +342,6 @@ class DriverRuntime(ProcessRuntime):
         worker.gone = True
         self._unwatch(worker)
         self.pool.forget(worker)
-        error = WorkerDiedError(exitcode)
         if worker.node not in self.tasks.ready_nodes():
             error = NodeDiedError(None, details=f"its node {worker.node.node_id} is gone")
         if worker.actor is not None:
@@ -319,6 +362,7 @@ class DriverRuntime(ProcessRuntime):
         for line in (*self.pool.all.values(), *self._lines.values()):
             line.close()
         self._poll.close()
+        self._passage.close()
         self._woken.close()
         self._wake.close()
         self.hub.store.close()

@@ -35,10 +35,12 @@ from dray.engines.contract import (
 from dray.engines.ledger import Held
 from dray.engines.local import LocalEngine
 from dray.engines.outlet import fill_standard_descriptors
-from dray.engines.process import clone, fork_server
+from dray.engines.process import clone, fork_server, limits
 from dray.engines.process.beacon import Beacon
+from dray.engines.process.clone import Clone
 from dray.engines.process.driver import DriverRuntime
 from dray.engines.process.lending import Borrowed
+from dray.engines.process.limits import OpenFiles
 from dray.engines.process.pool import WorkerProcess
 from dray.engines.reader import Reader
 from dray.engines.remote_actor import RemoteActor
@@ -80,6 +82,10 @@ class ProcessActor(RemoteActor):
         """Takes note of the process's start."""
         self.pid = pid
         self.mailbox.put(Started(self, node.node_id, node.address, self._devices))
+
+    def on_failure(self, error: EngineError) -> None:
+        """Takes note that the process could not be started."""
+        self.on_death(error, expected=False)
 
     def on_exit(self, exitcode: int | None, killed: bool) -> None:
         """Takes note of the process's end."""
@@ -124,33 +130,40 @@ class _Server:
         basis: What it has before it makes workers.
         method: How it makes them.
         share_imports: Whether it may be a fork of the driver.
+        open_files: How many files this process may have open.
+
+    Raises:
+        EngineError: There is no room for its process, or for what leads to it.
     """
 
-    def __init__(self, basis: _Basis, method: str, share_imports: bool) -> None:
+    def __init__(
+        self, basis: _Basis, method: str, share_imports: bool, open_files: OpenFiles
+    ) -> None:
         self.basis = basis
         self.actors: dict[int, tuple[ProcessActor | WorkerProcess, Node]] = {}
         self._lock = threading.Lock()
-        self.control, theirs = socket.socketpair()
-        lifeline_read, self._lifeline = os.pipe()
-        try:
-            fds = (theirs.fileno(), lifeline_read)
-            shared = None
-            modules, variables = basis
-            shareable = share_imports and method == "fork" and not variables
-            if shareable and clone.can_share(modules):
-                serve = functools.partial(fork_server.serve, *fds, os.getpid(), method, modules)
-                shared = clone.fork_driver(serve, keep=fds)
-            self._process = shared or _fresh_server(fds, method, basis)
-        finally:
-            theirs.close()
-            os.close(lifeline_read)
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            try:
+                self.control, far = socket.socketpair()
+                ours.callback(self.control.close)
+                theirs.callback(far.close)
+                lifeline_read, self._lifeline = os.pipe()
+                ours.callback(os.close, self._lifeline)
+                theirs.callback(os.close, lifeline_read)
+                open_files.make_room(self._lifeline)
+                fds = (far.fileno(), lifeline_read)
+                self._process = _start_server(fds, method, basis, share_imports, open_files)
+            except OSError as error:
+                why = limits.describe(error.errno or 0)
+                raise EngineError(f"the fork server could not be started: {why}") from error
+            ours.pop_all()
 
     def fork(self, actor: ProcessActor | WorkerProcess, node: Node, fds: Sequence[int]) -> None:
         """Asks for a worker process for an actor."""
         with self._lock:
             self.actors[actor.number] = (actor, node)
             try:
-                request = wire.REQUEST.pack(wire.FORK, actor.number)
+                request = wire.REQUEST.pack(wire.FORK, actor.number, len(fds))
                 socket.send_fds(self.control, [request], fds)
             except OSError as error:
                 self.actors.pop(actor.number, None)
@@ -165,7 +178,12 @@ class _Server:
     def kill(self, number: int) -> None:
         """Asks for a worker's end; nothing happens if it is over already."""
         with self._lock, contextlib.suppress(OSError):
-            self.control.sendall(wire.REQUEST.pack(wire.KILL, number))
+            self.control.sendall(wire.REQUEST.pack(wire.KILL, number, 0))
+
+    def cancel(self, number: int, task: int) -> None:
+        """Has a worker hear that a task is cancelled; nothing happens if it is over already."""
+        with self._lock, contextlib.suppress(OSError):
+            self.control.sendall(wire.REQUEST.pack(wire.CANCEL, number, task))
 
     def dismiss_if_idle(self) -> bool:
         """Asks the server to end, if it has no workers; returns whether it will."""
@@ -181,11 +199,19 @@ class _Server:
         self._process.wait()
 
 
-def _fresh_server(fds: tuple[int, int], method: str, basis: _Basis) -> subprocess.Popen[bytes]:
-    """Starts a fork server as an interpreter of its own."""
-    arguments = (*map(str, fds), str(os.getpid()), method, *basis.modules)
-    command = fork_server.interpreter(sys.path, "serve", *arguments)
-    environ = {**os.environ, **dict(basis.variables)}
+def _start_server(
+    fds: tuple[int, int], method: str, basis: _Basis, share_imports: bool, open_files: OpenFiles
+) -> Clone | subprocess.Popen[bytes]:
+    """Starts a fork server: as a fork of this process, or an interpreter of its own."""
+    modules, variables = basis
+    numbers = (*fds, os.getpid(), open_files.at_first)
+    if share_imports and method == "fork" and not variables and clone.can_share(modules):
+        serve = functools.partial(fork_server.serve, *numbers, method, modules)
+        shared = clone.fork_driver(serve, keep=fds)
+        if shared is not None:
+            return shared
+    command = fork_server.interpreter(sys.path, "serve", *map(str, numbers), method, *modules)
+    environ = {**os.environ, **dict(variables)}
     return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, env=environ)
 
 
@@ -198,6 +224,7 @@ class ProcessEngine(LocalEngine):
     def __init__(self, options: Options, settings: Settings) -> None:
         super().__init__(options)
         fill_standard_descriptors()
+        self._open_files = OpenFiles()
         self._method = settings.start_method or ("fork" if sys.platform == "linux" else "spawn")
         self._share_imports = settings.share_imports
         self._servers: dict[_Basis, _Server] = {}
@@ -247,12 +274,14 @@ class ProcessEngine(LocalEngine):
                     self._reader,
                     self._fork_worker,
                     self._kill_worker,
+                    self._tell_cancelled,
                     lambda: next(self._numbers),
                     self._runtime_env,
                     self._namespace,
                     self._store_bytes,
                     self.variables,
                     self.shows_output,
+                    self._open_files,
                 )
                 self._light()
             return self._runtime
@@ -319,11 +348,18 @@ class ProcessEngine(LocalEngine):
             self._task_server().fork(worker, worker.node, fds)
 
     def _kill_worker(self, worker: WorkerProcess) -> None:
+        for server in self._servers_of(worker):
+            server.kill(worker.number)
+
+    def _tell_cancelled(self, worker: WorkerProcess, task: int) -> None:
+        for server in self._servers_of(worker):
+            server.cancel(worker.number, task)
+
+    def _servers_of(self, worker: WorkerProcess) -> list[_Server]:
+        """Returns the server that has made a worker, if that is not gone."""
         with self._lock:
             servers = list(self._servers.values())
-        for server in servers:
-            if worker.number in server.actors:
-                server.kill(worker.number)
+        return [server for server in servers if worker.number in server.actors]
 
     def _basis(self, modules: Sequence[str], runtime_env: RuntimeEnv) -> _Basis:
         variables = (self._runtime_env | runtime_env).env_vars.items()
@@ -343,7 +379,7 @@ class ProcessEngine(LocalEngine):
                 for old, other in list(self._servers.items()):
                     if basis.variables and old.variables and other.dismiss_if_idle():
                         self._dismissed.add(self._servers.pop(old))
-                server = _Server(basis, self._method, self._share_imports)
+                server = _Server(basis, self._method, self._share_imports, self._open_files)
                 self._servers[basis] = server
                 self._reader.start()
                 self._reader.watch(server.control, lambda: self._on_notice(server))
@@ -385,31 +421,55 @@ class ProcessEngine(LocalEngine):
     ) -> ProcessActor:
         number, devices = next(self._numbers), around["devices"]
         actor = ProcessActor(server, number, name, mailbox, self._reader, devices)
-        ours, theirs = socket.socketpair()
-        door, their_door = socket.socketpair()
-        out, out_of_worker = os.pipe()
-        err, err_of_worker = os.pipe()
-        # Before the worker exists: its end may come at any time after.
-        actor.attach(Connection(ours.detach()))
-        self._doors.add(door)
-        self._reader.watch(door, lambda: self._on_knock(door, node.node_id, around))
-        actor.attach_output(out, "stdout")
-        actor.attach_output(err, "stderr")
-        try:
-            fds = [theirs.fileno(), their_door.fileno(), out_of_worker, err_of_worker]
-            server.fork(actor, node, fds)
-        except EngineError:
-            self._reader.run(lambda: actor.on_exit(None, killed=True))
-            with self._lock:
-                if self._servers.get(server.basis) is server:
-                    del self._servers[server.basis]
-            raise
-        finally:
-            theirs.close()
-            their_door.close()
-            os.close(out_of_worker)
-            os.close(err_of_worker)
+        with contextlib.ExitStack() as theirs:
+            door, (out, err), fds = self._open(actor, theirs)
+            # Before the worker exists: its end may come at any time after.
+            self._doors.add(door)
+            self._reader.watch(door, lambda: self._on_knock(door, node.node_id, around))
+            actor.attach_output(out, "stdout")
+            actor.attach_output(err, "stderr")
+            try:
+                server.fork(actor, node, fds)
+            except EngineError:
+                self._reader.run(lambda: actor.on_exit(None, killed=True))
+                with self._lock:
+                    if self._servers.get(server.basis) is server:
+                        del self._servers[server.basis]
+                raise
         return actor
+
+    def _open(
+        self, actor: ProcessActor, theirs: contextlib.ExitStack
+    ) -> tuple[socket.socket, tuple[int, int], Sequence[int]]:
+        """Opens what leads to a worker: its door, where its output is read, and its descriptors.
+
+        Raises:
+            EngineError: This process may open no more.
+        """
+        with contextlib.ExitStack() as ours:
+
+            def pair() -> tuple[socket.socket, socket.socket]:
+                here, there = socket.socketpair()
+                ours.callback(here.close)
+                theirs.callback(there.close)
+                return here, there
+
+            def pipe() -> tuple[int, int]:
+                here, there = os.pipe()
+                ours.callback(os.close, here)
+                theirs.callback(os.close, there)
+                return here, there
+
+            try:
+                (line, far), (door, far_door) = pair(), pair()
+                (out, far_out), (err, far_err) = pipe(), pipe()
+            except OSError as error:
+                why = limits.describe(error.errno or 0)
+                raise EngineError(f"{actor.name} could not be started: {why}") from error
+            ours.pop_all()
+        self._open_files.make_room(far_err)
+        actor.attach(Connection(line.detach()))
+        return door, (out, err), (far_out, far_err, far.fileno(), far_door.fileno())
 
     # What follows runs on the reader thread.
 
@@ -446,6 +506,10 @@ class ProcessEngine(LocalEngine):
         if kind == wire.STARTED:
             actor, node = server.actors[number]
             self._reader.isolate(lambda: actor.on_start(value, node))
+        elif kind == wire.FAILED:
+            actor, _ = server.actors.pop(number)
+            error = EngineError(f"its process could not be started: {limits.describe(value)}")
+            self._reader.isolate(lambda: actor.on_failure(error))
         else:
             actor, _ = server.actors.pop(number)
             self._reader.isolate(lambda: actor.on_exit(value, killed))
@@ -467,7 +531,7 @@ class ProcessEngine(LocalEngine):
             )
         for actor, _ in list(server.actors.values()):
             if actor.pid is not None:
-                lifeline.kill_group(actor.pid)
+                lifeline.kill_family(actor.pid)
             self._reader.isolate(functools.partial(actor.on_exit, None, killed=False))
         server.actors.clear()
         server.close()
@@ -496,3 +560,4 @@ class ProcessEngine(LocalEngine):
         for door in self._doors:
             door.close()
         self._reader.close()
+        self._open_files.restore()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import faulthandler
 import gc
 import os
@@ -20,10 +21,11 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from dray.engines import actor_host, lifeline, threads, wire
-from dray.engines.process import leftovers, worker
+from dray.engines.process import leftovers, limits, worker
 from dray.engines.process.leftovers import Leftovers
 
 _INHERITED = 3  # standard input, output and error keep their numbers
+_MOST_FDS = 6  # that come with a request
 
 
 class ForkServer:
@@ -33,21 +35,27 @@ class ForkServer:
         control: Requests come in and notices go out here.
         driver: The driver's pid.
         spawn: Start each worker as a fresh interpreter instead of a fork.
+        open_files: How many files each worker may have open.
     """
 
-    def __init__(self, control: socket.socket, driver: int, spawn: bool) -> None:
+    def __init__(self, control: socket.socket, driver: int, spawn: bool, open_files: int) -> None:
         self._control = control
         self._driver = driver
         self._spawn = spawn
+        self._worker_open_files = open_files
+        self._open_files = limits.OpenFiles()
         self._workers: dict[int, int] = {}  # pid -> number
         self._leftovers: dict[int, Leftovers] = {}  # pid -> what it has made
         self._selector = selectors.DefaultSelector()
         self._wakeup, wakeup_in = socket.socketpair()
         self._wakeup_in = wakeup_in
+        self._helpers: frozenset[int] = frozenset()
         self._handle = lifeline.open_process_handle(driver)
 
     def serve(self) -> None:
-        """Serves until the driver is gone, then kills every worker."""
+        """Serves until the driver is gone, then kills every worker and all that is below them."""
+        lifeline.adopt_orphans()
+        self._helpers = frozenset(lifeline.children(os.getpid()))  # of what has been imported
         self._wakeup.setblocking(False)
         self._wakeup_in.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -63,6 +71,7 @@ class ForkServer:
         except EOFError:
             pass
         finally:
+            lifeline.kill_below(os.getpid())
             for pid in self._workers:
                 lifeline.kill_group(pid)
             for pid in self._workers:
@@ -73,25 +82,44 @@ class ForkServer:
 
     def _on_request(self) -> None:
         try:
-            data, fds, _, _ = socket.recv_fds(self._control, wire.REQUEST.size, 6)
+            data, fds, _, _ = socket.recv_fds(self._control, wire.REQUEST.size, _MOST_FDS)
         except ConnectionError:
             raise EOFError from None
         if not data:
             raise EOFError
-        kind, number = wire.REQUEST.unpack(data)
+        kind, number, value = wire.REQUEST.unpack(data)
         if kind == wire.KILL:
             self._kill(number)
+        elif kind == wire.CANCEL:
+            self._cancel(number, value)
         elif kind == wire.FORK:
+            self._fork(number, fds, value)
+
+    def _fork(self, number: int, fds: list[int], count: int) -> None:
+        """Starts a worker; a failure is that of this worker alone."""
+        try:
+            if len(fds) < count:  # the kernel leaves out what there is no room for
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             pid = self._start(fds)
+        except OSError as error:
+            self._notify(wire.FAILED, number, error.errno or 0)
+        else:
             self._workers[pid] = number
+            self._notify(wire.STARTED, number, pid)
+        finally:
             for fd in fds:
                 os.close(fd)
-            self._notify(wire.STARTED, number, pid)
 
     def _start(self, fds: list[int]) -> int:
         made = Leftovers()
-        pid = self._start_telling(made, fds)
-        os.close(made.inlet)
+        self._open_files.make_room(made.inlet)
+        try:
+            pid = self._start_telling(made, fds)
+        except OSError:
+            os.close(made.outlet)
+            raise
+        finally:
+            os.close(made.inlet)
         self._leftovers[pid] = made
         self._selector.register(made.outlet, selectors.EVENT_READ, lambda: self._listen(pid))
         return pid
@@ -100,14 +128,15 @@ class ForkServer:
         if self._spawn:
             for fd in (made.inlet, *fds):
                 os.set_inheritable(fd, True)
-            command = interpreter(sys.path, "worker", *map(str, (made.inlet, *fds)))
+            numbers = (self._worker_open_files, made.inlet, *fds)
+            command = interpreter(sys.path, "worker", *map(str, numbers))
             return os.posix_spawn(command[0], command, os.environ, setpgroup=0)
         pid = os.fork()
         if pid == 0:
             try:
                 self._forget()
                 os.close(made.outlet)
-                become_worker(made.inlet, fds)
+                become_worker(self._worker_open_files, made.inlet, fds)
             finally:
                 os._exit(1)
         with contextlib.suppress(OSError):  # the child does it too; whoever is first wins
@@ -126,6 +155,12 @@ class ForkServer:
         for made in self._leftovers.values():
             os.close(made.outlet)
 
+    def _cancel(self, number: int, task: int) -> None:
+        for pid, known in self._workers.items():
+            if known == number:
+                with contextlib.suppress(OSError):  # it is gone, or hears of nothing any more
+                    self._leftovers[pid].tell_back(wire.CANCELLED.pack(task))
+
     def _kill(self, number: int) -> None:
         for pid, known in list(self._workers.items()):
             if known == number and not self._reap(pid):
@@ -137,8 +172,11 @@ class ForkServer:
         with contextlib.suppress(BlockingIOError):
             while self._wakeup.recv(4096):
                 pass
-        for pid in list(self._workers):
-            self._reap(pid)
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] in self._workers:
+                    self._gone(*ended, killed=False)
+        self._kill_orphans()
 
     def _reap(self, pid: int) -> bool:
         """Takes note if a worker has ended by itself; returns whether it has."""
@@ -149,9 +187,19 @@ class ForkServer:
 
     def _gone(self, pid: int, status: int, *, killed: bool) -> None:
         lifeline.kill_group(pid)  # what the worker started goes with it
+        self._kill_orphans()
         self._clean_up_after(pid)
         number = self._workers.pop(pid)
         self._notify(wire.EXITED, number, os.waitstatus_to_exitcode(status), killed)
+
+    def _kill_orphans(self) -> None:
+        """Kills what a worker that is gone had started in a session of its own.
+
+        It has become a child of this process; a worker that lives keeps its own.
+        """
+        for pid in lifeline.children(os.getpid()):
+            if pid not in self._workers and pid not in self._helpers:
+                lifeline.kill_family(pid)
 
     def _listen(self, pid: int) -> None:
         made = self._leftovers.get(pid)  # None if its end came in the same round of events
@@ -171,19 +219,23 @@ class ForkServer:
             raise EOFError from None
 
 
-def become_worker(inlet: int, fds: list[int]) -> None:
+def become_worker(open_files: int, inlet: int, fds: list[int]) -> None:
     """Turns this process into a worker; never returns.
 
     Args:
-        inlet: Where to tell what must not be left behind.
-        fds: Two sockets, and what become standard output and error; for a worker of tasks and
-            actors of `dray.core` also where objects lie in memory and on the disk.
+        open_files: How many files it may have open.
+        inlet: A socket to the server: where to tell what must not be left behind, and where a
+            worker of tasks and actors hears of what is cancelled.
+        fds: What become standard output and error, then a socket; then a second one for a training
+            worker, or where objects lie in memory and on the disk.
     """
     with contextlib.suppress(PermissionError):  # a spawned worker leads its group already
         os.setpgid(0, 0)
     lifeline.children_die_with_me()
+    lifeline.adopt_orphans()
+    limits.restore_open_files(open_files)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    own, (out, err) = [*fds[:2], *fds[4:]], fds[2:4]
+    out, err, *own = fds
     for fd in (inlet, *own):
         os.set_inheritable(fd, False)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -200,7 +252,7 @@ def become_worker(inlet: int, fds: list[int]) -> None:
     atexit._clear()  # what the server's imports registered is the server's
     gc.enable()
     if len(own) > 2:
-        worker.run(own)
+        worker.run(inlet, own)
     worker.be_guest(socket.socket(fileno=own[1]))
     actor_host.run(Connection(own[0]))
 
@@ -231,20 +283,25 @@ def main(arguments: list[str]) -> None:
     """Runs a fork server, or in spawn mode, a worker.
 
     Args:
-        arguments: `serve CONTROL_FD LIFELINE_FD DRIVER_PID METHOD MODULE...` or
-            `worker INLET FD...`, as `become_worker` takes them.
+        arguments: `serve CONTROL_FD LIFELINE_FD DRIVER_PID OPEN_FILES METHOD MODULE...` or
+            `worker OPEN_FILES INLET FD...`, as `become_worker` takes them.
     """
     role, *rest = arguments
     if role == "worker":
-        inlet, *fds = map(int, rest)
-        become_worker(inlet, fds)
+        open_files, inlet, *fds = map(int, rest)
+        become_worker(open_files, inlet, fds)
         return
-    control_fd, lifeline_fd, driver, method, *modules = rest
-    serve(int(control_fd), int(lifeline_fd), int(driver), method, modules)
+    control_fd, lifeline_fd, driver, open_files_, method, *modules = rest
+    serve(int(control_fd), int(lifeline_fd), int(driver), int(open_files_), method, modules)
 
 
 def serve(
-    control_fd: int, lifeline_fd: int, driver: int, method: str, modules: Sequence[str]
+    control_fd: int,
+    lifeline_fd: int,
+    driver: int,
+    open_files: int,
+    method: str,
+    modules: Sequence[str],
 ) -> None:
     """Runs a fork server to its end, in a process of its own; never returns.
 
@@ -252,6 +309,7 @@ def serve(
         control_fd: A socket to the driver.
         lifeline_fd: A pipe that closes when the driver dies.
         driver: The driver's pid.
+        open_files: How many files a worker may have open.
         method: "fork" or "spawn".
         modules: What to import first.
     """
@@ -262,7 +320,7 @@ def serve(
     spawn = method == "spawn"
     if not spawn:
         _import_for_workers(modules)
-    server = ForkServer(socket.socket(fileno=control_fd), driver, spawn)
+    server = ForkServer(socket.socket(fileno=control_fd), driver, spawn, open_files)
     os.close(lifeline_fd)
     server.serve()
     os._exit(0)

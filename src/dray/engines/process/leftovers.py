@@ -2,7 +2,8 @@
 
 multiprocessing tells a tracker process what it makes, and that process would clean up. But in a
 worker it would be in the worker's process group, and be killed with it. So the fork server is the
-workers' tracker: it reads what they tell, and needs no process more.
+workers' tracker: it reads what they tell, and needs no process more. The socket on which they tell
+it carries, the other way, what a worker must hear while it works.
 
 The protocol is that of `multiprocessing.resource_tracker`, Python 3.11: a line is
 `REGISTER:name:kind`, `UNREGISTER:name:kind` or a probe, and is written as one.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Collection
 
 _SHARED_MEMORY = "/dev/shm"
@@ -26,8 +28,9 @@ class Leftovers:
     """
 
     def __init__(self) -> None:
-        self.outlet, self.inlet = os.pipe()
-        os.set_blocking(self.outlet, False)
+        outlet, inlet = socket.socketpair()
+        outlet.setblocking(False)
+        self.outlet, self.inlet = outlet.detach(), inlet.detach()
         self._names: set[tuple[str, str]] = set()
         self._rest = b""
         # Who opens shared memory tells of it like who makes it, but the driver's must stay.
@@ -35,13 +38,17 @@ class Leftovers:
 
     def read(self) -> bool:
         """Takes note of what has been told; returns False when nobody is left who might tell."""
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(BlockingIOError, ConnectionError):
             while data := os.read(self.outlet, 1 << 16):
                 *lines, self._rest = (self._rest + data).split(b"\n")
                 for line in lines:
                     self._take(line.decode("ascii", "replace"))
             return False
         return True
+
+    def tell_back(self, data: bytes) -> None:
+        """Has the worker hear something."""
+        os.write(self.outlet, data)
 
     def _take(self, line: str) -> None:
         word, _, rest = line.partition(":")
@@ -53,11 +60,14 @@ class Leftovers:
 
     def remove(self, living: Collection[Leftovers]) -> None:
         """Removes what is left, unless a worker that lives uses it too."""
+        self.read()
+        os.close(self.outlet)
+        if not self._names:
+            return
         from multiprocessing import resource_tracker
 
-        for made in (self, *living):
+        for made in living:
             made.read()
-        os.close(self.outlet)
         removers = getattr(resource_tracker, "_CLEANUP_FUNCS", {})
         for kind, name in self._names.difference(*(other._names for other in living)):
             with contextlib.suppress(OSError):  # it is gone already

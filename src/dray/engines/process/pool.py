@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dray.engines.contract import Node
-from dray.engines.process.frames import Inbox, Outbox, encode
+from dray.engines.process.frames import Inbox, Outbox
 from dray.engines.reader import Reader
+from dray.errors import EngineError, WorkerDiedError
 
 if TYPE_CHECKING:
     from dray.engines.ledger import Held
@@ -46,6 +46,7 @@ class WorkerProcess(Line):
 
     Attributes:
         number: Unique in the engine.
+        theirs: The worker's end of the socket; closed once it has it.
         node: The node it belongs to.
         runtime_env: What it finds around itself.
         pid: Its process, once that is known.
@@ -58,9 +59,8 @@ class WorkerProcess(Line):
     def __init__(
         self, number: int, node: Node, runtime_env: RuntimeKey, on_exit: Callable[..., None]
     ) -> None:
-        sock, self._theirs = socket.socketpair()
+        sock, self.theirs = socket.socketpair()
         super().__init__(sock)
-        self.control, self._their_control = socket.socketpair()
         self.number = number
         self.node = node
         self.runtime_env = runtime_env
@@ -75,26 +75,11 @@ class WorkerProcess(Line):
         self._on_exit = on_exit
 
     @property
-    def fds(self) -> list[int]:
-        """The worker's ends."""
-        return [self._theirs.fileno(), self._their_control.fileno()]
-
-    def close_their_ends(self) -> None:
-        """Closes the worker's ends here, once it has them."""
-        self._theirs.close()
-        self._their_control.close()
-
-    @property
     def title(self) -> str:
         """How its output is marked."""
         if self.actor is not None:
             return self.actor.creation.kind.name
         return self.task.kind.name if self.task is not None else "worker"
-
-    def signal(self, *message: Any) -> None:
-        """Sends something to its control thread, which listens while it works."""
-        with contextlib.suppress(OSError):
-            self.control.sendall(encode(message))
 
     def on_start(self, pid: int, node: Node) -> None:
         """Takes note of its start; called by the fork server's notices."""
@@ -102,12 +87,11 @@ class WorkerProcess(Line):
 
     def on_exit(self, exitcode: int | None, killed: bool) -> None:
         """Takes note of its end; called by the fork server's notices."""
-        self._on_exit(self, exitcode, killed)
+        self._on_exit(self, WorkerDiedError(exitcode))
 
-    def close(self) -> None:
-        """Frees the sockets."""
-        super().close()
-        self.control.close()
+    def on_failure(self, error: EngineError) -> None:
+        """Takes note that it could not be started; called by the fork server's notices."""
+        self._on_exit(self, error)
 
 
 class OutputTap:
@@ -155,6 +139,10 @@ class OutputTap:
         for fd, (owner, _, _) in list(self._open.items()):
             if owner is worker:
                 self._finish(fd)
+
+    def forget(self, worker: WorkerProcess) -> None:
+        """Lets a worker's output be that was not started. From any thread."""
+        self._reader.run(lambda: self.drain(worker))
 
     def _finish(self, fd: int) -> None:
         while fd in self._open and self._read(fd):

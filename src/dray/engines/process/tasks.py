@@ -19,6 +19,7 @@ from dray.engines.threads import threads_for
 from dray.errors import (
     ConfigError,
     DrayError,
+    EngineError,
     InfeasibleError,
     TaskCancelledError,
     WorkerDiedError,
@@ -40,6 +41,7 @@ class Tasks:
         pool: Worker processes.
         send: Sends bytes to a worker.
         stop: Ends a worker's process at once.
+        tell_cancelled: Has a worker hear, while it works, what is cancelled.
         variables: Returns the environment variables that limit a process to devices.
     """
 
@@ -50,6 +52,7 @@ class Tasks:
         pool: Pool,
         send: Callable[[WorkerProcess, bytes], None],
         stop: Callable[[WorkerProcess], None],
+        tell_cancelled: Callable[[WorkerProcess, int], None],
         variables: Variables,
     ) -> None:
         self._variables = variables
@@ -58,6 +61,7 @@ class Tasks:
         self.pool = pool
         self.send = send
         self.stop = stop
+        self._tell_cancelled = tell_cancelled
         self.kinds: dict[bytes, Kind] = {}
         self.groups: dict[int, GroupRecord] = {}
         self.running: dict[int, Task] = {}  # by number, calls of actors as well; also those waiting
@@ -422,8 +426,8 @@ class Tasks:
 
     # Ends.
 
-    def on_worker_gone(self, worker: WorkerProcess, error: WorkerDiedError) -> None:
-        """A worker's process has ended; what it ran runs again, or fails."""
+    def on_worker_gone(self, worker: WorkerProcess, error: EngineError) -> None:
+        """A worker's process has ended, or was not started; what it ran runs again, or fails."""
         task, worker.task = worker.task, None
         lease, worker.lease = worker.lease, None
         shape = worker.shape
@@ -432,6 +436,9 @@ class Tasks:
         if task is not None and not task.over:
             if task.cancelled:
                 self.end(task, self._cancelled(task))
+            elif not isinstance(error, WorkerDiedError):
+                why = EngineError(f"{task.title} has no worker process: {error}")
+                self.end(task, failed(why))
             elif task.retries:
                 task.retries -= 1
                 self._again(task)
@@ -492,7 +499,7 @@ class Tasks:
         elif task.actor is None and force:
             self.stop(task.worker)
         else:
-            task.worker.signal("cancel", task.number)
+            self._tell_cancelled(task.worker, task.number)
 
     def ready_nodes(self) -> list[Node]:
         """Returns the nodes that are there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import inspect
 import os
@@ -21,6 +22,7 @@ from dray.engines.process.arena import Arena, DiskArena
 from dray.engines.process.calls import ActorCalls
 from dray.engines.process.frames import Inbox, encode
 from dray.engines.process.packing import RAISED, pack
+from dray.engines.process.passage import leave
 from dray.engines.process.refs import ListedGenerator
 from dray.engines.process.runtime import Awaited, Message, ProcessRuntime
 from dray.engines.process.turns import Doze, Turns, Waiter
@@ -41,10 +43,10 @@ class WorkerRuntime(ProcessRuntime):
         disk: DiskArena,
         begin: Mapping[str, Any],
         on_work: Callable[[Message], None],
-        control: socket.socket | None = None,
+        may_pass_on: bool = False,
     ) -> None:
         self._sock = sock
-        self._control = control
+        self._may_pass_on = may_pass_on
         self._inbox = inbox
         self._arena = arena
         self._disk = disk
@@ -77,7 +79,7 @@ class WorkerRuntime(ProcessRuntime):
         try:
             self._sock.sendall(data)
         except OSError:  # the driver is gone, and with it the reason to live
-            lifeline.kill_group(0)
+            lifeline.end_with_family()
 
     def read(self, timeout_s: float | None) -> None:
         """Waits for something from the hub, and deals with it."""
@@ -92,7 +94,7 @@ class WorkerRuntime(ProcessRuntime):
             receive = self._inbox.receive
             messages = self._doze.until(lambda: receive(socket.MSG_DONTWAIT), receive)
         if messages is None:
-            lifeline.kill_group(0)
+            lifeline.end_with_family()
         for message in messages or ():
             if message[0] == "answer":
                 self.answered(message[1], message[2])
@@ -117,9 +119,9 @@ class WorkerRuntime(ProcessRuntime):
         Raises:
             EngineError: The driver is not to be reached from here.
         """
-        if self._control is None:
+        if not self._may_pass_on:
             raise EngineError("a training within a training cannot reach the driver")
-        socket.send_fds(self._control, [b"!"], [door.fileno()])
+        leave(self.demand("passage"), self._begin["number"], door)
         self.say("guest", node_id, around)
         door.close()
 
@@ -159,7 +161,7 @@ class Worker:
 
     Args:
         sock: To the hub, for work and answers.
-        control: To the hub, for what must be heard during work.
+        control: To the fork server, for what must be heard during work.
         arena: The shared memory.
         disk: Where objects are that are not in memory.
     """
@@ -196,7 +198,7 @@ class Worker:
         begin = messages.pop(0)[1]
         actor_host.take_surroundings(begin["surroundings"])
         self.runtime = WorkerRuntime(
-            self._sock, inbox, self._arena, self._disk, begin, self._take, self._control
+            self._sock, inbox, self._arena, self._disk, begin, self._take, may_pass_on=True
         )
         session.be_worker(lambda: self.runtime)
         signal.signal(signal.SIGINT, self._on_interrupt)
@@ -406,14 +408,14 @@ class Worker:
     # What is heard during work.
 
     def _listen(self) -> None:
-        inbox = Inbox(self._control)
-        while (messages := inbox.receive()) is not None:
-            for message in messages:
-                if message[0] == "cancel":
-                    self._cancel(message[1])
-                    self.runtime.say("heard", message[1])
+        size = wire.CANCELLED.size
+        with contextlib.suppress(OSError):
+            while len(data := self._control.recv(size, socket.MSG_WAITALL)) == size:
+                (number,) = wire.CANCELLED.unpack(data)
+                self._cancel(number)
+                self.runtime.say("heard", number)
         if not self._over:
-            lifeline.kill_group(0)
+            lifeline.end_with_family()
 
     def _cancel(self, number: int) -> None:
         if self.calls is not None:
@@ -431,17 +433,23 @@ class Worker:
             raise KeyboardInterrupt
 
 
-def run(fds: Sequence[int]) -> None:
+def run(control: int, fds: Sequence[int]) -> None:
     """Runs a worker process to its end; never returns.
 
     Args:
-        fds: Its sockets for work and control, the shared memory and the disk's file.
+        control: The socket on which it hears of what is cancelled, and of its server's end.
+        fds: Its socket for work, the shared memory and the disk's file.
     """
 
     def serve() -> int:
-        sock, control = (socket.socket(fileno=fd) for fd in fds[:2])
-        size = os.fstat(fds[2]).st_size
-        return Worker(sock, control, Arena(fds[2], size), DiskArena(fds[3])).serve()
+        sock, arena, disk = fds
+        size = os.fstat(arena).st_size
+        return Worker(
+            socket.socket(fileno=sock),
+            socket.socket(fileno=control),
+            Arena(arena, size),
+            DiskArena(disk),
+        ).serve()
 
     actor_host.run_to_end(serve)
 

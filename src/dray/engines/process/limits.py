@@ -1,0 +1,83 @@
+"""What the system limits: open files and processes; raised where allowed, named where met."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+from pathlib import Path
+
+# So many descriptors are left for others when the limit is raised.
+_MARGIN = 128
+
+
+class OpenFiles:
+    """How many files this process may have open: doubled when need be, up to the hard limit.
+
+    Not more at once, and not for workers: some programs close every number that is allowed, and
+    `select` takes none above 1,023.
+    """
+
+    def __init__(self) -> None:
+        self.at_first = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+    def make_room(self, fd: int) -> None:
+        """Raises the limit if a descriptor that was opened just now is near it."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        unlimited = resource.RLIM_INFINITY
+        if soft in (unlimited, hard) or fd + _MARGIN < soft:
+            return
+        most = 2 * soft if hard == unlimited else min(2 * soft, hard)
+        with contextlib.suppress(OSError, ValueError):  # macOS has one more limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+    def restore(self) -> None:
+        """Sets the limit that there was at first."""
+        restore_open_files(self.at_first)
+
+
+def restore_open_files(soft: int) -> None:
+    """Sets the soft limit of open files to an earlier value, if it is higher now."""
+    now, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if now != soft:
+        with contextlib.suppress(OSError, ValueError):  # the user has lowered the hard limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def describe(number: int) -> str:
+    """Says which limit an error means, as the reason that something cannot be started.
+
+    Args:
+        number: Such as EAGAIN, of a process, or EMFILE, of an open file.
+    """
+    text = f"{os.strerror(number)} ({errno.errorcode.get(number, number)})"
+    if number in (errno.EMFILE, errno.ENFILE):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if number == errno.ENFILE:
+            return f"{text}: the whole machine has too many files open"
+        return (
+            f"{text}: the limit of open files (ulimit -n) is {soft}, at most {hard}; raise it, or "
+            "use fewer workers at a time"
+        )
+    if number == errno.EAGAIN:
+        parts = []
+        soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+        if soft != resource.RLIM_INFINITY:
+            parts.append(f"this user may have {soft} processes and threads (ulimit -u)")
+        most = _container_limit()
+        if most:
+            parts.append(f"this container may have {most} (pids.max)")
+        limits = " and ".join(parts) or "the system allows no more"
+        return f"{text}: the limit of processes is met; {limits}; raise it, or use fewer workers"
+    if number == errno.ENOMEM:
+        return f"{text}: there is no memory for one more process; use fewer or smaller workers"
+    return text
+
+
+def _container_limit() -> str:
+    for name in ("pids.max", "pids/pids.max"):  # cgroup v2 and v1, as a container sees its own
+        with contextlib.suppress(OSError):
+            found = Path("/sys/fs/cgroup", name).read_text(encoding="ascii").strip()
+            return "" if found == "max" else found
+    return ""

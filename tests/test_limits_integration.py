@@ -1,0 +1,133 @@
+"""Out of processes or open files: what asked for one fails, with the limit's name, and no other."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+import dray
+from tests.gates import PATIENCE_S
+from tests.programs import environment, write
+
+PROCESSES = """
+import resource, time
+from dray.errors import EngineError, WorkerDiedError
+
+dray.init(num_cpus=64)
+
+@dray.remote(num_cpus=0.01)
+class Actor:
+    def pid(self):
+        return os.getpid()
+
+@dray.remote(num_cpus=0.01)
+def task():
+    return 1
+
+over, results = os.path.join(os.environ["STORAGE"], "over"), []
+
+def train():
+    while not os.path.exists(over):
+        dray.train.report({"well": 1})
+        time.sleep(0.05)
+
+thread = threading.Thread(target=lambda: results.append(fit(train, workers=2).metrics), daemon=True)
+thread.start()
+good = Actor.remote()
+dray.get(good.pid.remote())
+limit = int(os.environ["LIMIT"])
+for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):  # the fork server's as well
+    if os.stat(f"/proc/{pid}").st_uid == os.getuid():
+        resource.prlimit(pid, resource.RLIMIT_NPROC, (limit, limit))
+
+def end(actors):
+    pids = dray.get([actor.pid.remote() for actor in actors])
+    for actor in actors:
+        dray.kill(actor)
+    while any(os.path.exists(f"/proc/{pid}") for pid in pids):
+        time.sleep(0.01)
+
+actors, idle = [], threading.Event()
+for _ in range(limit):
+    actor = Actor.remote()
+    try:
+        dray.get(actor.pid.remote(), timeout=60)
+    except WorkerDiedError:  # there was room for the process, and none for its thread
+        threading.Thread(target=idle.wait, daemon=True).start()
+    except EngineError as error:
+        print("refused:", error, flush=True)
+        break
+    else:
+        actors.append(actor)
+print("good:", dray.get(good.pid.remote(), timeout=60) > 0, flush=True)
+os.environ["STORAGE"] += "/other"
+idle.set()
+end([actors.pop(), actors.pop()])  # a run needs threads here as well
+try:
+    fit(train, workers=8)
+except dray.train.TrainingFailedError as error:
+    print("training refused:", str(error).replace(chr(10), " "), flush=True)
+end(actors)
+print("again:", dray.get(task.remote(), timeout=60), flush=True)
+open(over, "w").close()
+thread.join()
+print("results:", results, flush=True)
+"""
+
+
+@pytest.mark.skipif(
+    os.getuid() == 0 and not shutil.which("setpriv"), reason="no limit of processes holds root"
+)
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_no_more_processes(tmp_path: Path, method: str) -> None:
+    script = write(tmp_path / "processes.py", PROCESSES)
+    storage = tmp_path / "runs"
+    storage.mkdir()
+    command, limit = [sys.executable, str(script)], 60
+    if os.getuid() == 0:  # whom no limit of processes holds
+        user, files = 50_000 + os.getpid() % 10_000, "-all,+dac_override,+dac_read_search"
+        command[:0] = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+        command[4:4] = [f"--inh-caps={files}", f"--ambient-caps={files}"]
+    else:
+        mine = [p for p in psutil.process_iter() if p.uids().real == os.getuid()]
+        limit += sum(process.num_threads() for process in mine)
+    done = subprocess.run(
+        command,
+        env=environment(storage, DRAY_START_METHOD=method, DRAY_PROGRESS="0", LIMIT=str(limit)),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    said = dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "actor Actor has no worker process: " in said["refused"]
+    assert f"{limit} processes and threads (ulimit -u)" in said["refused"]
+    assert said["good"] == "True"
+    assert "its process could not be started" in said["training refused"]
+    assert said["again"] == "1"
+    assert said["results"] == "[{'well': 1}]"
+
+
+@dray.remote(num_cpus=0)
+class Actor:
+    def open_files(self) -> int:
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+@pytest.mark.usefixtures("process_engine")
+def test_an_actor_costs_three_descriptors() -> None:
+    first = Actor.remote()
+    dray.get(first.open_files.remote())
+    (server,) = [p for p in psutil.Process().children() if p.children()]
+    before = psutil.Process().num_fds(), server.num_fds()
+    actors = [Actor.remote() for _ in range(5)]
+    dray.get([actor.open_files.remote() for actor in actors])
+    after = psutil.Process().num_fds(), server.num_fds()
+    assert (after[0] - before[0], after[1] - before[1]) == (5 * 3, 5 * 1)
