@@ -20,7 +20,7 @@ from dray.errors import ConfigError, StorageError
 from dray.train import Checkpoint, Result, RunConfig
 from dray.train.checkpoint_files import fingerprint, list_files, stage
 from dray.train.manifest import Committed
-from dray.train.run_directory import RunDirectory
+from dray.train.run_directory import RunDirectory, check_checkpoint_name
 
 HIDDEN = (".staging", ".replaced", ".deleted")
 
@@ -234,6 +234,19 @@ def test_what_cannot_be_copied_is_named(tmp_path: Path) -> None:
     )
     with socket.socket(socket.AF_UNIX) as bound:
         assert "sub/odd is a socket" in refusal(lambda p: bound.bind(str(p)))
+
+
+def test_a_checkpoint_never_takes_the_place_of_a_file(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.open()
+    (directory.path / "notes").write_text("mine")
+    with pytest.raises(StorageError, match=r"run/notes cannot be committed: .* Not a directory"):
+        commit(directory, 0, "notes", "weights")
+    directory.recover()
+    assert (directory.path / "notes").read_text() == "mine"
+    with pytest.raises(ConfigError, match="at most 200 bytes"):
+        check_checkpoint_name("x" * 201)
+    directory.close()
 
 
 def test_links_and_holes_are_kept_as_what_they_mean(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,21 @@ def test_older_lines_without_a_checksum_are_read(tmp_path: Path) -> None:
     file.append({"a": 3})
     file.close()
     assert read(path)[0] == [{"a": 1}, {"a": 2}, {"a": 3}]
+
+
+def test_a_deleted_file_is_not_written_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    path = tmp_path / "lines.jsonl"
+    file = LineFile(path)
+    file.append({"a": 1})
+    path.unlink()
+    now += 1
+    with pytest.raises(StorageError, match=f"{path} was deleted"):
+        file.append({"a": 2})
+    file.close()
 
 
 def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ _OWN = (_RUN, _EVENTS, _METRICS, _LOGS, _WORKING)
 _STAGING = ".staging-"
 _REPLACED = ".replaced-"
 _DELETED = ".deleted-"
+# Of 255: names of what is being replaced or deleted are longer.
+_LONGEST_NAME = 200
 _NUMBERED = re.compile(r"checkpoint_(\d+)$")
 
 
@@ -341,6 +343,7 @@ class RunDirectory:
             write_manifest(staged, committed)
             if staged != path:
                 if path.exists():
+                    os.listdir(path)  # a file is somebody's, and is not replaced
                     path.rename(replaced)
                 staged.rename(path)
             _sync_directory(self.path)
@@ -379,6 +382,10 @@ def check_checkpoint_name(name: str) -> None:
         raise ConfigError(
             f"checkpoint_dir_name must be another name than {name!r}: the run directory has "
             f"{join_names(_OWN)} of its own, and names that begin with a dot"
+        )
+    if len(os.fsencode(name)) > _LONGEST_NAME:
+        raise ConfigError(
+            f"checkpoint_dir_name must be a name of at most {_LONGEST_NAME} bytes, not {name!r}"
         )
 
 

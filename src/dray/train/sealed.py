@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,6 +21,9 @@ from dray.errors import StorageError
 from dray.train.metrics import json_bytes
 
 _LAST_MEMBER = re.compile(rb',\s*"([^"]*)":\s*([0-9]+)\s*}\s*\Z')
+
+# How often at most a file that is open is looked for, in seconds: it costs a system call.
+_LOOK_S = 1.0
 
 
 def seal(text: bytes) -> bytes:
@@ -76,6 +80,7 @@ class LineFile:
             size = os.fstat(self._fd).st_size
             # A kill, or a full disk, has cut the last line short: the next one begins anew.
             self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
+        self._look_again = 0.0
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a line.
@@ -83,6 +88,10 @@ class LineFile:
         Raises:
             StorageError: It cannot be written; nothing of it stays in the file.
         """
+        now = time.monotonic()
+        if now >= self._look_again:
+            self._look()
+            self._look_again = now + _LOOK_S
         line = seal(json_bytes(record)) + b"\n"
         if self._torn:
             line = b"\n" + line
@@ -96,6 +105,15 @@ class LineFile:
                 self._take_back(written)
             raise StorageError.of(error, f"{self._path} cannot be written") from error
         self._torn = False
+
+    def _look(self) -> None:
+        """Look whether the file is still there: the system writes into a deleted one without end.
+
+        Raises:
+            StorageError: It is not.
+        """
+        if os.fstat(self._fd).st_nlink == 0:
+            raise StorageError(f"{self._path} was deleted while it was being written")
 
     def _take_back(self, count: int) -> None:
         try:
