@@ -17,6 +17,8 @@ from dray.errors import AbsentArgumentError, AbsentError, ConfigError, DrayError
 from dray.train import (
     Checkpoint,
     CheckpointConfig,
+    CheckpointConsistencyMode,
+    CheckpointUploadMode,
     DataParallelTrainer,
     FailureConfig,
     Result,
@@ -90,6 +92,19 @@ SIGNATURES: dict[str, dict[str, Any]] = {
     "ControllerError": {"controller_failure": ...},
     "ReportedCheckpoint": {"checkpoint": ..., "metrics": ..., "status": ...},
     "get_checkpoint": {},
+    "get_all_reported_checkpoints": {
+        "consistency_mode": CheckpointConsistencyMode.VALIDATED,
+        "timeout_s": None,
+    },
+    "report": {
+        "metrics": ...,
+        "checkpoint": None,
+        "checkpoint_dir_name": None,
+        "checkpoint_upload_mode": CheckpointUploadMode.SYNC,
+        "delete_local_checkpoint_after_upload": None,
+        "checkpoint_upload_fn": None,
+        "validation": False,
+    },
     "get_context": {},
     "collective.barrier": {},
     "collective.broadcast_from_rank_zero": {"data": ...},

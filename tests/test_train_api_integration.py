@@ -231,6 +231,44 @@ def test_what_lies_in_the_run_already_is_committed_where_it_is(engine: str, stor
         assert Result.from_path(result.path).checkpoint is None
 
 
+def test_a_function_of_the_users_brings_checkpoints_into_the_run(
+    process_engine: None, storage: Path
+) -> None:
+    """Each rank its files, into a directory of the same name, a new one after a restart."""
+
+    def bring(checkpoint: Checkpoint, name: str) -> Checkpoint:
+        place = dray.train.get_context().get_storage().build_checkpoint_path_from_name(name)
+        os.makedirs(place, exist_ok=True)
+        for file in Path(checkpoint.path).iterdir():
+            with open(os.path.join(place, file.name), "x") as copy:
+                copy.write(file.read_text().upper())
+        return Checkpoint(place)
+
+    def train() -> None:
+        source = storage / f"source-{rank()}"
+        for name in (None, "named"):
+            dray.train.report(
+                {},
+                saved(source, "brought"),
+                name,
+                checkpoint_upload_fn=bring,
+                delete_local_checkpoint_after_upload=True,
+            )
+            assert not source.exists()
+        if dray.train.get_context().get_world_size() > 1:
+            with pytest.raises(ConfigError, match="must lie in the run's directory"):
+                dray.train.report({}, saved(source, ""), checkpoint_upload_fn=lambda c, _: c)
+            with pytest.raises(ConfigError, match="what checkpoint_upload_fn returns must be a"):
+                dray.train.report({}, saved(source, ""), checkpoint_upload_fn=lambda *_: None)  # type: ignore[arg-type,return-value]
+
+    result = fit(train, storage, 2)
+    found = {Path(each.path).name: each for each, _ in result.best_checkpoints}
+    assert list(found) == ["checkpoint_000000", "named"]
+    for checkpoint in found.values():
+        files = {file.name: file.read_text() for file in Path(checkpoint.path).glob("of-*")}
+        assert files == {"of-rank-0": "BROUGHT", "of-rank-1": "BROUGHT"}
+
+
 def test_the_local_checkpoint_is_deleted_once_it_is_committed(
     process_engine: None, storage: Path
 ) -> None:
@@ -254,7 +292,6 @@ def test_ways_of_reporting_that_are_not_there_yet_say_so(
     def train() -> None:
         wrong: list[dict[str, Any]] = [
             {"checkpoint_upload_mode": CheckpointUploadMode.ASYNC},
-            {"checkpoint_upload_fn": print},
             {"validation": True},
         ]
         for given in wrong:

@@ -303,9 +303,7 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     },
     "dray.train.report()": {
         "checkpoint_upload_mode=ASYNC": "report() returns when the checkpoint is committed: leave "
-        "it out, or upload in a thread and report with CheckpointUploadMode.NO_UPLOAD",
-        "checkpoint_upload_fn": "write the files to get_context().get_storage()."
-        "build_checkpoint_path_from_name(name) and report with CheckpointUploadMode.NO_UPLOAD",
+        "it out, or write the files in a thread and report them with NO_UPLOAD",
         "validation": Absent(_VALIDATE, unset=(False,)),
     },
     "DataParallelTrainer()": _TRAINER,

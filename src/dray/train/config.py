@@ -130,6 +130,7 @@ class LoggingConfig:
     """
 
     log_level: str = "INFO"
+    _: KW_ONLY
     fold_repeated: bool = True
 
     def __post_init__(self) -> None:

@@ -132,6 +132,14 @@ class Seat:
             raise
         self.post(messages.Staged(number, staged))
 
+    def name_to_upload(self) -> str:
+        """Returns the name for a checkpoint that the user's code brings into the run's directory.
+
+        The same on every rank, and another one after a restart, which may find the rest of one.
+        """
+        attempt = self.assignment.run.attempt
+        return f"checkpoint_{self._report:06d}" + (f"-{attempt}" if attempt else "")
+
     def checkpoints(self, timeout_s: float | None) -> list[ReportedCheckpoint]:
         """Lists the run's checkpoints; see `get_all_reported_checkpoints` below."""
         refuse_forks(self._pid)
@@ -333,7 +341,7 @@ def report(
     checkpoint_dir_name: str | None = None,
     checkpoint_upload_mode: CheckpointUploadMode = CheckpointUploadMode.SYNC,
     delete_local_checkpoint_after_upload: bool | None = None,
-    checkpoint_upload_fn: None = None,
+    checkpoint_upload_fn: Callable[[Checkpoint, str], Checkpoint] | None = None,
     validation: bool = False,
 ) -> None:
     """Reports metrics, and with them perhaps a checkpoint.
@@ -359,12 +367,14 @@ def report(
             read once, for their checksums. ASYNC is not there yet.
         delete_local_checkpoint_after_upload: Whether the directory is deleted once its files are
             copied and committed. Default: no.
-        checkpoint_upload_fn: None: not there yet.
+        checkpoint_upload_fn: What brings this rank's files into the run's directory in place of
+            dray: called with the checkpoint and the name of its directory there, it returns the
+            checkpoint that it has made in `get_context().get_storage().experiment_fs_path`.
         validation: False: not there yet.
 
     Raises:
         ConfigError: The metrics hold something else, such as a tensor, the name is taken, or the
-            checkpoint of NO_UPLOAD is not in the run's directory.
+            checkpoint of NO_UPLOAD or of `checkpoint_upload_fn` is not in the run's directory.
         StorageError: The metrics cannot be written, and the report does not count; or a file of
             the checkpoint cannot be copied: then every rank that waits for it hears so, and the
             report counts without one.
@@ -376,26 +386,38 @@ def report(
         ...         dray.train.report({"epoch": epoch, "loss": 0.1})
     """
     seat = current_seat("report")
-    if checkpoint_upload_fn is not None or validation is not False:
-        given = {"checkpoint_upload_fn": checkpoint_upload_fn, "validation": validation}
-        check_arguments("dray.train.report", given, ())
+    if validation is not False:
+        check_arguments("dray.train.report", {"validation": validation}, ())
     in_place = _is_in_place(checkpoint_upload_mode)
     if checkpoint is None:
         seat.report(metrics, None, checkpoint_dir_name)
         return
-    if not isinstance(checkpoint, Checkpoint):
-        raise ConfigError(
-            f"checkpoint must be a dray.train.Checkpoint, not {checkpoint!r}; make one with "
-            "Checkpoint.from_directory(path)"
-        )
-    if in_place:
-        checkpoint_dir_name = _name_in_run(checkpoint.path, seat.assignment.run.path)
     if checkpoint_dir_name is not None:
         check_checkpoint_name(checkpoint_dir_name)
-    seat.report(metrics, checkpoint, checkpoint_dir_name, in_place=in_place)
+    local = _checked(checkpoint, "checkpoint")
+    if checkpoint_upload_fn is not None and not in_place:
+        name = checkpoint_dir_name or seat.name_to_upload()
+        checkpoint = _checked(
+            checkpoint_upload_fn(local, name), "what checkpoint_upload_fn returns"
+        )
+    if checkpoint_upload_fn is not None or in_place:
+        checkpoint_dir_name = _name_in_run(checkpoint.path, seat.assignment.run.path)
+        check_checkpoint_name(checkpoint_dir_name)
+        seat.report(metrics, checkpoint, checkpoint_dir_name, in_place=True)
+    else:
+        seat.report(metrics, checkpoint, checkpoint_dir_name)
     if delete_local_checkpoint_after_upload and not in_place:
-        with StorageError.instead(f"the checkpoint {checkpoint.path} cannot be deleted"):
-            shutil.rmtree(checkpoint.path)
+        with StorageError.instead(f"the checkpoint {local.path} cannot be deleted"):
+            shutil.rmtree(local.path)
+
+
+def _checked(checkpoint: object, what: str) -> Checkpoint:
+    if not isinstance(checkpoint, Checkpoint):
+        raise ConfigError(
+            f"{what} must be a dray.train.Checkpoint, not {checkpoint!r}; make one with "
+            "Checkpoint.from_directory(path)"
+        )
+    return checkpoint
 
 
 def _is_in_place(mode: object) -> bool:
@@ -414,8 +436,8 @@ def _name_in_run(path: str, run: str) -> str:
     folder, name = os.path.split(path)
     if not os.path.samefile(folder, run):
         raise ConfigError(
-            f"with CheckpointUploadMode.NO_UPLOAD the checkpoint must lie in the run's directory "
-            f"{run}, and {path} does not; write it to get_context().get_storage()."
+            f"a checkpoint that dray does not copy must lie in the run's directory {run}, and "
+            f"{path} does not; write it to get_context().get_storage()."
             "build_checkpoint_path_from_name(name), or leave the mode out to have it copied"
         )
     return name
