@@ -75,6 +75,16 @@ def test_public_objects_are_documented(name: str) -> None:
             assert value.__doc__, f"{name}.{public} has no docstring"
 
 
+def test_import_of_the_root_is_lighter() -> None:
+    code = (
+        "import sys, dray; "
+        "print({'asyncio', 'cloudpickle', 'importlib.resources', 'json', 'socket'} & "
+        "set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
 def test_import_is_light() -> None:
     code = (
         "import sys, dray, dray.train, dray.train.torch; "

@@ -13,7 +13,6 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, TypeVar
@@ -188,8 +187,11 @@ def install() -> None:
         sys.meta_path.append(_Answers())
 
 
-class _Alias(Loader):
+class _Alias:
     """Makes a module that has the names of another one."""
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave it to Python to make the module."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Fill it: whatever it is asked for, the other one answers."""
@@ -210,7 +212,7 @@ class _Answers:
     ) -> ModuleSpec | None:
         """Find an alias; raise for another name that is imported, not when somebody looks."""
         if fullname in ALIASES:
-            return ModuleSpec(fullname, _Alias(), is_package=True)
+            return ModuleSpec(fullname, _Alias(), is_package=True)  # type: ignore[arg-type]
         owner, _, name = fullname.rpartition(".")
         owner = ALIASES.get(owner, owner)
         if owner != _ROOT and not owner.startswith(f"{_ROOT}."):

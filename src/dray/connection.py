@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import platform
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from html import escape
 from typing import Any
 
 from dray.answers import check_arguments
@@ -106,7 +105,7 @@ class Context(Mapping[str, Any]):
         self._runtime = runtime
         self._end = end
         self._info: dict[str, Any] | None = None
-        self.python_version = platform.python_version()
+        self.python_version = ".".join(map(str, sys.version_info[:3]))
         self.ray_version = VERSION
 
     @property
@@ -155,4 +154,4 @@ class Context(Mapping[str, Any]):
         return f"Context(dray {self.ray_version}, Python {self.python_version})"
 
     def _repr_html_(self) -> str:
-        return f"<code>{escape(repr(self))}</code>"
+        return f"<code>{self!r}</code>"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
 import warnings
 from typing import Any, overload
 
@@ -117,6 +115,8 @@ class RuntimeContext:
 
     def get_temp_dir(self) -> str:
         """Return where temporary files of the session go."""
+        import tempfile  # slow to import, as json is
+
         return self._here.directory or tempfile.gettempdir()
 
     @property
@@ -151,6 +151,8 @@ class RuntimeContext:
 
     def get_runtime_env_string(self) -> str:
         """Return what the task or actor finds around itself, as JSON."""
+        import json
+
         return json.dumps(self._here.runtime_env)
 
     def get_placement_group_id(self) -> str | None:

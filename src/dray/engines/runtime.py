@@ -7,17 +7,19 @@ an engine may prepare as much as it likes.
 
 from __future__ import annotations
 
-import asyncio
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import GenericAlias
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dray.answers import AbsentMember
 from dray.engines.runtime_env import RuntimeEnv
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class ObjectRef(ABC):
@@ -66,7 +68,9 @@ class ObjectRef(ABC):
 
     def as_future(self, _internal: bool = False) -> asyncio.Future[Any]:
         """Return a future of the value for the event loop that runs."""
-        return asyncio.wrap_future(self.future())
+        from asyncio import wrap_future  # slow to import, and rarely used
+
+        return wrap_future(self.future())
 
     @abstractmethod
     def __await__(self) -> Generator[Any, None, Any]:
