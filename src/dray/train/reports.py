@@ -107,8 +107,9 @@ class ReportBook:
         self._ended[rank] = now
 
     def failed(self, rank: int) -> None:
-        """Takes note that a rank makes no more reports, and that what it has not made counts."""
-        self._failed.add(rank)
+        """Takes note that a rank makes no more reports, and is not taken for one that returned."""
+        if rank in self._ranks:
+            self._failed.add(rank)
 
     def to_stage(self) -> Iterator[Entry]:
         """Yields the reports with a checkpoint that every rank has made now, divided."""

@@ -1,0 +1,314 @@
+"""The controller alone, in a world that is made up: what it promises about reports, in any order.
+
+Ranks are drawn: what each of them reports, how each ends, and who does something next. Time passes
+only when nothing else is chosen, so no example depends on how fast this machine is.
+"""
+
+from __future__ import annotations
+
+import queue
+import tempfile
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from dray.engines.contract import Actor, Died, Node, Posted, Started
+from dray.errors import RemoteTraceback, WorkerDiedError
+from dray.settings import Settings
+from dray.train import messages
+from dray.train.backend import Backend, BackendConfig
+from dray.train.config import RunConfig
+from dray.train.controller import Controller
+from dray.train.events import Interrupt, Outcome
+from dray.train.progress import Progress, SilentScreen
+from dray.train.run_directory import RunDirectory
+from dray.train.scaling import ScalingConfig
+from dray.train.state import State
+from dray.train.worker import Ended
+
+
+@dataclass
+class Script:
+    """What one rank does, if it gets so far: its reports, whether with files, and its end."""
+
+    brings: list[bool]
+    end: str
+
+
+class Rank(Actor):
+    """A rank that exists in the test alone."""
+
+    pid = 1
+
+    def __init__(self, world: World, number: int, script: Script) -> None:
+        self.world, self.number, self.script = world, number, script
+        self.made = 0
+        self.waits = False
+        self.share: messages.Share | None = None
+        self.job: Future[Any] = Future()
+        self.ended = ""
+        self.killed = False
+        self.stops = False
+        self.dead = False
+
+    def call(self, method: str, /, *args: Any) -> Future[Any]:
+        if method == "run":
+            return self.job
+        done: Future[Any] = Future()
+        done.set_result(None)
+        return done
+
+    def signal(self, method: str, /, *args: Any) -> None:
+        (message,) = args
+        if isinstance(message, messages.Share):
+            self.share = message
+        elif isinstance(message, messages.ReportDone) and message.report == self.made - 1:
+            self.waits = False
+
+    def stop(self) -> None:
+        self.stops = True
+
+    def kill(self) -> None:
+        if not self.killed:
+            self.world.look_at_kill()
+        self.killed = True
+
+    # What it may do next.
+
+    def moves(self) -> dict[str, Callable[[], None]]:
+        if self.dead:
+            return {}
+        if self.killed or self.stops:
+            return {"gone": lambda: self.die(WorkerDiedError(-9), expected=True)}
+        found = {"dies": lambda: self.die(WorkerDiedError(-9), expected=False)}
+        if self.ended:
+            return found
+        if self.share is not None:
+            found["stages"] = self.stage
+        elif self.waits:
+            pass
+        elif self.made < len(self.script.brings):
+            found["reports"] = self.report
+        elif self.script.end != "hangs":
+            found[self.script.end] = self.finish
+        return found
+
+    def report(self) -> None:
+        brings = self.script.brings[self.made]
+        files = ("shared", f"of-{self.number}") if brings else None
+        self.waits = brings or self.world.barrier
+        self.post(messages.Reported(self.made, {"metrics": {}}, files))
+        self.made += 1
+
+    def stage(self) -> None:
+        assert self.share is not None
+        self.post(messages.Staged(self.share.report, dict.fromkeys(self.share.files, (0, 0))))
+        self.world.staged.add((self.number, self.share.report))
+        self.share = None
+
+    def finish(self) -> None:
+        self.ended = self.script.end
+        if self.ended == "returns":
+            self.job.set_result(Ended())
+        else:
+            error = RuntimeError("its own")
+            error.__cause__ = RemoteTraceback("where")
+            self.world.fails(self)
+            self.job.set_exception(error)
+
+    def die(self, error: WorkerDiedError, *, expected: bool) -> None:
+        self.dead = True
+        if not expected:
+            self.world.dies(self)
+        self.world.put(Died(self, error, expected))
+
+    def post(self, message: Any) -> None:
+        self.world.put(Posted(self, message))
+
+
+@dataclass
+class World(queue.SimpleQueue):  # type: ignore[type-arg]
+    """The controller's mailbox and engine: decides what happens next when it is asked.
+
+    Attributes:
+        scripts: What the ranks do.
+        barrier: As `RunConfig.report_barrier`.
+        choose: Draws one of several.
+    """
+
+    scripts: list[Script]
+    barrier: bool
+    choose: Callable[[list[str]], str]
+    ranks: list[Rank] = field(default_factory=list)
+    staged: set[tuple[int, int]] = field(default_factory=set)
+    failed: list[Rank] = field(default_factory=list)
+    timers: list[Callable[[], None]] = field(default_factory=list)
+    deaths: int = 0
+    impatient: bool = False  # time has passed, or the user has pressed Ctrl-C
+    name = "made up"
+    distributed = True
+    shows_output = True
+    env_vars = ()
+    broken = False
+
+    def __post_init__(self) -> None:
+        self._events: list[Any] = []
+
+    # As a mailbox.
+
+    def put(self, item: Any, *_: Any, **__: Any) -> None:
+        self._events.append(item)
+
+    def get(self, *_: Any, **__: Any) -> Any:
+        while not self._events:
+            self.go_on()
+        return self._events.pop(0)
+
+    def go_on(self) -> None:
+        """Lets one thing happen."""
+        moves = {
+            f"{what} {rank.number}": move
+            for rank in self.ranks
+            for what, move in rank.moves().items()
+        }
+        if self.timers:
+            moves["time passes"] = self.timers.pop
+        else:
+            moves["Ctrl-C"] = lambda: self.put(Interrupt("Ctrl-C"))
+        # What ends ranks or patience is rarer than what they do.
+        rare = [name for name in moves if name.split()[0] in ("dies", "Ctrl-C", "time")]
+        often = [name for name in moves if name not in rare]
+        name = self.choose(often * 6 + rare)
+        if name in ("Ctrl-C", "time passes"):
+            self.impatient = True
+        result: Any = moves[name]()
+        if callable(result):
+            result()
+
+    # As an engine.
+
+    def nodes(self) -> list[Node]:
+        return [Node("here", "127.0.0.1", {})]
+
+    def reserve(self, request: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(self)
+        return future
+
+    def release(self) -> None:
+        pass
+
+    def start_actor(self, factory: Any, **_: Any) -> Rank:
+        rank = Rank(self, len(self.ranks), self.scripts[len(self.ranks)])
+        self.ranks.append(rank)
+        self.put(Started(rank, "here", "127.0.0.1"))
+        return rank
+
+    # What is promised.
+
+    def fails(self, rank: Rank) -> None:
+        self.failed.append(rank)
+
+    def dies(self, rank: Rank) -> None:
+        self.deaths += 1
+        if not rank.ended:
+            rank.ended = "dies"
+            self.fails(rank)
+
+    def made_by_all(self, report: int) -> bool:
+        """Whether every rank has made it that has not returned before."""
+        return all(rank.made > report or rank.ended == "returns" for rank in self.ranks)
+
+    def brought(self, report: int) -> list[Rank]:
+        return [rank for rank in self.ranks if rank.made > report and rank.script.brings[report]]
+
+    def to_be_had(self, report: int) -> bool:
+        """Whether its files can be put together: no rank has failed before it gave its own."""
+        return all(
+            (rank.number, report) in self.staged or rank not in self.failed
+            for rank in self.brought(report)
+        )
+
+    def look_at_kill(self) -> None:
+        """Ranks are killed: because of a failure, only when nothing is to be had any more."""
+        if not self.failed or self.impatient:
+            return
+        last = min(rank.made for rank in self.failed)
+        behind = [r.number for r in self.ranks if not r.ended and not r.dead and r.made < last]
+        assert not behind, f"ranks {behind} had not made report {last - 1}"
+
+
+class Timer:
+    """Time that passes when the world says so."""
+
+    world: World
+
+    def __init__(self, seconds: float, function: Callable[..., None], args: Iterable[Any]) -> None:
+        self._ring = lambda: function(*args)
+
+    def start(self) -> None:
+        self.world.timers.append(self._ring)
+
+    def cancel(self) -> None:
+        if self._ring in self.world.timers:
+            self.world.timers.remove(self._ring)
+
+
+def run(world: World, path: Path) -> tuple[Outcome, RunDirectory]:
+    Timer.world = world
+    directory = RunDirectory(path)
+    directory.open()
+    with mock.patch("dray.train.alarm.threading.Timer", Timer):
+        controller = Controller(
+            world,  # type: ignore[arg-type]
+            directory,
+            ScalingConfig(num_workers=len(world.scripts)),
+            RunConfig(name="run", storage_path=path.parent, report_barrier=world.barrier),
+            (Backend(), BackendConfig()),
+            b"",
+            Progress("run", path, SilentScreen()),
+            Settings(),
+            world,
+        )
+        outcome = controller.run()
+    directory.close()
+    return outcome, directory
+
+
+scripts = st.builds(
+    Script,
+    st.lists(st.booleans(), min_size=1, max_size=3),
+    st.sampled_from(["raises", "raises", "returns", "hangs"]),
+)
+
+
+@settings(max_examples=100)
+@given(st.lists(scripts, min_size=2, max_size=3), st.booleans(), st.data())
+def test_what_every_rank_has_reported_is_kept(
+    drawn: list[Script], barrier: bool, data: st.DataObject
+) -> None:
+    world = World(drawn, barrier, lambda names: data.draw(st.sampled_from(names)))
+    with tempfile.TemporaryDirectory() as storage:
+        outcome, directory = run(world, Path(storage, "run"))
+        kept = [committed.report for committed in directory.checkpoints()]
+        told = [line["state"] for line in directory.events() if line["event"] == "state"]
+    event(f"ended {outcome.state.value}")
+    event("drained" if "DRAINING" in told else "went straight")
+    assert kept == sorted(kept)
+    for report in range(3):
+        if not world.brought(report):
+            assert report not in kept  # no rank has brought anything
+        elif report in kept:
+            assert all(r.made > report or r.ended for r in world.ranks)
+        elif "ABORTED" not in told:
+            assert not (world.made_by_all(report) and world.to_be_had(report)), report
+    if outcome.state is State.FINISHED:
+        assert outcome.error is None
+    if outcome.state is State.ERRORED:
+        assert world.failed or world.deaths
