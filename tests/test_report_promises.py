@@ -26,9 +26,10 @@ from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
 from dray.train.controller import Controller
 from dray.train.events import Interrupt, Outcome
-from dray.train.progress import Progress, SilentScreen
+from dray.train.progress import Progress
 from dray.train.run_directory import RunDirectory
 from dray.train.scaling import ScalingConfig
+from dray.train.screens import SilentScreen
 from dray.train.state import State
 from dray.train.worker import Ended
 

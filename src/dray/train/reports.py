@@ -152,7 +152,8 @@ class ReportBook:
         return [
             entry.report
             for entry in self._open.values()
-            if entry.files and self._made_by_all(entry) and not entry.staging & self._failed
+            if entry.files and entry.trouble is None
+            if self._made_by_all(entry) and not entry.staging & self._failed
         ]
 
     def behind(self, now: float, within_s: float) -> set[int]:
