@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import dray
-from tests.gates import PATIENCE_S
+from tests.gates import PATIENCE_S, until
 from tests.programs import environment, write
 
 PROCESSES = """
@@ -90,7 +90,7 @@ def test_no_more_processes(tmp_path: Path, method: str) -> None:
     script = write(tmp_path / "processes.py", PROCESSES)
     storage = tmp_path / "runs"
     storage.mkdir()
-    command, limit = [sys.executable, str(script)], 60
+    command, limit = [sys.executable, str(script)], 36
     if os.getuid() == 0:  # whom no limit of processes holds
         user, files = 50_000 + os.getpid() % 10_000, "-all,+dac_override,+dac_read_search"
         command[:0] = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
@@ -123,11 +123,17 @@ class Actor:
 
 @pytest.mark.usefixtures("process_engine")
 def test_an_actor_costs_three_descriptors() -> None:
+    dray.shutdown()  # no worker of another test ends meanwhile
+    dray.init(num_cpus=1)
     first = Actor.remote()
     dray.get(first.open_files.remote())
     (server,) = [p for p in psutil.Process().children() if p.children()]
-    before = psutil.Process().num_fds(), server.num_fds()
+
+    def descriptors() -> tuple[int, int]:
+        return psutil.Process().num_fds(), server.num_fds()
+
+    before = descriptors()
     actors = [Actor.remote() for _ in range(5)]
     dray.get([actor.open_files.remote() for actor in actors])
-    after = psutil.Process().num_fds(), server.num_fds()
-    assert (after[0] - before[0], after[1] - before[1]) == (5 * 3, 5 * 1)
+    expected = before[0] + 5 * 3, before[1] + 5 * 1
+    until(lambda: descriptors() == expected)  # what is on its way to a worker is closed soon
