@@ -93,7 +93,7 @@ def init(
         >>> dray.shutdown()
     """
     from dray.engines.contract import Options
-    from dray.engines.local import check_machine
+    from dray.engines.local import check_machine, store_bytes
     from dray.engines.runtime_env import RuntimeEnv
 
     further = dict(of_a_cluster)
@@ -116,7 +116,6 @@ def init(
                 "num_gpus": num_gpus,
                 "resources": resources,
                 "labels": labels,
-                "object_store_memory": object_store_memory,
             },
             nodes,
         )
@@ -129,7 +128,7 @@ def init(
             namespace=namespace,
             runtime_env=RuntimeEnv.parse(runtime_env, "runtime_env"),
             nodes=nodes or (),
-            object_store_memory=object_store_memory,
+            object_store_memory=store_bytes(object_store_memory),
             log_to_driver=log_to_driver is not False,
             of_a_cluster=of_ray,
         )

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from dray.accelerators import Family, Found, families, family_of
 from dray.errors import ConfigError
 
+# Each device has an id, and a place in the ledger.
+_MOST_DEVICES = 100_000
+
 
 @dataclass(frozen=True)
 class Offer:
@@ -91,6 +94,11 @@ def ids_on_offer(
         raise ConfigError(
             f"a node has a whole number of {family.resource}, not {given:g}; tasks may ask for "
             "fractions where devices can be shared"
+        )
+    if given > _MOST_DEVICES:
+        raise ConfigError(
+            f"a node has at most {_MOST_DEVICES:,} {family.resource}, which are kept one by one, "
+            f"not {given:,.0f}; what is only counted can be a resource of another name"
         )
     if visible is None:
         return tuple(map(str, range(int(given))))

@@ -16,6 +16,8 @@ from dray.engines.runtime_env import RuntimeEnv
 from dray.engines.shortfall import ACCELERATOR_TYPE
 from dray.errors import ConfigError
 
+# Each result has a number and an entry of its own.
+_MOST_RETURNS = 100_000
 _RESOURCES = ("num_cpus", "num_gpus", "memory", "resources", "accelerator_type")
 _BACK_PRESSURE = "_generator_backpressure_num_objects"
 _GROUP = (
@@ -242,6 +244,11 @@ def _num_returns(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ConfigError(
             f"num_returns must be a whole number, 0 or more, or 'streaming', not {value!r}"
+        )
+    if value > _MOST_RETURNS:
+        raise ConfigError(
+            f"num_returns is at most {_MOST_RETURNS:,}, because each result is an object of its "
+            f"own, not {value:,}; return one list, or yield with num_returns='streaming'"
         )
     return value
 

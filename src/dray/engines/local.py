@@ -139,6 +139,8 @@ def this_machine(
     )
 
 
+# What a process can map beside everything else.
+_MOST_BYTES = 1 << 46
 _OF_A_MACHINE = ("num_cpus", "num_gpus", "resources", "labels")
 
 
@@ -154,9 +156,6 @@ def check_machine(said: Mapping[str, Any], nodes: object) -> None:
             when it is made.
     """
     _check_node(said)
-    memory = said["object_store_memory"]
-    if memory is not None:
-        _check_quantity(memory, "object_store_memory", "of bytes, such as 2 * 2**30")
     if nodes is None:
         return
     if not isinstance(nodes, list | tuple):
@@ -169,6 +168,22 @@ def check_machine(said: Mapping[str, Any], nodes: object) -> None:
             f"{join_names(beside)} would say what this machine has, but nodes=[...] are there in "
             "its place; put it into the dict of each node"
         )
+
+
+def store_bytes(value: Any) -> int | None:
+    """Returns what `dray.init` is told of the object store, as a number of bytes.
+
+    Raises:
+        ConfigError: It is none, or more than a process can see.
+    """
+    number = plain(value)
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    if number is not None and not (is_number and 0 <= number <= _MOST_BYTES and number % 1 == 0):
+        raise ConfigError(
+            "object_store_memory must be a number of bytes, such as 2 * 2**30, a whole one from 0 "
+            f"to 2**{_MOST_BYTES.bit_length() - 1}, not {value!r}"
+        )
+    return None if number is None else int(number)
 
 
 def _check_node(said: Mapping[str, Any], where: str = "{}") -> None:

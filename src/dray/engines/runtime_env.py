@@ -57,6 +57,11 @@ class RuntimeEnv:
                 raise ConfigError(
                     f"{what}['env_vars'] must map strings to strings, not {name!r} to {text!r}"
                 )
+            if not name or "=" in name or "\0" in name + text:
+                raise ConfigError(
+                    f"{what}['env_vars'] has {name!r}: {text!r}, which no environment can hold: "
+                    "names are not empty and have no '=', and nothing has a null character"
+                )
         directory = fields.pop("working_dir", None)
         return cls(dict(variables), None if directory is None else os.fspath(directory), fields)
 

@@ -221,7 +221,14 @@ class DiskArena:
     """Where objects go when the memory is full: a file without a name, on the disk."""
 
     def __init__(self, fd: int | None = None) -> None:
-        self.fd = _unnamed_file() if fd is None else fd
+        self.trouble: OSError | None = None  # there is no such file, which matters when it is used
+        if fd is None:
+            try:
+                fd = _unnamed_file()
+            except OSError as error:
+                self.trouble = error
+                fd = os.open(os.devnull, os.O_RDWR)  # workers are given it
+        self.fd = fd
         self._allocator = Allocator(1 << 50)
 
     @property
@@ -237,7 +244,13 @@ class DiskArena:
             offset += round_up(len(view))
 
     def take(self, length: int) -> int:
-        """Returns the start of a free part."""
+        """Returns the start of a free part.
+
+        Raises:
+            OSError: There is no file.
+        """
+        if self.trouble is not None:
+            raise type(self.trouble)(*self.trouble.args)
         offset = self._allocator.take(length)
         assert offset is not None
         return offset

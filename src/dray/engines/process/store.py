@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -170,7 +171,10 @@ class Store:
         while offset is None and self._spill_one():
             offset = self._allocator.take(total)
         if offset is None:
-            return (SPILLED, self.disk.take(total))
+            try:
+                return (SPILLED, self.disk.take(total))
+            except OSError as error:
+                raise self._full(error) from error
         self.arena.taken(total)
         self._next_region += 1
         self._regions[self._next_region] = Region(offset, total)
@@ -182,22 +186,28 @@ class Store:
             if region.owner is not None and not region.pins:
                 entry = self._entries[region.owner]
                 _, _, offset, lengths, writable = entry.payload
-                target = self.disk.take(region.length)
+                try:
+                    target = self.disk.take(region.length)
+                except OSError as error:
+                    raise self._full(error) from error
                 try:
                     self.disk.copy_from(self.arena.fd, offset, target, region.length)
                 except OSError as error:
                     self.disk.free(target, region.length)
-                    raise ObjectStoreFullError(
-                        f"the object store's memory ({self.arena.size >> 20} MiB) is full, and "
-                        f"objects cannot be moved to the disk: {error}. Drop references to what is "
-                        "not needed, free space in the temporary directory, or raise "
-                        "dray.init(object_store_memory=...)"
-                    ) from error
+                    raise self._full(error) from error
                 entry.payload = (SPILLED, target, lengths, writable)
                 region.owner = None
                 self._free_if_unused(number)
                 return True
         return False
+
+    def _full(self, error: OSError) -> ObjectStoreFullError:
+        return ObjectStoreFullError(
+            f"the object store's memory ({self.arena.size >> 20} MiB) is full, and objects cannot "
+            f"be moved to the disk: {error}. Drop references to what is not needed, free space "
+            f"in the temporary directory{_temporary_directory()}, set TMPDIR to another one, or "
+            "raise dray.init(object_store_memory=...)"
+        )
 
     def forget_room(self, place: tuple[Any, ...], lengths: Iterable[int]) -> None:
         """Frees what `room` gave and nobody has used."""
@@ -258,6 +268,13 @@ class Store:
         """Frees everything; views that are still used stay good."""
         self.arena.close()
         self.disk.close()
+
+
+def _temporary_directory() -> str:
+    try:
+        return f" ({tempfile.gettempdir()})"
+    except OSError:  # there is none, as the error says that this is about
+        return ""
 
 
 def _length(lengths: Iterable[int]) -> int:
