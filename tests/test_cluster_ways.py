@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -179,13 +180,14 @@ def test_an_autoscaler_may_add_what_is_missing_so_it_is_waited_for(
     assert events[1]["time"] - events[0]["time"] >= 2
 
 
-def test_a_cluster_of_ones_own(tmp_path: Path) -> None:
-    """It starts with the program and ends with it."""
+@pytest.mark.parametrize("address", ["address='local', ", ""])
+def test_a_cluster_of_ones_own(address: str, tmp_path: Path) -> None:
+    """It starts with the program and ends with it; also if none runs, and no address is given."""
     script = write(
         tmp_path / "train.py",
-        """
+        f"""
         import ray
-        dray.init(engine="ray", address="local", num_cpus=3, resources={"unicorn": 1})
+        dray.init(engine="ray", {address}num_cpus=3, resources={{"unicorn": 1}})
         offered = dray.cluster_resources()
         print("of", ray._private.worker._global_node.session_name)
         open(sys.argv[1]).close()  # until somebody opens the other end
@@ -194,7 +196,11 @@ def test_a_cluster_of_ones_own(tmp_path: Path) -> None:
     )
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with Program(script, tmp_path / "runs", str(pipe)) as program:
+    # Where Ray notes which clusters run: nowhere else, and a socket's path must be short.
+    with (
+        tempfile.TemporaryDirectory(dir="/tmp", prefix="ray-") as directory,
+        Program(script, tmp_path / "runs", str(pipe), RAY_TMPDIR=directory) as program,
+    ):
         session = program.wait_for("of session_").split()[-1]
         assert "gcs_server" in processes_of(session)
         pipe.write_text("")

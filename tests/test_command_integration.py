@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dray import cli
 from dray.version import VERSION
 
 LOADING = """
@@ -130,3 +131,9 @@ def test_a_plan_of_a_script_that_fails_says_how_it_has_ended(
     assert (done.returncode, done.stdout) == (1, "")
     last = done.stderr.splitlines()[-1]
     assert last == f"dray plan: {script} {said} before fit() had a plan"
+
+
+def test_the_help_of_plan_says_what_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["plan", "--help"])
+    assert "tasks and actors run" in " ".join(capsys.readouterr().out.split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import dray
-from dray import session
+from dray import host, session
 from dray.errors import InfeasibleError, StartTimeoutError, TaskCancelledError, WorkerDiedError
 from dray.train import ControllerError, DataParallelTrainer, RunConfig, ScalingConfig
 from tests.gates import PATIENCE_S, Gate, until
@@ -298,3 +299,24 @@ def test_a_training_in_a_task_ends_with_the_tasks_own_session(storage: Path, gat
     assert "dray.shutdown() was called while fit() waited for resources" in said
     gate.open()
     dray.get(held)
+
+
+def test_a_training_runs_where_the_directory_is_gone(core_engine: str, storage: Path) -> None:
+    def train() -> str | None:
+        return os.environ.get("OMP_NUM_THREADS")
+
+    @dray.remote(num_cpus=0.5)
+    def fit() -> Any:
+        before = os.getcwd()
+        with tempfile.TemporaryDirectory() as directory:
+            os.chdir(directory)
+        try:
+            scaling = ScalingConfig(resources_per_worker={"CPU": 2})
+            run_config = RunConfig(storage_path=storage)
+            trainer = DataParallelTrainer(train, scaling_config=scaling, run_config=run_config)
+            return trainer.fit().return_value
+        finally:
+            os.chdir(before)
+
+    # The number of its task is not the user's, and so not the training's.
+    assert dray.get(fit.remote()) == str(min(2, host.cpu_count()))

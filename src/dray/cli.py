@@ -27,6 +27,12 @@ _COMMANDS = {
 }
 
 
+_OF_PLAN = (
+    "What the script does before fit(), it does: tasks and actors run, files are written. Only the "
+    "training is not started"
+)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit status, which is 130 after Ctrl-C, as in a shell."""
     try:
@@ -62,8 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         dest="command", required=True, metavar="COMMAND", title="commands"
     )
+    descriptions = {**_COMMANDS, "plan": f"{_COMMANDS['plan']}. {_OF_PLAN}"}
     parsers = {
-        name: commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        name: commands.add_parser(name, help=text, description=_sentence(descriptions[name]))
         for name, text in _COMMANDS.items()
     }
     commands.add_parser("help", help="this text, or with a command that command's options")
@@ -77,6 +84,10 @@ def _parser() -> argparse.ArgumentParser:
         "arguments", nargs=argparse.REMAINDER, help="the script's own arguments"
     )
     return parser
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _unknown(command: str) -> str:

@@ -52,7 +52,8 @@ def init(
     Args:
         address: The cluster: "auto" (the one that `RAY_ADDRESS` names or that runs on this
             machine) or "host:port", which mean the Ray engine; "local" is this machine, with the
-            Ray engine a cluster of its own that ends with this process.
+            Ray engine a cluster of its own that ends with this process. The Ray engine without an
+            address uses the cluster that runs, or starts one of its own.
         engine: "process" (workers are processes of this machine, the default), "ray" (workers are
             actors of a Ray cluster, the default within a Ray job and with an address), or "inline"
             (the function runs in this process, for debugging). `DRAY_ENGINE` sets the default.

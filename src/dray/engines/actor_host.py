@@ -134,7 +134,8 @@ def take_surroundings(begin: wire.Begin) -> None:
     """Puts this process where the driver is: environment, directory, import path."""
     os.environ.clear()
     os.environ.update(begin.environment)
-    os.chdir(begin.cwd)
+    if begin.cwd:
+        os.chdir(begin.cwd)
     sys.path[:] = begin.path
     _reset_inherited_state()
 

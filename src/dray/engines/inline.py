@@ -60,7 +60,7 @@ class InlineActor(Actor):
         directory: str | None,
     ) -> None:
         """Makes the actor's object, on the thread that drives the run."""
-        self._before = (dict(os.environ), os.getcwd(), list(sys.path))
+        self._before = (dict(os.environ), wire.working_directory(), list(sys.path))
         set_variables(variables)
         if directory is not None:
             os.chdir(directory)
@@ -105,7 +105,8 @@ class InlineActor(Actor):
         environment, directory, sys.path[:] = self._before
         os.environ.clear()
         os.environ.update(environment)
-        os.chdir(directory)
+        if directory:
+            os.chdir(directory)
         self._mailbox.put(Died(self, WorkerDiedError(0), expected=True))
 
 

@@ -197,7 +197,7 @@ def surroundings(runtime_env: RuntimeEnv) -> Iterator[None]:
     if not runtime_env.env_vars and directory is None:
         yield
         return
-    environment, here, path = dict(os.environ), os.getcwd(), list(sys.path)
+    environment, here, path = dict(os.environ), wire.working_directory(), list(sys.path)
     os.environ.update(runtime_env.env_vars)
     if directory is not None:
         os.chdir(directory)
@@ -208,7 +208,8 @@ def surroundings(runtime_env: RuntimeEnv) -> Iterator[None]:
         for name in set(os.environ) - set(environment):
             del os.environ[name]
         os.environ.update(environment)
-        os.chdir(here)
+        if here:
+            os.chdir(here)
         sys.path[:] = path
 
 

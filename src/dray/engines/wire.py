@@ -48,10 +48,18 @@ class Begin(NamedTuple):
         environment = {**threads.users_environment(), **variables}
         return cls(
             {name: value for name, value in environment.items() if value is not None},
-            directory or os.getcwd(),
+            directory or working_directory(),
             [*import_path(directory, variables), *sys.path],
             factory,
         )
+
+
+def working_directory() -> str:
+    """Return where this process is; "" if that directory is gone."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
 
 
 def import_path(directory: str | None, variables: Mapping[str, str | None]) -> list[str]:

@@ -40,7 +40,8 @@ def connect(options: Options) -> bool:
                 "leave the address out to use that one, or call ray.shutdown() first"
             )
         return False
-    if options.address == "local":
+    address = _address(options.address)
+    if address == "local":
         _initialise(options, "local", **_own_resources(options), **options.of_a_cluster)
         return True
     given = [name.lstrip("_") for name, value in _own_resources(options).items() if value]
@@ -49,9 +50,6 @@ def connect(options: Options) -> bool:
             f"{', '.join(given)}: what a cluster offers is declared by its nodes (`ray start "
             "--num-cpus=... --resources=... --labels=...`); with address='local' it works here"
         )
-    address = options.address or "auto"
-    if address == "auto":
-        address = os.environ.get("RAY_ADDRESS") or "auto"
     if address.startswith("ray://"):
         raise ConfigError(
             f"address={address!r}: Ray Client is not supported, because workers could not reach "
@@ -60,9 +58,34 @@ def connect(options: Options) -> bool:
     if address != "auto":
         _probe(address)
         _greet(address)
-    elif last_started := ray._private.services.find_bootstrap_address(None):
+    elif last_started := _last_started():
         _probe(last_started)
     _initialise(options, address)
+    return True
+
+
+def _address(given: str | None) -> str:
+    """Return where to connect to; "local" where no address is given and no cluster runs here."""
+    if given not in (None, "auto"):
+        return given
+    if from_environment := os.environ.get("RAY_ADDRESS"):
+        return from_environment
+    if given is None and not _is_open(_last_started()):
+        return "local"
+    return "auto"
+
+
+def _last_started() -> str | None:
+    """Return the address of the cluster that `ray start` has started here; it may be gone."""
+    address: str | None = ray._private.services.find_bootstrap_address(None)
+    return address
+
+
+def _is_open(address: str | None) -> bool:
+    try:
+        _probe(address or "")
+    except (ClusterUnreachableError, ConfigError):
+        return False
     return True
 
 

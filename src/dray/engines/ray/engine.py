@@ -365,7 +365,7 @@ class RayEngine(Engine):
 
     def _cwd(self) -> str:
         """Returns where workers run if their node has it; Ray has moved them if asked to."""
-        return "" if self._has_working_dir else os.getcwd()
+        return "" if self._has_working_dir else wire.working_directory()
 
     # On the reader thread.
 
