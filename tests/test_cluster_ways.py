@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,26 @@ def test_an_autoscaler_may_add_what_is_missing_so_it_is_waited_for(
     events = [json.loads(line) for line in (storage / "run/events.jsonl").open()]
     assert [event["cause"] for event in events] == ["fit() called", "waited too long"]
     assert events[1]["time"] - events[0]["time"] >= 2
+
+
+def test_nodes_that_are_still_to_come(head: Cluster, storage: Path) -> None:
+    @dray.remote
+    def seven() -> int:
+        return 7
+
+    dray.init(engine="ray", address=head.address, wait_for_nodes_s=0.2)
+    began = time.monotonic()
+    with pytest.raises(InfeasibleError, match=r"task .*seven can never run"):
+        seven.remote()
+    assert time.monotonic() - began >= 0.2
+    dray.shutdown()
+    dray.init(engine="ray", address=head.address, wait_for_nodes_s=100)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(seven.remote)
+        trained = pool.submit(fit, storage)
+        head.add(num_cpus=2)
+        assert dray.get(asked.result(100)) == 7
+        assert trained.result(100).return_value == 7
 
 
 @pytest.mark.parametrize("address", ["address='local', ", ""])

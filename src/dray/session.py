@@ -45,6 +45,7 @@ def init(
     logging_level: int | str | None = None,
     logging_format: str | None = None,
     configure_logging: bool = True,
+    wait_for_nodes_s: float = 0,
     **of_a_cluster: Any,
 ) -> Context:
     """Starts an engine for this process. Optional: the first use starts the default one.
@@ -75,6 +76,9 @@ def init(
         logging_level: What dray itself logs from; None leaves it as it is.
         logging_format: Without effect: dray logs through `logging`, whose handlers are yours.
         configure_logging: False leaves `logging_level` without effect.
+        wait_for_nodes_s: With the Ray engine, for how many seconds a request waits that no node
+            can hold: nodes may be added. It is refused at once by default, and on one machine
+            always. With an autoscaler it waits anyway.
         **of_a_cluster: With the Ray engine, what a cluster takes that is started here, such as
             `include_dashboard`; without effect otherwise, which is logged at debug level.
 
@@ -130,6 +134,7 @@ def init(
             runtime_env=RuntimeEnv.parse(runtime_env, "runtime_env"),
             nodes=nodes or (),
             object_store_memory=store_bytes(object_store_memory),
+            wait_for_nodes_s=_patience(wait_for_nodes_s),
             log_to_driver=log_to_driver is not False,
             of_a_cluster=of_ray,
         )
@@ -145,6 +150,14 @@ def init(
 
 
 _INIT = tuple(name for name in inspect.signature(init).parameters if name != "of_a_cluster")
+
+
+def _patience(seconds: float) -> float:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise ConfigError(
+            f"wait_for_nodes_s must be a number of seconds, 0 or more, not {seconds!r}"
+        )
+    return seconds
 
 
 def _engine_at(address: str | None, engine: str | None, local_mode: bool) -> tuple[str, str | None]:

@@ -40,6 +40,7 @@ class Options:
         runtime_env: What every worker of this program finds around itself.
         nodes: Simulated nodes instead of this machine, each as `dray.init` takes them.
         object_store_memory: How many bytes of memory objects may take.
+        wait_for_nodes_s: For how long nodes may yet come that can hold what none can now.
         log_to_driver: Whether what workers print is shown here.
         of_a_cluster: What a Ray cluster takes that is started for this program, in Ray's words.
     """
@@ -53,6 +54,7 @@ class Options:
     runtime_env: RuntimeEnv = field(default_factory=RuntimeEnv)
     nodes: Sequence[Mapping[str, Any]] = ()
     object_store_memory: int | None = None
+    wait_for_nodes_s: float = 0
     log_to_driver: bool = True
     of_a_cluster: Mapping[str, Any] = field(default_factory=dict)
 
@@ -308,6 +310,13 @@ class Engine(ABC):
             InfeasibleError: This engine can never offer the bundles.
             ConfigError: It cannot make that runtime environment.
         """
+
+    def await_nodes(self, request: Request) -> None:
+        """Waits, as long as `dray.init` said, for nodes that can hold a request if none can now.
+
+        An engine whose nodes come and go overrides this.
+        """
+        return None
 
     def lacking(self, request: Request) -> InfeasibleError | None:
         """Returns what the nodes of today lack for a request that `check` lets pass, if anything.

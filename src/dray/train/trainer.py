@@ -172,8 +172,9 @@ class DataParallelTrainer:
                 directory.close()
 
     def _check_feasible(self, engine: Engine) -> None:
-        """Refuses at once what can never be met, before anything is made."""
+        """Refuses what can never be met, before anything is made."""
         workers = self._scaling.min_workers if engine.distributed else 1
+        engine.await_nodes(self._scaling.request(workers))
         try:
             engine.check(self._scaling.request(workers), self._config.runtime_env)
         except InfeasibleError as error:

@@ -18,9 +18,14 @@ _Key = tuple[object, ...]
 
 
 class Capacity:
-    """What the nodes of a cluster offer in all. Safe to use from several threads."""
+    """What the nodes of a cluster offer in all. Safe to use from several threads.
 
-    def __init__(self) -> None:
+    Args:
+        patience_s: For how long nodes may yet come that can hold what none can now.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
         self._nodes: list[Node] = []
         self._asked_at = -math.inf
         self._fits: set[_Key] = set()
@@ -42,9 +47,13 @@ class Capacity:
         if key in self._fits:
             return
         if self._lacking(request, node_id) is not None:
-            self._ask()  # a node may have come in the last seconds
-            error = self._lacking(request, node_id)
-            if error is not None and not cluster.autoscales():
+
+            def lacking() -> InfeasibleError | None:
+                self._ask()  # a node may have come in the last seconds
+                return self._lacking(request, node_id)
+
+            error = cluster.still_lacking(lacking, self._patience_s)
+            if error is not None:
                 raise _named(what, error) from None
         self._fits.add(key)
 

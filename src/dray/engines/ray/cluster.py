@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,7 @@ _INTERNAL = ("node:__internal_head__", "object_store_memory")
 _PATIENCE_S = 1.0
 # A loaded head may take long for what it knows at once as a rule.
 _STALL_S = 30.0
+_LOOK_AGAIN_S = 0.5
 
 
 def nodes() -> list[Node]:
@@ -118,6 +120,25 @@ def _device_by_device(node: Node) -> Node:
 def _free_of(node: Node, left: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     free = left.get(node.node_id, {})
     return {name: free.get(name, 0) for name in node.resources}
+
+
+def still_lacking(
+    lacking: Callable[[], InfeasibleError | None], patience_s: float
+) -> InfeasibleError | None:
+    """Return what nodes lack, at the end of some patience, if no autoscaler will bring it.
+
+    Args:
+        lacking: Says what they lack now.
+        patience_s: For how long somebody may add nodes.
+    """
+    deadline = time.monotonic() + patience_s
+    error = lacking()
+    if error is None or autoscales():
+        return None
+    while error is not None and (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(left, _LOOK_AGAIN_S))  # Ray tells nobody that a node has come
+        error = lacking()
+    return error
 
 
 def autoscales() -> bool:

@@ -121,6 +121,7 @@ class RayEngine(Engine):
         # What Ray has taken for the whole job needs not be said again for every actor.
         self._runtime_env = RuntimeEnv() if self._owns_connection else options.runtime_env
         self._has_working_dir = options.runtime_env.working_dir is not None
+        self._patience_s = options.wait_for_nodes_s
         self._numbers = itertools.count()
         self._actors: dict[int, RayActor] = {}
         self._suspects: dict[str, float] = {}
@@ -130,7 +131,7 @@ class RayEngine(Engine):
         self._connected = True
         self._connection_lock = threading.RLock()
         self._reader = Reader(self._on_crash)
-        self._runtime = RayRuntime(self._runtime_env)
+        self._runtime = RayRuntime(self._runtime_env, options.wait_for_nodes_s)
         self._link_lock = threading.Lock()
         self._opened_link: Link | None = None
 
@@ -177,6 +178,9 @@ class RayEngine(Engine):
         lacking = cluster.lacking(request, cluster.nodes())
         if lacking is not None and not cluster.autoscales():
             raise lacking
+
+    def await_nodes(self, request: Request) -> None:
+        cluster.still_lacking(lambda: cluster.lacking(request, cluster.nodes()), self._patience_s)
 
     def lacking(self, request: Request) -> InfeasibleError | None:
         return cluster.lacking(request, self._reachable_nodes())

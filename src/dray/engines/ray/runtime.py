@@ -49,11 +49,12 @@ class RayRuntime(Runtime):
 
     Args:
         environment: What tasks and actors find around themselves, where Ray does not know it.
+        patience_s: For how long nodes may yet come that can hold what none can now.
     """
 
-    def __init__(self, environment: RuntimeEnv) -> None:
+    def __init__(self, environment: RuntimeEnv, patience_s: float) -> None:
         self._environment = environment
-        self._capacity = Capacity()
+        self._capacity = Capacity(patience_s)
         # Ray sends a function to the cluster once for each remote function that it makes of it;
         # `.options()` makes a new one of dray's each time.
         self._function = functools.lru_cache(_KEPT)(_function)
