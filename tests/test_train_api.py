@@ -19,6 +19,7 @@ from dray.train import (
     CheckpointConfig,
     CheckpointConsistencyMode,
     CheckpointUploadMode,
+    ControllerError,
     DataParallelTrainer,
     FailureConfig,
     Result,
@@ -204,6 +205,7 @@ NAMES = {
     "dray.train.torch.train_loop_utils": "prepare_model get_device accelerate",
     "dray.train.torch.xla": "TorchXLAConfig",
     "dray.train.collective": "barrier broadcast_from_rank_zero",
+    "dray.train.collective.collectives": "barrier broadcast_from_rank_zero",
     "dray.train.backend": "Backend BackendConfig",
     "dray.train.constants": (
         "TRAIN_DATASET_KEY DEFAULT_STORAGE_PATH RAY_CHDIR_TO_TRIAL_DIR "
@@ -384,10 +386,12 @@ def test_a_run_or_checkpoint_that_is_not_there_is_also_a_runtime_error(tmp_path:
         Result({}, None, None, str(tmp_path)).get_best_checkpoint("loss", "min")
 
 
-def test_errors_are_made_as_rays() -> None:
-    error = pickle.loads(pickle.dumps(WorkerGroupError("bad", {1: ValueError("x")})))
-    assert str(error) == "bad"
-    assert error.worker_failures[1].args == ("x",)
+def test_errors_are_made_and_travel_as_rays() -> None:
+    for error in (WorkerGroupError("bad", {1: ValueError("x")}), ControllerError(KeyError("x"))):
+        copy = pickle.loads(pickle.dumps(error))
+        assert type(copy) is type(error)
+        assert str(copy) == str(error)
+    assert WorkerGroupError("bad", {1: ValueError("x")}).worker_failures[1].args == ("x",)
     assert WorkerGroupError(error_message="bad", worker_failures={}).rank is None
 
 

@@ -20,6 +20,7 @@ ALIASES: Mapping[str, str] = {
     "dray.train.v2.api.exceptions": "dray.exceptions",
     **{f"dray.train.{name}": "dray.train" for name in ("base_trainer", "data_parallel_trainer")},
     **{f"dray.train.torch.{name}": "dray.train.torch" for name in _TORCH},
+    "dray.train.collective.collectives": "dray.train.collective",
     "dray.train.v2.torch": "dray.train.torch",
     **{f"dray.train.v2.torch.{name}": "dray.train.torch" for name in _TORCH},
     **{f"dray.train.v2.jax{rest}": "dray.train.jax" for rest in ("", ".config", ".jax_trainer")},

@@ -482,13 +482,21 @@ class WorkerGroupError(TrainingFailedError):
         return self.message
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_worker_group_error, (self.message, self.worker_failures, self.log_path))
+        given = (self.message, self.worker_failures, self.log_path)
+        mixed = type(self) is not WorkerGroupError
+        return (_rebuild_mixed_group_error if mixed else _rebuild_group_error, given)
 
 
-def _rebuild_worker_group_error(
+def _rebuild_group_error(
     message: str, failures: Mapping[int, BaseException], log_path: str | None
 ) -> WorkerGroupError:
-    return as_instance_of_cause(WorkerGroupError(message, failures, log_path=log_path))
+    return WorkerGroupError(message, failures, log_path=log_path)
+
+
+def _rebuild_mixed_group_error(
+    message: str, failures: Mapping[int, BaseException], log_path: str | None
+) -> WorkerGroupError:
+    return as_instance_of_cause(_rebuild_group_error(message, failures, log_path))
 
 
 def as_instance_of_cause(error: WorkerGroupError) -> WorkerGroupError:
@@ -550,7 +558,8 @@ class ControllerError(TrainingFailedError):
         return self.message
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (raised_in_driver, (self.controller_failure,))
+        mixed = type(self) is not ControllerError
+        return (raised_in_driver if mixed else ControllerError, (self.controller_failure,))
 
 
 def raised_in_driver(cause: BaseException) -> ControllerError:
