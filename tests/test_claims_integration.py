@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pwd
 import signal
 import stat
 import subprocess
@@ -102,7 +104,7 @@ def test_who_waits_goes_on_when_the_other_driver_ends(host: None, drivers: Any, 
     ready, _ = dray.wait([both], timeout=0.5)
     assert not ready
     assert holders(["nvidia-0", "nvidia-1"]).keys() == {"nvidia-0", "nvidia-1"}
-    assert holders(["nvidia-0"])["nvidia-0"]["pid"] == other.process.pid
+    assert holders(["nvidia-0"])["nvidia-0"].pid == other.process.pid
     getattr(other, end)()
     assert dray.get(both, timeout=60) == ["0", "1"]
 
@@ -201,6 +203,61 @@ def test_a_directory_that_cannot_be_used_is_told_at_the_start(
         monkeypatch.setenv("DRAY_CLAIMS", str(bad))
         with pytest.raises(ConfigError, match="Set DRAY_CLAIMS"):
             dray.init()
+
+
+def test_nothing_that_a_locked_file_says_ends_a_run(host: None) -> None:
+    dray.init(num_cpus=4)
+    assert dray.get(ids.options(num_gpus=2).remote()) == ["0", "1"]
+    path = Path(os.environ["DRAY_CLAIMS"], "nvidia-0")
+    for said in ("", "{}", "[1]", "null", '{"pid": 99999999999999999999}', "[" * 4000, "\0", "é"):
+        with path.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.write(said)
+            file.flush()
+            assert dray.get(ids.remote(), timeout=60) == ["1"], said
+            assert holders(["nvidia-0"])
+        os.utime(path)
+    assert dray.get(ids.options(num_gpus=2).remote(), timeout=60) == ["0", "1"]
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "directory", "nobody's"])
+def test_what_cannot_be_locked_counts_as_taken(host: None, kind: str, storage: Path) -> None:
+    dray.init(num_cpus=4)
+    assert dray.get(ids.options(num_gpus=2).remote()) == ["0", "1"]
+    path = Path(os.environ["DRAY_CLAIMS"], "nvidia-0")
+    if kind == "nobody's":  # which can be locked, as long as it is not opened to be made
+        if os.getuid() == 0:
+            os.chown(path, 65534, 65534)
+        assert dray.get(ids.options(num_gpus=2).remote(), timeout=60) == ["0", "1"]
+        return
+    path.unlink()
+    {
+        "link": lambda: path.symlink_to("/etc/hostname"),
+        "pipe": lambda: os.mkfifo(path),
+        "directory": path.mkdir,
+    }[kind]()
+    assert dray.get(ids.remote(), timeout=60) == ["1"]
+    trainer = DataParallelTrainer(
+        int,
+        scaling_config=ScalingConfig(num_workers=2, use_gpu=True),
+        run_config=RunConfig(storage_path=str(storage)),
+    )
+    assert f"GPU 0 by somebody, for {path}" in trainer.plan().why
+    waiting = ids.options(num_gpus=2).remote()
+    path.rmdir() if kind == "directory" else path.unlink()
+    assert dray.get(waiting, timeout=60) == ["0", "1"]
+
+
+def test_who_waits_is_told_for_whom(host: None, drivers: Any, storage: Path) -> None:
+    other = drivers(2)
+    dray.init(num_cpus=4)
+    trainer = DataParallelTrainer(
+        int,
+        scaling_config=ScalingConfig(num_workers=2, use_gpu=True),
+        run_config=RunConfig(storage_path=str(storage)),
+    )
+    user = pwd.getpwuid(os.getuid()).pw_name
+    assert f"GPU 0 by pid {other.process.pid} of {user}" in trainer.plan().why
 
 
 def test_other_users_can_lock_the_files(host: None) -> None:

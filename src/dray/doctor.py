@@ -197,7 +197,7 @@ def _held(family: Family, ids: Iterable[str]) -> dict[str, int | None]:
     """Returns which devices programs of dray use, and the pids of those."""
     names = {claim_name(family.name, device): device for device in ids}
     try:
-        return {names[name]: who.get("pid") for name, who in holders(names).items()}
+        return {names[name]: who.pid for name, who in holders(names).items()}
     except OSError:  # the check of the directory says so
         return {}
 

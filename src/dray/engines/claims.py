@@ -3,6 +3,9 @@
 The kernel frees a lock when its owner dies, however it dies. A driver that finds a device locked
 waits for an event: the owner touches the file after it has unlocked it; or another one writes there
 who it is; or whoever is written there is gone.
+
+Every user can write there, and so nothing that is found there is trusted: a device whose file is no
+file, cannot be opened or says nothing sensible counts as taken, until the directory changes.
 """
 
 from __future__ import annotations
@@ -12,22 +15,53 @@ import ctypes
 import fcntl
 import json
 import os
+import pwd
+import stat
 import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from dray.errors import ConfigError
 from dray.settings import claims_directory
 
 _CHANGED = 0x2 | 0x4  # IN_MODIFY and IN_ATTRIB; `man 7 inotify`
+_REPLACED = _CHANGED | 0x40 | 0x80 | 0x100 | 0x200  # also moved, made and deleted, in a directory
 _EVENT = struct.Struct("iIII")
 
 Device = tuple[str, str]  # resource name and id
 
 # Calls back when a descriptor can be read; given None, it stops to, and closes the descriptor.
 Watch = Callable[[int, Callable[[], object] | None], object]
+
+
+class Holder(NamedTuple):
+    """Who holds a device, as far as that is known.
+
+    Attributes:
+        pid: A process.
+        user: Its user's id.
+        trouble: Why nothing is known.
+    """
+
+    pid: int | None = None
+    user: int | None = None
+    trouble: str = ""
+
+    def __str__(self) -> str:
+        if self.pid is None:
+            return self.trouble or "another program"
+        return (
+            f"pid {self.pid}" if self.user is None else f"pid {self.pid} of {_name_of(self.user)}"
+        )
+
+
+def _name_of(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except (KeyError, OverflowError):
+        return f"user {user}"
 
 
 class Claims:
@@ -49,7 +83,7 @@ class Claims:
         self._directory = claims_directory() if sys.platform == "linux" else None
         self._held: dict[Device, tuple[int, int]] = {}  # a descriptor, and how often it is used
         self._inotify = -1
-        self._touched: dict[int, Device] = {}
+        self._touched: dict[int, list[Device]] = {}
         if names and self._directory is not None:
             _prepare(self._directory)
         self._owners: dict[Device, tuple[int, int]] = {}  # pid, and a descriptor of the process
@@ -66,13 +100,19 @@ class Claims:
             self._held[device] = fd, count + 1
             return True
         fd = _open(self._directory, self._names[device])
+        if fd < 0:
+            self._notice(str(self._directory), _REPLACED, device)
+            fd = _open(self._directory, self._names[device])  # it may have been put right before
+        if fd < 0:
+            return False
         if not _lock(fd):
             self._wait_for(device, fd)
             if not _lock(fd):  # it may have been freed before anybody waited
                 os.close(fd)
                 return False
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, json.dumps({"pid": os.getpid(), "user": os.getuid()}).encode(), 0)
+        with contextlib.suppress(OSError):  # the disk is full: nobody can know who it is
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, json.dumps({"pid": os.getpid(), "user": os.getuid()}).encode(), 0)
         self._held[device] = fd, 1
         return True
 
@@ -86,39 +126,46 @@ class Claims:
             return
         del self._held[device]
         fcntl.flock(fd, fcntl.LOCK_UN)  # a fork of this process may have the descriptor as well
-        os.utime(fd)
+        with contextlib.suppress(OSError):  # the disk is gone; the end of this process is heard of
+            os.utime(fd)
         os.close(fd)
 
-    def others(self) -> dict[Device, int | None]:
-        """Returns which devices other programs hold, and the pids of those."""
+    def others(self) -> dict[Device, Holder]:
+        """Returns which devices other programs hold, and who those are."""
         names = {name: key for key, name in self._names.items() if key not in self._held}
-        return {names[name]: who.get("pid") for name, who in holders(names).items()}
+        return {names[name]: who for name, who in holders(names).items()}
 
-    def _wait_for(self, device: Device, fd: int) -> None:
+    def _notice(self, path: str, events: int, device: Device) -> None:
+        """Has a change of a file or directory tell that a device may be free."""
         libc = ctypes.CDLL(None)
         if self._inotify < 0:
             self._inotify = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
             if self._inotify >= 0:  # or there are too many, and only the owner's end is heard of
                 self._watch(self._inotify, self._on_touched)
-        path = f"/proc/self/fd/{fd}"
-        self._touched[libc.inotify_add_watch(self._inotify, path.encode(), _CHANGED)] = device
-        with contextlib.suppress(OSError, ValueError):  # it is gone, or has not said yet who it is
-            pid = int(json.loads(os.pread(fd, 4096, 0))["pid"])
-            if self._owners.get(device, (0, 0))[0] != pid:
+        watched = libc.inotify_add_watch(self._inotify, path.encode(), events)
+        devices = self._touched.setdefault(watched, [])
+        if device not in devices:
+            devices.append(device)
+
+    def _wait_for(self, device: Device, fd: int) -> None:
+        self._notice(f"/proc/self/fd/{fd}", _CHANGED, device)
+        pid = _read(fd).pid
+        if pid is not None and self._owners.get(device, (0, 0))[0] != pid:
+            with contextlib.suppress(OSError):  # it is gone, or has not said yet who it is
                 process = os.pidfd_open(pid)
                 self._forget_owner(device)
                 self._owners[device] = pid, process
                 self._watch(process, lambda: self._on_owner_gone(device))
 
     def _on_touched(self) -> None:
-        data, at, devices = b"", 0, []
+        data, at = b"", 0
+        devices: list[Device] = []
         with contextlib.suppress(BlockingIOError):
             data = os.read(self._inotify, 1 << 16)
         while at < len(data):
             watched, _, _, length = _EVENT.unpack_from(data, at)
             at += _EVENT.size + length
-            if watched in self._touched:
-                devices.append(self._touched[watched])
+            devices += self._touched.get(watched, ())
         for device in dict.fromkeys(devices):
             self._on_free(device)
 
@@ -166,12 +213,41 @@ def _lock(fd: int) -> bool:
 
 
 def _open(directory: Path, name: str) -> int:
-    """Opens the file of a device; drivers of every user must be able to lock it."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(directory / name, flags, 0o666)
-    with contextlib.suppress(PermissionError):  # another user's, who has done so
-        os.fchmod(fd, 0o666)
-    return fd
+    """Opens the file of a device; drivers of every user must be able to lock it.
+
+    Returns:
+        Its descriptor; -1 if it is no file, or may not be opened.
+    """
+    # Most systems let nobody open another user's file there with O_CREAT, though it is writable:
+    # `man 5 proc_sys_fs`, protected_regular.
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    path = directory / name
+    with contextlib.suppress(OSError):
+        try:
+            fd = os.open(path, flags)
+        except FileNotFoundError:
+            with contextlib.suppress(FileExistsError):  # another one is as fast
+                fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+                os.fchmod(fd, 0o666)
+                return fd
+            fd = os.open(path, flags)
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            return fd
+        os.close(fd)
+    return -1
+
+
+def _read(fd: int) -> Holder:
+    """Returns who has written itself into a file, which may hold anything."""
+    try:
+        said = json.loads(os.pread(fd, 4096, 0))
+    except (OSError, ValueError, RecursionError):
+        return Holder()
+    if not isinstance(said, dict):
+        return Holder()
+    pid, user = (said.get(name) for name in ("pid", "user"))
+    is_pid = type(pid) is int and 0 < pid < 1 << 31
+    return Holder(pid if is_pid else None, user if type(user) is int and user >= 0 else None)
 
 
 def claim_name(family: str, device: str) -> str:
@@ -179,22 +255,40 @@ def claim_name(family: str, device: str) -> str:
     return f"{family}-{device}".replace("/", "-")
 
 
-def holders(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Returns who holds which of some devices: pid and user, for each name that is held.
+def holders(names: Iterable[str]) -> dict[str, Holder]:
+    """Returns who holds which of some devices, for each name that is held, or cannot be looked at.
 
     It takes no lock to find out, or somebody who tries to at that moment would wait for ever.
     """
     directory, found = claims_directory(), {}
+    if directory is None:
+        return {}
     locked = _locked_files()
     for name in names:
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            file = os.stat(directory / name) if directory is not None else None
-        except FileNotFoundError:
+            fd = os.open(directory / name, flags)
+        except (FileNotFoundError, NotADirectoryError):
             continue
-        if directory is not None and file is not None and (file.st_dev, file.st_ino) in locked:
-            with contextlib.suppress(ValueError):  # it is just being written
-                found[name] = json.loads((directory / name).read_text(encoding="ascii"))
+        except OSError as error:
+            found[name] = _unknown(directory / name, error.strerror or str(error))
+            continue
+        try:
+            file = os.fstat(fd)
+            if not stat.S_ISREG(file.st_mode):
+                found[name] = _unknown(directory / name, "it is no file")
+            elif (file.st_dev, file.st_ino) in locked:
+                found[name] = _read(fd)
+        finally:
+            os.close(fd)
     return found
+
+
+def _unknown(path: Path, why: str) -> Holder:
+    owner = ""
+    with contextlib.suppress(OSError):  # it has just gone
+        owner = f", which is {_name_of(os.lstat(path).st_uid)}'s"
+    return Holder(trouble=f"somebody, for {path}{owner}, cannot be locked: {why}")
 
 
 def _locked_files() -> set[tuple[int, int]]:

@@ -149,12 +149,14 @@ class Rehearsal:
             knows them before it gives them out.
         free: For each node of the engine, what is free there now; empty if the bundles fit.
         chooser: Who decides in the end, if that is not the engine itself.
+        taken: The devices that other programs of a node have, and who these are, in words.
     """
 
     nodes: Sequence[Node] | None = None
     devices: Sequence[Mapping[str, tuple[str, ...]]] = ()
     free: Sequence[tuple[Node, Mapping[str, float]]] = ()
     chooser: str = ""
+    taken: Sequence[str] = ()
 
     @property
     def fits(self) -> bool:

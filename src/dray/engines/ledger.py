@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -178,7 +178,7 @@ class Ledger:
                     "resource": name,
                     "id": device,
                     "free": from_fixed({"": free[name].free_of(place)})[""],
-                    "held_by": others.get((name, device)),
+                    "held_by": getattr(others.get((name, device)), "pid", None),
                 }
                 for name, ids in devices.items()
                 if name in free
@@ -248,20 +248,21 @@ class Ledger:
         """Returns where bundles would lie now; see `Engine.rehearse`."""
         demand = demand_of(request)
         with self._lock:
-            free = self._free_of_others()
+            others = self.claims.others() if self.claims is not None else {}
+            free = self._without(others)
             chosen = self._place(demand, free)
             if chosen is None:
                 wanted = demand.bundles[0].quantities
                 left = {i: from_fixed(free[i].usable(wanted)) for i in sorted(self._alive)}
-                return Rehearsal(free=[(self.nodes[i], left[i]) for i in left])
+                taken = [f"{name} {device} by {who}" for (name, device), who in others.items()]
+                return Rehearsal(free=[(self.nodes[i], left[i]) for i in left], taken=taken)
             nodes = [self.nodes[seat.node] for seat in chosen]
             return Rehearsal(nodes, _devices(nodes, [seat.parts for seat in chosen], demand))
 
-    def _free_of_others(self) -> list[Room]:
+    def _without(self, others: Iterable[tuple[str, str]]) -> list[Room]:
         """Returns what is free, without the devices that other programs have."""
-        others = self.claims.others() if self.claims is not None else {}
         free = list(self._free)
-        for name, device in others.keys() - self._barred.keys():
+        for name, device in set(others) - self._barred.keys():
             for index, node in enumerate(self.nodes):
                 if device in node.devices.get(name, ()):
                     free[index] = free[index].copy()

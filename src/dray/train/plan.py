@@ -296,7 +296,8 @@ def _refusal(
         reason = str(lacking)
     else:
         asked = {name: units * workers for name, units in to_fixed(scaling.bundle).items()}
-        reason = f"{amounts(from_fixed(asked))} asked; others use what is missing."
+        taken = f": {'; '.join(rehearsal.taken)}" if rehearsal.taken else ""
+        reason = f"{amounts(from_fixed(asked))} asked; others use what is missing{taken}."
     smaller = range(scaling.step, workers, scaling.step)
     fitting = _largest(engine, scaling, _with_room(smaller, scaling, rehearsal.free))
     return Plan(
