@@ -463,8 +463,8 @@ def test_status_says_that_no_single_device_has_enough(session: Any) -> None:
     dray.get([actor.look.remote() for actor in held])
     waiting = look.options(num_gpus=0.5).remote()
     status: Any = current_runtime().status()
-    (entry,) = status["waiting"]
-    assert entry["why"]["GPU"] == "0.5 asked, 0.8 free in all, at most 0.4 on one device"
+    (entry,) = status.waiting
+    assert entry.why["GPU"] == "0.5 asked, 0.8 free in all, at most 0.4 on one device"
     dray.kill(held.pop())
     assert dray.get(waiting, timeout=20)[0]["GPU"]
 

@@ -273,9 +273,10 @@ def test_status_shows_who_holds_what(host: None, drivers: Any) -> None:
     dray.init(num_cpus=4)
     dray.get(ids.remote(), timeout=30)
     from dray import session
+    from dray.status import to_json
 
     status: Any = session.current_runtime().status()
-    (node,) = status["nodes"]
-    zero, one = node["Devices"]
+    (node,) = to_json(status)["nodes"]
+    zero, one = node["devices"]
     assert zero == {"resource": "GPU", "id": "0", "free": 0, "held_by": other.process.pid}
     assert (one["id"], one["held_by"]) == ("1", None)

@@ -286,5 +286,5 @@ def test_a_call_whose_argument_fails_is_not_sent_by_the_one_that_needs_it(gate: 
         with pytest.raises(KeyError, match="no argument"):
             dray.get(ref, timeout=PATIENCE_S)
     assert dray.get(worker.call.remote()) == "called"
-    actors = dray.session.current_runtime().status()["actors"]
-    assert all(actor.get("calls_running", 0) == 0 for actor in actors)
+    actors = dray.session.current_runtime().status().actors
+    assert all(actor.calls_running == 0 for actor in actors)

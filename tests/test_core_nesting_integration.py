@@ -261,7 +261,7 @@ def test_a_training_in_a_task_that_is_cancelled_asks_for_nothing_any_more(
         fit(lambda: None, storage, CPU=0.1, special=2)
 
     def waiting() -> Any:
-        return session.current_runtime().status()["waiting"]
+        return session.current_runtime().status().waiting
 
     held = pass_through.remote(gate)
     gate.heard()

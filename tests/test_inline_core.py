@@ -475,7 +475,7 @@ def test_a_reference_does_not_outlive_what_holds_it() -> None:
 def test_status() -> None:
     counter = Counter.options(name="counter").remote()
     status = dray.session.current_runtime().status()
-    assert [actor["name"] for actor in status["actors"]] == ["counter"]
+    assert [actor.name for actor in status.actors] == ["counter"]
     dray.kill(counter)
     assert [node["Alive"] for node in dray.nodes()] == [True]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
 import json
 import os
@@ -12,8 +13,8 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from dray import status
 from dray.errors import DrayError
 from dray.version import VERSION
 
@@ -106,9 +107,9 @@ def _status(address: str | None, as_json: bool) -> int:
         print(error, file=sys.stderr)
         return 1
     if as_json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps([status.to_json(program) for program in found], indent=1))
     else:
-        _show(found)
+        print(status.text(found))
     return 0
 
 
@@ -169,74 +170,24 @@ def _ending(status: int) -> str:
         return f"was ended by signal {-status}"
 
 
-def _programs() -> list[dict[str, Any]]:
+def _programs() -> list[status.ProgramStatus]:
     """Returns the status of this user's programs on this machine."""
-    from dray.engines.process import beacon
+    from dray.engines import beacon
 
-    return beacon.sessions()
+    return [status.read(status.ProgramStatus, found) for found in beacon.sessions()]
 
 
-def _cluster(address: str) -> list[dict[str, Any]]:
+def _cluster(address: str) -> list[status.ProgramStatus]:
+    """Returns the status of a cluster, with the trainings of this user's programs here on it."""
     from dray import session
 
     session.init(engine="ray", address=address)
     try:
-        return [{"address": address, **session.current_runtime().status()}]
+        found = session.current_runtime().status()
     finally:
         session.shutdown()
-
-
-def _show(found: Sequence[dict[str, Any]]) -> None:
-    if not found:
-        print("No program of yours uses tasks or actors of dray on this machine now.")
-    for program in found:
-        where = f"pid {program['pid']}" if "pid" in program else program["address"]
-        print(f"Program {where}, {program['engine']} engine")
-        for node in program.get("nodes", []):
-            print(f"  node {node['NodeID']}{'' if node['Alive'] else ' (dead)'}: {_room(node)}")
-            for device in node.get("Devices", []):
-                print(f"    {_device(device)}")
-        _show_objects(program.get("objects"))
-        for actor in program.get("actors", []):
-            name = f" {actor['name']!r}" if actor.get("name") else ""
-            waiting = actor.get("calls_waiting", 0) + actor.get("calls_running", 0)
-            calls = f", {waiting} calls" if waiting else ""
-            print(f"  actor {actor['class']}{name}: {actor['state']}, pid {actor['pid']}{calls}")
-        for task in program.get("tasks", []):
-            why = f" {task['why']}" if task.get("why") else f", pid {task['pid']}"
-            print(f"  {task['name']}: {task['state']}{why}, {task['seconds']} s")
-        more = program.get("task_count", 0) - len(program.get("tasks", []))
-        if more > 0:
-            print(f"  ... and {more} more tasks")
-        for entry in program.get("waiting", []):
-            why = "; ".join(f"{name}: {text}" for name, text in entry["why"].items())
-            print(f"  {entry['requests']} waiting for resources, {entry['seconds']} s: {why}")
-        if "note" in program:
-            print(f"  {program['note']}")
-
-
-def _room(node: dict[str, Any]) -> str:
-    free = node.get("Available", {})
-    parts = []
-    for name, total in node["Resources"].items():
-        scale, unit = (2**30, " GiB") if name == "memory" else (1, "")
-        left = free.get(name, 0) / scale
-        parts.append(f"{name} {left:.4g} of {total / scale:.4g}{unit} free")
-    return ", ".join(parts)
-
-
-def _device(device: dict[str, Any]) -> str:
-    title = f"{device['resource']} {device['id']}"
-    if device["held_by"] is not None:
-        return f"{title}: used by pid {device['held_by']}"
-    return f"{title}: {device['free']:.4g} free"
-
-
-def _show_objects(objects: dict[str, int] | None) -> None:
-    if objects:
-        memory, limit = objects["memory_bytes"] >> 20, objects["memory_limit_bytes"] >> 20
-        disk = f", {objects['disk_bytes'] >> 20} MiB on the disk" if objects["disk_bytes"] else ""
-        print(f"  {objects['objects']} objects, {memory} of {limit} MiB of shared memory{disk}")
+    here = [program for program in _programs() if program.engine == "ray"]
+    return [dataclasses.replace(found, address=address), *here]
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ from dray.errors import (
     GroupRemovedError,
     PendingCallsLimitExceeded,
 )
+from dray.status import ActorStatus
 
 ASYNC_CONCURRENCY = 1000  # how many calls of an async actor run at a time, if nothing else is said
 
@@ -284,20 +285,18 @@ class InlineObject(Pickled, RemoteObject):
         self._lane.close()
         self._make()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> ActorStatus:
         """Returns it as `dray status` shows actors."""
-        waiting = sum(not outcome.done() for outcome in self._pending)
-        return {
-            "actor_id": self.actor_id,
-            "class": self.class_name,
-            "name": self.options.name,
-            "state": "alive",
-            "pid": os.getpid(),
-            "node_id": self._here.node_id,
-            "resources": dict(self.options.resources),
-            "calls_waiting": 0,
-            "calls_running": waiting,
-        }
+        return ActorStatus(
+            actor_id=self.actor_id,
+            class_name=self.class_name,
+            name=self.options.name,
+            state="alive",
+            pid=os.getpid(),
+            node_id=self._here.node_id,
+            resources=dict(self.options.resources),
+            calls_running=sum(not outcome.done() for outcome in self._pending),
+        )
 
     def __del__(self) -> None:
         if getattr(self, "gone", True) is None:

@@ -49,6 +49,7 @@ from dray.errors import (
     NameTakenError,
     ObjectLostError,
 )
+from dray.status import NodeStatus, ProgramStatus
 
 
 class InlineRuntime(Runtime):
@@ -347,16 +348,15 @@ class InlineRuntime(Runtime):
         self._sweep()
         return self._ledger.available()
 
-    def status(self) -> dict[str, Any]:
-        return {
-            "engine": "inline",
-            "nodes": [{**node, "Available": self.available_resources()} for node in self.nodes()],
-            "actors": [actor.describe() for actor in self._living()],
-            "tasks": [],  # whoever could ask runs in it
-            "task_count": 0,
-            "waiting": [],
-            "groups": self.groups(),
-        }
+    def status(self) -> ProgramStatus:
+        return ProgramStatus(  # without tasks: whoever could ask runs in one
+            engine="inline",
+            nodes=[
+                NodeStatus.of(node, available=self.available_resources()) for node in self.nodes()
+            ],
+            actors=[actor.describe() for actor in self._living()],
+            groups=self.groups(),
+        )
 
     def close(self) -> None:
         """Ends all actors and gives everything back."""

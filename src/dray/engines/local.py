@@ -20,6 +20,7 @@ from dray.engines.room import from_fixed, plain, to_fixed
 from dray.engines.runtime_env import RuntimeEnv
 from dray.engines.shortfall import ACCELERATOR_TYPE, families_on
 from dray.errors import ConfigError, join_names
+from dray.status import DeviceStatus, NodeStatus
 
 
 class LocalEngine(Engine):
@@ -222,6 +223,20 @@ def _check_quantity(value: Any, what: str, unit: str = "") -> None:
 
 
 _NODE_KEYS = ("node_id", "num_cpus", "num_gpus", "resources", "labels", "accelerator_type")
+
+
+def nodes_of(ledger: Ledger) -> list[NodeStatus]:
+    """Return the nodes of a ledger, with what is free of each."""
+    return [
+        NodeStatus.of(
+            describe_node(node, alive=index not in ledger.dead),
+            available=ledger.free_of(index),
+            devices=[DeviceStatus(**device) for device in ledger.devices_of(index)]
+            if index not in ledger.dead
+            else [],
+        )
+        for index, node in enumerate(ledger.nodes)
+    ]
 
 
 def simulated(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:

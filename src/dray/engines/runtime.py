@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dray.answers import AbsentMember
 from dray.engines.runtime_env import RuntimeEnv
+from dray.status import ProgramStatus
 
 if TYPE_CHECKING:
     import asyncio
@@ -430,8 +431,8 @@ class Runtime(ABC):
         """Returns the resources that nobody holds now, summed over the nodes."""
 
     @abstractmethod
-    def status(self) -> dict[str, Any]:
-        """Returns nodes, actors, tasks and what waits for what, as JSON can say it."""
+    def status(self) -> ProgramStatus:
+        """Returns nodes, actors, tasks and what waits for what."""
 
 
 def warn_not_detached(what: str, engine: str) -> None:

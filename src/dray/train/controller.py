@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import queue
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, ClassVar
@@ -24,6 +25,7 @@ from dray.errors import (
     join_names,
 )
 from dray.settings import Settings
+from dray.status import TrainingStatus
 from dray.train import events, messages
 from dray.train.admission import Admission
 from dray.train.alarm import Alarm, Due
@@ -50,6 +52,8 @@ _PARTING_S = 5.0
 # Nobody waits for a run that a callback has ended, as somebody does who has pressed Ctrl-C.
 _CONCLUDING_S = 60.0
 _SLOW_START_S = 10.0
+# How often the books are read that another thread is writing.
+_LOOKS = 10
 
 
 class Controller:
@@ -132,6 +136,17 @@ class Controller:
         """Has the run end well at the next report of every rank. May be called from any thread."""
         self._stop_reason = reason
         self.mailbox.put(events.StopRequest())
+
+    def status(self) -> TrainingStatus:
+        """Return what `dray status` shows. May be called from any thread."""
+        attempt, now = self._attempt, time.monotonic()
+        for _ in range(_LOOKS):
+            try:
+                waits = [] if attempt is None or self._state not in AT_WORK else attempt.waits()
+            except RuntimeError:  # the run's own thread has just changed the books
+                continue
+            return self._progress.training([wait.short(now) for wait in waits])
+        return self._progress.training([])
 
     def run(self) -> events.Outcome:
         """Runs until a final state; never leaves a worker or a reservation behind."""

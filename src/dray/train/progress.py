@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dray.status import TrainingStatus, WorkerStatus
 from dray.train.folding import Folder, Shown, describe_ranks
 from dray.train.rows import Rows
 from dray.train.screens import Screen
@@ -32,6 +33,12 @@ def _short(value: Any) -> str:
         return f"{value:.4g}"
     text = str(value)
     return text if len(text) <= 24 else f"{text[:21]}..."
+
+
+def _plain(value: Any) -> Any:
+    """Return a metric as JSON can say it."""
+    finite = isinstance(value, float) and math.isfinite(value)
+    return value if finite or isinstance(value, int | str | None) else str(value)
 
 
 class Progress:
@@ -63,11 +70,15 @@ class Progress:
         self._start = time.monotonic()
         self._state = State.INITIALIZING
         self._latest = ""
+        self._attempt = 0
+        self._workers: Sequence[Mapping[str, Any]] = ()
+        self._report: tuple[int, Mapping[str, Any], float] | None = None
         self.reports = 0
         self.checkpoint: Path | None = None
 
     def started(self, attempt: int, world_size: int, checkpoint: Any) -> None:
         """Workers are about to start."""
+        self._attempt, self._workers = attempt, ()
         workers = f"{world_size} worker{'s' if world_size != 1 else ''}"
         if checkpoint:
             self.checkpoint = checkpoint.path
@@ -81,6 +92,7 @@ class Progress:
             workers: For each rank its pid, node, address and devices.
             framework: How they are connected, in a few words.
         """
+        self._workers = workers
         self._info(f"{self._name}: {describe_workers(workers)}{framework and f'; {framework}'}")
 
     def state(self, state: State) -> None:
@@ -91,6 +103,7 @@ class Progress:
     def reported(self, report: int, metrics: Mapping[str, Any]) -> None:
         """Rank 0 has reported."""
         self.reports += 1
+        self._report = report, metrics, time.monotonic()
         self._latest = f"report {report}: {format_metrics(metrics)}"
         self._screen_status(news=self.reports == 1)
 
@@ -111,6 +124,37 @@ class Progress:
         rows = self._rows.setdefault((rank, stream), Rows())
         self._show(now, [(rank, stream, text) for text in rows.feed(data, now)])
         self._screen_status()
+
+    def training(self, waits: Sequence[str]) -> TrainingStatus:
+        """Return what `dray status` shows of the run. May be called from any thread.
+
+        Args:
+            waits: Who is waited for, in words.
+        """
+        now = time.monotonic()
+        report, metrics, at = self._report or (None, {}, now)
+        return TrainingStatus(
+            name=self._name,
+            path=str(self._path),
+            state=self._state.value,
+            attempt=self._attempt,
+            seconds=round(now - self._start, 1),
+            workers=[
+                WorkerStatus(
+                    rank=rank,
+                    pid=worker["pid"],
+                    node=worker["node"],
+                    address=worker["address"],
+                    devices={name: list(ids) for name, ids in worker.get("devices", {}).items()},
+                )
+                for rank, worker in enumerate(self._workers)
+            ],
+            report=report,
+            metrics={name: _plain(value) for name, value in metrics.items()},
+            since_report_s=None if report is None else round(now - at, 1),
+            checkpoint=None if self.checkpoint is None else self.checkpoint.name,
+            waits=list(waits),
+        )
 
     def aside(self) -> contextlib.AbstractContextManager[None]:
         """Makes way for what callbacks print."""

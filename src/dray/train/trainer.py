@@ -17,6 +17,7 @@ from dray.engines import load, wire
 from dray.engines.contract import Engine
 from dray.errors import ConfigError, InfeasibleError, StorageError
 from dray.settings import Settings
+from dray.status import to_json
 from dray.train import description
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import CheckpointConfig, RunConfig
@@ -225,12 +226,14 @@ class DataParallelTrainer:
             settings,
         )
         state = State.ABORTED
+        shown = engine.show("trainings", lambda: to_json(controller.status()))
         try:
             termination.goes_to(controller.interrupt)
             with interrupts_go_to(controller.interrupt):
                 outcome = engine.drive(controller.run)
             state = outcome.state
         finally:
+            shown()
             progress.close()
             result = self._result(directory)
             progress.summary(state, self._best(result))

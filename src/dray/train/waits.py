@@ -27,6 +27,11 @@ class Wait:
     waiting: tuple[int, ...] = field(compare=False)
     since: float
 
+    def short(self, now: float) -> str:
+        """Return who is waited for, and for how long already, in the seconds of the same clock."""
+        verb = "has" if len(self.missing) == 1 else "have"
+        return f"{name_of(self.missing)}, which {verb} not {self.what} for {now - self.since:.0f} s"
+
     def text(self, now: float, describe: Callable[[int], str]) -> str:
         """Return what the user is told.
 

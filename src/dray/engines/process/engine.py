@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, TypeVar
 
 from dray.engines import lifeline, wire
+from dray.engines.beacon import Beacon
 from dray.engines.claims import Claims
 from dray.engines.contract import (
     CLOSED,
@@ -33,10 +34,9 @@ from dray.engines.contract import (
     Started,
 )
 from dray.engines.ledger import Held
-from dray.engines.local import LocalEngine
+from dray.engines.local import LocalEngine, nodes_of
 from dray.engines.outlet import fill_standard_descriptors
 from dray.engines.process import clone, fork_server, limits
-from dray.engines.process.beacon import Beacon
 from dray.engines.process.clone import Clone
 from dray.engines.process.driver import DriverRuntime
 from dray.engines.process.lending import Borrowed
@@ -47,6 +47,7 @@ from dray.engines.remote_actor import RemoteActor
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError, EngineError, NodeDiedError, OutOfMemoryError, WorkerDiedError
 from dray.settings import Settings
+from dray.status import ProgramStatus, to_json
 
 T = TypeVar("T")
 _PRELOADED = ("numpy", "pandas", "torch")
@@ -296,10 +297,12 @@ class ProcessEngine(LocalEngine):
         with self._lock:
             shown = {subject: list(given) for subject, given in self._shown.items()}
         return {
-            "engine": self.name,
-            **({} if runtime is None else runtime.status()),
+            **to_json(self._own_status() if runtime is None else runtime.status()),
             **{subject: [describe() for describe in given] for subject, given in shown.items()},
         }
+
+    def _own_status(self) -> ProgramStatus:
+        return ProgramStatus(engine=self.name, nodes=nodes_of(self._ledger))
 
     def show(self, subject: str, describe: Callable[[], Any]) -> Callable[[], None]:
         def end() -> None:

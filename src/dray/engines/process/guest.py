@@ -18,6 +18,7 @@ from dray.engines.runtime import Runtime
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
 from dray.settings import Settings
+from dray.status import ProgramStatus
 
 
 class GuestEngine(ProcessEngine):
@@ -45,6 +46,9 @@ class GuestEngine(ProcessEngine):
 
     def _welcome(self, door: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
         self._host.pass_on(door, node_id, around)
+
+    def _own_status(self) -> ProgramStatus:
+        return ProgramStatus(engine=self.name, note="within a task or actor")
 
     def lose_node(self, node_id: str) -> None:
         raise ConfigError("nodes are lost by the driver, which has them")

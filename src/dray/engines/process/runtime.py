@@ -36,6 +36,7 @@ from dray.errors import (
     GetTimeoutError,
     ObjectLostError,
 )
+from dray.status import ProgramStatus
 
 Message = tuple[Any, ...]
 
@@ -504,8 +505,8 @@ class ProcessRuntime(Runtime):
         found: dict[str, float] = self.demand("query", "available")
         return found
 
-    def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.demand("query", "status")
+    def status(self) -> ProgramStatus:
+        found: ProgramStatus = self.demand("query", "status")
         return found
 
     def exit_actor(self) -> None:

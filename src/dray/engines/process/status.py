@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from dray.engines.local import describe_node
+from dray.engines.local import describe_node, nodes_of
 from dray.engines.process.actors import Actors
 from dray.engines.process.groups import Groups
 from dray.engines.process.hub import Hub
 from dray.engines.process.pool import Pool
 from dray.engines.process.records import ActorRecord, Client, Task
 from dray.engines.process.tasks import Tasks
+from dray.status import ActorStatus, ObjectsStatus, ProgramStatus, TaskStatus, WaitingStatus
 
 # A program with more than this many tasks wants numbers, not a list.
 _MOST_LISTED = 100
@@ -56,43 +57,36 @@ class Status:
                 total[name] = total.get(name, 0) + quantity
         return total
 
-    def _status(self) -> dict[str, Any]:
-        ledger, running = self._tasks.ledger, self._tasks.running.values()
+    def _status(self) -> ProgramStatus:
+        running = self._tasks.running.values()
         calls = [task for task in running if task.actor is None or task.details is not None]
-        return {
-            "engine": "process",
-            "nodes": [
-                {
-                    **entry,
-                    "Available": ledger.free_of(index),
-                    "Devices": ledger.devices_of(index) if entry["Alive"] else [],
-                }
-                for index, entry in enumerate(self._nodes())
-            ],
-            "actors": [self._actor(actor) for actor in self._actors.all.values()],
-            "tasks": [self._task(task) for task in calls[:_MOST_LISTED]],
-            "task_count": len(calls),
-            "waiting": self._waiting(),
-            "groups": self._groups.table(),
-            "workers": len(self._pool.all),
-            "objects": self._hub.store.status(),
-        }
+        return ProgramStatus(
+            engine="process",
+            nodes=nodes_of(self._tasks.ledger),
+            actors=[self._actor(actor) for actor in self._actors.all.values()],
+            tasks=[self._task(task) for task in calls[:_MOST_LISTED]],
+            task_count=len(calls),
+            waiting=self._waiting(),
+            groups=self._groups.table(),
+            workers=len(self._pool.all),
+            objects=ObjectsStatus(**self._hub.store.status()),
+        )
 
-    def _actor(self, actor: ActorRecord) -> dict[str, Any]:
+    def _actor(self, actor: ActorRecord) -> ActorStatus:
         worker = actor.worker
-        return {
-            "actor_id": actor.actor_id,
-            "class": actor.creation.kind.name,
-            "name": actor.name,
-            "state": actor.state,
-            "pid": None if worker is None else worker.pid,
-            "node_id": None if worker is None else worker.node.node_id,
-            "resources": dict(actor.creation.kind.shape.resources),
-            "calls_waiting": len(actor.waiting),
-            "calls_running": len(actor.running),
-        }
+        return ActorStatus(
+            actor_id=actor.actor_id,
+            class_name=actor.creation.kind.name,
+            name=actor.name,
+            state=actor.state,
+            pid=None if worker is None else worker.pid,
+            node_id=None if worker is None else worker.node.node_id,
+            resources=dict(actor.creation.kind.shape.resources),
+            calls_waiting=len(actor.waiting),
+            calls_running=len(actor.running),
+        )
 
-    def _task(self, task: Task) -> dict[str, Any]:
+    def _task(self, task: Task) -> TaskStatus:
         if task.worker is not None:
             state, why = "running", ""
         elif task.unready:
@@ -101,17 +95,18 @@ class Status:
             state, why = "waiting", "for its actor"
         else:
             state, why = "waiting", "for resources"
-        return {
-            "task_id": f"{task.number:032x}",
-            "name": task.title,
-            "state": state,
-            "why": why,
-            "pid": None if task.worker is None else task.worker.pid,
-            "seconds": round(time.monotonic() - task.since, 1),
-            "resources": {} if task.actor else dict(task.kind.shape.resources),
-        }
+        return TaskStatus(
+            task_id=f"{task.number:032x}",
+            name=task.title,
+            state=state,
+            why=why,
+            pid=None if task.worker is None else task.worker.pid,
+            node_id=None if task.worker is None else task.worker.node.node_id,
+            seconds=round(time.monotonic() - task.since, 1),
+            resources={} if task.actor else dict(task.kind.shape.resources),
+        )
 
-    def _waiting(self) -> list[dict[str, Any]]:
+    def _waiting(self) -> list[WaitingStatus]:
         """Returns what waits for resources: each shape of demand, how many, and since when."""
         counts = {shape.demand: len(shape.waiting) for shape in self._tasks.shapes.values()}
         found = []
@@ -126,5 +121,5 @@ class Status:
                 if quantity < 1 and name in largest:
                     lacks[name] += f", at most {largest[name]:g} on one device"
             entry["requests"] = max(entry["requests"], counts.get(demand, 0))
-            found.append({**entry, "why": lacks})
+            found.append(WaitingStatus(**entry, why=lacks))
         return found

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from dray.engines import wire
 from dray.engines.asked import Asked
+from dray.engines.beacon import Beacon
 from dray.engines.contract import (
     CLOSED,
     Actor,
@@ -70,6 +71,7 @@ from dray.engines.ray.slices import ask_for_slices, whole_hosts
 from dray.engines.ray.worker import RayWorker
 from dray.engines.reader import Reader
 from dray.engines.runtime import Runtime
+from dray.status import ProgramStatus, to_json
 
 T = TypeVar("T")
 # Ray itself needs longer than this to find that a node is dead.
@@ -132,7 +134,10 @@ class RayEngine(Engine):
         self._connection_lock = threading.RLock()
         self._reader = Reader(self._on_crash)
         self._runtime = RayRuntime(self._runtime_env, options.wait_for_nodes_s)
+        self._address = ray.get_runtime_context().gcs_address
         self._link_lock = threading.Lock()
+        self._beacon: Beacon | None = None
+        self._shown: dict[str, list[Callable[[], Any]]] = {}
         self._opened_link: Link | None = None
 
     @property
@@ -157,6 +162,24 @@ class RayEngine(Engine):
                 self._opened_link = Link(host, self._reader, self._on_hello)
                 self._reader.start()
             return self._opened_link
+
+    def show(self, subject: str, describe: Callable[[], Any]) -> Callable[[], None]:
+        def end() -> None:
+            with self._link_lock, contextlib.suppress(ValueError):  # a second call
+                self._shown[subject].remove(describe)
+
+        with self._link_lock:
+            self._shown.setdefault(subject, []).append(describe)
+            if self._beacon is None and not self._closed:
+                self._beacon = Beacon(self._reader, self._status)
+                self._reader.start()
+        return end
+
+    def _status(self) -> dict[str, Any]:
+        """What this program does itself: of the cluster, `dray status --address` asks Ray."""
+        shown = self._shown.items()
+        own = ProgramStatus(engine=self.name, address=self._address)
+        return {**to_json(own), **{key: [tell() for tell in list(given)] for key, given in shown}}
 
     def nodes(self) -> list[Node]:
         return cluster.nodes()
@@ -410,6 +433,8 @@ class RayEngine(Engine):
             actor.on_death(EngineError("dray.shutdown() was called"), expected=True)
         if self._opened_link is not None:
             self._opened_link.close()
+        if self._beacon is not None:
+            self._beacon.close()
         self._reader.close()
         with self._connection():
             if self._owns_connection:

@@ -39,6 +39,7 @@ from dray.engines.runtime import (
 )
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
+from dray.status import ProgramStatus
 
 # How many functions and classes are known to have been sent to the cluster already.
 _KEPT = 4096
@@ -276,7 +277,7 @@ class RayRuntime(Runtime):
     def available_resources(self) -> dict[str, float]:
         return dict(ray.available_resources())
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> ProgramStatus:
         return status(self.nodes())
 
 

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import ray
+
+from dray.status import ActorStatus, NodeStatus, ProgramStatus, TaskStatus, WaitingStatus
 
 _PATIENCE_S = 5
 _MANY = 1000
 _OVER = ("FINISHED", "FAILED")
 
 
-def status(nodes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns nodes, actors, tasks and what waits for what, as JSON can say it.
+def status(nodes: list[dict[str, Any]]) -> ProgramStatus:
+    """Returns nodes, actors, tasks and what waits for what.
 
     Tasks are known to Ray's dashboard alone, which not every cluster has; then a note says so.
+
+    Args:
+        nodes: As `dray.nodes` shows them.
     """
-    found: dict[str, Any] = {"engine": "ray", "nodes": nodes}
+    found = functools.partial(
+        ProgramStatus, engine="ray", nodes=[NodeStatus.of(node, available=None) for node in nodes]
+    )
     try:
         from ray.util import state
 
@@ -32,47 +40,62 @@ def status(nodes: list[dict[str, Any]]) -> dict[str, Any]:
         tasks = state.list_tasks(filters=over, detail=True, **limits)
         groups = state.list_placement_groups(filters=[("state", "=", "PENDING")], **limits)
     except Exception as error:  # noqa: BLE001 (the dashboard may be missing, away, or another one)
-        found["note"] = f"Ray's dashboard, which knows of tasks, does not answer: {error}".strip()
-        return {**found, "actors": _actors_from_gcs(), "tasks": [], "waiting": []}
-    found["actors"] = [
-        {
-            "actor_id": actor.actor_id,
-            "class_name": actor.class_name,
-            "name": actor.name or None,
-            "state": actor.state,
-            "pid": actor.pid,
-            "node_id": actor.node_id,
-        }
-        for actor in actors
-    ]
-    shown = [
-        {
-            "task_id": task.task_id,
-            "name": task.name,
-            "state": task.state,
-            "node_id": task.node_id,
-            "resources": dict(task.required_resources or {}),
-        }
-        for task in tasks
-    ]
-    found["tasks"] = [task for task in shown if not task["state"].startswith("PENDING")]
-    found["waiting"] = [
-        *(task for task in shown if task["state"].startswith("PENDING")),
-        *({"group_id": group.placement_group_id, "state": group.state} for group in groups),
-    ]
-    return found
+        note = f"Ray's dashboard, which knows of tasks, does not answer: {error}".strip()
+        return found(note=note, actors=_actors_from_gcs())
+    return found(
+        actors=[
+            ActorStatus(
+                actor_id=actor.actor_id,
+                class_name=actor.class_name,
+                name=actor.name or None,
+                state=actor.state.lower(),
+                pid=actor.pid,
+                node_id=actor.node_id,
+            )
+            for actor in actors
+        ],
+        tasks=[_task(task) for task in tasks if not task.state.startswith("PENDING")],
+        task_count=sum(not task.state.startswith("PENDING") for task in tasks),
+        waiting=[
+            *(_waiting_task(task) for task in tasks if task.state.startswith("PENDING")),
+            *(
+                WaitingStatus(what=f"placement group {group.name or group.placement_group_id}")
+                for group in groups
+            ),
+        ],
+    )
 
 
-def _actors_from_gcs() -> list[dict[str, Any]]:
+def _task(task: Any) -> TaskStatus:
+    return TaskStatus(
+        task_id=task.task_id,
+        name=task.name,
+        state=task.state.lower().replace("_", " "),
+        pid=task.worker_pid,
+        node_id=task.node_id,
+        resources=dict(task.required_resources or {}),
+    )
+
+
+def _waiting_task(task: Any) -> WaitingStatus:
+    resources = dict(task.required_resources or {})
+    return WaitingStatus(
+        what=f"task {task.name} ({task.state.lower().replace('_', ' ')})",
+        bundles=[resources],
+        why={name: f"{amount:g} asked" for name, amount in resources.items()},
+    )
+
+
+def _actors_from_gcs() -> list[ActorStatus]:
     return [
-        {
-            "actor_id": actor["ActorID"],
-            "class_name": actor["ActorClassName"],
-            "name": actor["Name"] or None,
-            "state": actor["State"],
-            "pid": actor["Pid"],
-            "node_id": actor["Address"]["NodeID"],
-        }
+        ActorStatus(
+            actor_id=actor["ActorID"],
+            class_name=actor["ActorClassName"],
+            name=actor["Name"] or None,
+            state=actor["State"].lower(),
+            pid=actor["Pid"],
+            node_id=actor["Address"]["NodeID"],
+        )
         for actor in ray._private.state.actors().values()
         if actor["State"] != "DEAD"
     ]
