@@ -166,6 +166,7 @@ def test_a_notebook_shows_one_status_for_each_fit_and_redraws_it(tmp_path: Path)
 
     first = f"""
 import os
+os.environ.pop("DRAY_PROGRESS", None)
 os.environ["STORAGE"], os.environ["GATE"] = {str(tmp_path)!r}, os.devnull
 {write(tmp_path / "code.py", BARS).read_text()}
 fit(train)

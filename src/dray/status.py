@@ -200,10 +200,10 @@ def _program(program: ProgramStatus) -> Iterator[str]:
     for actor in program.actors:
         name = f" {actor.name!r}" if actor.name else ""
         calls = actor.calls_waiting + actor.calls_running
-        parts = [actor.state, _pid(actor.pid), f"{calls} calls" if calls else ""]
+        parts = [_state(actor.state), _pid(actor.pid), f"{calls} calls" if calls else ""]
         yield f"  actor {actor.class_name}{name}: {_joined(parts)}"
     for task in program.tasks:
-        state = f"{task.state} {task.why}" if task.why else task.state
+        state = f"{_state(task.state)} {task.why}".strip()
         place = "" if task.why else _pid(task.pid) or _node(task.node_id)
         yield f"  {task.name}: {_joined([state, place, _seconds(task.seconds)])}"
     if program.task_count > len(program.tasks):
@@ -242,6 +242,11 @@ def _waiting(waiting: WaitingStatus) -> str:
 
 def _joined(parts: Iterable[str | None]) -> str:
     return ", ".join(part for part in parts if part)
+
+
+def _state(state: str) -> str:
+    """Return a state in words; Ray has its own, such as PENDING_NODE_ASSIGNMENT."""
+    return state.lower().replace("_", " ")
 
 
 def _pid(pid: int | None) -> str:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from dray import session
 from dray.answers import answer_for
 from dray.errors import ConfigError
+from dray.status import ActorStatus, ProgramStatus, TaskStatus, to_json
 
 __all__ = [
     "ActorState",
@@ -145,7 +146,7 @@ def list_actors(
         >>> dray.util.state.list_actors(filters=[("class_name", "=", "Nobody")])
         []
     """
-    return _chosen([_actor(entry) for entry in _status()["actors"]], ActorState, filters, limit)
+    return _chosen([_actor(entry) for entry in _status().actors], ActorState, filters, limit)
 
 
 def list_tasks(
@@ -158,10 +159,7 @@ def list_tasks(
     _explain: bool = False,
 ) -> list[TaskState]:
     """Return the tasks and the actors' calls that run or wait; the arguments are as above."""
-    status = _status()
-    waiting = [entry for entry in status.get("waiting", ()) if "task_id" in entry]
-    found = [_task(entry) for entry in [*status["tasks"], *waiting]]
-    return _chosen(found, TaskState, filters, limit)
+    return _chosen([_task(entry) for entry in _status().tasks], TaskState, filters, limit)
 
 
 def list_nodes(
@@ -264,39 +262,40 @@ def summarize_objects(
 
     Empty where the engine does not tell.
     """
-    return dict(_status().get("objects", {}))
+    objects = _status().objects
+    return {} if objects is None else to_json(objects)
 
 
 _ALL = 1 << 62
 
 
-def _status() -> dict[str, Any]:
+def _status() -> ProgramStatus:
     return session.current_runtime().status()
 
 
-def _actor(entry: dict[str, Any]) -> ActorState:
+def _actor(entry: ActorStatus) -> ActorState:
     return ActorState(
-        actor_id=entry["actor_id"],
-        class_name=entry.get("class_name") or entry.get("class", ""),
-        state=_ACTORS.get(entry["state"], entry["state"]),
-        name=entry["name"],
-        pid=entry["pid"],
-        node_id=entry["node_id"],
-        required_resources=dict(entry.get("resources", {})),
+        actor_id=entry.actor_id,
+        class_name=entry.class_name,
+        state=_ACTORS.get(entry.state, entry.state),
+        name=entry.name,
+        pid=entry.pid,
+        node_id=entry.node_id,
+        required_resources=dict(entry.resources),
     )
 
 
-def _task(entry: dict[str, Any]) -> TaskState:
-    state = entry["state"]
+def _task(entry: TaskStatus) -> TaskState:
+    state = entry.state
     if state == "waiting":
-        state = _WAITING.get(entry["why"], "PENDING_ARGS_AVAIL")
+        state = _WAITING.get(entry.why, "PENDING_ARGS_AVAIL")
     return TaskState(
-        task_id=entry["task_id"],
-        name=entry["name"].removeprefix("task "),
+        task_id=entry.task_id,
+        name=entry.name.removeprefix("task "),
         state=state.upper(),
-        worker_pid=entry.get("pid"),
-        node_id=entry.get("node_id"),
-        required_resources=dict(entry.get("resources", {})),
+        worker_pid=entry.pid,
+        node_id=entry.node_id,
+        required_resources=dict(entry.resources),
     )
 
 

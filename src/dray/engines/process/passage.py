@@ -12,7 +12,7 @@ import secrets
 import socket
 from collections import deque
 
-from dray.engines.process.beacon import peer_of
+from dray.engines.beacon import peer_of
 
 _NUMBER_BYTES = 8
 

@@ -48,20 +48,17 @@ def status(nodes: list[dict[str, Any]]) -> ProgramStatus:
                 actor_id=actor.actor_id,
                 class_name=actor.class_name,
                 name=actor.name or None,
-                state=actor.state.lower(),
+                state=actor.state,
                 pid=actor.pid,
                 node_id=actor.node_id,
             )
             for actor in actors
         ],
-        tasks=[_task(task) for task in tasks if not task.state.startswith("PENDING")],
-        task_count=sum(not task.state.startswith("PENDING") for task in tasks),
+        tasks=[_task(task) for task in tasks],
+        task_count=len(tasks),
         waiting=[
-            *(_waiting_task(task) for task in tasks if task.state.startswith("PENDING")),
-            *(
-                WaitingStatus(what=f"placement group {group.name or group.placement_group_id}")
-                for group in groups
-            ),
+            WaitingStatus(what=f"placement group {group.name or group.placement_group_id}")
+            for group in groups
         ],
     )
 
@@ -70,19 +67,10 @@ def _task(task: Any) -> TaskStatus:
     return TaskStatus(
         task_id=task.task_id,
         name=task.name,
-        state=task.state.lower().replace("_", " "),
+        state=task.state,
         pid=task.worker_pid,
         node_id=task.node_id,
         resources=dict(task.required_resources or {}),
-    )
-
-
-def _waiting_task(task: Any) -> WaitingStatus:
-    resources = dict(task.required_resources or {})
-    return WaitingStatus(
-        what=f"task {task.name} ({task.state.lower().replace('_', ' ')})",
-        bundles=[resources],
-        why={name: f"{amount:g} asked" for name, amount in resources.items()},
     )
 
 
@@ -92,7 +80,7 @@ def _actors_from_gcs() -> list[ActorStatus]:
             actor_id=actor["ActorID"],
             class_name=actor["ActorClassName"],
             name=actor["Name"] or None,
-            state=actor["State"].lower(),
+            state=actor["State"],
             pid=actor["Pid"],
             node_id=actor["Address"]["NodeID"],
         )
