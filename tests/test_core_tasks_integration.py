@@ -285,6 +285,51 @@ def test_exceptions_are_retried_on_request(tmp_path: Path, which: Any) -> None:
     assert dray.get(third_time.remote(tmp_path / "count")) == 3
 
 
+OWN_EXCEPTIONS = """
+import sys
+from pathlib import Path
+import dray as ray
+
+class Own(Exception):
+    pass
+
+def third_time(path):
+    with open(path, "a") as file:
+        file.write("x")
+    if Path(path).stat().st_size < 3:
+        raise Own
+    return "at last"
+
+task = ray.remote(max_retries=2, retry_exceptions=[Own])(third_time)
+
+@ray.remote(max_restarts=1)
+class Actor:
+    @ray.method(max_task_retries=2, retry_exceptions=[Own])
+    def third_time(self, path):
+        return third_time(path)
+
+@ray.remote
+def within(path):
+    named = ray.get_actor("named")
+    again = ray.remote(max_retries=2, retry_exceptions=[Own])(third_time)
+    return ray.get([again.remote(path + "1"), named.third_time.remote(path + "2")])
+
+here = sys.argv[1]
+actor = Actor.options(name="named").remote()
+print(ray.get([task.remote(here + "/a"), actor.third_time.remote(here + "/b")]))
+print(ray.get(within.remote(here + "/c")))
+"""
+
+
+def test_exceptions_of_the_script_are_retried_on_request(
+    core_variables: dict[str, str], tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(OWN_EXCEPTIONS.replace("sys.argv[1]", repr(str(tmp_path))))
+    done = programs.run(script, tmp_path, **core_variables)
+    assert done.stdout.splitlines()[-2:] == ["['at last', 'at last']"] * 2, done.stderr
+
+
 @pytest.mark.parametrize("which", [None, False, [KeyError]])
 def test_other_exceptions_are_not_retried(tmp_path: Path, which: Any) -> None:
     @dray.remote(retry_exceptions=which)

@@ -146,10 +146,6 @@ class ActorCalls:
         if isinstance(error, SystemExit):
             worker.leave(exit_status(error))
             return
-        if isinstance(retried, bytes):
-            import pickle
-
-            retried = pickle.loads(retried)
         where = f"method {name} of actor {self._around['name']}"
         worker.tell_error(number, error, where, retried)
 

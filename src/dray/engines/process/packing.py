@@ -120,6 +120,16 @@ def unpack(data: Any, buffers: Sequence[Any] = ()) -> Any:
     return pickle.loads(data, buffers=buffers) if buffers else pickle.loads(data)
 
 
+def pack_types(types: Any) -> Any:
+    """Return exception types as they travel to processes that may not have their module."""
+    return types if types is None or isinstance(types, bool) else pack(types, "exceptions").data
+
+
+def types_of(packed: Any) -> Any:
+    """Return exception types that `pack_types` has packed."""
+    return unpack(packed) if isinstance(packed, bytes) else packed
+
+
 def unpack_inline(payload: Any) -> Any:
     """Returns the value of an inline payload."""
     if type(payload) is bytes:

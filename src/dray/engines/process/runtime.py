@@ -308,6 +308,10 @@ class ProcessRuntime(Runtime):
             for field in dataclasses.fields(options)
             if field.name not in ("given", "placement")
         }
+        if "retry_exceptions" in rest:
+            rest["retry_exceptions"] = packing.pack_types(rest["retry_exceptions"])
+        if "methods" in rest:
+            rest["methods"] = _with_types(packing.pack_types, rest["methods"])
         place = {
             field.name: getattr(options.placement, field.name)
             for field in dataclasses.fields(options.placement)
@@ -331,13 +335,12 @@ class ProcessRuntime(Runtime):
         return self._submit(("submit", key), returns, what)
 
     def bind_method(self, actor: ProcessActor, method: str, options: CallOptions) -> Submit:
-        retried: Any = options.retry_exceptions
         details = (
             method,
             options.name,
             options.concurrency_group,
             options.max_task_retries,
-            retried if isinstance(retried, bool) else pack(retried, "retry_exceptions").data,
+            packing.pack_types(options.retry_exceptions),
             options.most_unread,
         )
         what = f"an argument of {actor.class_name}.{method}"
@@ -430,7 +433,8 @@ class ProcessRuntime(Runtime):
 
     def _actor(self, found: tuple[int, str, Mapping[str, Any]]) -> ProcessActor:
         self.keep(found[0])
-        return ProcessActor(self, *found)
+        number, class_name, methods = found
+        return ProcessActor(self, number, class_name, _with_types(packing.types_of, methods))
 
     def kill(self, actor: Any, *, no_restart: bool) -> None:
         self.demand("kill", self._number_of(actor), no_restart)
@@ -513,6 +517,17 @@ class ProcessRuntime(Runtime):
         if self.here().get("actor") is None:
             raise ConfigError("exit_actor() works only inside an actor's method")
         raise ActorExit
+
+
+def _with_types(
+    convert: Callable[[Any], Any], methods: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Mapping[str, Any]]:
+    """Return methods' options with the types of exceptions packed, or unpacked."""
+    name = "retry_exceptions"
+    return {
+        method: {**given, name: convert(given[name])} if name in given else given
+        for method, given in methods.items()
+    }
 
 
 def not_in_time(missing: int, count: int, timeout_s: float | None) -> GetTimeoutError:

@@ -351,6 +351,7 @@ class Worker:
             wire.dump_error(error, actor_host.users_part(error)),
             f"{where} (pid {os.getpid()}, node {self.runtime._begin['node_id']})",
         )
+        retried = packing.types_of(retried)
         retriable = retried is True or (bool(retried) and isinstance(error, tuple(retried)))
         retriable = retriable and isinstance(error, Exception)
         self.runtime.say(word, number, payload, *([retriable] if word == "raised" else []))
