@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import dray
+from dray.core.actor import ActorMethod
+from dray.errors import ActorDiedError
 
 
 def _from_outside(self: Any, by: int) -> int:
@@ -83,8 +85,15 @@ def _check() -> None:
     assert dray.get(named.wrapped.remote()) == 3
     assert dray.get(named.__call__.remote(2)) == 12
     assert [dray.get(item) for item in named.items.remote()] == [0, 1, 2]
+    assert dray.get(named.__ray_ready__.remote())
+    assert dray.get(named.__ray_call__.remote(lambda self, x: self.sum + x, x=4)) == 7
+    assert isinstance(named.__ray_call__, ActorMethod)
+    named.__ray_terminate__.remote()
+    with pytest.raises(ActorDiedError):
+        dray.get(named.of_class.remote())
     several = dray.remote(AsyncNamed).remote()
     assert dray.get(several.value.remote()) == 5
+    assert dray.get(several.__ray_ready__.remote())
     items = several.items.options(num_returns="streaming").remote()
     assert [dray.get(item) for item in items] == [1, 2]
 

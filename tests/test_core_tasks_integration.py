@@ -327,7 +327,8 @@ def test_exceptions_of_the_script_are_retried_on_request(
     script = tmp_path / "script.py"
     script.write_text(OWN_EXCEPTIONS.replace("sys.argv[1]", repr(str(tmp_path))))
     done = programs.run(script, tmp_path, **core_variables)
-    assert done.stdout.splitlines()[-2:] == ["['at last', 'at last']"] * 2, done.stderr
+    said = done.stdout.splitlines()  # Ray talks too
+    assert said.count("['at last', 'at last']") == 2, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("which", [None, False, [KeyError]])

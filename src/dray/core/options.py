@@ -11,7 +11,7 @@ from dray.answers import check_names
 from dray.core.placement import PlacementGroupSchedulingStrategy, as_placement
 from dray.engines.labels import check_selector
 from dray.engines.room import plain, to_fixed
-from dray.engines.runtime import ActorOptions, CallOptions, Placement, TaskOptions
+from dray.engines.runtime import OF_EVERY_ACTOR, ActorOptions, CallOptions, Placement, TaskOptions
 from dray.engines.runtime_env import RuntimeEnv
 from dray.engines.shortfall import ACCELERATOR_TYPE
 from dray.errors import ConfigError
@@ -113,11 +113,13 @@ def actor_options(kind: type, given: Mapping[str, Any]) -> ActorOptions:
             "again; set max_restarts, or leave max_task_retries out"
         )
     groups = given.get("concurrency_groups") or {}
-    methods = {
+    own = {
         name: {**_default_returns(member), **getattr(member, "__dray_method__", {})}
         for name, member in inspect.getmembers(kind, callable)
         if not name.startswith("__") or name in ("__call__",)
     }
+    of_every_actor: dict[str, dict[str, Any]] = {name: {} for name in OF_EVERY_ACTOR}
+    methods = {**of_every_actor, **own}
     _check_groups(groups, methods)
     return ActorOptions(
         class_name=kind.__qualname__,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import importlib
 import os
 import pickle
@@ -16,6 +17,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, TextIO
 
+from dray import session
 from dray.engines import lifeline, wire
 from dray.errors import EngineError
 
@@ -106,7 +108,21 @@ def method_of(actor: Any, name: str) -> Any:
         if name in part.__dict__:
             found = part.__dict__[name]
             return found.__get__(actor, kind) if hasattr(found, "__get__") else found
+    if name in _OF_EVERY_ACTOR:
+        return functools.partial(_OF_EVERY_ACTOR[name], actor)
     return getattr(actor, name)
+
+
+def _call(actor: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return function(actor, *args, **kwargs)
+
+
+# What `runtime.OF_EVERY_ACTOR` names.
+_OF_EVERY_ACTOR: Mapping[str, Callable[..., Any]] = {
+    "__ray_ready__": lambda actor: True,
+    "__ray_call__": _call,
+    "__ray_terminate__": lambda actor: session.current_runtime().exit_actor(),
+}
 
 
 def text_stream(fd: int) -> TextIO:

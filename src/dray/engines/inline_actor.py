@@ -203,7 +203,7 @@ class InlineObject(Pickled, RemoteObject):
         )
 
     def bind(self, method: str, options: CallOptions) -> Submit:
-        function, own = getattr(self._kind, method), self.methods[method]
+        function, own = getattr(self._kind, method, None), self.methods[method]
         yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
         num_returns = "streaming" if yields and options.num_returns == 1 else options.num_returns
         retries = options.max_task_retries

@@ -108,6 +108,11 @@ class ObjectRefGenerator(ABC, Iterator[ObjectRef], AsyncIterator[ObjectRef]):
         """Return whether there is nothing more to come; does not wait."""
 
 
+# Methods that actors have whatever their class is, as on Ray: the first returns when the actor is
+# made, the second calls a function with the actor's object, the third ends the actor.
+OF_EVERY_ACTOR = ("__ray_ready__", "__ray_call__", "__ray_terminate__")
+
+
 @dataclass(frozen=True)
 class Placement:
     """Where a task or an actor may run.

@@ -9,7 +9,7 @@ from typing import Any
 from dray.engines.ray import settings
 from dray.engines.ray.errors import refused
 from dray.engines.ray.refs import bare, bare_named, wrapper
-from dray.engines.runtime import CallOptions, RemoteObject, Returned, Submit
+from dray.engines.runtime import OF_EVERY_ACTOR, CallOptions, RemoteObject, Returned, Submit
 
 
 class RayObject(RemoteObject):
@@ -33,7 +33,7 @@ class RayObject(RemoteObject):
         return {
             name: _given(handle, name)
             for name in handle._ray_method_signatures
-            if not name.startswith("__") or name == "__call__"
+            if not name.startswith("__") or name in ("__call__", *OF_EVERY_ACTOR)
         }
 
     def bind(self, method: str, options: CallOptions) -> Submit:
