@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from dray.errors import StorageError
 from dray.train.sealed import LineFile, read_lines, seal, unseal
 
-VALUES = st.one_of(st.text(st.characters()), st.integers(), st.floats(allow_nan=False, width=32))
+VALUES = st.one_of(
+    st.text(st.characters()), st.integers(), st.floats(allow_nan=False, allow_infinity=False)
+)
 RECORDS = st.fixed_dictionaries(
     {"n": st.integers(0, 9)}, optional={"metrics": st.dictionaries(st.text(), VALUES, max_size=3)}
 )
