@@ -227,7 +227,7 @@ def test_worker_that_dies(
 
 
 def test_a_rank_that_dies_while_it_stages_leaves_nothing_in_the_way(storage: Path) -> None:
-    """Rank 1 blocks on a pipe among its files, and dies when rank 0 has staged its own."""
+    """Rank 1 has a file that takes long to copy, and dies when rank 0 has staged its own."""
 
     def train() -> None:
         context = dray.train.get_context()
@@ -235,7 +235,8 @@ def test_a_rank_that_dies_while_it_stages_leaves_nothing_in_the_way(storage: Pat
         with tempfile.TemporaryDirectory(dir=storage) as directory:
             Path(directory, f"rank-{rank}").write_text(str(rank))
             if first and rank == 1:
-                os.mkfifo(Path(directory, "pipe"))
+                with open(Path(directory, "zeros"), "wb") as file:
+                    file.truncate(1 << 38)
 
                 def die() -> None:
                     while not list(storage.glob("run/.staging-*/rank-0")):

@@ -198,7 +198,7 @@ def test_a_driver_that_exits_by_an_error_leaves_nothing(tmp_path: Path) -> None:
                 raise RuntimeError("broken")
 
         def train():
-            print("pid", os.getpid(), flush=True)
+            print("rank of process", os.getpid(), flush=True)
             dray.train.report({})
             threading.Event().wait()
 
@@ -206,7 +206,7 @@ def test_a_driver_that_exits_by_an_error_leaves_nothing(tmp_path: Path) -> None:
         """,
     )
     with Program(script, tmp_path / "runs") as program:
-        pid = int(program.wait_for("pid").split()[-1])
+        pid = int(program.wait_for("rank of process").split()[-1])
         status, output = program.end()
         assert status == 1
         assert "ControllerError" in output

@@ -455,8 +455,7 @@ class Controller:
 
     def _take_down(self) -> None:
         assert self._attempt is not None
-        if not self._launch.part(self._attempt.group, self._progress):
-            # Others may wait in vain for the one that failed.
+        if not self._launch.part(self._attempt.group, self._progress):  # others may wait in vain
             self._alarm.set(_PARTING_S, events.GraceOver())
 
     def _end_workers(self, end: Callable[[WorkerGroup], None]) -> None:
@@ -481,9 +480,8 @@ class Controller:
             self._move(Event.NODE_LOST if broken else Event.BACKED_OFF)
 
     def _release(self) -> None:
-        if self._attempt is None or not self._attempt.alive:
+        if self._attempt is None or not self._attempt.alive:  # else what they have is theirs
             self._admission.release()
-        # Else when they have ended: what they compute on is theirs until then.
 
     _actions: ClassVar[dict[Action, Callable[[Controller], None]]] = {
         Action.RESERVE: _reserve,

@@ -19,6 +19,7 @@ from dray.train.scaling import ScalingConfig
 from dray.version import VERSION
 
 _HISTORY = "history"
+_MOST_KEPT = 100
 # What makes another training of it, unlike how often it restarts.
 _COMPARED = ("scaling_config", "checkpoint_config", "backend", "report_barrier")
 
@@ -69,7 +70,8 @@ def with_history(
         return dict(description)
     earlier = before.get(_HISTORY)
     last = {name: value for name, value in before.items() if name != _HISTORY}
-    return {**description, _HISTORY: [*(earlier if isinstance(earlier, list) else ()), last]}
+    times = [*(earlier if isinstance(earlier, list) else ()), last]
+    return {**description, _HISTORY: times[-_MOST_KEPT:]}
 
 
 def differences(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
