@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 PATTERNS = Path(__file__).parent / "patterns"
 EXPECTED = {
     "back_pressure": ["True 2024", "never more than 4 True"],
+    "concurrency_groups": ["at a time 2", "opened", "[0, 1, 4, 9]", "25", "released released"],
     "faults": [
         "done at the second try",
         "made again",
@@ -25,11 +26,19 @@ EXPECTED = {
     ],
     "generators": ["[0, 50000, 100000, 150000]", "[0, 1, 2]", "[0, 10, 20]", "[0, 1, 2]"],
     "nested_sort": ["True"],
+    "own_exceptions": [
+        "attempts 3",
+        "since it was made 1",
+        "counter 1",
+        "code 8 True",
+        "code 8 True",
+    ],
     "parameter_server": [
         "in step: [0.0, 1.0, 2.0, 3.0]",
         "not in step: [0.0, 1.0, 2.0, 3.0]",
     ],
     "pi_with_progress": ["progress 1.0", "pi is about 3.1"],
+    "placement": ["bundles 2 CREATED", "True False", "child in it True", "REMOVED"],
     "pool_and_queue": [
         "[0, 1, 4, 9, 16, 25]",
         "[0, 1, 4, 9, 16, 25]",
