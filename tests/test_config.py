@@ -169,3 +169,20 @@ def test_names_of_backends() -> None:
 def test_jax_is_told_true_false_or_nothing(name: str, given: Any) -> None:
     with pytest.raises(ConfigError, match=f"{name} must be True, False, or None"):
         JaxConfig(**{name: given})
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "right"),
+    [
+        (ScalingConfig, "num_worker", "num_workers"),
+        (RunConfig, "storage", "storage_path"),
+        (LoggingConfig, "level", "log_level"),
+        (FailureConfig, "max_failure", "max_failures"),
+        (CheckpointConfig, "num_keep", "num_to_keep"),
+    ],
+)
+def test_a_misspelt_argument_is_told_with_the_one_that_is_meant(
+    kind: type, wrong: str, right: str
+) -> None:
+    with pytest.raises(TypeError, match=f"no argument '{wrong}'; did you mean {right}"):
+        kind(**{wrong: 1})

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.absent import GIVEN_UP
-from dray.answers import AbsentMember, check_arguments
+from dray.answers import AbsentMember, answers_arguments, check_arguments
 from dray.engines.room import plain
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
@@ -42,6 +42,7 @@ def check_absent(config: object, owner: type, names: Sequence[str]) -> None:
     check_arguments(owner.__name__, {name: getattr(config, name) for name in names}, ())
 
 
+@answers_arguments("FailureConfig")
 @dataclass
 class FailureConfig:
     """What happens when a worker fails.
@@ -77,6 +78,7 @@ class FailureConfig:
                 raise ConfigError(f"{name} must be -1 (no limit), 0 or more, not {limit!r}")
 
 
+@answers_arguments("CheckpointConfig")
 @dataclass
 class CheckpointConfig:
     """Which checkpoints are kept.
@@ -117,6 +119,7 @@ class CheckpointConfig:
             )
 
 
+@answers_arguments("LoggingConfig")
 @dataclass
 class LoggingConfig:
     """What a run prints.
@@ -140,6 +143,7 @@ class LoggingConfig:
         self.log_level = level
 
 
+@answers_arguments("RunConfig")
 @dataclass
 class RunConfig:
     """A run's name, where it is kept, and how it behaves.

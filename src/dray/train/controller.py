@@ -431,7 +431,7 @@ class Controller:
         self._logs.give_ranks()
         self._journal.record("workers started", attempt=self._number, ranks=group.describe())
         self._launch.set_up(group)
-        self._progress.placed(group.describe())
+        self._progress.placed(group.describe(), group.collectives)
         self._move(Event.STARTED)
 
     def _run_function(self) -> None:

@@ -45,7 +45,10 @@ def encode(metrics: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: `metrics` is no dict, or holds something that is no metric.
     """
     if not isinstance(metrics, Mapping):
-        raise ConfigError(f"metrics must be a dict, not {type(metrics).__name__}: {shown(metrics)}")
+        raise ConfigError(
+            f"metrics must be a dict, such as {{'loss': 0.5}}, not {type(metrics).__name__}: "
+            f"{shown(metrics)}"
+        )
     types: dict[str, str] = {}
     plain = _encode_dict(metrics, "", types)
     return {"metrics": plain, "types": types} if types else {"metrics": plain}

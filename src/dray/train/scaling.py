@@ -12,7 +12,7 @@ from typing import Any
 from dray.accelerators import check_quantities, families, family_of
 from dray.accelerators.topology import POD_TYPE_LABEL, Slice
 from dray.accelerators.types import check_type
-from dray.answers import AbsentMember
+from dray.answers import AbsentMember, answers_arguments
 from dray.engines.contract import Request, Slices
 from dray.engines.labels import check_selector
 from dray.engines.placing import STRATEGIES
@@ -29,6 +29,7 @@ _TYPE_SHARE = 0.001
 Selectors = Mapping[str, str] | Sequence[Mapping[str, str]]
 
 
+@answers_arguments("ScalingConfig")
 @dataclass
 class ScalingConfig:
     """How many workers a run has, and what each of them gets.

@@ -96,6 +96,7 @@ class TorchBackend(Backend):
         """Opens a store on rank 0, then has every rank join at it."""
         assert isinstance(backend_config, TorchConfig)
         backend = _choose_backend(worker_group, backend_config.backend)
+        worker_group.collectives = backend
         address = worker_group.workers[0].address
         timeout = timedelta(seconds=backend_config.timeout_s)
         port = worker_group.execute_single(0, _open_store, address, timeout)

@@ -78,6 +78,7 @@ class WorkerGroup:
     Attributes:
         workers: The workers; by rank, once they have ranks.
         warn: Tells the user something.
+        collectives: What connects the ranks, such as "gloo", once a backend has said so.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class WorkerGroup:
     ) -> None:
         self.workers = list(workers)
         self.warn = warn
+        self.collectives = ""
         self._by_actor = {worker.actor: worker for worker in workers}
         self._done: SimpleQueue[Future[Any] | None] = SimpleQueue()
         self._interrupted = False
