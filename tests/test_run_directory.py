@@ -306,6 +306,31 @@ def test_paths_that_would_mean_something_else_are_refused(given: str, why: str) 
         Checkpoint(given)
 
 
+def test_a_relative_path_where_the_working_directory_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(
+        StorageError, match="'runs' is relative to a working directory that is gone"
+    ):
+        RunConfig(storage_path="runs")
+
+
+def test_copies_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    checkpoint = Checkpoint(tmp_path / "a")
+    with pytest.raises(ConfigError, match="s3:// storage is not supported"):
+        checkpoint.to_directory("s3://bucket/x")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"a cannot be copied to .*file/below"):
+        checkpoint.to_directory(tmp_path / "file" / "below")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(StorageError, match="a cannot be copied to a temporary directory"):
+        checkpoint.to_directory()
+
+
 def test_metadata_that_json_cannot_say_or_that_is_damaged(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
     with pytest.raises(ConfigError, match="cannot be stored as JSON"):

@@ -115,10 +115,14 @@ class Checkpoint:
                 file; or the copy cannot be written.
         """
         check_directory(self.path)
-        target = tempfile.mkdtemp(prefix="dray-checkpoint-") if path is None else os.fspath(path)
+        given = None if path is None else local_path(path, "path")
+        target = "a temporary directory"
         try:
+            target = str(given or tempfile.mkdtemp(prefix="dray-checkpoint-"))
             shutil.copytree(self.path, target, dirs_exist_ok=True)
         except OSError as error:  # of copytree's own, which is one of these, the list says which
+            if given is None:
+                shutil.rmtree(target, ignore_errors=True)
             raise StorageError.of(error, f"{self.path} cannot be copied to {target}") from error
         return target
 

@@ -19,6 +19,7 @@ def local_path(path: object, what: str) -> Path:
 
     Raises:
         ConfigError: It is something else.
+        StorageError: It is relative, and the working directory is gone.
     """
     given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(given, str) or "\0" in given:
@@ -30,7 +31,8 @@ def local_path(path: object, what: str) -> Path:
             f"{what}={given!r}: no home directory of {user} is known here; give the whole path, or "
             f"'./{plain}' for a directory of that name"
         )
-    return Path(os.path.abspath(plain))
+    with StorageError.instead(f"{what}={given!r} is relative to a working directory that is gone"):
+        return Path(os.path.abspath(plain))
 
 
 def _without_scheme(given: str, what: str) -> str:
