@@ -163,6 +163,26 @@ def test_errors_say_what_rays_say(process_engine: None) -> None:
     assert (died.value.preempted, died.value.actor_init_failed) == (False, False)
 
 
+def test_methods_that_ray_gives_every_actor(core_engine: str) -> None:
+    @ray.remote
+    class Waits:
+        async def wait(self) -> int:
+            return 1
+
+    actor = Here.remote()
+    assert ray.get(actor.__ray_ready__.remote(), timeout=60)
+    assert ray.get(actor.__ray_call__.remote(lambda self, x: (type(self).__name__, x), 4)) == (
+        "Here",
+        4,
+    )
+    asynchronous = Waits.remote()
+    ray.get(asynchronous.__ray_ready__.remote())
+    for some in (actor, asynchronous):
+        some.__ray_terminate__.remote()
+        with pytest.raises(ray.exceptions.RayActorError):
+            ray.get([some.__ray_ready__.remote() for _ in range(2)], timeout=60)
+
+
 def test_an_actor_that_could_not_be_made_says_so(process_engine: None) -> None:
     @ray.remote
     class Broken:
