@@ -49,17 +49,21 @@ class Held(Reservation):
     Attributes:
         nodes: The node of each bundle.
         devices: For each bundle the ids of its accelerators, by resource name.
-        bundles: What each bundle is of.
     """
 
     def __init__(self, ledger: Ledger, claims: list[Claim], demand: Demand) -> None:
         self.nodes = [ledger.nodes[claim.node] for claim in claims]
         self.devices = _devices(self.nodes, [claim.parts for claim in claims], demand)
-        self.bundles = [from_fixed(dict(bundle.quantities)) for bundle in demand.bundles]
+        self._demand = demand
         self._ledger = ledger
         self.claims = claims
         self.lasting = demand.lasting
         self._lent = False
+
+    @property
+    def bundles(self) -> list[dict[str, float]]:
+        """What each bundle is of."""
+        return [from_fixed(dict(bundle.quantities)) for bundle in self._demand.bundles]
 
     @property
     def broken(self) -> bool:
