@@ -161,6 +161,7 @@ _CLASSES: dict[str, dict[str, str | Absent]] = {
         "it is a dict: take its fields by their names, and json.dumps() for text",
     ),
     "RuntimeContext": {
+        "worker": _INTERNALS,
         "is_canceled": "a task that is cancelled while it runs gets a KeyboardInterrupt",
     },
     "ActorClass": {"bind": _NO_GRAPHS},

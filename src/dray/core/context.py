@@ -36,6 +36,7 @@ class RuntimeContext:
     """What the calling code can know of its job, node, worker, task and actor."""
 
     is_canceled = AbsentMember()
+    worker = AbsentMember()
 
     def __init__(self, here: Whereabouts) -> None:
         self._here = here

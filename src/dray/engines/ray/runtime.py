@@ -222,8 +222,8 @@ class RayRuntime(Runtime):
         worker_id, namespace = context.get_worker_id(), context.namespace
         of_cluster: dict[str, Any] = {
             "runtime_env": dict(context.runtime_env),
-            "session": context.get_session_name(),
-            "directory": context.get_temp_dir(),
+            "session": _told(context, "get_session_name"),
+            "directory": _told(context, "get_temp_dir"),
             "cluster": context.gcs_address,
         }
         if context.worker.mode != ray.WORKER_MODE:
@@ -244,7 +244,7 @@ class RayRuntime(Runtime):
             group=None if group is None else RayGroup(group),
             captures=context.should_capture_child_tasks_in_placement_group,
             was_restarted=actor_id is not None and self._was_restarted,
-            task_function=context.get_task_function_name() or None,
+            task_function=_told(context, "get_task_function_name") or None,
             **of_cluster,
         )
 
@@ -279,6 +279,12 @@ class RayRuntime(Runtime):
 
     def status(self) -> ProgramStatus:
         return status(self.nodes())
+
+
+def _told(context: Any, method: str) -> str:
+    """Return what a method of Ray's context says; "" with a release that has no such method."""
+    ask = getattr(context, method, None)
+    return "" if ask is None else ask() or ""
 
 
 def _function(function: Callable[..., Any], max_calls: int, shows: bool) -> Any:
