@@ -137,3 +137,39 @@ def test_an_actor_costs_three_descriptors() -> None:
     dray.get([actor.open_files.remote() for actor in actors])
     expected = before[0] + 5 * 3, before[1] + 5 * 1
     until(lambda: descriptors() == expected)  # what is on its way to a worker is closed soon
+
+
+OPEN_FILES = """
+import resource
+from dray.errors import EngineError
+
+def limit():
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+@dray.remote(num_cpus=0)
+class Actor:
+    def limit(self):
+        return limit()
+
+dray.init(num_cpus=1)
+actors = []
+for _ in range(30):
+    actors.append(Actor.remote())
+print("of workers:", {*dray.get([actor.limit.remote() for actor in actors])}, flush=True)
+print("raised:", limit() > 64, flush=True)
+dray.shutdown()
+print("afterwards:", limit(), flush=True)
+"""
+
+
+def test_the_soft_limit_of_open_files_is_raised_and_set_back(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(write(tmp_path / "files.py", OPEN_FILES))],
+        env=environment(tmp_path),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 1024)),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    said = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    assert said == {"of workers": "{64}", "raised": "True", "afterwards": "64"}, done.stderr

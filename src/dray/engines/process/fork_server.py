@@ -59,7 +59,7 @@ class ForkServer:
         self._wakeup.setblocking(False)
         self._wakeup_in.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._wakeup_in.fileno())
+        signal.set_wakeup_fd(self._wakeup_in.fileno(), warn_on_full_buffer=False)
         self._selector.register(self._control, selectors.EVENT_READ, self._on_request)
         self._selector.register(self._wakeup, selectors.EVENT_READ, self._on_child)
         if self._handle is not None:
