@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import difflib
 import json
 import os
@@ -186,8 +185,7 @@ def _cluster(address: str) -> list[status.ProgramStatus]:
         found = session.current_runtime().status()
     finally:
         session.shutdown()
-    here = [program for program in _programs() if program.engine == "ray"]
-    return [dataclasses.replace(found, address=address), *here]
+    return [found, *(here for here in _programs() if here.address == found.address)]
 
 
 if __name__ == "__main__":

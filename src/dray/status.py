@@ -264,6 +264,8 @@ def _seconds(seconds: float | None) -> str:
 def _room(node: NodeStatus) -> str:
     parts = []
     for name, total in node.resources.items():
+        if name.startswith("node:"):  # with which Ray places things on this node
+            continue
         scale, unit = (2**30, " GiB") if "memory" in name else (1, "")
         left = ""
         if node.available is not None:

@@ -22,13 +22,13 @@ def status(nodes: list[dict[str, Any]]) -> ProgramStatus:
     Args:
         nodes: As `dray.nodes` shows them.
     """
+    address = ray.get_runtime_context().gcs_address
     found = functools.partial(
-        ProgramStatus, engine="ray", nodes=[NodeStatus.of(node, available=None) for node in nodes]
+        ProgramStatus, engine="ray", address=address, nodes=[NodeStatus.of(node) for node in nodes]
     )
     try:
         from ray.util import state
 
-        address = ray.get_runtime_context().gcs_address
         limits = {
             "address": address,
             "limit": _MANY,
