@@ -227,7 +227,9 @@ def _training(training: TrainingStatus) -> Iterator[str]:
     if training.report is not None:
         shown = list(training.metrics.items())[:_MOST_METRICS]
         metrics = " ".join(f"{name}={value}" for name, value in shown)
-        age = f" {training.since_report_s:.0f} s ago" if training.since_report_s is not None else ""
+        age = (
+            f", {training.since_report_s:.0f} s ago" if training.since_report_s is not None else ""
+        )
         yield f"  report {training.report}{age}: {metrics}"
     for wait in training.waits:
         yield f"  waiting for {wait}"
