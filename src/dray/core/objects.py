@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from dray.core.actor import ActorHandle
 from dray.engines.room import plain
 from dray.engines.runtime import ObjectRef, ObjectRefGenerator
 from dray.errors import ConfigError
+
+_FOR_EVER_S = 1e9
 
 
 def get(object_refs: Any, *, timeout: float | None = None, _use_object_store: bool = False) -> Any:
@@ -33,7 +36,7 @@ def get(object_refs: Any, *, timeout: float | None = None, _use_object_store: bo
         'a value'
     """
     if isinstance(object_refs, ObjectRef):
-        return session.current_runtime().get((object_refs,), _seconds(timeout))[0]
+        return session.current_runtime().get((object_refs,), seconds(timeout))[0]
     if not isinstance(object_refs, list | tuple):
         raise _no_reference("get", object_refs)
     for index, ref in enumerate(object_refs):
@@ -41,7 +44,7 @@ def get(object_refs: Any, *, timeout: float | None = None, _use_object_store: bo
             raise _no_reference("get", ref, f"item {index}")
     if not object_refs:
         return []
-    return session.current_runtime().get(object_refs, _seconds(timeout))
+    return session.current_runtime().get(object_refs, seconds(timeout))
 
 
 def put(value: Any, *, _owner: Any = None, _tensor_transport: str | None = None) -> ObjectRef:
@@ -107,7 +110,7 @@ def wait(
             f"num_returns is {num_returns}, but there are {len(ray_waitables)} references"
         )
     runtime = session.current_runtime()
-    return runtime.wait(ray_waitables, num_returns, _seconds(timeout), fetch_local)
+    return runtime.wait(ray_waitables, num_returns, seconds(timeout), fetch_local)
 
 
 def cancel(
@@ -149,12 +152,18 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
     session.current_runtime().kill(actor._actor, no_restart=no_restart)
 
 
-def _seconds(timeout: float | None) -> float | None:
+def seconds(timeout: Any) -> float | None:
+    """Return how long to wait; None is without limit, and so is what nobody lives to see.
+
+    Raises:
+        ConfigError: It is no number of seconds, or below 0.
+    """
     if timeout is None:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout < 0:
+    number = isinstance(timeout, numbers.Real) and not isinstance(timeout, bool)
+    if not number or not timeout >= 0:  # NaN is not
         raise ConfigError(f"timeout must be a number of seconds, 0 or more, not {timeout!r}")
-    return timeout
+    return None if timeout > _FOR_EVER_S else float(timeout)
 
 
 def _kind(value: object) -> str:

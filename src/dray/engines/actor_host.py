@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from dray import session
-from dray.engines import lifeline, wire
+from dray.engines import interrupts, lifeline, wire
 from dray.errors import EngineError
 
 
@@ -255,12 +255,14 @@ def _disown_siblings() -> None:
     children -= {child for child in children if child._parent_pid != os.getpid()}
 
 
+@interrupts.bottom
 def run_to_end(serve: Callable[[], int | None]) -> None:
     """Runs what a worker process is for, then ends the process; never returns.
 
     Args:
         serve: Returns the exit status; None is 0.
     """
+    interrupts.begin_process()
     try:
         _leave(serve() or 0)
     except BaseException:  # noqa: BLE001 (the process ends here, whatever it was)

@@ -12,6 +12,7 @@ from types import CodeType, FunctionType, TracebackType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from dray.engines import threads
+from dray.engines.interrupts import is_handlers
 from dray.errors import RemoteTraceback, SerializationError, text_of
 
 # Driver -> fork server: FORK, KILL or CANCEL, and the worker's number. FORK carries descriptors and
@@ -118,9 +119,11 @@ def dump(value: Any, what: str) -> bytes:
     try:
         pickled: bytes = cloudpickle.dumps(value, protocol=5)
     except Exception as error:
-        culprit = _find_culprit(value, what)
+        if is_handlers(error):
+            raise
+        culprit, said = _find_culprit(value, what), text_of(error)
         raise SerializationError(
-            f"{what} cannot be sent to another process: {culprit} cannot be pickled ({error}). "
+            f"{what} cannot be sent to another process: {culprit} cannot be pickled ({said}). "
             "Create it inside the function, or pass what it is made from."
         ) from error
     return pickled
@@ -136,7 +139,9 @@ def _pickles(value: Any) -> bool:
 
     try:
         cloudpickle.dumps(value, protocol=5)
-    except Exception:  # noqa: BLE001
+    except Exception as error:
+        if is_handlers(error):
+            raise
         return False
     return True
 
@@ -144,9 +149,13 @@ def _pickles(value: Any) -> bool:
 def _find_culprit(value: Any, path: str, depth: int = 0) -> str:
     """Names the innermost part of a value that does not pickle."""
     if depth < 6:
-        for name, part in _parts(value):
-            if not _pickles(part):
-                return _find_culprit(part, f"{path} -> {name}", depth + 1)
+        try:
+            for name, part in _parts(value):
+                if not _pickles(part):
+                    return _find_culprit(part, f"{path} -> {name}", depth + 1)
+        except Exception as error:
+            if is_handlers(error):
+                raise
     return f"{path} (a {type(value).__module__}.{type(value).__qualname__})"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from dray import session
 from dray.answers import AbsentMember, answer_for, check_arguments
+from dray.core.objects import seconds
 from dray.core.options import resources_of
 from dray.engines.labels import check_selector
 from dray.engines.placing import STRATEGIES
@@ -63,7 +64,7 @@ class PlacementGroup:
 
     def wait(self, timeout_seconds: float | None = 30) -> bool:
         """Waits until all bundles are set aside; returns whether they are."""
-        return self._group.wait(timeout_seconds)
+        return self._group.wait(seconds(timeout_seconds))
 
     def __reduce__(self) -> tuple[object, ...]:
         return (PlacementGroup, (self._group,))

@@ -7,6 +7,7 @@ from typing import Any
 
 from dray.engines.ledger import Held
 from dray.engines.process.hub import Hub
+from dray.engines.process.limits import SHORTAGES
 from dray.engines.process.packing import UNMADE, failed
 from dray.engines.process.pool import Pool, WorkerProcess
 from dray.engines.process.records import ActorRecord, Client, Task
@@ -95,10 +96,17 @@ class Actors:
             actor.detached = True
             self._hub.store.hold(number)
         entry.on_unused = lambda: self._hub.lock.todo.append(lambda: self._on_unused(actor))
-        self._hub.reply(client, question, None)
         self._tasks.accept(task)
         if not task.unready and not task.over:
             self._place_once(actor)
+        self._hub.lock.todo.append(lambda: self._tell_made(client, question, actor))
+
+    def _tell_made(self, client: Client, question: int, actor: ActorRecord) -> None:
+        """Answers who makes an actor: with an error, if it could have started and did not."""
+        if actor.unstarted is not None:
+            self._hub.refuse(client, question, actor.unstarted)
+        else:
+            self._hub.reply(client, question, None)
 
     def _answer_taken(
         self, client: Client, question: int, name: tuple[str, str], get_if_exists: bool
@@ -133,7 +141,13 @@ class Actors:
         task = actor.creation
         shape = task.kind.shape
         fresh = bool(actor.held.devices[0])
-        worker = self._pool.take(actor.held.nodes[0], shape.runtime_env, fresh=fresh)
+        try:
+            worker = self._pool.take(actor.held.nodes[0], shape.runtime_env, fresh=fresh)
+        except SHORTAGES as error:
+            why = f"actor {actor.title} has no worker process: {error}"
+            actor.unstarted = ActorDiedError(None, details=why)
+            self._bury(actor, failed(actor.unstarted))
+            return
         worker.actor, actor.worker, task.worker = actor, worker, worker
         options = task.kind.options
         details = (

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dray import host
+from dray.engines.interrupts import final
 
 _PAGE = 4096
 # Memory that was used before is three times as fast to write as fresh memory; so much is kept.
@@ -204,6 +205,7 @@ _watched: dict[int, Any] = {}
 def _watch(part: Any, on_end: Callable[[], object]) -> None:
     """Calls back when an object is gone."""
 
+    @final
     def ended(reference: Any) -> None:
         _watched.pop(id(reference), None)
         on_end()

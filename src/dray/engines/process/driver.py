@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import socket
@@ -13,9 +14,10 @@ from typing import Any
 from dray import host
 from dray.engines import wire
 from dray.engines.contract import Node
+from dray.engines.interrupts import leave, mark_shielded, pending, watch
 from dray.engines.ledger import Ledger
 from dray.engines.outlet import Outlets
-from dray.engines.process import limits
+from dray.engines.process import limits, packing
 from dray.engines.process.actors import Actors
 from dray.engines.process.arena import Arena, DiskArena
 from dray.engines.process.frames import encode
@@ -35,6 +37,8 @@ from dray.engines.reader import Reader
 from dray.engines.runtime import ObjectRef, Whereabouts
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import EngineError, NodeDiedError
+
+_logger = logging.getLogger(__name__)
 
 # Of this machine's memory, what stored objects may take.
 _STORE_SHARE = 0.3
@@ -83,6 +87,7 @@ class DriverRuntime(ProcessRuntime):
     ) -> None:
         self._fork = fork
         self._open_files = open_files
+        self._kill = kill
         self._next_number = number
         self._runtime_env = runtime_env
         self._namespace = namespace or "default"
@@ -90,7 +95,6 @@ class DriverRuntime(ProcessRuntime):
         self._lines: dict[int, Line] = {}  # by descriptor
         self._flushing: set[int] = set()
         self._passage = Passage()
-        self._closed = False
         self._poll = select.epoll()
         self._woken, self._wake = socket.socketpair()
         self._poll.register(self._woken, select.EPOLLIN)
@@ -129,24 +133,41 @@ class DriverRuntime(ProcessRuntime):
         self.hub.handle(self.client, message)
 
     def submit_now(self, message: Message) -> Any:
-        if self._closed:
-            raise EngineError("this session has ended; call dray.init() again")
         return self.hub.handle(self.client, message)
 
     def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
         if len(refs) != 1:
             return super().get(refs, timeout_s)
-        # The most common call of all; the hub is near, so it need not be asked in writing.
-        number, store, client = self._number_of(refs[0]), self.hub.store, self.client
-        waiter = Waiter()
+        watch()
+        try:
+            opened = self._fetch_one(self._number_of(refs[0]), timeout_s)
+        finally:
+            if pending:
+                leave()
+        return [packing.unpack(opened) if type(opened) is bytes else packing.unpack(*opened)]
+
+    @mark_shielded
+    def _fetch_one(self, number: int, timeout_s: float | None) -> Any:
+        """Gets one object, the most common call of all; the hub need not be asked in writing."""
+        store, waiter = self.hub.store, Waiter()
+
+        def ready() -> None:
+            self._turns.finish(waiter)
+
         with self.lock:
-            if store.when_ready(number, lambda: self._turns.finish(waiter)):
-                waiter.done = True
-        if not self._turns.wait(waiter, timeout_s):
-            raise not_in_time(1, 1, timeout_s)
+            self.check_open()
+            waiter.done = store.when_ready(number, ready)
+        try:
+            if not self._turns.wait(waiter, timeout_s):
+                raise not_in_time(1, 1, timeout_s)
+        except BaseException:
+            with self.lock:
+                store.forget_call(number, ready)
+            raise
         with self.lock:
-            payload = self.hub.hand_out(client, store.find(number).payload)
-        return [self.load(payload)]
+            self.check_open()
+            payload = self.hub.hand_out(self.client, store.find(number).payload)
+        return payload if type(payload) is bytes else self.open(payload)
 
     def whereabouts(self) -> Whereabouts:
         return Whereabouts(
@@ -181,7 +202,7 @@ class DriverRuntime(ProcessRuntime):
         self.tap.watch(worker, err, "stderr")
         try:
             self._fork(worker, theirs)
-        except EngineError:
+        except BaseException:
             self._unwatch(worker)
             worker.gone = True
             worker.close()
@@ -289,7 +310,7 @@ class DriverRuntime(ProcessRuntime):
             line = self._lines.get(fd)
             if line is None:
                 continue
-            messages = line.inbox.receive() if event & ~select.EPOLLOUT else []
+            messages = self._receive(line) if event & ~select.EPOLLOUT else []
             with self.lock:
                 if event & select.EPOLLOUT and line.outbox.flush():
                     self._flushing.discard(fd)
@@ -297,10 +318,30 @@ class DriverRuntime(ProcessRuntime):
                 if messages is None:
                     self._hung_up(line)
                 else:
-                    for message in messages:
-                        self.hub.handle(line.client, message)
+                    self._hear(line, messages)
             if self.table.dropped or self.table.unpinned:
                 self.settle()
+
+    def _receive(self, line: Line) -> list[Message] | None:
+        """Returns what a process has said since; None if nothing will come that makes sense."""
+        try:
+            return line.inbox.receive()
+        except Exception as error:  # noqa: BLE001 (it concerns that process alone)
+            self._refuse(line, error)
+            return None
+
+    def _hear(self, line: Line, messages: Sequence[Message]) -> None:
+        for message in messages:
+            try:
+                self.hub.handle(line.client, message)
+            except Exception as error:  # noqa: BLE001 (as above)
+                self._refuse(line, error)
+
+    def _refuse(self, line: Line, error: Exception) -> None:
+        """Ends a process whose message cannot be dealt with: what it does must not hang."""
+        _logger.error("a message of a worker cannot be dealt with", exc_info=error)
+        if isinstance(line, WorkerProcess):
+            self._kill(line)
 
     def _hung_up(self, line: Line) -> None:
         self._unwatch(line)
@@ -336,9 +377,8 @@ class DriverRuntime(ProcessRuntime):
     def _gone(self, worker: WorkerProcess, error: EngineError) -> None:
         if worker.gone:
             return
-        while messages := worker.inbox.receive():  # what it said last
-            for message in messages:
-                self.hub.handle(worker.client, message)
+        while messages := self._receive(worker):  # what it said last
+            self._hear(worker, messages)
         worker.gone = True
         self._unwatch(worker)
         self.pool.forget(worker)
@@ -351,18 +391,25 @@ class DriverRuntime(ProcessRuntime):
         self.hub.forget_client(worker.client)
         worker.close()
 
-    def begin_close(self) -> None:
-        """Takes nothing more, so that the end of the workers is not answered with new ones."""
+    def begin_close(self, why: str) -> None:
+        """Takes nothing more, and ends all that waits.
+
+        Args:
+            why: What has ended the session.
+        """
+        # First: the end of the workers is not to be answered with new ones.
         self._closed = self.hub.lock.closed = True
+        self.end_waits(lambda: EngineError(f"{why}; what was waited for will not come"))
 
     def close(self) -> None:
         """Ends the session; its processes are gone already."""
         self._turns.close()
         self.tap.close()
-        for line in (*self.pool.all.values(), *self._lines.values()):
-            line.close()
-        self._poll.close()
-        self._passage.close()
-        self._woken.close()
-        self._wake.close()
-        self.hub.store.close()
+        with self.lock:  # nobody is in there while it is taken apart
+            for line in (*self.pool.all.values(), *self._lines.values()):
+                line.close()
+            self._poll.close()
+            self._passage.close()
+            self._woken.close()
+            self._wake.close()
+            self.hub.store.close()

@@ -33,6 +33,7 @@ from dray.engines.contract import (
     Reservation,
     Started,
 )
+from dray.engines.interrupts import shielded, unwrap
 from dray.engines.ledger import Held
 from dray.engines.local import LocalEngine, nodes_of
 from dray.engines.outlet import fill_standard_descriptors
@@ -256,6 +257,7 @@ class ProcessEngine(LocalEngine):
     def drive(self, loop: Callable[[], T]) -> T:
         return loop()
 
+    @shielded
     def prepare(self, modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
         self._server(self._basis(modules, runtime_env))
 
@@ -266,6 +268,7 @@ class ProcessEngine(LocalEngine):
             runtime = self._make_runtime()
         return runtime
 
+    @shielded
     def _make_runtime(self) -> DriverRuntime:
         self._task_server()  # before the first thread: it may be a fork of this process
         with self._lock:
@@ -314,6 +317,7 @@ class ProcessEngine(LocalEngine):
             self._light()
         return end
 
+    @shielded
     def lose_node(self, node_id: str) -> None:
         """Ends a simulated node, as if its machine were gone."""
         known = [node.node_id for node in self._ledger.nodes]
@@ -388,6 +392,7 @@ class ProcessEngine(LocalEngine):
                 self._reader.watch(server.control, lambda: self._on_notice(server))
             return server
 
+    @shielded
     def start_actor(
         self,
         factory: ActorFactory,
@@ -478,6 +483,8 @@ class ProcessEngine(LocalEngine):
 
     def _on_crash(self) -> None:
         """Nobody may wait for ever for what will not come."""
+        if self._runtime is not None:
+            self._runtime.begin_close("the thread that hears of workers has ended")
         with self._lock:
             servers = list(self._servers.values())
         for server in servers:
@@ -539,13 +546,14 @@ class ProcessEngine(LocalEngine):
         server.actors.clear()
         server.close()
 
+    @shielded
     def close(self) -> None:
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             if self._runtime is not None:
-                self._runtime.begin_close()
+                self._runtime.begin_close("dray.shutdown() was called")
             servers = [*self._servers.values(), *self._dismissed]
             self._servers.clear()
         self._ledger.close()
@@ -564,3 +572,4 @@ class ProcessEngine(LocalEngine):
             door.close()
         self._reader.close()
         self._open_files.restore()
+        unwrap()

@@ -7,6 +7,8 @@ are given when the lock is free again, and so is what other parts of dray call b
 
 from __future__ import annotations
 
+import functools
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,6 +16,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from dray.engines.contract import Reservation
+from dray.engines.interrupts import shielded
 from dray.engines.process.packing import SPILLED, STORED, failed, is_error
 from dray.engines.process.records import Client, Gather
 from dray.engines.process.store import Store
@@ -35,20 +38,34 @@ class HubLock:
         self.replies: deque[tuple[Client, int, Any]] = deque()  # outside of it
 
     def release(self) -> None:
-        """Lets the lock go, after everything that has come up."""
+        """Lets the lock go, after everything that has come up.
+
+        What fails there belongs to none of those who happen to be here: it is told, and the rest
+        is done.
+        """
         while True:
-            while self.todo and not self.closed:
-                self.todo.popleft()()
-            self._lock.release()
+            try:
+                while self.todo and not self.closed:
+                    task = self.todo.popleft()
+                    try:
+                        task()
+                    except Exception as error:  # noqa: BLE001
+                        _tell(error)
+            finally:
+                self._lock.release()
             while self.replies:
                 try:
                     client, question, answer = self.replies.popleft()
                 except IndexError:  # another thread was faster
                     break
-                client.reply(question, answer)
+                try:
+                    client.reply(question, answer)
+                except Exception as error:  # noqa: BLE001
+                    _tell(error)
             if not self.todo or self.closed or not self.acquire(blocking=False):
                 return
 
+    @shielded
     def later(self, task: Callable[[], None]) -> None:
         """Does something in the hub, as soon as nobody else is in there, unless it is closed."""
         self.todo.append(task)
@@ -60,6 +77,10 @@ class HubLock:
 
     def __exit__(self, *error: object) -> None:
         self.release()
+
+
+def _tell(error: Exception) -> None:
+    logging.getLogger("dray").error("a bug in dray, or no memory left", exc_info=error)
 
 
 class Hub:
@@ -81,6 +102,7 @@ class Hub:
         # Set by `streams.py`: whether a stream has an item or has ended, and a call when it has.
         self.has_item: Callable[[int, int], bool]
         self.when_item: Callable[[int, int, Callable[[], None]], None]
+        self.forget_item: Callable[[int, Callable[[], None]], None]
         self.serve(self)
 
     def serve(self, part: object) -> None:
@@ -196,6 +218,12 @@ class Hub:
         client.rooms[place] = lengths
         self.reply(client, question, place)
 
+    def on_no_room(self, client: Client, place: tuple[Any, ...]) -> None:
+        """A process writes nothing to the room that it got."""
+        lengths = client.rooms.pop(place, None)
+        if lengths is not None:
+            self.store.forget_room(place, lengths)
+
     def arrived(self, client: Client, payload: Any) -> Any:
         """Takes note that what a process has written is now in use."""
         if type(payload) is tuple and payload[0] in (STORED, SPILLED):
@@ -208,6 +236,34 @@ class Hub:
         self.store.seal(number, self.arrived(client, payload), nested)
 
     # Waiting.
+
+    def ask_until(
+        self, client: Client, question: int, give_up: Callable[[], None]
+    ) -> Callable[[], bool]:
+        """Has a process wait, until it says that it is enough or what is returned is called.
+
+        Args:
+            client: The process.
+            question: What it has asked.
+            give_up: Called when it waits no longer; answers it.
+
+        Returns:
+            What ends the wait; it returns False if nobody waits any more.
+        """
+
+        def end() -> bool:
+            if client.questions.pop(question, None) is None:
+                return False
+            self.unblock(client)
+            return True
+
+        def enough() -> None:
+            if end():
+                give_up()
+
+        client.questions[question] = enough
+        self.block(client)
+        return end
 
     def on_fetch(self, client: Client, question: int, numbers: Sequence[int]) -> None:
         """A process wants values."""
@@ -234,7 +290,9 @@ class Hub:
         client = gather.client
         client.questions[gather.question] = gather
         for number in missing:
-            self._when_ready(number, lambda number=number: self._came(gather, number))  # type: ignore[misc]
+            came = functools.partial(self._came, gather, number)
+            gather.calls.append((number, came))
+            self._when_ready(number, came)
         gather.blocks = True
         self.block(client)
 
@@ -251,6 +309,12 @@ class Hub:
             self.when_item(stream, index, callback)
         else:
             self.store.when_ready(number, callback)
+
+    def _forget_call(self, number: Any, callback: Callable[[], None]) -> None:
+        if type(number) is tuple:
+            self.forget_item(number[0], callback)
+        else:
+            self.store.forget_call(number, callback)
 
     def block(self, client: Client) -> None:
         """A process begins to wait; a task that waits lets others use its CPUs."""
@@ -281,6 +345,10 @@ class Hub:
     def _end(self, gather: Gather) -> None:
         client = gather.client
         client.questions.pop(gather.question, None)
+        calls, gather.calls = gather.calls, []
+        if gather.ready < len(gather.numbers):  # who asks again and again leaves nothing behind
+            for number, came in calls:
+                self._forget_call(number, came)
         if gather.blocks:
             gather.blocks = False
             self.unblock(client)
@@ -299,6 +367,9 @@ class Hub:
         gather = client.questions.get(question)
         if gather is None:
             return  # the answer is on its way
+        if not isinstance(gather, Gather):
+            gather()
+            return
         self._end(gather)
         if gather.wants_values:
             missing = len(gather.numbers) - gather.ready

@@ -8,6 +8,11 @@ import os
 import resource
 from pathlib import Path
 
+from dray.errors import EngineError
+
+# What starting a process, or making a descriptor or a thread, raises when there is too little.
+SHORTAGES = (OSError, MemoryError, RuntimeError, EngineError)
+
 # So many descriptors are left for others when the limit is raised.
 _MARGIN = 128
 

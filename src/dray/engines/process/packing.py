@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from dray.engines import wire
+from dray.engines.interrupts import interruptible, is_handlers
 from dray.errors import ActorDiedError, DrayError, raised_in_task
 
 INLINE, STORED, SPILLED, RAISED, FAILED, UNMADE = 1, 2, 3, 4, 5, 6
@@ -94,7 +95,9 @@ def pack(value: Any, what: str) -> Packed:
         try:
             pickler.dump(value)
             raw = [buffer.raw() for buffer in buffers]
-        except Exception:  # noqa: BLE001 (found out below, or not a matter of pickling)
+        except Exception as error:
+            if is_handlers(error):
+                raise
             return Packed(wire.dump(value, what), refs=refs)
     return Packed(file.getvalue(), raw, refs, pickler.writable)
 
@@ -132,10 +135,13 @@ def types_of(packed: Any) -> Any:
 
 def unpack_inline(payload: Any) -> Any:
     """Returns the value of an inline payload."""
-    if type(payload) is bytes:
-        return pickle.loads(payload)
+    return unpack(payload) if type(payload) is bytes else unpack(*open_inline(payload))
+
+
+def open_inline(payload: Any) -> tuple[bytes, list[Any]]:
+    """Returns the pickle of an inline payload that has buffers, and those."""
     _, data, buffers, writable = payload
-    return unpack(data, [bytearray(b) if i in writable else b for i, b in enumerate(buffers)])
+    return data, [bytearray(b) if i in writable else b for i, b in enumerate(buffers)]
 
 
 def is_error(payload: Any) -> bool:
@@ -148,6 +154,7 @@ def failed(error: DrayError) -> tuple[int, bytes]:
     return (FAILED, pickle.dumps(error, 5))
 
 
+@interruptible
 def error_of(payload: Any) -> BaseException:
     """Returns the error that a payload stands for."""
     if payload[0] == FAILED:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dray.engines.contract import Reservation
 from dray.engines.ledger import Held, Ledger
 from dray.engines.placing import Demand
+from dray.errors import EngineError
 
 if TYPE_CHECKING:
     from dray.engines.process.pool import WorkerProcess
@@ -37,7 +38,8 @@ class Client:
         self.holds: set[int] = set()
         self.pins: dict[int, int] = {}
         self.rooms: dict[tuple[Any, ...], Sequence[int]] = {}
-        self.questions: dict[int, Gather] = {}
+        # What it waits for: gathers, and for others what is called when it waits no longer.
+        self.questions: dict[int, Gather | Callable[[], None]] = {}
         self.reading: list[tuple[Any, ...]] = []
         self.blocked = 0
         self.leases: dict[int, Future[Reservation]] = {}  # of an engine within a worker
@@ -46,7 +48,9 @@ class Client:
 class Gather:
     """A process that waits for objects: for all of some, or for a number of them."""
 
-    __slots__ = ("blocks", "client", "need", "numbers", "question", "ready", "wants_values")
+    __slots__ = (
+        *("blocks", "calls", "client", "need", "numbers", "question", "ready", "wants_values"),
+    )
 
     def __init__(
         self, client: Client, question: int, numbers: Sequence[int], need: int, wants_values: bool
@@ -58,6 +62,7 @@ class Gather:
         self.wants_values = wants_values
         self.ready = 0
         self.blocks = False
+        self.calls: list[tuple[Any, Callable[[], None]]] = []  # that tell of what is missing
 
 
 @dataclass(eq=False)
@@ -179,6 +184,7 @@ class ActorRecord:
         detached: Whether it lives on without a handle.
         ending: Whether it ends when its calls are done, because nobody has a handle any more.
         death: The payload that its calls get, once it is dead.
+        unstarted: Why no process could be started for it.
     """
 
     number: int
@@ -197,6 +203,7 @@ class ActorRecord:
     exiting: bool = False
     killed: bool = False
     death: Any = None
+    unstarted: EngineError | None = None
 
     @property
     def actor_id(self) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
+from dray.engines.interrupts import final, shielded
 from dray.engines.process.packing import note_reference
 from dray.engines.runtime import (
     CallOptions,
@@ -146,6 +147,7 @@ class _Counted:
         self.home = home
         self.number = number
 
+    @final
     def __del__(self) -> None:
         self.home.table.drop(self.number)
 
@@ -181,6 +183,7 @@ class ProcessRef(_Counted, ObjectRef):
         return (_arrived_ref, (self.pickle_number(),))
 
 
+@shielded
 def _arrived_ref(number: int) -> ProcessRef:
     home = _at_home()
     home.meet(number)
@@ -234,6 +237,7 @@ class ProcessGenerator(_Counted, ObjectRefGenerator):
             self._next = self.home.next_item(self.number, self._index)
             self._ended = self._next is None
 
+    @shielded
     def completed(self) -> ObjectRef:
         self.home.meet(self.number)
         return ProcessRef(self.home, self.number)
@@ -283,6 +287,7 @@ class ListedGenerator(ObjectRefGenerator):
         return (ListedGenerator, (self._refs,))
 
 
+@shielded
 def _arrived_generator(number: int, index: int) -> ProcessGenerator:
     home = _at_home()
     home.meet(number)
@@ -314,6 +319,7 @@ class ProcessActor(_Counted, RemoteObject):
         return (_arrived_actor, (self.pickle_number(), self.class_name, dict(self.methods)))
 
 
+@shielded
 def _arrived_actor(number: int, class_name: str, methods: Mapping[str, Any]) -> ProcessActor:
     home = _at_home()
     home.meet(number)

@@ -15,6 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from dray.engines.interrupts import (
+    final,
+    leave,
+    mark_shielded,
+    pending,
+    shielded,
+    shut,
+    watch,
+)
 from dray.engines.process import packing, refs
 from dray.engines.process.arena import Arena, DiskArena, read_at, round_up
 from dray.engines.process.packing import INLINE_BYTES, SPILLED, STORED, Packed, is_error, pack
@@ -33,8 +42,10 @@ from dray.engines.runtime import (
 )
 from dray.errors import (
     ConfigError,
+    EngineError,
     GetTimeoutError,
     ObjectLostError,
+    ObjectStoreFullError,
 )
 from dray.status import ProgramStatus
 
@@ -56,6 +67,7 @@ class ProcessRuntime(Runtime):
         self._questions = itertools.count(1)
         self._known: set[bytes] = set()
         self._pickled: weakref.WeakKeyDictionary[Any, Packed] = weakref.WeakKeyDictionary()
+        self._closed = False
         self.lock = threading.Lock()
         self.table = refs.RefTable(self._tell, self.settle)
         refs.settle_in(self)
@@ -81,22 +93,27 @@ class ProcessRuntime(Runtime):
         """Returns what runs in the calling thread: its task, its actor and what they hold."""
 
     def _tell(self, what: str, number: int) -> None:
-        self.post((what, number))
+        if not self._closed:
+            self.post((what, number))
 
+    @shielded
     def meet(self, number: int) -> None:
         """Takes note of a reference that has come in."""
         with self.lock:
             self.table.met(number)
 
+    @shielded
     def keep(self, number: int) -> None:
         """Takes note of a reference, or of one more, that the hub has counted already."""
         with self.lock:
             self.table.born(number)
 
+    @shielded
     def say(self, *message: Any) -> None:
-        """Tells the hub something."""
+        """Tells the hub something, if it is still there."""
         with self.lock:
-            self.post(message)
+            if not self._closed:
+                self.post(message)
         if self.table.dropped or self.table.unpinned:
             self.settle()
 
@@ -112,10 +129,23 @@ class ProcessRuntime(Runtime):
     def ask(self, *message: Any) -> tuple[int, Waiter]:
         """Asks the hub something; the question's number is put behind the first word."""
         number, waiter = next(self._questions), Waiter()
-        self._asked[number] = waiter
-        with self.lock:
-            self.post((message[0], number, *message[1:]))
+        self._put_question(number, waiter, message)
         return number, waiter
+
+    def _put_question(self, number: int, waiter: Waiter, message: Message) -> None:
+        self._asked[number] = waiter
+        try:
+            with self.lock:
+                self.check_open()
+                self.post((message[0], number, *message[1:]))
+        except BaseException:
+            self._asked.pop(number, None)
+            raise
+
+    def check_open(self) -> None:
+        """Raises an EngineError if this session has ended. With the lock held."""
+        if self._closed:
+            raise EngineError("this session has ended; call dray.init() again")
 
     def answered(self, number: int, answer: Any) -> None:
         """Takes an answer of the hub's."""
@@ -128,17 +158,61 @@ class ProcessRuntime(Runtime):
         else:
             self._turns.finish(waiter)
 
+    @shielded
     def demand(self, *message: Any) -> Any:
-        """Asks the hub something, and returns what it answers, or raises that."""
+        """Asks the hub something that it knows; returns what it answers, or raises that."""
         _, waiter = self.ask(*message)
-        self._turns.wait(waiter)
-        answer = waiter.value
-        if type(answer) is tuple and answer[0] == "refused":
-            raise packing.error_of(answer[1])
-        return answer
+        self._turns.wait(waiter, interruptible=False)
+        return _accepted(waiter.value)
+
+    @shielded
+    def await_answer(self, *message: Any, undo: Callable[[Any], object] | None = None) -> Any:
+        """The same for what may take long, and may be interrupted.
+
+        Args:
+            *message: The question.
+            undo: Takes an answer that comes when nobody wants it any more.
+        """
+        question, waiter = self.ask(*message)
+        self._wait_for(question, waiter, None, undo)
+        return _accepted(waiter.value)
+
+    def _wait_for(
+        self,
+        question: int,
+        waiter: Waiter,
+        timeout_s: float | None,
+        undo: Callable[[Any], object] | None = None,
+    ) -> None:
+        """Waits for an answer; the hub says what there is when the time is up."""
+        try:
+            if not self._turns.wait(waiter, timeout_s):
+                self._enough(question, waiter)
+        except BaseException:  # a handler's, or the session ends
+            if not self._closed:
+                self._enough(question, waiter)
+                if undo is not None:
+                    undo(waiter.value)
+            raise
+
+    def _enough(self, question: int, waiter: Waiter) -> None:
+        self.say("enough", question)
+        self._turns.wait(waiter, interruptible=False)
+
+    def end_waits(self, error: Callable[[], EngineError]) -> None:
+        """Ends all that waits for an answer, in whatever thread, with an error.
+
+        Args:
+            error: Makes it.
+        """
+        self._turns.end(error)
+        for number, waiter in list(self._asked.items()):
+            if isinstance(waiter, _FutureWaiter) and self._asked.pop(number, None) is not None:
+                waiter.fail(error())
 
     # Values.
 
+    @shielded
     def store(self, packed: Packed) -> Any:
         """Returns a payload for a value; large ones are written to shared memory."""
         if packed.size <= INLINE_BYTES:
@@ -146,7 +220,18 @@ class ProcessRuntime(Runtime):
         parts = [packed.data, *packed.buffers]
         lengths = [len(part) for part in parts]
         place = self.demand("room", lengths)
-        (self.arena if place[0] == STORED else self.disk).write(place[-1], parts)
+        try:
+            (self.arena if place[0] == STORED else self.disk).write(place[-1], parts)
+        except OSError as error:
+            self.say("no_room", place)
+            raise ObjectStoreFullError(
+                f"an object of {packed.size} bytes cannot be written: {error}. Drop references to "
+                "what is not needed, free memory or space in the temporary directory, or give "
+                "dray.init(object_store_memory=...) less than there is"
+            ) from error
+        except BaseException:
+            self.say("no_room", place)
+            raise
         return (*place, lengths, tuple(packed.writable))
 
     def load(self, payload: Any) -> Any:
@@ -155,39 +240,68 @@ class ProcessRuntime(Runtime):
         Raises:
             TaskError: It stands for an error, this or another.
         """
-        if type(payload) is bytes or payload[0] == packing.INLINE:
-            return packing.unpack_inline(payload)
+        if type(payload) is bytes:
+            return packing.unpack(payload)
+        return packing.unpack(*self.open(payload))
+
+    @shielded
+    def open(self, payload: Any) -> tuple[Any, Sequence[Any]]:
+        """Returns a pickle and what it refers to; nothing of it has to be given back."""
+        if type(payload) is bytes:
+            return payload, ()
+        if payload[0] == packing.INLINE:
+            return packing.open_inline(payload)
         if is_error(payload):
             raise packing.error_of(payload)
         if payload[0] == STORED:
-            return self._load_stored(payload)
-        _, offset, lengths, _ = payload
-        parts = []
-        for length in lengths:
-            parts.append(read_at(self.disk.fd, offset, length))
-            offset += round_up(length)
-        self.say("read", payload)
-        return packing.unpack(parts[0], parts[1:])
+            return self._open_stored(payload)
+        try:
+            _, offset, lengths, _ = payload
+            parts = []
+            for length in lengths:
+                parts.append(read_at(self.disk.fd, offset, length))
+                offset += round_up(length)
+        finally:
+            self.say("read", payload)
+        return parts[0], parts[1:]
 
-    def _load_stored(self, payload: Any) -> Any:
+    def _open_stored(self, payload: Any) -> tuple[Any, Sequence[Any]]:
         _, region, start, lengths, writable = payload
         end, arena, table = sum(map(round_up, lengths)), self.arena, self.table
 
+        @final
         def unused() -> None:
             if writable:
                 arena.forget_changes(start, end)
             table.unpin(region)
 
-        whole = arena.view(start, end, unused)
+        try:
+            whole = arena.view(start, end, unused)
+        except BaseException:
+            table.unpin(region)
+            raise
         view, offset, parts = memoryview(whole).cast("B"), 0, []
         for index, length in enumerate(lengths):
             part = view[offset : offset + length]
             parts.append(part if index - 1 in writable else part.toreadonly())
             offset += round_up(length)
-        return packing.unpack(parts[0], parts[1:])
+        return parts[0], parts[1:]
 
-    def return_unread(self, payloads: Sequence[Any]) -> None:
+    def open_all(self, payloads: Sequence[Any]) -> list[Any]:
+        """Returns pickles, each alone or with what it refers to."""
+        opened: list[Any] = []
+        try:
+            for payload in payloads:
+                opened.append(payload if type(payload) is bytes else self.open(payload))
+        except BaseException:
+            self.return_unread(payloads[len(opened) + 1 :])
+            raise
+        return opened
+
+    def return_unread(self, payloads: Any) -> None:
         """Says that payloads which came too late are not looked at."""
+        if type(payloads) is not list:
+            return  # an error
         for payload in payloads:
             if type(payload) is tuple and payload[0] == STORED:
                 self.table.unpin(payload[1])
@@ -195,24 +309,27 @@ class ProcessRuntime(Runtime):
                 self.say("read", payload)
 
     def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
+        watch()
+        try:
+            opened = self._fetch(refs, timeout_s)
+        finally:
+            if pending:
+                leave()
+        unpack = packing.unpack
+        return [unpack(it) if type(it) is bytes else unpack(*it) for it in opened]
+
+    @mark_shielded
+    def _fetch(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
+        """Returns pickles, each alone or with what it refers to."""
         numbers = [self._number_of(ref) for ref in refs]
         question, waiter = self.ask("fetch", numbers)
-        if not self._turns.wait(waiter, timeout_s):
-            self.say("enough", question)
-            self._turns.wait(waiter)
+        self._wait_for(question, waiter, timeout_s, self.return_unread)
         answer = waiter.value
         if type(answer) is tuple:
             if answer[0] == "missing":
                 raise not_in_time(answer[1], len(refs), timeout_s)
             raise packing.error_of(answer)
-        values = []
-        try:
-            for payload in answer:
-                values.append(self.load(payload))
-        except BaseException:
-            self.return_unread(answer[len(values) + 1 :])
-            raise
-        return values
+        return self.open_all(answer)
 
     def _number_of(self, ref: Any) -> int:
         home = getattr(ref, "home", None)
@@ -225,15 +342,20 @@ class ProcessRuntime(Runtime):
         return number
 
     def put(self, value: Any) -> ObjectRef:
-        packed = pack(value, "the value")
+        return self._put(pack(value, "the value"))
+
+    @shielded
+    def _put(self, packed: Packed) -> ObjectRef:
         payload = self.store(packed)
         number = next(self._ids)
         with self.lock:
+            self.check_open()
             self.table.born(number)
             self.post(("put", number, payload, packed.refs))
         self.settle()
         return ProcessRef(self, number)
 
+    @shielded
     def wait(
         self, refs: Sequence[Any], num_returns: int, timeout_s: float | None, fetch: bool
     ) -> tuple[list[ObjectRef], list[ObjectRef]]:
@@ -242,9 +364,7 @@ class ProcessRuntime(Runtime):
             for ref in refs
         ]
         question, waiter = self.ask("wait", numbers, num_returns)
-        if not self._turns.wait(waiter, timeout_s):
-            self.say("enough", question)
-            self._turns.wait(waiter)
+        self._wait_for(question, waiter, timeout_s)
         chosen = set(waiter.value[:num_returns])
         ready = [ref for index, ref in enumerate(refs) if index in chosen]
         return ready, [ref for index, ref in enumerate(refs) if index not in chosen]
@@ -263,6 +383,7 @@ class ProcessRuntime(Runtime):
         """Asks the hub something; returns a future of what `load` makes of the answer."""
         return self.ask_later(load, *message, keep=keep)[1]
 
+    @shielded
     def ask_later(
         self, load: Callable[[Any], Any], *message: Any, keep: object = None
     ) -> tuple[int, Future[Any]]:
@@ -270,8 +391,9 @@ class ProcessRuntime(Runtime):
         self._turns.start_background("dray-answers")
         waiter = _FutureWaiter(load, keep)
         number = next(self._questions)
-        self._asked[number] = waiter
-        self.say(message[0], number, *message[1:])
+        self._put_question(number, waiter, message)
+        if self.table.dropped or self.table.unpinned:
+            self.settle()
         return number, waiter.future
 
     def give_back(self, question: int) -> None:
@@ -284,15 +406,16 @@ class ProcessRuntime(Runtime):
         self.keep(number)
         return ProcessRef(self, number)
 
-    def next_item(self, stream: int, index: int) -> ObjectRef | None:
-        number = self.demand("next", stream, index)
+    def _ref_of_item(self, number: int | None) -> ProcessRef | None:
         return None if number is None else self._new_ref(number)
 
-    def next_item_future(self, stream: int, index: int) -> Future[Any]:
-        def load(number: Any) -> Any:
-            return None if number is None else self._new_ref(number)
+    @shielded
+    def next_item(self, stream: int, index: int) -> ObjectRef | None:
+        number = self.await_answer("next", stream, index, undo=self._ref_of_item)
+        return self._ref_of_item(number)
 
-        return self.promise(load, "next", stream, index)
+    def next_item_future(self, stream: int, index: int) -> Future[Any]:
+        return self.promise(self._ref_of_item, "next", stream, index)
 
     # Tasks.
 
@@ -350,21 +473,27 @@ class ProcessRuntime(Runtime):
         count: Any = "stream" if returns == "streaming" else returns
         ids, table = self._ids, self.table
 
-        def submit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            payload, deps, nested = self._pack_arguments(args, kwargs, what)
+        @mark_shielded
+        def place(packed: Packed, deps: list[int]) -> Any:
+            plain = not packed.buffers and len(packed.data) <= INLINE_BYTES
+            payload = packed.data if plain else self.store(packed)
             number = next(ids)
             numbers: tuple[int, ...] = (number,)
             if isinstance(count, int) and count != 1:
                 numbers = (number, *(next(ids) for _ in range(count - 1))) if count else ()
             parent = self.here().get("task_id")
             with self.lock:
+                self.check_open()
                 for made in numbers:
                     table.counts[made] = 1
-                if count == 0:
-                    table.counts.pop(number, None)
-                refusal = self.submit_now(
-                    (*head, number, numbers, payload, deps, nested, count, parent)
-                )
+                try:
+                    refusal = self.submit_now(
+                        (*head, number, numbers, payload, deps, packed.refs, count, parent)
+                    )
+                except BaseException:
+                    for made in numbers:
+                        del table.counts[made]
+                    raise
             if table.dropped or table.unpinned:
                 self.settle()
             if refusal is not None:
@@ -377,6 +506,15 @@ class ProcessRuntime(Runtime):
                 return ProcessGenerator(self, number)
             return [ProcessRef(self, made) for made in numbers] if count else None
 
+        def submit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            packed, deps = self._pack_arguments(args, kwargs, what)
+            watch()
+            try:
+                return place(packed, deps)
+            finally:
+                if pending:
+                    leave()
+
         return submit
 
     def submit_now(self, message: Message) -> Any:
@@ -386,8 +524,8 @@ class ProcessRuntime(Runtime):
 
     def _pack_arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], what: str
-    ) -> tuple[Any, list[int], Sequence[int]]:
-        """Returns the payload, the references at the top, which are awaited, and those within."""
+    ) -> tuple[Packed, list[int]]:
+        """Returns the arguments, and the references at the top, which are awaited."""
         deps: list[int] = []
         for value in args:
             if type(value) is ProcessRef:
@@ -397,8 +535,7 @@ class ProcessRuntime(Runtime):
             if type(value) is ProcessRef:
                 kwargs = {name: self._stand_in(value, deps) for name, value in kwargs.items()}
                 break
-        packed = packing.pack_arguments(args, kwargs, what)
-        return self.store(packed), deps, packed.refs
+        return packing.pack_arguments(args, kwargs, what), deps
 
     def _stand_in(self, value: Any, deps: list[int]) -> Any:
         if type(value) is not ProcessRef:
@@ -406,8 +543,15 @@ class ProcessRuntime(Runtime):
         deps.append(self._number_of(value))
         return Awaited(len(deps) - 1)
 
+    @shielded
     def cancel(self, ref: Any, *, force: bool, recursive: bool) -> None:
-        self.demand("cancel", self._number_of(ref), force, recursive)
+        question, waiter = self.ask("cancel", self._number_of(ref), force, recursive)
+        try:
+            self._turns.wait(waiter)
+        except BaseException:
+            self._asked.pop(question, None)  # there is nothing to undo
+            raise
+        _accepted(waiter.value)
 
     # Actors.
 
@@ -419,15 +563,17 @@ class ProcessRuntime(Runtime):
         key = self._kind("actor", kind, options, options.class_name)
         what = f"an argument of {options.class_name}"
 
-        def create(args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteObject:
-            payload, deps, nested = self._pack_arguments(args, kwargs, what)
+        @shielded
+        def place(packed: Packed, deps: list[int]) -> RemoteObject:
+            payload = self.store(packed)
             number = next(self._ids)
             self.keep(number)
             actor = ProcessActor(self, number, options.class_name, options.methods)
-            found = self.demand("create", key, number, payload, deps, nested)
-            if found is None:
-                return actor
-            return self._actor(found)
+            found = self.demand("create", key, number, payload, deps, packed.refs)
+            return actor if found is None else self._actor(found)
+
+        def create(args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteObject:
+            return place(*self._pack_arguments(args, kwargs, what))
 
         return create
 
@@ -439,6 +585,7 @@ class ProcessRuntime(Runtime):
     def kill(self, actor: Any, *, no_restart: bool) -> None:
         self.demand("kill", self._number_of(actor), no_restart)
 
+    @shielded
     def named_actor(self, name: str, namespace: str | None) -> RemoteObject | None:
         found = self.demand("named", name, namespace)
         return None if found is None else self._actor(found)
@@ -447,12 +594,14 @@ class ProcessRuntime(Runtime):
         names: list[dict[str, str]] = self.demand("query", "names")
         return names
 
+    @shielded
     def own_actor(self) -> RemoteObject | None:
         number = self.here().get("actor")
         return None if number is None else self._actor(self.demand("actor", number))
 
     # Placement groups.
 
+    @shielded
     def make_group(
         self,
         bundles: Sequence[Mapping[str, float]],
@@ -479,6 +628,7 @@ class ProcessRuntime(Runtime):
     def remove_group(self, group: ProcessGroup) -> None:
         self.demand("remove_group", group.number)
 
+    @shielded
     def named_group(self, name: str) -> Group | None:
         found = self.demand("named_group", name)
         return None if found is None else self._group(found)
@@ -487,6 +637,7 @@ class ProcessRuntime(Runtime):
         number, bundles, ready = found
         return ProcessGroup(self, number, bundles, self._new_ref(ready))
 
+    @shielded
     def group_of(self, number: int) -> ProcessGroup:
         """Returns the group of that number."""
         return self._group(self.demand("group_of", number))
@@ -530,6 +681,13 @@ def _with_types(
     }
 
 
+def _accepted(answer: Any) -> Any:
+    """Returns an answer; raises the error that it may be."""
+    if type(answer) is tuple and answer and answer[0] == "refused":
+        raise packing.error_of(answer[1])
+    return answer
+
+
 def not_in_time(missing: int, count: int, timeout_s: float | None) -> GetTimeoutError:
     """Returns the error of a `get` that has waited for long enough."""
     return GetTimeoutError(
@@ -566,6 +724,7 @@ class _FutureWaiter(Waiter):
         self.future: Future[Any] = Future()
         self.future.set_running_or_notify_cancel()
 
+    @shut
     def resolve(self) -> None:
         """Sets the future."""
         try:
@@ -574,4 +733,10 @@ class _FutureWaiter(Waiter):
             self.future.set_exception(error)
         else:
             self.future.set_result(value)
+        self._kept = None
+
+    @shut
+    def fail(self, error: EngineError) -> None:
+        """Sets the future to an error."""
+        self.future.set_exception(error)
         self._kept = None

@@ -155,6 +155,12 @@ class Store:
         entry.waiting.append(callback)
         return False
 
+    def forget_call(self, number: int, callback: Callable[[], None]) -> None:
+        """Takes back what `when_ready` was asked for."""
+        entry = self._entries.get(number)
+        if entry is not None and entry.waiting is not None and callback in entry.waiting:
+            entry.waiting.remove(callback)
+
     # Memory.
 
     def room(self, lengths: Iterable[int]) -> tuple[Any, ...]:

@@ -42,6 +42,7 @@ class Streams:
         tasks.on_stream_over = self._over
         hub.has_item = self._has_item
         hub.when_item = self._when_item
+        hub.forget_item = self._forget_item
         hub.serve(self)
 
     def _begin(self, task: Task) -> None:
@@ -77,12 +78,16 @@ class Streams:
         if self._has_item(number, index):
             self._give(client, question, number, index)
             return
-        self._hub.block(client)
 
         def came() -> None:
-            self._hub.unblock(client)
-            self._give(client, question, number, index)
+            if end():
+                self._give(client, question, number, index)
 
+        def give_up() -> None:
+            self._forget_item(number, came)
+            self._hub.reply(client, question, None)
+
+        end = self._hub.ask_until(client, question, give_up)
         self._when_item(number, index, came)
 
     def _give(self, client: Client, question: int, number: int, index: int) -> None:
@@ -104,12 +109,15 @@ class Streams:
         if stream is None or stream.read >= count:
             self._hub.reply(client, question, None)
             return
-        self._hub.block(client)
 
-        def go_on() -> None:
-            self._hub.unblock(client)
+        def answer() -> None:
             self._hub.reply(client, question, None)
 
+        def go_on() -> None:
+            if end():
+                answer()
+
+        end = self._hub.ask_until(client, question, answer)
         stream.paced.append((count, go_on))
 
     def _has_item(self, number: int, index: int) -> bool:
@@ -118,6 +126,11 @@ class Streams:
 
     def _when_item(self, number: int, index: int, callback: Callable[[], None]) -> None:
         self._streams[number].sought.append((index, callback))
+
+    def _forget_item(self, number: int, callback: Callable[[], None]) -> None:
+        stream = self._streams.get(number)
+        if stream is not None:
+            stream.sought = [entry for entry in stream.sought if entry[1] is not callback]
 
     def _tell(self, stream: _Stream) -> None:
         count = len(stream.items)

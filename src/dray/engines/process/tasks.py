@@ -11,6 +11,7 @@ from dray.engines.labels import NODE_ID
 from dray.engines.ledger import Held, Ledger
 from dray.engines.process.frames import encode
 from dray.engines.process.hub import Hub
+from dray.engines.process.limits import SHORTAGES
 from dray.engines.process.packing import SPILLED, STORED, failed, is_error
 from dray.engines.process.pool import Pool, WorkerProcess
 from dray.engines.process.records import Client, GroupRecord, Kind, Shape, Task
@@ -237,21 +238,37 @@ class Tasks:
         if not shape.waiting:
             held.release()
             return
-        self._begin(shape, held)
-        self.pump(shape)
+        if self._begin(shape, held):
+            self.pump(shape)
 
     def _skip_over(self, shape: Shape) -> None:
         while shape.waiting and shape.waiting[0].over:
             shape.waiting.popleft()
 
-    def _begin(self, shape: Shape, held: Held) -> None:
-        """Runs the first of a queue on a worker."""
+    def _begin(self, shape: Shape, held: Held) -> bool:
+        """Runs the first of a queue on a worker; returns whether to ask for the next."""
         task = shape.waiting.popleft()
-        worker = self.pool.take(
-            held.nodes[0], shape.runtime_env, fresh=bool(self._most_calls(task))
-        )
+        fresh = bool(self._most_calls(task))
+        try:
+            worker = self.pool.take(held.nodes[0], shape.runtime_env, fresh=fresh)
+        except SHORTAGES as error:
+            held.release()
+            if not fresh and self._has_workers(shape):
+                shape.waiting.appendleft(task)  # the first that is done takes it
+                return False
+            why = f"{task.title} has no worker process: {error}"
+            self.end(task, failed(EngineError(why)))
+            return True
         worker.lease, worker.shape = held, shape
         self._run(task, worker)
+        return True
+
+    def _has_workers(self, shape: Shape) -> bool:
+        """Returns whether workers are at work on a queue, and wait for nothing of it."""
+        return any(
+            worker.shape is shape and worker.task is not None and not worker.client.blocked
+            for worker in self.pool.all.values()
+        )
 
     def _most_calls(self, task: Task) -> int:
         """Returns after how many calls the task's process is replaced; 0 is never."""
@@ -418,6 +435,8 @@ class Tasks:
         worker = client.worker
         if worker is not None and worker.lease is not None:
             worker.lease.lend()
+        if worker is not None and worker.shape is not None:
+            self.pump(worker.shape)  # the queue may have counted on this one
 
     def _on_unblocked(self, client: Client) -> None:
         worker = client.worker

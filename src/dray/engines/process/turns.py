@@ -9,10 +9,16 @@ while nobody waits.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, TypeVar
+
+from dray.engines import interrupts
+from dray.engines.interrupts import pending
+from dray.errors import EngineError
 
 T = TypeVar("T")
 # How long nobody must have read before the background thread does. It looks that often while a
@@ -24,6 +30,9 @@ _LINGER_S = 0.001
 # for less than the first stays awake for the second, and then sleeps.
 _SHORT_S = 0.0001
 _AWAKE_S = 0.00005
+
+# The system's calls take no time beyond 24 days; who waits for longer looks up once a day.
+_LONGEST_S = 86400.0
 
 
 class Doze:
@@ -95,24 +104,53 @@ class Turns:
         self._guests = 0
         self._visits = 0
         self._closed = False
+        self._end: Callable[[], EngineError] | None = None  # why nobody shall wait any more
+        self._left = threading.Event()  # set when somebody leaves after that
         self._background: Waiter | None = None
         self._parked = False  # the background thread sleeps until somebody leaves
         self._thread: threading.Thread | None = None
+        interrupts.attend(self)
 
     @property
     def crowded(self) -> bool:
         """Whether several threads wait here."""
         return self._guests > 1
 
-    def wait(self, waiter: Waiter, timeout_s: float | None = None) -> bool:
-        """Waits, and reads meanwhile if nobody else does; returns whether it is done."""
+    def wait(
+        self, waiter: Waiter, timeout_s: float | None = None, *, interruptible: bool = True
+    ) -> bool:
+        """Waits, and reads meanwhile if nobody else does; returns whether it is done.
+
+        Args:
+            waiter: What to wait for.
+            timeout_s: How long; None is without limit.
+            interruptible: Whether handlers of signals run meanwhile, and may raise. If not, the
+                answer must be near.
+
+        Raises:
+            EngineError: Nothing will come any more.
+        """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._wait(waiter, deadline, interruptible):
+            if self._end is not None:
+                raise self._end()
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            interrupts.deliver()
+        return True
+
+    def _wait(self, waiter: Waiter, deadline: float | None, interruptible: bool) -> bool:
+        """Waits until the time is up or a handler is due; returns whether it is done."""
+        if waiter.done:
+            return True
         self._enter()
         try:
-            while not waiter.done:
-                if not self._take_turn(waiter, deadline):
-                    return waiter.done
-            return True
+            while not waiter.done and self._end is None:
+                if interruptible and pending and interrupts.due():
+                    break
+                if not self._take_turn(waiter, deadline, interruptible):
+                    break
+            return waiter.done
         finally:
             self._leave()
 
@@ -137,12 +175,27 @@ class Turns:
         else:
             waiter.wake()
 
-    def _take_turn(self, waiter: Waiter, deadline: float | None) -> bool:
+    def disturb(self) -> None:
+        """Has all that wait look up, whoever they are: a handler may be due."""
+        for follower in tuple(self._followers):
+            follower.wake()
+        self._interrupt()
+
+    def end(self, error: Callable[[], EngineError]) -> None:
+        """Ends every wait, and those to come, with an error.
+
+        Args:
+            error: Makes it.
+        """
+        self._end = error
+        self.disturb()
+
+    def _take_turn(self, waiter: Waiter, deadline: float | None, interruptible: bool) -> bool:
         """Reads or sleeps for a while; returns False when the time is up."""
         if self._baton.acquire(blocking=False):
             self._leader, self._leading_thread = waiter, threading.get_ident()
             try:
-                return self._lead(waiter, deadline)
+                return self._lead(waiter, deadline, interruptible)
             finally:
                 self._leader = None
                 self._baton.release()
@@ -155,17 +208,24 @@ class Turns:
             if leader is not None and leader is self._background:
                 self._interrupt()
             left = None if deadline is None else deadline - time.monotonic()
-            if not waiter.done:
-                if left is not None and left <= 0:
-                    return False
-                waiter.sleep(left)
+            if waiter.done or self._end is not None:
+                return True
+            if interruptible and pending and interrupts.due():
+                return True  # not before this one is a follower, which a handler wakes
+            if left is not None and left <= 0:
+                return False
+            waiter.sleep(None if left is None else min(left, _LONGEST_S))
             return True
         finally:
             self._followers.discard(waiter)
 
-    def _lead(self, waiter: Waiter, deadline: float | None) -> bool:
-        while not waiter.done:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+    def _lead(self, waiter: Waiter, deadline: float | None, interruptible: bool) -> bool:
+        while not waiter.done and self._end is None:
+            if interruptible and pending and interrupts.due():
+                return True
+            left = None
+            if deadline is not None:
+                left = min(max(0.0, deadline - time.monotonic()), _LONGEST_S)
             self._read(left)
             if left == 0 and not waiter.done:
                 return False
@@ -189,6 +249,8 @@ class Turns:
             parked, self._parked = self._parked, False
         if parked and self._background is not None:
             self._background.wake()
+        if self._end is not None:
+            self._left.set()
         if self._followers and not self._baton.locked():
             self._promote()  # this one may have been woken to read, and has its answer, or no time
 
@@ -234,7 +296,7 @@ class Turns:
             self._promote()
 
     def close(self) -> None:
-        """Ends the background thread."""
+        """Ends the background thread, after `end`; nobody else waits or reads any more then."""
         with self._counting:
             self._closed = True
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -242,3 +304,17 @@ class Turns:
                 self._background.wake()
             self._interrupt()
             self._thread.join()
+        own = _waits_of_this_thread()
+        while self._guests > own:
+            self._left.wait()
+            self._left.clear()
+
+
+def _waits_of_this_thread() -> int:
+    """Returns how often this thread waits: what it has read may have called whatever closes."""
+    count = 0
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        count += frame.f_code is Turns._wait.__code__
+        frame = frame.f_back
+    return count

@@ -56,6 +56,7 @@ class WorkerRuntime(ProcessRuntime):
         self._doze = Doze(host.cpu_count())
         # Whether another thread may want to end the main thread's waiting.
         self.may_be_interrupted = False
+        self._idle = False
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         self._waker, self._wake = os.pipe()
@@ -83,16 +84,21 @@ class WorkerRuntime(ProcessRuntime):
 
     def read(self, timeout_s: float | None) -> None:
         """Waits for something from the hub, and deals with it."""
-        if timeout_s is not None or self.may_be_interrupted:
+        receive = self._inbox.receive
+
+        def look() -> list[Message] | None:
+            return receive(socket.MSG_DONTWAIT)
+
+        def sleep() -> list[Message] | None:
             ready = self._poll.poll(None if timeout_s is None else timeout_s * 1000)
             if any(fd == self._waker for fd, _ in ready):
                 os.read(self._waker, 4096)
-            if not any(fd == self._sock.fileno() for fd, _ in ready):
-                return
-            messages = self._inbox.receive()
+            return look() if any(fd == self._sock.fileno() for fd, _ in ready) else []
+
+        if timeout_s is not None or self.may_be_interrupted:
+            messages = sleep()
         else:
-            receive = self._inbox.receive
-            messages = self._doze.until(lambda: receive(socket.MSG_DONTWAIT), receive)
+            messages = self._doze.until(look, receive if self._idle else sleep)
         if messages is None:
             lifeline.end_with_family()
         for message in messages or ():
@@ -102,12 +108,17 @@ class WorkerRuntime(ProcessRuntime):
                 self._on_work(message)
 
     def _interrupt(self) -> None:
-        os.write(self._wake, b"\0")
+        with contextlib.suppress(OSError):
+            os.write(self._wake, b"\0")
 
     def wait_for_work(self, waiter: Waiter) -> None:
         """Waits until there is work, or perhaps not yet."""
-        if self.may_be_interrupted or not self._turns.read_once():
-            self._turns.wait(waiter)
+        self._idle = True  # nothing runs that a signal might have to interrupt
+        try:
+            if self.may_be_interrupted or not self._turns.read_once():
+                self._turns.wait(waiter)
+        finally:
+            self._idle = False
 
     def finish(self, waiter: Waiter) -> None:
         """Says that a waiter is done."""
@@ -336,7 +347,7 @@ class Worker:
     def keep_pace(self, number: int, index: int, most_unread: int) -> None:
         """Waits until a stream's reader is near enough."""
         if most_unread and index + 1 >= most_unread:
-            self.runtime.demand("pace", number, index + 1 - most_unread)
+            self.runtime.await_answer("pace", number, index + 1 - most_unread)
 
     def _pack(self, value: Any, name: str) -> tuple[Any, Sequence[int]]:
         packed = pack(value, f"the return value of {name}")

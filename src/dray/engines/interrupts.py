@@ -1,0 +1,255 @@
+"""Signals that come while the main thread is inside dray: their handlers run when it is not.
+
+Python runs a signal's handler on the main thread between any two of its steps, and what the handler
+raises (Ctrl-C, a time limit) comes out there: with a lock held, a count half changed, half of a
+message sent. No `try` helps, since its own first and last steps are such places too. So a program's
+handlers are wrapped. The wrapper looks at the stack: if the innermost function that is marked here
+is a `shielded` one, the handler has to wait; it runs where that function waits, or as it is left.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+import sys
+import threading
+import weakref
+from _signal import getsignal  # type: ignore[import-not-found] # signal's own is slow
+from _thread import get_ident, start_new_thread
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SHIELD, _OPEN, _FINAL, _SHUT, _BOTTOM = "shield", "open", "final", "shut", "bottom"
+_marks: dict[CodeType, str] = {}
+
+# Handlers that wait, by signal. There is one main thread a process, and so one of these.
+pending: dict[int, Callable[..., Any]] = {}
+
+# What tells that a signal has come which was sent once more; and when it counts as lost.
+_resent: dict[int, threading.Lock] = {}
+_LOST_S = 0.2
+
+# What programs have handlers for that raise.
+_INT, _TERM = signal.SIGINT, signal.SIGTERM
+_ALRM = getattr(signal, "SIGALRM", _TERM)
+# What was found there last, so that a look costs next to nothing.
+_seen: list[Any] = [None, None, None]
+
+
+class Sleeper(Protocol):
+    """Something in which the main thread may sleep."""
+
+    def disturb(self) -> None:
+        """Has whoever sleeps there look up."""
+
+
+_sleepers: weakref.WeakSet[Sleeper] = weakref.WeakSet()
+
+
+class Guard:
+    """Stands in for a program's handler of a signal, and equals it."""
+
+    def __init__(self, handler: Callable[..., Any]) -> None:
+        self.handler = handler
+
+    def __call__(self, number: int, frame: FrameType | None) -> Any:
+        """Calls the handler, now or later."""
+        heard = _resent.pop(number, None)
+        if heard is not None:
+            heard.release()
+        mark = _nearest(frame)
+        if mark is None or mark == _OPEN:
+            return self.handler(number, frame)
+        if mark == _FINAL and _deliver_again(number):
+            return None
+        pending[number] = self.handler
+        for sleeper in list(_sleepers):
+            sleeper.disturb()
+        return None
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self.handler == other
+
+    def __hash__(self) -> int:
+        return hash(self.handler)
+
+
+def _nearest(frame: FrameType | None) -> str | None:
+    """Returns the mark that decides: the innermost, but none within a function that is shut.
+
+    What is shielded within what is final does not hear of it either.
+    """
+    mark, decided = None, False
+    while frame is not None:
+        found = _marks.get(frame.f_code)
+        if found == _BOTTOM:
+            break
+        if found == _SHUT:
+            mark, decided = None, False
+        elif found == _OPEN and not decided:
+            mark, decided = mark or _OPEN, True
+        elif found is not None and not decided and mark != _FINAL:
+            mark = found
+        frame = frame.f_back
+    return mark
+
+
+def _deliver_again(number: int) -> bool:
+    """Sends a signal once more, from a thread, and so a moment later."""
+    heard = threading.Lock()
+    heard.acquire()
+    _resent[number] = heard
+    try:
+        start_new_thread(_send, (number, heard))
+    except RuntimeError:  # no more threads
+        del _resent[number]
+        return False
+    return True
+
+
+def _send(number: int, heard: threading.Lock) -> None:
+    """Sends the main thread a signal until its handler is called.
+
+    Python loses one that comes as the main thread is about to sleep, until the next comes; and
+    that is what a main thread does first that lets others run.
+    """
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, number)
+    while not heard.acquire(timeout=_LOST_S):
+        signal.pthread_kill(main, number)
+
+
+# Marks.
+
+
+def shielded(function: Callable[P, T]) -> Callable[P, T]:
+    """Marks a function that handlers must not interrupt: they run as it is left."""
+    mark_shielded(function)
+
+    @functools.wraps(function)
+    def entered(*args: P.args, **kwargs: P.kwargs) -> T:
+        watch()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            if pending:
+                leave()
+
+    return entered
+
+
+def mark_shielded(function: F) -> F:
+    """The same for a function whose caller calls `watch` before it and `leave` after it."""
+    _marks[function.__code__] = _SHIELD
+    return function
+
+
+def interruptible(function: F) -> F:
+    """Marks a function that runs a program's own code, which handlers may interrupt."""
+    _marks[function.__code__] = _OPEN
+    return function
+
+
+def final(function: F) -> F:
+    """Marks what is called as something ends, where nobody would hear of what a handler raises."""
+    _marks[function.__code__] = _FINAL
+    return function
+
+
+def shut(function: F) -> F:
+    """Marks a function that handlers must not interrupt, whatever it calls."""
+    _marks[function.__code__] = _SHUT
+    return function
+
+
+def bottom(function: F) -> F:
+    """Marks where a process's work begins: below it may lie the stack that it was forked from."""
+    _marks[function.__code__] = _BOTTOM
+    return function
+
+
+# Where handlers run.
+
+
+def watch() -> None:
+    """Sees to it that the program's handlers are wrapped, also those that it has just set."""
+    seen = _seen
+    if (
+        getsignal(_INT) is not seen[0]
+        or getsignal(_ALRM) is not seen[1]
+        or getsignal(_TERM) is not seen[2]
+    ):
+        _wrap()
+
+
+def _wrap() -> None:
+    if not _on_main():
+        return
+    for number in signal.valid_signals():
+        handler = getsignal(number)
+        if callable(handler) and not isinstance(handler, Guard):
+            signal.signal(number, Guard(handler))
+    _seen[:] = getsignal(_INT), getsignal(_ALRM), getsignal(_TERM)
+
+
+def unwrap() -> None:
+    """Puts the program's handlers back; without effect on another thread, and harmless there."""
+    if not _on_main():
+        return
+    for number in signal.valid_signals():
+        handler = getsignal(number)
+        if isinstance(handler, Guard):
+            signal.signal(number, handler.handler)
+
+
+def begin_process() -> None:
+    """Forgets what a fork has from its parent."""
+    pending.clear()
+    _sleepers.clear()
+
+
+def attend(sleeper: Sleeper) -> None:
+    """Has a sleeper disturbed, while it lives, when a handler waits."""
+    _sleepers.add(sleeper)
+
+
+def due() -> bool:
+    """Returns whether a handler waits for this thread."""
+    return bool(pending) and _on_main()
+
+
+def leave() -> None:
+    """Runs the handlers that wait, unless the caller was called by something shielded."""
+    if due() and _nearest(sys._getframe(1)) in (None, _OPEN):
+        deliver()
+
+
+@interruptible
+def deliver() -> None:
+    """Runs the handlers that wait; raises what they raise."""
+    frame = sys._getframe(1)
+    while pending:
+        number = next(iter(pending))
+        handler = pending[number]
+        del pending[number]  # from here to the handler's first step nothing comes between
+        handler(number, frame)
+
+
+def is_handlers(error: BaseException) -> bool:
+    """Returns whether a handler has raised an error, so that it is nobody else's to deal with."""
+    step = error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code in (Guard.__call__.__code__, deliver.__code__):
+            return True
+        step = step.tb_next
+    return False
+
+
+def _on_main() -> bool:
+    return get_ident() == threading.main_thread().ident
