@@ -113,3 +113,11 @@ def test_nor_does_it_on_the_inline_engine() -> None:
 
 def test_what_is_called_need_not_be_a_function(process_engine: None) -> None:
     assert dray.get(dray.remote(Named).remote().part.remote(9)) == 9
+
+
+def test_a_class_of_actors_is_no_base() -> None:
+    base: Any = dray.remote(Base)
+    with pytest.raises(TypeError, match=r"leave Base without @dray\.remote"):
+
+        class Derived(base):  # type: ignore[misc]
+            pass

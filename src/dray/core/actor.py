@@ -148,6 +148,14 @@ class ActorClass:
         self._init = Signature(init, kind.__qualname__, skip_first=True)
         self._signatures = _signatures(kind)
 
+    def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
+        """Refuse: a class is derived from another one before it is made one of actors."""
+        name = self._kind.__name__
+        raise TypeError(
+            f"a class cannot inherit from {name}, which is a class of actors: leave {name} without "
+            "@dray.remote, and make actors of it by dray.remote(...) where they are wanted"
+        )
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Refuses: an actor class is not called directly."""
         name = self._kind.__name__
