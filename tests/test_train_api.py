@@ -332,6 +332,13 @@ def test_what_ray_gives_up_is_refused_as_ray_does(call: Any) -> None:
     assert isinstance(caught.value, DrayError)
 
 
+def test_an_argument_that_a_trainer_lacks_is_named_with_those_it_has() -> None:
+    with pytest.raises(AbsentArgumentError, match="'scaling_confg'; did you mean scaling_config"):
+        TorchTrainer(loop, scaling_confg=None)  # type: ignore[call-arg]
+    with pytest.raises(AbsentArgumentError, match=r"JaxTrainer\(\) has no argument 'metadata'"):
+        dray.train.jax.JaxTrainer(loop, metadata={"a": 1})  # type: ignore[call-arg]
+
+
 def test_what_asks_for_nothing_is_accepted() -> None:
     none: Any = None
     for trainer in (DataParallelTrainer, TorchTrainer):

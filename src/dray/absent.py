@@ -308,6 +308,7 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         "validation": Absent(_VALIDATE, unset=(False,)),
     },
     "DataParallelTrainer()": _TRAINER,
+    "JaxTrainer()": _TRAINER,
     "DataParallelTrainer": {"restore": _gone(_SAME_NAME), "can_restore": _gone(_SAME_NAME)},
     "Backend": {"has_replica_groups": "all workers of a run restart together; leave it False"},
     "RunConfig()": {

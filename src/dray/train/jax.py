@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.accelerators import families
-from dray.answers import answer_for
+from dray.answers import answer_for, answers_arguments
 from dray.errors import ConfigError, MissingDependencyError
 from dray.train.backend import Backend, BackendConfig, check_seconds
 from dray.train.config import RunConfig
@@ -102,6 +102,7 @@ class JaxConfig(BackendConfig):
         return "jax"
 
 
+@answers_arguments("JaxTrainer")
 class JaxTrainer(DataParallelTrainer):
     """Runs a JAX train function on many workers, which are the processes of one JAX program.
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dray.answers import answer_for
+from dray.answers import answer_for, answers_arguments
 from dray.errors import ConfigError, MissingDependencyError
 from dray.train.config import RunConfig
 from dray.train.scaling import ScalingConfig
@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 
+@answers_arguments("TorchTrainer")
 class TorchTrainer(DataParallelTrainer):
     """Runs a PyTorch train function on many workers that share a process group.
 

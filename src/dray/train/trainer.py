@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dray import session
-from dray.answers import AbsentMember, absent_name, check_arguments
+from dray.answers import AbsentMember, absent_name, answers_arguments, check_arguments
 from dray.engines import load, wire
 from dray.engines.contract import Engine
 from dray.errors import ConfigError, InfeasibleError, StorageError
@@ -35,6 +35,7 @@ from dray.train.state import State
 from dray.train.worker import Job
 
 
+@answers_arguments("DataParallelTrainer")
 class DataParallelTrainer:
     """Runs one function on many workers.
 
