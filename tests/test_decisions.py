@@ -30,6 +30,7 @@ from dray.train.manifest import Committed
 from dray.train.messages import Joined, Reported, Staged
 from dray.train.reports import MOST_OPEN, CollectiveBook, ReportBook
 from dray.train.retention import ranked, surplus
+from dray.train.waits import Patience, Wait
 
 
 def committed(report: int, **metrics: Any) -> Committed:
@@ -79,6 +80,40 @@ def test_a_rank_that_ended_is_not_waited_for() -> None:
     assert [(wait.missing, wait.waiting) for wait in book.waits()] == [((1,), (0,))]
     book.ended(1)
     assert [e.report for e in book.to_stage()] == [0]
+
+
+def test_who_is_waited_for_in_a_report() -> None:
+    def told() -> list[str]:
+        return [wait.text(40.0, "rank {}".format) for wait in book.waits()]
+
+    book = ReportBook(3)
+    book.reported(2, Reported(0, {}, ("c",)), 10.0)
+    assert told() == [
+        "ranks 0 and 1 have not made report 0 for 30 s; rank 2 waits for them (rank 0; rank 1)"
+    ]
+    book.reported(0, Reported(0, {}, ("a",)), 15.0)
+    assert told() == ["rank 1 has not made report 0 for 30 s; ranks 0 and 2 wait for it (rank 1)"]
+    book.reported(1, Reported(0, {}), 20.0)
+    assert list(book.to_stage())
+    book.staged(0, Staged(0, {"a": (0, 0)}))
+    assert told() == [
+        "rank 2 has not put the files of report 0 in place for 25 s; rank 0 waits for it (rank 2)"
+    ]
+    book.staged(2, Staged(0, {"c": (0, 0)}))
+    assert list(book.complete())
+    assert told() == []
+
+
+def test_a_wait_is_told_of_ever_more_rarely() -> None:
+    patience = Patience(30.0)
+    waits = [Wait("made report 1", (1,), (0,), 0.0)]
+    told = []
+    now = 0.0
+    while now < 1000:
+        told += [now for _ in patience.due(waits, now)]
+        now += patience.next_s(waits, now)
+    assert told == [30, 60, 120, 240, 480, 960]
+    assert patience.due([], 2000.0) == []
 
 
 def test_a_rank_far_behind_may_still_bring_a_checkpoint() -> None:

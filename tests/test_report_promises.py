@@ -151,6 +151,7 @@ class World(queue.SimpleQueue):  # type: ignore[type-arg]
     failed: list[Rank] = field(default_factory=list)
     timers: list[Callable[[], None]] = field(default_factory=list)
     deaths: int = 0
+    shut: bool = False
     impatient: bool = False  # time has passed, or the user has pressed Ctrl-C
     name = "made up"
     distributed = True
@@ -182,15 +183,23 @@ class World(queue.SimpleQueue):  # type: ignore[type-arg]
             moves["time passes"] = self.timers.pop
         else:
             moves["Ctrl-C"] = lambda: self.put(Interrupt("Ctrl-C"))
+        moves["shutdown"] = self.shut_down
         # What ends ranks or patience is rarer than what they do.
-        rare = [name for name in moves if name.split()[0] in ("dies", "Ctrl-C", "time")]
+        rare = [n for n in moves if n.split()[0] in ("dies", "Ctrl-C", "time", "shutdown")]
         often = [name for name in moves if name not in rare]
         name = self.choose(often * 6 + rare)
-        if name in ("Ctrl-C", "time passes"):
+        if name in ("Ctrl-C", "time passes", "shutdown"):
             self.impatient = True
         result: Any = moves[name]()
         if callable(result):
             result()
+
+    def shut_down(self) -> None:
+        """Ends the session in another thread."""
+        self.shut = True
+        for rank in self.ranks:
+            if not rank.dead:
+                rank.die(WorkerDiedError(-9), expected=True)
 
     # As an engine.
 
@@ -307,9 +316,12 @@ def test_what_every_rank_has_reported_is_kept(
             assert report not in kept  # no rank has brought anything
         elif report in kept:
             assert all(r.made > report or r.ended for r in world.ranks)
-        elif "ABORTED" not in told:
+        elif "ABORTED" not in told and not world.shut:
             assert not (world.made_by_all(report) and world.to_be_had(report)), report
     if outcome.state is State.FINISHED:
         assert outcome.error is None
     if outcome.state is State.ERRORED:
-        assert world.failed or world.deaths
+        assert world.failed or world.deaths or world.shut
+        assert outcome.error is not None
+        if "STOPPING" not in told:
+            assert ("shutdown" in str(outcome.error)) == (not world.failed and not world.deaths)

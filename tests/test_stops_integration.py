@@ -289,7 +289,8 @@ def test_who_is_waited_for_is_told(
     assert f"rank 1 has not {what} for 0 s" in said
     assert f"(rank 1: pid {pid}, node " in said
     assert f"; `py-spy dump --pid {pid}` shows where it is)" in said
-    assert ("; rank 0 waits for it (" in said) == (at != "end")
+    waits = "; rank 0 has, and has returned (" if at == "end" else "; rank 0 waits for it ("
+    assert waits in said
 
 
 # A name that was used before.

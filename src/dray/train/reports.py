@@ -181,18 +181,23 @@ class ReportBook:
     def waits(self) -> Iterator[Wait]:
         """Yields who is waited for in a report, and who lags behind ranks that have returned."""
         for entry in self._open.values():
-            missing = self._missing(entry)
-            if missing and entry.waiting:
-                since = min(entry.waiting.values())
-                what = f"made report {entry.report}"
-                yield Wait(what, missing, tuple(sorted(entry.waiting)), since)
+            number, missing = entry.report, self._missing(entry)
+            waiting = tuple(sorted(entry.waiting))
+            if missing and waiting:
+                yield Wait(f"made report {number}", missing, waiting, min(entry.waiting.values()))
                 return  # the later ones wait for this one
+            if entry.staging:
+                staging = tuple(sorted(entry.staging))
+                others = tuple(rank for rank in waiting if rank not in entry.staging)
+                since = max(entry.waiting.values())
+                yield Wait(f"put the files of report {number} in place", staging, others, since)
+                return
         for entry in self._open.values():
             missing = self._missing(entry)
-            ended = [self._ended[rank] for rank in entry.metrics if rank in self._ended]
+            ended = tuple(sorted(rank for rank in entry.metrics if rank in self._ended))
             if missing and ended:
-                since = max(entry.since, min(ended))
-                yield Wait(f"made report {entry.report}", missing, (), since)
+                since = max(entry.since, min(self._ended[rank] for rank in ended))
+                yield Wait(f"made report {entry.report}", missing, (), since, ended)
                 return
 
 

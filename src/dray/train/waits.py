@@ -18,14 +18,16 @@ class Wait:
     Attributes:
         what: What they have not done, such as "made report 3" or "come to barrier()".
         missing: The ranks that have not.
-        waiting: The ranks that wait for them; none, if those who have done it have returned since.
+        waiting: The ranks that wait for them.
         since: When the wait began, in the seconds of the clock that is used.
+        returned: The ranks that have done it and returned since.
     """
 
     what: str
     missing: tuple[int, ...] = field(compare=False)  # fewer and fewer, of the same wait
     waiting: tuple[int, ...] = field(compare=False)
     since: float
+    returned: tuple[int, ...] = field(default=(), compare=False)
 
     def short(self, now: float) -> str:
         """Return who is waited for, and for how long already, in the seconds of the same clock."""
@@ -45,8 +47,9 @@ class Wait:
         if self.waiting:
             waits = "waits" if len(self.waiting) == 1 else "wait"
             told += f"; {name_of(self.waiting)} {waits} for {it}"
-        else:
-            told += "; ranks that have are done"
+        elif self.returned:
+            have = "has" if len(self.returned) == 1 else "have"
+            told += f"; {name_of(self.returned)} {have}, and {have} returned"
         where = "; ".join(describe(rank) for rank in self.missing[:_MOST_DESCRIBED])
         return f"{told} ({where})"
 
