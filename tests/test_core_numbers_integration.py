@@ -70,3 +70,9 @@ def test_configs_and_queues_take_them(process_engine: None) -> None:
 def test_what_is_no_whole_number_is_refused(option: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"{option} must be a whole number"):
         pair.options(**{option: value})
+
+
+@pytest.mark.parametrize("option", ["max_retries", "max_calls"])
+def test_what_no_engine_can_count_to_is_refused(option: str) -> None:
+    with pytest.raises(ConfigError, match=f"{option} is at most 2,147,483,647"):
+        pair.options(**{option: 2**40})

@@ -432,3 +432,17 @@ def test_what_is_advised_works_beside_simulated_nodes(session: Any) -> None:
     session({"num_cpus": 2, "node_id": "alone"})
     for scaling in ({"use_gpu": True}, {"num_workers": 3}, {"label_selector": {"a": "b"}}):
         assert "or declare more with dray.init(nodes=...)." in plan(**scaling).reason
+
+
+@pytest.mark.parametrize("quantity", [1e15, 1e25])
+def test_whatever_is_asked_for_is_refused_in_words(session: Any, quantity: float) -> None:
+    session(num_cpus=2)
+    reason = plan(resources_per_worker={"CPU": quantity}).reason
+    assert "Ask for less (resources_per_worker={'CPU': 2})" in reason
+
+    @dray.remote(num_cpus=quantity)
+    class Huge:
+        pass
+
+    with pytest.raises(InfeasibleError, match="2 CPU exist"):
+        Huge.remote()

@@ -43,6 +43,8 @@ CALL = (
     *("name", "num_returns", "concurrency_group", "max_task_retries", "retry_exceptions"),
     *("_generator_backpressure_num_objects", "enable_task_events"),
 )
+# No option that counts something goes beyond it; Ray's are numbers of 32 bits.
+_MOST = 2**31 - 1
 # How messages, and the table of what is absent, call those.
 CALLS = "calls of an actor's method"
 # The tenth of a thousandth by which a request asks for a node with a type of accelerator.
@@ -264,6 +266,8 @@ def _count(given: Mapping[str, Any], name: str, default: int | None, *, least: i
         raise ConfigError(
             f"{name} must be a whole number, {max(least, 0)} or more{unlimited}, not {value!r}"
         )
+    if value > _MOST:
+        raise ConfigError(f"{name} is at most {_MOST:,}, not {value:,}")
     return value
 
 

@@ -264,7 +264,8 @@ def _most_of(name: str, units: int, rooms: Sequence[Room], count: int) -> int:
 
     if not too_much(units):
         return units
-    steps = _steps(name, units)
+    there = max((room.quantities.get(name, 0) for room in rooms), default=0)
+    steps = _steps(name, min(units, there))
     at = bisect.bisect_left(steps, True, key=too_much)
     return steps[at - 1] if at else 0
 

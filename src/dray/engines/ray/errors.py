@@ -338,6 +338,6 @@ def refused(
             return reason
     if "ould not serialize" in str(error):
         return SerializationError(f"{what} cannot be sent to another process: {error}")
-    if isinstance(error, ValueError):
+    if isinstance(error, ValueError | OverflowError):
         return ConfigError(f"Ray refuses {what}: {error}")
     return error
