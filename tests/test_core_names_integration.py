@@ -93,6 +93,7 @@ def test_types_take_parameters_in_annotations() -> None:
         actor: ray.actor.ActorHandle[Here],  # type: ignore[type-arg,valid-type]
     ) -> None: ...
 
+    assert ray.actor.ActorProxy[Here].__origin__ is ray.actor.ActorHandle  # type: ignore[valid-type]
     assert ray.ObjectRef[int].__origin__ is ray.ObjectRef  # type: ignore[misc]
 
 

@@ -3,6 +3,9 @@
 from dray.answers import answer_for
 from dray.core.actor import ActorClass, ActorHandle, ActorMethod, exit_actor, method
 
-__all__ = ["ActorClass", "ActorHandle", "ActorMethod", "exit_actor", "method"]
+__all__ = ["ActorClass", "ActorHandle", "ActorMethod", "ActorProxy", "exit_actor", "method"]
+
+# In annotations: `ActorProxy[Counter]`.
+ActorProxy = ActorHandle
 
 answer_for(__name__)

@@ -12,7 +12,7 @@ from dray.answers import AbsentMember
 from dray.core.options import CALL, CALLS, actor_options, call_options, check_options
 from dray.core.signature import Signature
 from dray.engines.runtime import RemoteObject, Returned, Submit
-from dray.errors import ConfigError
+from dray.errors import AbsentNameError, ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -109,8 +109,10 @@ class ActorHandle:
         given = self._actor.methods.get(name)
         if given is None:
             known = ", ".join(n for n in self._actor.methods if not n.startswith("_"))
-            raise AttributeError(
-                f"actor {self._actor.class_name} has no method {name!r}; it has {known}"
+            raise AbsentNameError(
+                f"actor {self._actor.class_name} has no method {name!r}; it has {known}",
+                owner=self._actor.class_name,
+                absent=name,
             )
         found = ActorMethod(self._actor, name, given, self._signatures.get(name))
         self.__dict__[name] = found
