@@ -172,6 +172,7 @@ class Terminal:
         self._text = Text
         self._screens: list[LiveScreen] = []
         self._hidden = 0
+        self._drawn = False
         self._console = Console(file=Outlet("stdout"), highlight=False)  # type: ignore[arg-type]
         self._live = Live(
             console=self._console,
@@ -207,23 +208,22 @@ class Terminal:
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
-        """Leave an empty line where the status was while the context lasts."""
-        self._hide(1)
+        """Leave an empty line where the status was while the context lasts, and until it is due."""
+        with self._lock:
+            self._hidden += 1
+            if self._screens and self._drawn:  # it is not, if there was a context just now
+                self._live.refresh()
         try:
             yield
         finally:
-            self._hide(-1)
-
-    def _hide(self, by: int) -> None:
-        with self._lock:
-            self._hidden += by
-            if self._screens:
-                self._live.refresh()
+            with self._lock:
+                self._hidden -= 1
 
     def _draw(self) -> Any:
         from rich.console import Group
 
         lines = [] if self._hidden else [s for screen in self._screens for s in screen.describe()]
+        self._drawn = bool(lines)
         most = max(1, self._console.height - 2)
         if len(lines) > most:
             lines = [*lines[: most - 1], f"... and {len(lines) - most + 1} more"]
