@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from dray.settings import Settings
 from tests.programs import environment, run, write
 
 # Two ranks with nested bars each, which stop half way until the test has looked.
@@ -151,9 +152,13 @@ fit(train, workers=4)
     assert done.stderr.count("100%|") == 4
     assert all("\x1b[0m" in line for line in done.stderr.splitlines() if "red" in line)
 
-    unfolded = run(
-        script, tmp_path / "again", GATE=str(tmp_path / "gate"), RAY_DEDUP_LOGS="0"
-    ).stdout.splitlines()
+    code = code.replace(
+        "workers=4", "4, logging_config=dray.train.LoggingConfig(fold_repeated=False)"
+    )
+    script = write(tmp_path / "unfolded.py", code)
+    again = run(script, tmp_path / "again", GATE=str(tmp_path / "gate"))
+    assert again.returncode == 0, again.stderr
+    unfolded = again.stdout.splitlines()
     assert sorted(line for line in unfolded if "hello" in line) == [
         f"(rank {rank}) hello" for rank in range(4)
     ]
@@ -209,3 +214,13 @@ for thread in threads: thread.join()
         assert "RUNNING" not in text
         assert "\r" not in text
         assert "\x1b[A" not in text
+
+
+def test_folding_is_turned_off_by_rays_variable_and_by_drays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert Settings().fold_output
+    monkeypatch.setenv("RAY_DEDUP_LOGS", "0")
+    assert not Settings().fold_output
+    monkeypatch.setenv("DRAY_FOLD_OUTPUT", "1")
+    assert Settings().fold_output

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dray.train.rows import SETTLED_S, Rows, without_colour
+from dray.engines.rows import SETTLED_S, Rows, last_state, without_colour
 
 CODES = rb"\x1b[A|\x1b[2K|\x1b[31m|\x1b]0;t\x07|\x1b|[|\x1b[2;|\xc3\xa9|\xff|\x9b|\x1bM|\x1b[999B"
 PIECES = st.sampled_from(
@@ -61,6 +61,12 @@ def test_a_progress_bar_is_live_while_it_is_rewritten_and_a_line_in_the_end() ->
 def test_colours_stay_and_other_control_sequences_do_not() -> None:
     data = b"\x1b[1;31mred\x1b[0m \x1b[?25l\x1b[5;5Hx\x07\x0b\x1b]0;title\x1b\\y\x9bz\x1b7\n"
     assert Rows().feed(data, 0) == ["\x1b[1;31mred\x1b[0m xy\ufffdz"]
+
+
+def test_a_line_of_a_task_shows_its_last_state_in_its_own_colours() -> None:
+    assert last_state(b"\r10%\r100%\x1b[A") == "100%"
+    assert last_state(b"\x1b[32mgreen") == "\x1b[32mgreen\x1b[0m"
+    assert last_state(b"") == ""
 
 
 NESTED = """

@@ -140,6 +140,8 @@ class LoggingConfig:
         level = self.log_level.upper() if isinstance(self.log_level, str) else self.log_level
         if level not in _LEVELS:
             raise ConfigError(f"log_level must be one of {', '.join(_LEVELS)}, not {level!r}")
+        if not isinstance(self.fold_repeated, bool):
+            raise ConfigError(f"fold_repeated must be True or False, not {self.fold_repeated!r}")
         self.log_level = level
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dray.engines.rows import Rows
 from dray.status import TrainingStatus, WorkerStatus
 from dray.train.folding import Folder, Shown, describe_ranks
-from dray.train.rows import Rows
 from dray.train.screens import Screen
 from dray.train.state import State
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Protocol
 
 from dray.engines.outlet import Outlet, Outlets
+from dray.engines.rows import ended
 
 # Lines with the state of a run in a log file.
 _PLAIN_INTERVAL_S = 60.0
@@ -71,7 +72,7 @@ class PlainScreen(SilentScreen):
 
     def lines(self, texts: Sequence[str], stream: str = "stdout") -> None:
         """Show lines."""
-        text = "\n".join(map(_uncoloured_after, texts))
+        text = "\n".join(map(ended, texts))
         self._outlets.line(stream, text)
 
     def status(self, describe: Describe, *, news: bool = False) -> None:
@@ -106,7 +107,7 @@ class NotebookScreen(PlainScreen):
             self._thread.start()
 
     def _text(self) -> str:
-        return "\n".join(map(_uncoloured_after, self._describe()))
+        return "\n".join(map(ended, self._describe()))
 
     def _redraw(self) -> None:
         while not self._closed.wait(1 / _REDRAWS_PER_S):
@@ -231,11 +232,6 @@ class Terminal:
         for text in texts:
             text.no_wrap, text.overflow = True, "ellipsis"
         return Group(*texts)
-
-
-def _uncoloured_after(text: str) -> str:
-    """Return a line whose colours end with it."""
-    return f"{text}\x1b[0m" if "\x1b[" in text and not text.endswith("\x1b[0m") else text
 
 
 def _in_notebook() -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from dray.engines.contract import Node
 from dray.engines.process.frames import Inbox, Outbox
 from dray.engines.reader import Reader
+from dray.engines.rows import last_state
 from dray.errors import EngineError, WorkerDiedError
 
 if TYPE_CHECKING:
@@ -126,8 +127,7 @@ class OutputTap:
         if not data and last:
             lines.append(last)
         for line in lines:
-            text = line.decode("utf-8", "replace")
-            self._show(stream, f"({worker.title} pid={worker.pid}) {text}")
+            self._show(stream, f"({worker.title} pid={worker.pid}) {last_state(line)}")
         rest[:] = last
         if not data:
             self._close(fd)

@@ -39,6 +39,16 @@ def without_colour(text: str) -> str:
     return _COLOUR.sub("", text)
 
 
+def ended(text: str) -> str:
+    """Return a line whose colours end with it."""
+    return f"{text}\x1b[0m" if "\x1b[" in text and not text.endswith("\x1b[0m") else text
+
+
+def last_state(line: bytes) -> str:
+    """Return what a whole line shows in the end, if no other line matters."""
+    return ended("".join(Rows().feed(line, 0, last=True)))
+
+
 @dataclass
 class _Row:
     text: str = ""
