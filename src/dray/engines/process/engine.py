@@ -13,12 +13,11 @@ import itertools
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from dray.engines import lifeline, wire
 from dray.engines.beacon import Beacon
@@ -37,12 +36,12 @@ from dray.engines.interrupts import shielded, unwrap
 from dray.engines.ledger import Held
 from dray.engines.local import LocalEngine, nodes_of
 from dray.engines.outlet import fill_standard_descriptors
-from dray.engines.process import clone, fork_server, limits
-from dray.engines.process.clone import Clone
+from dray.engines.process import limits
 from dray.engines.process.driver import DriverRuntime
 from dray.engines.process.lending import Borrowed
 from dray.engines.process.limits import OpenFiles
 from dray.engines.process.pool import WorkerProcess
+from dray.engines.process.server import Basis, Server
 from dray.engines.reader import Reader
 from dray.engines.remote_actor import RemoteActor
 from dray.engines.runtime_env import RuntimeEnv
@@ -59,7 +58,7 @@ class ProcessActor(RemoteActor):
 
     def __init__(
         self,
-        server: _Server,
+        server: Server,
         number: int,
         name: str,
         mailbox: Mailbox,
@@ -112,111 +111,6 @@ def _out_of_memory_kills() -> int:
     return 0
 
 
-class _Basis(NamedTuple):
-    """What a fork server has before it makes workers.
-
-    Attributes:
-        modules: What it imports.
-        variables: What its environment has beside the driver's; libraries read it as they are
-            imported, and the C library as a process begins.
-    """
-
-    modules: tuple[str, ...]
-    variables: tuple[tuple[str, str], ...] = ()
-
-
-class _Server:
-    """The driver's end of one fork server process.
-
-    Args:
-        basis: What it has before it makes workers.
-        method: How it makes them.
-        share_imports: Whether it may be a fork of the driver.
-        open_files: How many files this process may have open.
-
-    Raises:
-        EngineError: There is no room for its process, or for what leads to it.
-    """
-
-    def __init__(
-        self, basis: _Basis, method: str, share_imports: bool, open_files: OpenFiles
-    ) -> None:
-        self.basis = basis
-        self.actors: dict[int, tuple[ProcessActor | WorkerProcess, Node]] = {}
-        self._lock = threading.Lock()
-        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
-            try:
-                self.control, far = socket.socketpair()
-                ours.callback(self.control.close)
-                theirs.callback(far.close)
-                lifeline_read, self._lifeline = os.pipe()
-                ours.callback(os.close, self._lifeline)
-                theirs.callback(os.close, lifeline_read)
-                open_files.make_room(self._lifeline)
-                fds = (far.fileno(), lifeline_read)
-                self._process = _start_server(fds, method, basis, share_imports, open_files)
-            except OSError as error:
-                why = limits.describe(error.errno or 0)
-                raise EngineError(f"the fork server could not be started: {why}") from error
-            ours.pop_all()
-
-    def fork(self, actor: ProcessActor | WorkerProcess, node: Node, fds: Sequence[int]) -> None:
-        """Asks for a worker process for an actor."""
-        with self._lock:
-            self.actors[actor.number] = (actor, node)
-            try:
-                request = wire.REQUEST.pack(wire.FORK, actor.number, len(fds))
-                socket.send_fds(self.control, [request], fds)
-            except OSError as error:
-                self.actors.pop(actor.number, None)
-                raise EngineError(
-                    f"the fork server is gone (status {self._process.poll()}): {error}"
-                ) from error
-
-    def ended(self) -> bool:
-        """Returns whether the server process is over."""
-        return self._process.poll() is not None
-
-    def kill(self, number: int) -> None:
-        """Asks for a worker's end; nothing happens if it is over already."""
-        with self._lock, contextlib.suppress(OSError):
-            self.control.sendall(wire.REQUEST.pack(wire.KILL, number, 0))
-
-    def cancel(self, number: int, task: int) -> None:
-        """Has a worker hear that a task is cancelled; nothing happens if it is over already."""
-        with self._lock, contextlib.suppress(OSError):
-            self.control.sendall(wire.REQUEST.pack(wire.CANCEL, number, task))
-
-    def dismiss_if_idle(self) -> bool:
-        """Asks the server to end, if it has no workers; returns whether it will."""
-        with self._lock, contextlib.suppress(OSError):
-            if not self.actors:
-                self.control.shutdown(socket.SHUT_WR)
-        return not self.actors
-
-    def close(self) -> None:
-        """Ends the server, which ends its workers, and waits until it is gone."""
-        self.control.close()
-        os.close(self._lifeline)
-        self._process.wait()
-
-
-def _start_server(
-    fds: tuple[int, int], method: str, basis: _Basis, share_imports: bool, open_files: OpenFiles
-) -> Clone | subprocess.Popen[bytes]:
-    """Starts a fork server: as a fork of this process, or an interpreter of its own."""
-    modules, variables = basis
-    numbers = (*fds, os.getpid(), open_files.at_first)
-    if share_imports and method == "fork" and not variables and clone.can_share(modules):
-        serve = functools.partial(fork_server.serve, *numbers, method, modules)
-        shared = clone.fork_driver(serve, keep=fds)
-        if shared is not None:
-            return shared
-    command = fork_server.interpreter(sys.path, "serve", *map(str, numbers), method, *modules)
-    environ = {**os.environ, **dict(variables)}
-    return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, env=environ)
-
-
 class ProcessEngine(LocalEngine):
     """Runs actors as processes of this machine."""
 
@@ -229,8 +123,8 @@ class ProcessEngine(LocalEngine):
         self._open_files = OpenFiles()
         self._method = settings.start_method or ("fork" if sys.platform == "linux" else "spawn")
         self._share_imports = settings.share_imports
-        self._servers: dict[_Basis, _Server] = {}
-        self._dismissed: set[_Server] = set()
+        self._servers: dict[Basis, Server] = {}
+        self._dismissed: set[Server] = set()
         self._numbers = itertools.count(1)  # the driver itself is 0
         self._doors: set[socket.socket] = set()  # at which workers knock that use tasks and actors
         self._lock = threading.Lock()
@@ -335,7 +229,7 @@ class ProcessEngine(LocalEngine):
                 else:
                     server.kill(number)
 
-    def _task_server(self) -> _Server:
+    def _task_server(self) -> Server:
         """Returns a server that makes workers for tasks: any without variables of a run will do."""
         with self._lock:
             running = [
@@ -346,7 +240,7 @@ class ProcessEngine(LocalEngine):
         if running:
             return running[0]
         # What the driver has imported, its tasks will most likely need.
-        return self._server(_Basis(tuple(name for name in _PRELOADED if name in sys.modules)))
+        return self._server(Basis(tuple(name for name in _PRELOADED if name in sys.modules)))
 
     def _fork_worker(self, worker: WorkerProcess, fds: Sequence[int]) -> None:
         try:
@@ -362,18 +256,18 @@ class ProcessEngine(LocalEngine):
         for server in self._servers_of(worker):
             server.cancel(worker.number, task)
 
-    def _servers_of(self, worker: WorkerProcess) -> list[_Server]:
+    def _servers_of(self, worker: WorkerProcess) -> list[Server]:
         """Returns the server that has made a worker, if that is not gone."""
         with self._lock:
             servers = list(self._servers.values())
         return [server for server in servers if worker.number in server.actors]
 
-    def _basis(self, modules: Sequence[str], runtime_env: RuntimeEnv) -> _Basis:
+    def _basis(self, modules: Sequence[str], runtime_env: RuntimeEnv) -> Basis:
         variables = (self._runtime_env | runtime_env).env_vars.items()
         new = {name: value for name, value in variables if os.environ.get(name) != value}
-        return _Basis(tuple(modules), tuple(sorted(new.items())))
+        return Basis(tuple(modules), tuple(sorted(new.items())))
 
-    def _server(self, basis: _Basis) -> _Server:
+    def _server(self, basis: Basis) -> Server:
         """Returns the server that has this basis, and starts it if there is none.
 
         One that has variables and no workers makes room for another with variables.
@@ -386,7 +280,7 @@ class ProcessEngine(LocalEngine):
                 for old, other in list(self._servers.items()):
                     if basis.variables and old.variables and other.dismiss_if_idle():
                         self._dismissed.add(self._servers.pop(old))
-                server = _Server(basis, self._method, self._share_imports, self._open_files)
+                server = Server(basis, self._method, self._share_imports, self._open_files)
                 self._servers[basis] = server
                 self._reader.start()
                 self._reader.watch(server.control, lambda: self._on_notice(server))
@@ -425,7 +319,7 @@ class ProcessEngine(LocalEngine):
         return actor
 
     def _fork(
-        self, server: _Server, name: str, mailbox: Mailbox, node: Node, around: Mapping[str, Any]
+        self, server: Server, name: str, mailbox: Mailbox, node: Node, around: Mapping[str, Any]
     ) -> ProcessActor:
         number, devices = next(self._numbers), around["devices"]
         actor = ProcessActor(server, number, name, mailbox, self._reader, devices)
@@ -504,7 +398,7 @@ class ProcessEngine(LocalEngine):
                 return
         door.close()
 
-    def _on_notice(self, server: _Server) -> None:
+    def _on_notice(self, server: Server) -> None:
         try:
             data = server.control.recv(wire.NOTICE.size, socket.MSG_WAITALL)
         except ConnectionError:  # it died with requests unread
@@ -524,7 +418,7 @@ class ProcessEngine(LocalEngine):
             actor, _ = server.actors.pop(number)
             self._reader.isolate(lambda: actor.on_exit(value, killed))
 
-    def _on_server_gone(self, server: _Server) -> None:
+    def _on_server_gone(self, server: Server) -> None:
         """The fork server died by itself: its workers died with it, and what they started must."""
         with self._lock:
             if self._servers.get(server.basis) is server:
