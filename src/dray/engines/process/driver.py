@@ -155,7 +155,8 @@ class DriverRuntime(ProcessRuntime):
             self._turns.finish(waiter)
 
         with self.lock:
-            self.check_open()
+            if self._closed:
+                self.check_open()
             waiter.done = store.when_ready(number, ready)
         try:
             if not self._turns.wait(waiter, timeout_s):
@@ -165,7 +166,8 @@ class DriverRuntime(ProcessRuntime):
                 store.forget_call(number, ready)
             raise
         with self.lock:
-            self.check_open()
+            if self._closed:
+                self.check_open()
             payload = self.hub.hand_out(self.client, store.find(number).payload)
         return payload if type(payload) is bytes else self.open(payload)
 

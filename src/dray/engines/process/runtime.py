@@ -108,9 +108,17 @@ class ProcessRuntime(Runtime):
         with self.lock:
             self.table.born(number)
 
-    @shielded
     def say(self, *message: Any) -> None:
         """Tells the hub something, if it is still there."""
+        watch()
+        try:
+            self._say(message)
+        finally:
+            if pending:
+                leave()
+
+    @mark_shielded
+    def _say(self, message: Message) -> None:
         with self.lock:
             if not self._closed:
                 self.post(message)
@@ -342,17 +350,26 @@ class ProcessRuntime(Runtime):
         return number
 
     def put(self, value: Any) -> ObjectRef:
-        return self._put(pack(value, "the value"))
+        packed = pack(value, "the value")
+        watch()
+        try:
+            return self._put(packed)
+        finally:
+            if pending:
+                leave()
 
-    @shielded
+    @mark_shielded
     def _put(self, packed: Packed) -> ObjectRef:
-        payload = self.store(packed)
-        number = next(self._ids)
+        plain = not packed.buffers and len(packed.data) <= INLINE_BYTES
+        payload = packed.data if plain else self.store(packed)
+        number, table = next(self._ids), self.table
         with self.lock:
-            self.check_open()
-            self.table.born(number)
+            if self._closed:
+                self.check_open()
+            table.counts[number] = 1
             self.post(("put", number, payload, packed.refs))
-        self.settle()
+        if table.dropped or table.unpinned:
+            self.settle()
         return ProcessRef(self, number)
 
     @shielded
@@ -483,7 +500,8 @@ class ProcessRuntime(Runtime):
                 numbers = (number, *(next(ids) for _ in range(count - 1))) if count else ()
             parent = self.here().get("task_id")
             with self.lock:
-                self.check_open()
+                if self._closed:
+                    self.check_open()
                 for made in numbers:
                     table.counts[made] = 1
                 try:
