@@ -75,11 +75,18 @@ class Terminal:
     def rows(self) -> list[str]:
         return [row for row in map(str.rstrip, self.screen.display) if row]
 
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._fd)
+
     def end(self) -> list[str]:
         while self.read():
             pass
         self._process.wait()
-        os.close(self._fd)
         history = ["".join(line[x].data for x in range(100)) for line in self.screen.history.top]
         return [row for row in map(str.rstrip, [*history, *self.screen.display]) if row]
 
@@ -100,19 +107,19 @@ class Says(dray.train.UserCallback):
 fit(train, callbacks=[Says()])
 """,
     )
-    terminal = Terminal(script, tmp_path / "runs", GATE=str(tmp_path / "gate"))
     bars = [f"(rank {rank}) {bar}:  50%" for rank in (0, 1) for bar in ("outer", "inner")]
     bars = [bar.replace(":", f" {bar[6]}:") for bar in bars]
-    # While they run: each bar once, in the order of ranks, and the state of the run below them.
-    state, rows = re.compile(r"run: RUNNING \d+ s, report 0: step=0"), [""]
-    while not (
-        state.match(rows[-1]) and [row[: len(bars[0])] for row in rows if "50%" in row] == bars
-    ):
-        assert terminal.read(), terminal.raw
-        rows = terminal.rows or [""]
-    gate = os.open(tmp_path / "gate", os.O_RDWR)
-    shown = terminal.end()
-    os.close(gate)
+    with Terminal(script, tmp_path / "runs", GATE=str(tmp_path / "gate")) as terminal:
+        # While they run: each bar once, in the order of ranks, and the state of the run below them.
+        state, rows = re.compile(r"run: RUNNING \d+ s, report 0: step=0"), [""]
+        while not (
+            state.match(rows[-1]) and [row[: len(bars[0])] for row in rows if "50%" in row] == bars
+        ):
+            assert terminal.read(), terminal.raw
+            rows = terminal.rows or [""]
+        gate = os.open(tmp_path / "gate", os.O_RDWR)
+        shown = terminal.end()
+        os.close(gate)
     # In the end: nothing but whole lines is left.
     assert sorted(row for row in shown if "red" in row) == sorted(
         f"(rank {rank}) red {step} of {rank}" for rank in (0, 1) for step in (0, 1)
