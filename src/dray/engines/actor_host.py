@@ -103,13 +103,14 @@ def close_actor(actor: Any) -> None:
 
 def method_of(actor: Any, name: str) -> Any:
     """Return a method as the actor's class has it, which an attribute of that name may hide."""
-    kind = type(actor)
-    for part in kind.__mro__:
-        if name in part.__dict__:
-            found = part.__dict__[name]
-            return found.__get__(actor, kind) if hasattr(found, "__get__") else found
     if name in _OF_EVERY_ACTOR:
         return functools.partial(_OF_EVERY_ACTOR[name], actor)
+    if name in getattr(actor, "__dict__", ()):
+        kind = type(actor)
+        for part in kind.__mro__:
+            if name in part.__dict__:
+                found = part.__dict__[name]
+                return found.__get__(actor, kind) if hasattr(found, "__get__") else found
     return getattr(actor, name)
 
 
