@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dray.answers import AbsentMember
 from dray.engines.runtime_env import RuntimeEnv
-from dray.status import ProgramStatus
 
 if TYPE_CHECKING:
     import asyncio
+
+    from dray.status import ProgramStatus
 
 
 class ObjectRef(ABC):
