@@ -49,6 +49,17 @@ def test_an_unknown_command_is_told_with_the_ones_there_are() -> None:
     )
 
 
+def test_a_reader_that_has_read_enough_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "dray", "help"]
+    try:
+        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=60)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 @contextmanager
 def planning(
     path: Path, first: str = "", grace_s: float = 5

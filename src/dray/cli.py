@@ -36,9 +36,15 @@ _OF_PLAN = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit status, which is 130 after Ctrl-C, as in a shell."""
     try:
-        return _run(arguments)
+        code = _run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # who reads, such as `head`, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _run(arguments: Sequence[str] | None) -> int:
