@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from dray.engines import labels
 from dray.engines.claims import Claims
 from dray.engines.contract import Node, Rehearsal, Request, Reservation
+from dray.engines.interrupts import shielded
 from dray.engines.placing import STRATEGIES, Demand, Seat, Selector, demand_of, place, seats_in_turn
 from dray.engines.room import UNIT, Part, Room, from_fixed, to_fixed
 from dray.engines.shortfall import infeasible
@@ -69,12 +70,14 @@ class Held(Reservation):
     def broken(self) -> bool:
         return any(claim.node in self._ledger.dead for claim in self.claims)
 
+    @shielded
     def release(self) -> None:
         """Gives everything back. A second call does nothing."""
         self.take_back()
         claims, self.claims = self.claims, []
         self._ledger._give_back(claims, self.lasting)
 
+    @shielded
     def exchange(self, request: Request) -> Held | None:
         """Takes what a request asks for in place of this, if it fits; see `Reservation`."""
         self.take_back()
@@ -279,6 +282,7 @@ class Ledger:
         """Asks for bundles; see `Engine.reserve`."""
         return self.reserve_checked(self.check(request))
 
+    @shielded
     def reserve_checked(self, demand: Demand) -> Future[Reservation]:
         """Asks for what `check` has returned."""
         future: Future[Reservation] = Future()
