@@ -2,6 +2,7 @@
 
 DrayError
 ├── ConfigError (ValueError)            the request is malformed
+│   ├── ArgumentTypeError (TypeError)   an argument is not of a kind that could be meant
 │   ├── NameTakenError                  another actor has the name already
 │   └── NoSuchCheckpointError (RuntimeError) it asks for a checkpoint that a run does not have
 ├── InfeasibleError                     the request is well-formed, but no machine here can meet it
@@ -58,6 +59,10 @@ class DrayError(Exception):
 
 class ConfigError(DrayError, ValueError):
     """A request is malformed; the message names the argument and what is allowed."""
+
+
+class ArgumentTypeError(ConfigError, TypeError):
+    """An argument is not of a kind that could be meant, or a call does not fit its signature."""
 
 
 class NameTakenError(ConfigError):

@@ -12,7 +12,7 @@ from dray.answers import AbsentMember
 from dray.core.options import CALL, CALLS, actor_options, call_options, check_options
 from dray.core.signature import Signature
 from dray.engines.runtime import RemoteObject, Returned, Submit
-from dray.errors import AbsentNameError, ConfigError
+from dray.errors import AbsentNameError, ArgumentTypeError, ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -70,7 +70,7 @@ class ActorMethod:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Refuses: an actor's method is not called directly."""
-        raise TypeError(
+        raise ArgumentTypeError(
             f"method {self._name} of an actor cannot be called directly: use "
             f"{self._name}.remote(...) and dray.get(...) for its result"
         )
@@ -161,7 +161,7 @@ class ActorClass:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Refuses: an actor class is not called directly."""
         name = self._kind.__name__
-        raise TypeError(f"actors are not made by {name}(...): use {name}.remote(...)")
+        raise ArgumentTypeError(f"actors are not made by {name}(...): use {name}.remote(...)")
 
     def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
         """Starts an actor; returns a handle at once.

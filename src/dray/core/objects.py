@@ -11,7 +11,7 @@ from dray.answers import check_arguments
 from dray.core.actor import ActorHandle
 from dray.engines.room import plain
 from dray.engines.runtime import ObjectRef, ObjectRefGenerator
-from dray.errors import ConfigError
+from dray.errors import ArgumentTypeError, ConfigError
 
 _FOR_EVER_S = 1e9
 
@@ -28,7 +28,7 @@ def get(object_refs: Any, *, timeout: float | None = None, _use_object_store: bo
         TaskError: A task raised; the error is also an instance of what it raised.
         GetTimeoutError: A value did not come in time.
         WorkerDiedError: A task's or an actor's process died.
-        TypeError: Something is no reference.
+        ArgumentTypeError: Something is no reference.
 
     Example:
         >>> import dray
@@ -58,13 +58,13 @@ def put(value: Any, *, _owner: Any = None, _tensor_transport: str | None = None)
     Raises:
         SerializationError: The value cannot be pickled.
         ObjectStoreFullError: There is no room for it, in memory or on the disk.
-        TypeError: The value is a reference already.
+        ArgumentTypeError: The value is a reference already.
     """
     if _owner is not None or _tensor_transport is not None:
         ray_only = {"_owner": _owner, "_tensor_transport": _tensor_transport}
         check_arguments("dray.put", ray_only, ("value",))
     if isinstance(value, ObjectRef):
-        raise TypeError(
+        raise ArgumentTypeError(
             "put() got a reference, which stands for a stored value already: pass it on as it is, "
             "or put [reference] to store the reference itself"
         )
@@ -91,10 +91,10 @@ def wait(
 
     Raises:
         ConfigError: A reference stands there twice, or `num_returns` is no count of them.
-        TypeError: Something is no reference.
+        ArgumentTypeError: Something is no reference.
     """
     if isinstance(ray_waitables, ObjectRef) or not isinstance(ray_waitables, list | tuple):
-        raise TypeError(f"wait() takes a list of references, not {_kind(ray_waitables)}")
+        raise ArgumentTypeError(f"wait() takes a list of references, not {_kind(ray_waitables)}")
     for index, ref in enumerate(ray_waitables):
         if not isinstance(ref, ObjectRef | ObjectRefGenerator):
             raise _no_reference("wait", ref, f"item {index}")
@@ -127,7 +127,7 @@ def cancel(
         recursive: Also cancel what the task has submitted.
 
     Raises:
-        TypeError: It is no reference.
+        ArgumentTypeError: It is no reference.
         ConfigError: `force=True` for a call of an actor (also a ValueError).
     """
     if not isinstance(ray_waitable, ObjectRef | ObjectRefGenerator):
@@ -143,10 +143,10 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
         no_restart: False lets it be made again, if it has restarts left.
 
     Raises:
-        TypeError: It is no handle.
+        ArgumentTypeError: It is no handle.
     """
     if not isinstance(actor, ActorHandle):
-        raise TypeError(
+        raise ArgumentTypeError(
             f"kill() takes an actor's handle, not {_kind(actor)}; tasks are ended by dray.cancel()"
         )
     session.current_runtime().kill(actor._actor, no_restart=no_restart)
@@ -170,13 +170,13 @@ def _kind(value: object) -> str:
     return f"{type(value).__name__} ({value!r:.60})"
 
 
-def _no_reference(function: str, value: object, where: str = "") -> TypeError:
+def _no_reference(function: str, value: object, where: str = "") -> ArgumentTypeError:
     hint = ""
     if isinstance(value, ObjectRefGenerator):
         hint = "; iterate over a generator to get its references"
     elif isinstance(value, ActorHandle):
         hint = "; call one of the actor's methods with .remote() and get what that returns"
     at = f"{where} is " if where else ""
-    return TypeError(
+    return ArgumentTypeError(
         f"{function}() takes what .remote() or dray.put() returned; {at}{_kind(value)}{hint}"
     )

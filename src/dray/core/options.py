@@ -10,7 +10,7 @@ from dray.accelerators import check_quantities, family_of
 from dray.answers import check_names
 from dray.core.placement import PlacementGroupSchedulingStrategy, as_placement
 from dray.engines.labels import check_selector
-from dray.engines.room import plain, to_fixed
+from dray.engines.room import plain, refuse_arrays, to_fixed
 from dray.engines.runtime import OF_EVERY_ACTOR, ActorOptions, CallOptions, Placement, TaskOptions
 from dray.engines.runtime_env import RuntimeEnv
 from dray.engines.shortfall import ACCELERATOR_TYPE
@@ -55,8 +55,9 @@ def check_options(given: Mapping[str, Any], known: Sequence[str], what: str) -> 
     """Return options with plain numbers in place of those of other libraries, such as NumPy's.
 
     Raises:
-        ConfigError: One is unknown.
+        ConfigError: One is unknown, or an array.
     """
+    refuse_arrays(given)
     return {name: _plain(value) for name, value in check_names(given, known, what).items()}
 
 

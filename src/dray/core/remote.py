@@ -13,7 +13,7 @@ from dray.core.actor import ActorClass, is_actor_class
 from dray.core.options import task_options
 from dray.core.signature import Signature
 from dray.engines.runtime import Returned, Runtime, Submit
-from dray.errors import ConfigError
+from dray.errors import ArgumentTypeError, ConfigError
 
 
 class RemoteFunction:
@@ -32,7 +32,7 @@ class RemoteFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Refuses: a remote function is not called directly."""
         name = self._options.name
-        raise TypeError(
+        raise ArgumentTypeError(
             f"remote function {name} cannot be called directly: use {name}.remote(...) and "
             f"dray.get(...) for its result, or {name}._function(...) to run it right here"
         )
@@ -83,7 +83,7 @@ def remote(*targets: Any, **options: Any) -> Any:
 
     Raises:
         ConfigError: An option is unknown or has a value that is not allowed.
-        TypeError: What is decorated is neither a function nor a class.
+        ArgumentTypeError: What is decorated is neither a function nor a class.
 
     Example:
         >>> import dray
@@ -109,7 +109,9 @@ def _make(target: Any, given: Mapping[str, Any]) -> RemoteFunction | ActorClass:
     if inspect.isclass(target):
         return ActorClass(target, given)
     if isinstance(target, RemoteFunction) or is_actor_class(target):
-        raise TypeError(f"{target!r} is remote already; use .options(...) to change its options")
+        raise ArgumentTypeError(
+            f"{target!r} is remote already; use .options(...) to change its options"
+        )
     if callable(target) and hasattr(target, "__code__"):
         return RemoteFunction(target, given)
-    raise TypeError(f"@dray.remote is for functions and classes, not for {target!r}")
+    raise ArgumentTypeError(f"@dray.remote is for functions and classes, not for {target!r}")

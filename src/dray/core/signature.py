@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dray.errors import ArgumentTypeError
+
 
 class Signature:
     """A function's parameters.
@@ -42,4 +44,4 @@ class Signature:
             try:
                 self._signature.bind(*args, **kwargs)
             except TypeError as error:
-                raise TypeError(f"{self._name}(): {error}") from None
+                raise ArgumentTypeError(f"{self._name}(): {error}") from None

@@ -47,6 +47,20 @@ def plain(number: Any) -> Any:
     return int(number) if isinstance(number, numbers.Integral) else float(number)
 
 
+def refuse_arrays(given: Mapping[str, Any]) -> None:
+    """Refuse arguments that are arrays or tensors: no later check could compare them.
+
+    Args:
+        given: The arguments, by name.
+
+    Raises:
+        ConfigError: One of them is an array; a number in one (with no dimension) passes.
+    """
+    for name, value in given.items():
+        if getattr(type(value), "__array__", None) is not None and getattr(value, "ndim", 0) > 0:
+            raise ConfigError(f"{name} must not be an array, but is a {type(value).__name__}")
+
+
 def from_fixed(quantities: Mapping[str, int]) -> dict[str, float]:
     """Returns quantities as plain numbers: whole ones as int."""
     return {k: v // UNIT if v % UNIT == 0 else v / UNIT for k, v in quantities.items()}

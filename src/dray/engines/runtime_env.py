@@ -40,9 +40,11 @@ class RuntimeEnv:
         Raises:
             ConfigError: It is malformed, or has a key that does not exist.
         """
-        if not isinstance(value or {}, Mapping):
+        if value is None:
+            return cls()
+        if not isinstance(value, Mapping):
             raise ConfigError(f"{what} must be a dict, not {value!r}")
-        fields = dict(value or {})
+        fields = dict(value)
         unknown = sorted(map(str, set(fields) - {*_EVERYWHERE, *_ON_A_CLUSTER}))
         if unknown:
             raise ConfigError(

@@ -164,6 +164,8 @@ class Checkpoint:
             ConfigError: JSON cannot say it.
             StorageError: It cannot be written.
         """
+        if not isinstance(metadata, Mapping):
+            raise ConfigError(f"metadata must be a dict, not {shown(metadata)}")
         check_directory(self._path)
         try:
             text = json.dumps(dict(metadata))
@@ -179,6 +181,8 @@ class Checkpoint:
 
     def update_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Add to the stored metadata; keys given here win."""
+        if not isinstance(metadata, Mapping):
+            raise ConfigError(f"metadata must be a dict, not {shown(metadata)}")
         self.set_metadata({**self.get_metadata(), **metadata})
 
     def __eq__(self, other: object) -> bool:

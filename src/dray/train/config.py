@@ -10,7 +10,7 @@ from typing import Any
 
 from dray.absent import GIVEN_UP
 from dray.answers import AbsentMember, answers_arguments, check_arguments
-from dray.engines.room import plain
+from dray.engines.room import plain, refuse_arrays
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
 from dray.train.callback import UserCallback
@@ -70,6 +70,7 @@ class FailureConfig:
     preemption_grace_s: float = field(default=0.0, repr=False)
 
     def __post_init__(self) -> None:
+        refuse_arrays(vars(self))
         check_absent(self, FailureConfig, _OF_FAILURES)
         for name in ("max_failures", "max_preemption_failures"):
             limit = plain(getattr(self, name))
@@ -102,6 +103,7 @@ class CheckpointConfig:
     checkpoint_at_end: Any = field(default=GIVEN_UP, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        refuse_arrays(vars(self))
         check_absent(self, CheckpointConfig, ("checkpoint_frequency", "checkpoint_at_end"))
         keep = self.num_to_keep = plain(self.num_to_keep)
         if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
@@ -137,6 +139,7 @@ class LoggingConfig:
     fold_repeated: bool = True
 
     def __post_init__(self) -> None:
+        refuse_arrays(vars(self))
         level = self.log_level.upper() if isinstance(self.log_level, str) else self.log_level
         if level not in _LEVELS:
             raise ConfigError(f"log_level must be one of {', '.join(_LEVELS)}, not {level!r}")
@@ -200,6 +203,7 @@ class RunConfig:
     runtime_env: RuntimeEnv = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        refuse_arrays(vars(self))
         check_absent(self, RunConfig, _OF_TUNE)
         check_filesystem(self.storage_filesystem, "storage_filesystem")
         for name, kind in (
@@ -212,6 +216,8 @@ class RunConfig:
                 setattr(self, name, kind())
             elif not isinstance(value, kind):
                 raise ConfigError(f"{name} must be a dray.train.{kind.__name__}, not {value!r}")
+        if not isinstance(self.callbacks, Sequence | None):
+            raise ConfigError(f"callbacks must be a list of callbacks, not {self.callbacks!r}")
         self.callbacks = list(self.callbacks or ())
         for callback in self.callbacks:
             if not isinstance(callback, UserCallback):

@@ -16,7 +16,7 @@ from dray.answers import AbsentMember, answers_arguments
 from dray.engines.contract import Request, Slices
 from dray.engines.labels import check_selector
 from dray.engines.placing import STRATEGIES
-from dray.engines.room import from_fixed, plain, to_fixed
+from dray.engines.room import from_fixed, plain, refuse_arrays, to_fixed
 from dray.engines.shortfall import ACCELERATOR_TYPE
 from dray.errors import ConfigError, join_names
 
@@ -84,6 +84,7 @@ class ScalingConfig:
     from_placement_group_factory = AbsentMember()
 
     def __post_init__(self) -> None:
+        refuse_arrays(vars(self))
         for flag in ("use_gpu", "use_tpu", "pin_workers"):
             if not isinstance(getattr(self, flag), bool):
                 raise ConfigError(f"{flag} must be True or False, not {getattr(self, flag)!r}")

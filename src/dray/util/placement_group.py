@@ -12,7 +12,7 @@ from dray.core.options import resources_of
 from dray.engines.labels import check_selector
 from dray.engines.placing import STRATEGIES
 from dray.engines.runtime import Group, ObjectRef
-from dray.errors import ConfigError
+from dray.errors import ArgumentTypeError, ConfigError
 
 __all__ = [
     "VALID_PLACEMENT_GROUP_STRATEGIES",
@@ -151,7 +151,9 @@ def placement_group(
 def remove_placement_group(placement_group: PlacementGroup) -> None:
     """Gives the bundles back, and kills the tasks and actors in them."""
     if not isinstance(placement_group, PlacementGroup):
-        raise TypeError(f"remove_placement_group() takes a PlacementGroup, not {placement_group!r}")
+        raise ArgumentTypeError(
+            f"remove_placement_group() takes a PlacementGroup, not {placement_group!r}"
+        )
     placement_group._group.remove()
 
 

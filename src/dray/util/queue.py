@@ -12,7 +12,7 @@ from dray.core.actor import ActorHandle, exit_actor
 from dray.core.objects import get, kill, wait
 from dray.core.remote import remote
 from dray.engines.room import plain
-from dray.errors import ConfigError
+from dray.errors import ArgumentTypeError, ConfigError
 
 __all__ = ["Empty", "Full", "Queue"]
 
@@ -114,7 +114,7 @@ class Queue:
     def put_nowait_batch(self, items: Iterable[Any]) -> None:
         """Adds all items, or raises `Full` and adds none."""
         if not isinstance(items, Iterable):
-            raise TypeError(f"put_nowait_batch() takes items, not {items!r}")
+            raise ArgumentTypeError(f"put_nowait_batch() takes items, not {items!r}")
         batch = list(items)
         if not get(self.actor.put_batch.remote(batch)):
             raise Full(f"there is no room for {len(batch)} more items; {self.maxsize} are allowed")
@@ -123,7 +123,7 @@ class Queue:
         """Takes that many items out, or raises `Empty` and takes none."""
         num_items = plain(num_items)
         if isinstance(num_items, bool) or not isinstance(num_items, int):
-            raise TypeError(f"num_items must be a whole number, not {num_items!r}")
+            raise ArgumentTypeError(f"num_items must be a whole number, not {num_items!r}")
         if num_items < 0:
             raise ConfigError(f"num_items must be 0 or more, not {num_items}")
         items: list[Any] | None = get(self.actor.get_batch.remote(num_items))

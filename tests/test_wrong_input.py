@@ -1,0 +1,46 @@
+"""Arguments of a kind that cannot be meant are refused by an error of dray's tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dray
+import dray.train
+from dray.errors import ArgumentTypeError, ConfigError
+from dray.train import RunConfig, ScalingConfig
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+@pytest.mark.parametrize("call", [dray.get, dray.wait, dray.cancel, dray.kill])
+def test_what_is_no_reference_is_refused_before_anything_starts(call: Callable[..., Any]) -> None:
+    with pytest.raises(ArgumentTypeError) as caught:
+        call({"no": "reference"})
+    assert isinstance(caught.value, TypeError)
+    assert not dray.is_initialized()
+
+
+def test_only_functions_and_classes_become_remote() -> None:
+    with pytest.raises(ArgumentTypeError, match="functions and classes"):
+        dray.remote(42)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda value: dray.remote(_nothing).options(num_gpus=value),
+        lambda value: dray.remote(_nothing).options(scheduling_strategy=value),
+        lambda value: dray.remote(_nothing).options(resources=value),
+        lambda value: ScalingConfig(placement_strategy=value),
+        lambda value: RunConfig(callbacks=value),
+    ],
+)
+def test_an_array_is_refused_by_name(call: Callable[[Any], Any]) -> None:
+    with pytest.raises(ConfigError, match="must not be an array"):
+        call(np.array([1, 2]))
