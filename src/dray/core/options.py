@@ -179,6 +179,9 @@ def resources_of(given: Mapping[str, float], what: str) -> dict[str, float]:
     """
     if not isinstance(given, Mapping):
         raise ConfigError(f"{what} must map names of resources to quantities, not {given!r}")
+    for name in given:
+        if not isinstance(name, str):
+            raise ConfigError(f"{what} must map names of resources to quantities, not {name!r}")
     to_fixed(given)
     check_quantities(given, what)
     return {name: plain(quantity) for name, quantity in given.items() if quantity}
