@@ -10,7 +10,7 @@ demo: $(VENV)/demo-installed  ## Train a ResNet-18 on handwritten digits with tw
 	$(BIN)/python examples/image_classification.py --num-workers 2
 
 test: $(VENV)/dev-installed  ## Run the tests, on the process engine and the inline engine.
-	$(BIN)/python -m pytest -m "not ray and not cluster"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not ray and not cluster"
 
 test-ray: $(VENV)/dev-installed  ## Run the same tests on a Ray cluster.
 	$(BIN)/python -m pytest -m "ray and not cluster"
