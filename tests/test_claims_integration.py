@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import os
 import pwd
+import shutil
 import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -246,6 +248,53 @@ def test_what_cannot_be_locked_counts_as_taken(host: None, kind: str, storage: P
     waiting = ids.options(num_gpus=2).remote()
     path.rmdir() if kind == "directory" else path.unlink()
     assert dray.get(waiting, timeout=60) == ["0", "1"]
+
+
+READER = """
+import dray
+from dray.train import DataParallelTrainer, ScalingConfig
+
+dray.init(num_cpus=1)
+scaling = ScalingConfig(num_workers=1, use_gpu=True)
+print(DataParallelTrainer(int, scaling_config=scaling).plan().why)
+"""
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    """A directory that every user can reach, which those of pytest are not."""
+    with tempfile.TemporaryDirectory(prefix="dray-", dir="/tmp") as directory:
+        os.chmod(directory, 0o755)
+        yield Path(directory)
+
+
+@pytest.mark.skipif(
+    os.getuid() == 0 and not shutil.which("setpriv"), reason="root may write everything"
+)
+def test_what_can_only_be_read_counts_as_taken(open_to_all: Path) -> None:
+    """As the file of a user whose program was killed before it let the others write to it."""
+    claims, host = open_to_all / "claims", open_to_all / "host"
+    claims.mkdir()
+    claims.chmod(0o1777)
+    (host / "dev").mkdir(parents=True)
+    (host / "dev" / "nvidia0").touch()
+    path = claims / "nvidia-0"
+    path.touch(0o444)
+    command = [sys.executable, "-c", READER]
+    if os.getuid() == 0:
+        user, files = 50_000 + os.getpid() % 10_000, "-all,+dac_read_search"
+        command[:0] = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+        command[4:4] = [f"--inh-caps={files}", f"--ambient-caps={files}"]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "DRAY_CLAIMS": str(claims), "DRAY_HOST_ROOT": str(host)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    owner = pwd.getpwuid(os.getuid()).pw_name
+    said = f"GPU 0 by somebody, for {path}, which is {owner}'s, cannot be locked: it can only be"
+    assert said in done.stdout, done.stdout + done.stderr
 
 
 def test_who_waits_is_told_for_whom(host: None, drivers: Any, storage: Path) -> None:

@@ -279,6 +279,8 @@ def holders(names: Iterable[str]) -> dict[str, Holder]:
                 found[name] = _unknown(directory / name, "it is no file")
             elif (file.st_dev, file.st_ino) in locked:
                 found[name] = _read(fd)
+            elif not os.access(directory / name, os.W_OK):
+                found[name] = _unknown(directory / name, "it can only be read")
         finally:
             os.close(fd)
     return found
