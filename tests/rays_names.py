@@ -23,6 +23,10 @@ EXPORTS = {
         "enable_reproducibility"
     ),
     "dray.train.collective": "broadcast_from_rank_zero barrier",
+    "dray.train.context": "TrainContext get_context",
+    "dray.train.trainer": "TrainingIterator",
+    "dray.air.integrations.mlflow": "setup_mlflow",
+    "dray.air.integrations.wandb": "setup_wandb",
     "dray.train.v2.jax": "JaxConfig JaxTrainer",
     "dray.train.backend": "Backend BackendConfig",
     "dray.train.huggingface.transformers": "RayTrainReportCallback prepare_trainer",
@@ -178,8 +182,13 @@ MEMBERS = {
     "dray.util.actor_pool.ActorPool": (
         "get_next get_next_unordered has_free has_next map map_unordered pop_idle push submit"
     ),
-    "dray.exceptions.RayTaskError": "as_instanceof_cause make_dual_exception_instance",
-    "dray.exceptions.ActorDiedError": "actor_init_failed preempted",
+    "dray.exceptions.RayError": "from_bytes from_ray_exception to_bytes",
+    "dray.exceptions.RayTaskError": (
+        "as_instanceof_cause from_bytes make_dual_exception_instance to_bytes"
+    ),
+    "dray.exceptions.ActorDiedError": (
+        "BASE_ERROR_MSG actor_init_failed from_bytes from_task_error preempted"
+    ),
     "dray.runtime_env.RuntimeEnv": (
         "clear conda_config conda_env_name conda_uri copy deserialize env_vars fromkeys "
         "get get_extension has_conda has_pip has_py_container has_uv has_working_dir "

@@ -4,7 +4,7 @@ Every name of `ray.exceptions` is here, so that `except ray.exceptions.X` always
 dray's own error where what it tells of can happen, else a class that nothing raises.
 """
 
-from dray.answers import answer_for
+from dray.answers import answer_for, answers_members
 from dray.errors import (
     ActorDiedError,
     ActorUnavailableError,
@@ -139,3 +139,5 @@ class UnserializableException(DrayError):
 
 
 answer_for(__name__)
+answers_members(DrayError)
+answers_members(RayActorError)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dray.answers import AbsentMember, check_arguments
+from dray.answers import AbsentMember, answer_for, check_arguments
 from dray.engines import wire
 from dray.engines.actor_host import refuse_forks
 from dray.engines.room import plain
@@ -441,3 +441,6 @@ def _name_in_run(path: str, run: str) -> str:
             "build_checkpoint_path_from_name(name), or leave the mode out to have it copied"
         )
     return name
+
+
+answer_for(__name__)

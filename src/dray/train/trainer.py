@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dray import session
-from dray.answers import AbsentMember, absent_name, answers_arguments, check_arguments
+from dray.answers import AbsentMember, absent_name, answer_for, answers_arguments, check_arguments
 from dray.engines import load, wire
 from dray.engines.contract import Engine
 from dray.errors import ConfigError, InfeasibleError, StorageError
@@ -376,3 +376,6 @@ def _new_name(storage: Path) -> str:
             pass
         return name
     raise AssertionError("there is always a next number")
+
+
+answer_for(__name__)
