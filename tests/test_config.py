@@ -36,6 +36,8 @@ from dray.train.torch import TorchConfig
         (CheckpointConfig, {"num_to_keep": 0}, "1 or more"),
         (CheckpointConfig, {"num_to_keep": np.int8(0)}, "1 or more"),
         (CheckpointConfig, {"checkpoint_score_order": "up"}, "'max' or 'min'"),
+        (CheckpointConfig, {"checkpoint_score_attribute": 0}, "the name of a metric, .* not 0"),
+        (CheckpointConfig, {"checkpoint_score_attribute": ["a"]}, "the name of a metric"),
         (LoggingConfig, {"log_level": "LOUD"}, "DEBUG, INFO, WARNING"),
         (RunConfig, {"name": "a/b"}, "the name of one directory"),
         (RunConfig, {"name": ".."}, "the name of one directory"),
