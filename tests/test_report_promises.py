@@ -52,6 +52,8 @@ class Rank(Actor):
         self.made = 0
         self.waits = False
         self.share: messages.Share | None = None
+        self.stop_at: int | None = None
+        self.inbox: list[Any] = []  # what the controller has said, and is still on its way
         self.job: Future[Any] = Future()
         self.ended = ""
         self.killed = False
@@ -66,11 +68,7 @@ class Rank(Actor):
         return done
 
     def signal(self, method: str, /, *args: Any) -> None:
-        (message,) = args
-        if isinstance(message, messages.Share):
-            self.share = message
-        elif isinstance(message, messages.ReportDone) and message.report == self.made - 1:
-            self.waits = False
+        self.inbox += args
 
     def stop(self) -> None:
         self.stops = True
@@ -90,6 +88,8 @@ class Rank(Actor):
         found = {"dies": lambda: self.die(WorkerDiedError(-9), expected=False)}
         if self.ended:
             return found
+        if self.inbox:
+            found["hears"] = self.hear
         if self.share is not None:
             found["stages"] = self.stage
         elif self.waits:
@@ -100,12 +100,34 @@ class Rank(Actor):
             found[self.script.end] = self.finish
         return found
 
+    def hear(self) -> None:
+        message = self.inbox.pop(0)
+        if isinstance(message, messages.StopAsked):
+            self.stop_at = message.report
+        elif isinstance(message, messages.Share):
+            self.share = message
+        elif isinstance(message, messages.ReportDone) and message.report == self.made - 1:
+            self.waits = False
+            self.look_whether_to_stop()
+        elif isinstance(message, messages.GivenUp):
+            self.end_stopped()
+
+    def look_whether_to_stop(self) -> None:
+        if self.stop_at is not None and self.made > self.stop_at and not self.waits:
+            self.end_stopped()
+
+    def end_stopped(self) -> None:
+        self.waits = False
+        self.ended = "stops"
+        self.job.set_result(Ended(stopped=True))
+
     def report(self) -> None:
         brings = self.script.brings[self.made]
         files = ("shared", f"of-{self.number}") if brings else None
         self.waits = brings or self.world.barrier
         self.post(messages.Reported(self.made, {"metrics": {}}, files))
         self.made += 1
+        self.look_whether_to_stop()
 
     def stage(self) -> None:
         assert self.share is not None
@@ -214,6 +236,9 @@ class World(queue.SimpleQueue):  # type: ignore[type-arg]
     def release(self) -> None:
         pass
 
+    def until_closed(self) -> Future[None]:
+        return Future()
+
     def start_actor(self, factory: Any, **_: Any) -> Rank:
         rank = Rank(self, len(self.ranks), self.scripts[len(self.ranks)])
         self.ranks.append(rank)
@@ -315,7 +340,7 @@ def test_what_every_rank_has_reported_is_kept(
         if not world.brought(report):
             assert report not in kept  # no rank has brought anything
         elif report in kept:
-            assert all(r.made > report or r.ended for r in world.ranks)
+            assert world.made_by_all(report), report  # not by those alone that had not stopped
         elif "ABORTED" not in told and not world.shut:
             assert not (world.made_by_all(report) and world.to_be_had(report)), report
     if outcome.state is State.FINISHED:
@@ -325,3 +350,26 @@ def test_what_every_rank_has_reported_is_kept(
         assert outcome.error is not None
         if "STOPPING" not in told:
             assert ("shutdown" in str(outcome.error)) == (not world.failed and not world.deaths)
+
+
+def in_order(*wanted: str) -> Callable[[list[str]], str]:
+    """Returns what chooses these things, one after the other."""
+    left = list(wanted)
+
+    def choose(names: list[str]) -> str:
+        assert left, f"nothing more was to happen, but {sorted(set(names))} can"
+        assert left[0] in names, f"{left[0]} cannot happen, but {sorted(set(names))}"
+        return left.pop(0)
+
+    return choose
+
+
+def test_a_stopped_rank_is_not_taken_for_one_that_has_made_a_later_report(tmp_path: Path) -> None:
+    scripts = [Script([False, True], "returns"), Script([False, True], "returns")]
+    order = (
+        *("Ctrl-C", "reports 0", "reports 0"),  # rank 0 is ahead, and has not heard yet
+        *("hears 1", "reports 1", "hears 0", "hears 0", "gone 0", "gone 1"),
+    )
+    outcome, directory = run(World(scripts, False, in_order(*order)), tmp_path / "run")
+    assert outcome.state is State.ABORTED
+    assert directory.checkpoints() == []

@@ -159,6 +159,33 @@ def test_a_rank_that_fails_while_a_run_concludes_does_not_undo_it(storage: Path)
 
 
 @pytest.mark.usefixtures("process_engine")
+@pytest.mark.parametrize(("pause_s", "last"), [(1, 4), (10**9, 0)])
+def test_a_run_concludes_as_long_as_reports_come(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, pause_s: int, last: int
+) -> None:
+    monkeypatch.setenv("DRAY_CONCLUDE_GRACE_S", "3")
+
+    def train() -> None:
+        if dray.train.get_context().get_world_rank() == 1:
+            dray.train.collective.barrier()  # the controller knows that rank 0 is ahead
+            for step in range(10):
+                dray.train.report({"step": step})
+                threading.Event().wait(pause_s)
+        for step in range(4):
+            dray.train.report({"step": step})
+        dray.train.collective.barrier()
+        while "CONCLUDING" not in (storage / "run/events.jsonl").read_text():
+            threading.Event().wait(0.01)
+        dray.train.report({"step": 4})  # and stops here
+
+    fit(train, storage, callbacks=[StopAt(0)])
+    lines = (storage / "run/metrics/rank-00001.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["metrics"] == {"step": last}
+    why = "grace over" if last == 0 else "train function ended on every rank"
+    assert told(storage)[4:] == [("FINISHING", why), ("FINISHED", "all workers gone")]
+
+
+@pytest.mark.usefixtures("process_engine")
 def test_a_callback_that_stops_in_the_other_hooks(storage: Path) -> None:
     class Before(UserCallback):
         def before_run(self, run_context: Any) -> None:

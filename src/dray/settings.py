@@ -94,6 +94,8 @@ class Settings:
             leave their process group.
         stop_grace_s: `DRAY_STOP_GRACE_S`: how long a run that was asked to stop may go on without
             a report.
+        conclude_grace_s: `DRAY_CONCLUDE_GRACE_S`: how long a run that a callback has ended
+            waits for the next report, once a rank has stopped.
         report_grace_s: `DRAY_REPORT_GRACE_S`: how long a failed run waits for ranks that may be
             about to make a report which the failed ones have made.
         wait_warning_s: `DRAY_WAIT_WARNING_S`: how long ranks wait for others before a warning says
@@ -121,5 +123,6 @@ class Settings:
         default_factory=lambda: _seconds("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", 30)
     )
     stop_grace_s: float = field(default_factory=lambda: _seconds("DRAY_STOP_GRACE_S", 10))
+    conclude_grace_s: float = field(default_factory=lambda: _seconds("DRAY_CONCLUDE_GRACE_S", 60))
     report_grace_s: float = field(default_factory=lambda: _seconds("DRAY_REPORT_GRACE_S", 10))
     wait_warning_s: float = field(default_factory=lambda: _seconds("DRAY_WAIT_WARNING_S", 30))

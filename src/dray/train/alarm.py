@@ -43,13 +43,20 @@ class Alarm:
         self.number = 0
         self._mailbox = mailbox
         self._timer: threading.Timer | None = None
+        self._latest: tuple[float, Any] = (0.0, None)
 
     def set(self, delay_s: float, event: Any) -> None:
         """Have an event come, in place of the one before."""
         self.cancel()
+        self._latest = delay_s, event
         self._timer = threading.Timer(delay_s, self._mailbox.put, [Due(self, self.number, event)])
         self._timer.daemon = True
         self._timer.start()
+
+    def renew(self) -> None:
+        """Have the event that is on its way, if there is one, come as late from now on."""
+        if self._timer is not None:
+            self.set(*self._latest)
 
     def cancel(self) -> None:
         """Take the event back, even if it is in the mailbox already."""

@@ -96,6 +96,8 @@ class Attempt:
         Raises:
             StorageError: A checkpoint cannot be committed.
         """
+        for entry in self._book.given_up():
+            self.group.tell(messages.GivenUp(entry.report), sorted(entry.waiting))
         for entry in self._book.to_stage():
             staging = self._commits.staging(entry)
             for rank, files in entry.shares.items():
@@ -135,10 +137,11 @@ class Attempt:
 
     # How ranks end.
 
-    def returned(self, rank: int) -> None:
-        """Takes note that a rank's function has returned."""
+    def returned(self, rank: int, *, stopped: bool) -> None:
+        """Takes note that a rank's function has returned, perhaps because it was asked to stop."""
         self.running.discard(rank)
-        self._book.ended(rank, time.monotonic())
+        note = self._book.stopped if stopped else self._book.ended
+        note(rank, time.monotonic())
 
     def failed(self, rank: int, error: BaseException) -> None:
         """Takes note that a rank has failed; what it has reported before counts."""

@@ -82,6 +82,9 @@ class Seat:
         if isinstance(message, messages.StopAsked):
             self._stop_at = message.report
             return
+        if isinstance(message, messages.GivenUp):
+            self.wake()
+            return
         if isinstance(message, messages.ReportDone) and message.path is not None:
             self.checkpoint = Checkpoint(message.path)
         self._answers.put(message)
@@ -205,9 +208,9 @@ def leave_seat() -> None:
     """Takes back what `take_seat` of this thread did."""
     thread = threading.get_ident()
     seat = _seats.pop(thread)
-    seat.close()
     if seat.outer is not None:
         _seats[thread] = seat.outer
+    seat.close()
 
 
 def current_seat(name: str) -> Seat:

@@ -49,8 +49,6 @@ from dray.train.worker import Ended, Job
 from dray.train.worker_group import Interrupted, RankFailed, Worker, WorkerGroup
 
 _PARTING_S = 5.0
-# Nobody waits for a run that a callback has ended, as somebody does who has pressed Ctrl-C.
-_CONCLUDING_S = 60.0
 _SLOW_START_S = 10.0
 # How often the books are read that another thread is writing.
 _LOOKS = 10
@@ -90,8 +88,12 @@ class Controller:
         self._config = config
         self._job = job
         self._progress = progress
-        self._stop_grace_s = settings.stop_grace_s
         self._grace_s = settings.report_grace_s
+        self._stop_grace_s = {
+            State.STOPPING: settings.stop_grace_s,
+            # Nobody waits for the run that a callback has ended, as somebody does after Ctrl-C.
+            State.CONCLUDING: settings.conclude_grace_s,
+        }
         failures = config.failure_config
         self._policy = FailurePolicy(failures.max_failures, failures.max_preemption_failures)
         self._state = State.INITIALIZING
@@ -248,8 +250,8 @@ class Controller:
         if isinstance(message, messages.Reported):
             if rank == 0:
                 self._progress.reported(message.report, decode(message.metrics))
-            if self._state is State.STOPPING:
-                self._give_grace()  # the others are on their way as well
+            if self._state in self._stop_grace_s and not attempt.failures:
+                self._alarm.renew()  # the others are on their way as well
         waits = attempt.take(rank, message)
         self._settle()
         if waits:
@@ -266,13 +268,14 @@ class Controller:
             return
         if self._state not in AT_WORK:
             return
+        ended: Ended = future.result()
         if worker.rank == 0:
-            self._take_return_value(future.result())
-        self._attempt.returned(worker.rank)
+            self._take_return_value(ended)
+        self._attempt.returned(worker.rank, stopped=ended.stopped)
         self._settle()
         if self._state in AT_WORK and not self._attempt.running:
             self._move(Event.RETURNED)
-        elif self._state in (State.STOPPING, State.CONCLUDING):
+        elif self._state in self._stop_grace_s:
             # The others may wait for this rank in a collective that it will not come to.
             self._give_grace()
         elif self._state is State.RUNNING:
@@ -338,8 +341,9 @@ class Controller:
             self._progress.warn(f"files of report {reports} are still being copied")
             self._give_grace()  # what every rank has reported is not given up
             return
-        if self._state is State.STOPPING:
-            self._progress.warn(f"no report came within {self._stop_grace_s:g} s; stopping at once")
+        grace_s = self._stop_grace_s.get(self._state)
+        if grace_s is not None and attempt is not None and not attempt.failures:
+            self._progress.warn(f"no report came within {grace_s:g} s; stopping at once")
         self._move(Event.GRACE_OVER)
 
     def _group_down(self) -> None:
@@ -450,8 +454,9 @@ class Controller:
         self._attempt.ask_to_stop()
 
     def _give_grace(self) -> None:
-        seconds = {State.STOPPING: self._stop_grace_s, State.CONCLUDING: _CONCLUDING_S}
-        self._alarm.set(seconds.get(self._state, self._grace_s), events.GraceOver())
+        assert self._attempt is not None
+        stopping = {} if self._attempt.failures else self._stop_grace_s
+        self._alarm.set(stopping.get(self._state, self._grace_s), events.GraceOver())
 
     def _take_down(self) -> None:
         assert self._attempt is not None

@@ -140,6 +140,13 @@ class ReportDone:
 
 
 @dataclass(frozen=True)
+class GivenUp:
+    """End the train function, which waits in this report: a rank has stopped before it."""
+
+    report: int
+
+
+@dataclass(frozen=True)
 class Listed:
     """The run's checkpoints, oldest first: path and rank 0's metrics, encoded."""
 

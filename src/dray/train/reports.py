@@ -65,6 +65,7 @@ class ReportBook:
     def __init__(self, world_size: int, *, barrier: bool = False) -> None:
         self._ranks = set(range(world_size))  # without those that have returned
         self._failed: set[int] = set()
+        self._stopped: set[int] = set()
         self._barrier = barrier
         self._newest = dict.fromkeys(range(world_size), -1)
         self._ended: dict[int, float] = {}
@@ -106,6 +107,11 @@ class ReportBook:
         self._ranks.discard(rank)
         self._ended[rank] = now
 
+    def stopped(self, rank: int, now: float = 0.0) -> None:
+        """Takes note that a rank was asked to stop, and has: what it has not made, not all have."""
+        self._stopped.add(rank)
+        self._ended[rank] = now
+
     def failed(self, rank: int) -> None:
         """Takes note that a rank makes no more reports, and is not taken for one that returned."""
         if rank in self._ranks:
@@ -131,6 +137,13 @@ class ReportBook:
                 return
             self._done = max(self._done, number)
             yield self._open.pop(number)
+
+    def given_up(self) -> Iterator[Entry]:
+        """Yields, and forgets, the reports of ranks that were ahead of one that has stopped."""
+        last = min((self._newest[rank] for rank in self._stopped), default=None)
+        if last is not None:
+            for number in sorted(number for number in self._open if number > last):
+                yield self._open.pop(number)
 
     def is_done(self, below: int) -> bool:
         """Returns whether no report below a number is still being made."""
@@ -170,7 +183,7 @@ class ReportBook:
             return set()
         last = min(self._newest[rank] for rank in self._failed)
         found = set()
-        for rank in self._ranks - self._failed:
+        for rank in self._ranks - self._failed - self._stopped:
             to_make = [e for e in self._open.values() if self._newest[rank] < e.report <= last]
             if len(to_make) == 1 or any(now - entry.since < within_s for entry in to_make[:1]):
                 found.add(rank)
