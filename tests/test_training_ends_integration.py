@@ -346,3 +346,31 @@ def test_a_trainer_of_a_session_that_is_over_does_not_wait(engine: str, storage:
 
     with pytest.raises(ControllerError, match="shutdown"):
         fit(print, storage, workers=1, callbacks=[Ends()])
+
+
+@on_processes
+def test_a_run_that_backs_off_ends_with_the_session(
+    engine: str, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dray.train.failure._FIRST_BACK_OFF_S", 600.0)
+    monkeypatch.setattr("dray.train.failure._LONGEST_BACK_OFF_S", 600.0)
+    watch = Watch(monkeypatch)
+    errors: list[BaseException] = []
+
+    def train() -> None:
+        raise LookupError
+
+    def run() -> None:
+        try:
+            fit(train, storage, workers=1, failure_config=FailureConfig(max_failures=-1))
+        except ControllerError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    watch.wait_for("run: restarting in 600 s")
+    dray.shutdown()
+    thread.join(60)
+    (error,) = errors
+    assert "dray.shutdown() was called while fit() waited to restart" in str(error)
+    assert not ray.is_initialized()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Asked:
@@ -13,12 +15,13 @@ class Asked:
         self._futures: set[Future[Any]] = set()
         self._closed = False
 
-    def add(self, future: Future[Any]) -> None:
-        """Takes a request; one that comes too late is cancelled at once."""
+    def add(self, future: Future[T]) -> Future[T]:
+        """Takes a request and returns it; one that comes too late is cancelled at once."""
         self._futures.add(future)
         future.add_done_callback(self._futures.discard)
         if self._closed:
             future.cancel()
+        return future
 
     def close(self) -> None:
         """Cancels what is not answered, and all that comes from now on."""

@@ -380,6 +380,10 @@ class Engine(ABC):
         """
         return lambda: None
 
+    @abstractmethod
+    def until_closed(self) -> Future[None]:
+        """Returns a future that `close` cancels, for who waits for nothing else of this engine."""
+
     @property
     @abstractmethod
     def runtime(self) -> Runtime:

@@ -171,6 +171,7 @@ class InlineEngine(LocalEngine):
 
     def close(self) -> None:
         self._ledger.close()
+        self._asked.close()
         self._runtime.close()
         Outlet("stdout").flush()
 

@@ -13,6 +13,7 @@ from dray.accelerators import family_named
 from dray.accelerators.detect import Offer, ids_on_offer, offers
 from dray.accelerators.topology import ACCELERATOR_TYPE_LABEL
 from dray.accelerators.types import check_type
+from dray.engines.asked import Asked
 from dray.engines.claims import claim_name
 from dray.engines.contract import Engine, Node, Options, Rehearsal, Request, Reservation
 from dray.engines.ledger import Ledger
@@ -43,6 +44,7 @@ class LocalEngine(Engine):
         else:
             self._offers = offers(given, os.environ)
             self._ledger = Ledger([this_machine(options, given, self._offers)])
+        self._asked = Asked()
         self._runtime_env = options.runtime_env
         self.env_vars = options.runtime_env.env_vars
         self._runtime_env.local_directory(self.name)
@@ -104,6 +106,9 @@ class LocalEngine(Engine):
 
     def reserve(self, request: Request) -> Future[Reservation]:
         return self._ledger.reserve(request)
+
+    def until_closed(self) -> Future[None]:
+        return self._asked.add(Future())
 
 
 def this_machine(

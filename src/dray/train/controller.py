@@ -113,6 +113,7 @@ class Controller:
         self._return_value: Any = None
         self._logs = Logs(directory, progress if engine.shows_output else None)
         self._commits = Commits(directory, config.checkpoint_config, progress)
+        self._until_closed = engine.until_closed()
 
     @property
     def _context(self) -> RunContext:
@@ -152,6 +153,7 @@ class Controller:
 
     def run(self) -> events.Outcome:
         """Runs until a final state; never leaves a worker or a reservation behind."""
+        self._until_closed.add_done_callback(lambda _: self.mailbox.put(events.EngineClosed()))
         try:
             with self._failing_as_controller():
                 self._call_back("before_run", self._context)
@@ -195,6 +197,7 @@ class Controller:
 
     def _clean_up(self) -> None:
         """Frees everything, on every way out; in good order nothing is left to free."""
+        self._until_closed.cancel()
         self._alarm.cancel()
         self._watch.end()
         attempt = self._attempt
@@ -471,6 +474,8 @@ class Controller:
 
     def _back_off(self) -> None:
         self._number += 1
+        if self._until_closed.done():
+            self.mailbox.put(events.EngineClosed())
         delay = self._policy.back_off_s()
         if not delay:
             self.mailbox.put(events.BackedOff())
@@ -483,6 +488,10 @@ class Controller:
             reservation = self._admission.reservation
             broken = reservation is not None and reservation.broken
             self._move(Event.NODE_LOST if broken else Event.BACKED_OFF)
+
+    def _take_close(self, _: events.EngineClosed) -> None:
+        if self._state is State.RESTARTING:  # else somebody is waited for, of whom the engine tells
+            self._end_with(EngineError("dray.shutdown() was called while fit() waited to restart"))
 
     def _release(self) -> None:
         if self._attempt is None or not self._attempt.alive:  # else what they have is theirs
@@ -514,6 +523,7 @@ class Controller:
         events.StillWaiting: _still_waiting,
         events.StillStarting: _still_starting,
         events.BackedOff: _back_to_work,
+        events.EngineClosed: _take_close,
         events.GraceOver: _grace_over,
         events.LookAtWaits: _look_at_waits,
     }

@@ -48,6 +48,11 @@ class BackedOff:
 
 
 @dataclass(frozen=True)
+class EngineClosed:
+    """The session has ended, in another thread."""
+
+
+@dataclass(frozen=True)
 class Interrupt:
     """The user pressed Ctrl-C, or ends the program otherwise.
 

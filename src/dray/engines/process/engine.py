@@ -451,6 +451,7 @@ class ProcessEngine(LocalEngine):
             servers = [*self._servers.values(), *self._dismissed]
             self._servers.clear()
         self._ledger.close()
+        self._asked.close()
         self._reader.stop()
         for server in servers:
             server.close()

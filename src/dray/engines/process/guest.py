@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from dray.engines.asked import Asked
 from dray.engines.contract import Node, Options, Rehearsal, Request, Reservation
 from dray.engines.process import packing
 from dray.engines.process.engine import ProcessEngine
@@ -31,7 +30,6 @@ class GuestEngine(ProcessEngine):
     def __init__(self, host: WorkerRuntime) -> None:
         super().__init__(Options(), Settings())
         self._host = host
-        self._asked = Asked()
 
     def nodes(self) -> list[Node]:
         nodes: list[Node] = self._host.demand("offers")
@@ -81,9 +79,4 @@ class GuestEngine(ProcessEngine):
 
         question, _ = self._host.ask_later(answered, "reserve", request, "reserve")
         asked.add_done_callback(take_back)
-        self._asked.add(asked)
-        return asked
-
-    def close(self) -> None:
-        super().close()
-        self._asked.close()
+        return self._asked.add(asked)

@@ -419,6 +419,9 @@ class RayEngine(Engine):
                 EngineError("dray's reader thread failed; this is a bug"), expected=False
             )
 
+    def until_closed(self) -> Future[None]:
+        return self._asked.add(Future())
+
     def close(self) -> None:
         if self._closed:
             return
