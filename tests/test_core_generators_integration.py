@@ -197,9 +197,19 @@ def test_a_generator_as_a_list_of_a_fixed_length() -> None:
     assert dray.get(three) == [0, 1, 2]
 
 
-def test_a_dynamic_number_of_results() -> None:
+@dray.remote
+def total(items: dray.DynamicObjectRefGenerator) -> int:
+    return sum(dray.get(list(items)))
+
+
+def test_a_dynamic_number_of_results(core_engine: str) -> None:
     outer = numbers.options(num_returns="dynamic").remote(3)
-    assert [dray.get(ref) for ref in dray.get(outer)] == [0, 1, 2]
+    inner = dray.get(outer)
+    assert isinstance(inner, dray.DynamicObjectRefGenerator)
+    assert len(inner) == 3
+    assert [dray.get(ref) for ref in inner] == [0, 1, 2]
+    if core_engine == "process":  # on Ray a task gets Ray's own references
+        assert dray.get(total.remote(outer)) == 3
 
 
 @three_tries_on_ray

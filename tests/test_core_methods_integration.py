@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any
@@ -113,6 +114,43 @@ def test_nor_does_it_on_the_inline_engine() -> None:
 
 def test_what_is_called_need_not_be_a_function(process_engine: None) -> None:
     assert dray.get(dray.remote(Named).remote().part.remote(9)) == 9
+
+
+class AsyncMade:
+    async def __init__(self, start: int) -> None:  # type: ignore[misc]
+        await asyncio.sleep(0)
+        self.value = start
+
+    async def more(self) -> int:
+        self.value += 1
+        return self.value
+
+
+class AsyncUnmade:
+    async def __init__(self) -> None:  # type: ignore[misc]
+        await asyncio.sleep(0)
+        raise ValueError("not to be made")
+
+    async def more(self) -> int:
+        return 0
+
+
+def _check_async_init() -> None:
+    assert dray.get(dray.remote(AsyncMade).remote(3).more.remote()) == 4
+    with pytest.raises(ActorDiedError, match="not to be made"):
+        dray.get(dray.remote(AsyncUnmade).remote().more.remote())
+
+
+def test_init_may_be_async(core_engine: str) -> None:
+    _check_async_init()
+
+
+@pytest.mark.usefixtures("_quiet")
+def test_init_may_be_async_on_the_inline_engine() -> None:
+    dray.shutdown()
+    dray.init(engine="inline")
+    _check_async_init()
+    dray.shutdown()
 
 
 def test_a_class_of_actors_is_no_base() -> None:

@@ -77,7 +77,6 @@ _ROOT: dict[str, str | Absent] = {
     "LoggingConfig": "set up logging in the program, or give logging_level= to dray.init()",
     "SCRIPT_MODE": "get_runtime_context().get_task_id() is None in the driver alone",
     "WORKER_MODE": "get_runtime_context().get_task_id() is None in the driver alone",
-    "DynamicObjectRefGenerator": "use num_returns='streaming', which gives an ObjectRefGenerator",
     "get_dashboard_url": f"there is no dashboard; {_OBSERVED}",
     "show_in_dashboard": f"there is no dashboard; {_OBSERVED}",
     "LOCAL_MODE": "dray.init(local_mode=True) or engine='inline' runs everything in this process",

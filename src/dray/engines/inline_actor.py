@@ -10,7 +10,7 @@ import inspect
 import os
 import uuid
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -172,10 +172,16 @@ class InlineObject(Pickled, RemoteObject):
                 self._gates[name] = asyncio.Semaphore(limit)
         made = self._kind.__new__(self._kind)
 
+        async def wait(initialised: Awaitable[Any]) -> None:
+            await initialised
+            self._object = made
+
         def initialise(*args: Any, **kwargs: Any) -> Any:
             result = made.__init__(*args, **kwargs)
+            if inspect.isawaitable(result):
+                return wait(result)
             self._object = made
-            return result  # an async `__init__` is awaited
+            return result
 
         work = self._work("__init__", f"__init__ of actor {self.class_name}")
         error = run(replace(work, find=lambda: initialise), self._arguments)

@@ -11,7 +11,7 @@ import sys
 import traceback
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from typing import Any
 
 from dray.engines import actor_host, wire
 from dray.engines.inline_values import InlineRef, Lane, Pickled, Stored, nothing, store
+from dray.engines.listed import DynamicObjectRefGenerator
 from dray.engines.runtime import ObjectRef, ObjectRefGenerator, Returned, Whereabouts
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import DrayError, TaskCancelledError, WorkerDiedError, raised_in_task
@@ -168,7 +169,7 @@ def _split(work: Work, value: Any) -> list[Any]:
         return []
     if work.num_returns == "dynamic":
         refs = [InlineRef.of(store(item, f"what {work.title} yielded")) for item in value]
-        return [InlineGenerator(work, None, refs)]
+        return [DynamicObjectRefGenerator(refs)]
     try:
         values = list(value)
     except TypeError:
@@ -232,20 +233,18 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
     loop goes on by itself.
     """
 
-    def __init__(
-        self, work: Work, arguments: Stored | None, made: Iterable[InlineRef] = ()
-    ) -> None:
+    def __init__(self, work: Work, arguments: Stored) -> None:
         self._work = work
         self._arguments = arguments
         self._iterator: Any = None
-        self._over = arguments is None
+        self._over = False
         # What has not been read yet, and at the end None, which stays there.
-        self._slots: deque[Future[Any]] = deque(ref.outcome for ref in made)
+        self._slots: deque[Future[Any]] = deque()
         self._pumping: Future[None] | None = None
         self._ended: Future[None] | None = None
         self.of_actor = work.actor is not None
         self.register(uuid.uuid4().hex)
-        if work.lane.waits and not self._over:
+        if work.lane.waits:
             self._slots.append(Future())
             self._ended = Future()
             self._pumping = work.lane.begin(self._pump())
@@ -274,7 +273,7 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
     async def _step(self) -> Stored | None:
         """Returns the next item; None at the end."""
         work = self._work
-        if self._over or self._arguments is None:
+        if self._over:
             return None
         self._over = True  # unless all goes well
         with _within(work):

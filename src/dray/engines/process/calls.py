@@ -91,7 +91,7 @@ class ActorCalls:
             self._running.set(self._around)
             try:
                 with EndOfForks():
-                    self._actor = self._kind(*args, **kwargs)
+                    self._actor = await _made(self._kind, args, kwargs)
             except SystemExit as error:  # raised, it would end the loop
                 return error
             return None
@@ -194,3 +194,12 @@ class ActorCalls:
         task = self._tasks.get(number)
         if task is not None:
             task.cancel()
+
+
+async def _made(kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Returns an object of a class, whose `__init__` may be async."""
+    if not inspect.iscoroutinefunction(kind.__init__):  # type: ignore[misc]
+        return kind(*args, **kwargs)
+    made: Any = kind.__new__(kind, *args, **kwargs)
+    await made.__init__(*args, **kwargs)
+    return made

@@ -252,41 +252,6 @@ class ProcessGenerator(_Counted, ObjectRefGenerator):
         return (_arrived_generator, (self.pickle_number(), self._index))
 
 
-class ListedGenerator(ObjectRefGenerator):
-    """References that are all there: what a task with `num_returns="dynamic"` returns."""
-
-    def __init__(self, refs: Sequence[ObjectRef]) -> None:
-        self._refs = list(refs)
-        self._index = 0
-
-    def __next__(self) -> ObjectRef:
-        if self._index == len(self._refs):
-            raise StopIteration
-        self._index += 1
-        return self._refs[self._index - 1]
-
-    async def __anext__(self) -> ObjectRef:
-        try:
-            return next(self)
-        except StopIteration:
-            raise StopAsyncIteration from None
-
-    def completed(self) -> ObjectRef:
-        return self._refs[-1]
-
-    def next_ready(self) -> bool:
-        return not self.is_finished()
-
-    def is_finished(self) -> bool:
-        return self._index == len(self._refs)
-
-    def __len__(self) -> int:
-        return len(self._refs)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (ListedGenerator, (self._refs,))
-
-
 @shielded
 def _arrived_generator(number: int, index: int) -> ProcessGenerator:
     home = _at_home()

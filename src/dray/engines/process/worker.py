@@ -17,13 +17,13 @@ from typing import Any
 from dray import host, session
 from dray.engines import actor_host, lifeline, threads, wire
 from dray.engines.actor_host import EndOfForks, exit_status, is_intended, refuse_forks
+from dray.engines.listed import DynamicObjectRefGenerator
 from dray.engines.process import packing, refs
 from dray.engines.process.arena import Arena, DiskArena
 from dray.engines.process.calls import ActorCalls
 from dray.engines.process.frames import Inbox, encode
 from dray.engines.process.packing import RAISED, pack
 from dray.engines.process.passage import leave
-from dray.engines.process.refs import ListedGenerator
 from dray.engines.process.runtime import Awaited, Message, ProcessRuntime
 from dray.engines.process.turns import Doze, Turns, Waiter
 from dray.engines.runtime import Whereabouts
@@ -330,7 +330,7 @@ class Worker:
             return [self._pack(None, name)]
         if returns == "dynamic":
             self._kept = [self.runtime.put(item) for item in value]
-            return [self._pack(ListedGenerator(self._kept), name)]
+            return [self._pack(DynamicObjectRefGenerator(self._kept), name)]
         if returns == 0:
             return []
         several = isinstance(value, list | tuple) or inspect.isgenerator(value)

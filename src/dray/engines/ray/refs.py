@@ -11,6 +11,7 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
 
+from dray.engines.listed import DynamicObjectRefGenerator
 from dray.engines.ray.errors import raise_result, result_error
 from dray.engines.runtime import ObjectRef, ObjectRefGenerator, Returned
 from dray.errors import ConfigError
@@ -103,7 +104,7 @@ class RayRefGenerator(ObjectRefGenerator):
 def own_refs(value: Any) -> Any:
     """Returns a value as dray shows it: the references of a "dynamic" call are dray's."""
     if type(value) is ray.DynamicObjectRefGenerator:
-        return iter([RayRef(ref) for ref in value])
+        return DynamicObjectRefGenerator([RayRef(ref) for ref in value])
     return value
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,12 +46,17 @@ def showing(function: Callable[..., Any]) -> Callable[..., Any]:
 def showing_actor(kind: type) -> type:
     """Returns a class whose objects set the variables, for good, before they are made."""
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+    def begin(self: Any, *args: Any, **kwargs: Any) -> None:
         set_variables(_own_variables())
         kind.__init__(self, *args, **kwargs)  # type: ignore[misc]
 
+    async def begin_async(self: Any, *args: Any, **kwargs: Any) -> None:
+        set_variables(_own_variables())
+        await kind.__init__(self, *args, **kwargs)  # type: ignore[misc]
+
+    is_async = inspect.iscoroutinefunction(kind.__init__)  # type: ignore[misc]
     named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    members = {"__init__": __init__, **named, "__doc__": kind.__doc__}
+    members = {"__init__": begin_async if is_async else begin, **named, "__doc__": kind.__doc__}
     return type(kind)(kind.__name__, (kind,), members)
 
 

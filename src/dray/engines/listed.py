@@ -1,0 +1,45 @@
+"""The references of a call whose number of results is known only at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dray.engines.runtime import ObjectRef, ObjectRefGenerator
+
+
+class DynamicObjectRefGenerator(ObjectRefGenerator):
+    """References that are all there: the value of a task with `num_returns="dynamic"`."""
+
+    def __init__(self, refs: Sequence[ObjectRef]) -> None:
+        self._refs = list(refs)
+        self._index = 0
+
+    def __next__(self) -> ObjectRef:
+        if self._index == len(self._refs):
+            raise StopIteration
+        self._index += 1
+        return self._refs[self._index - 1]
+
+    async def __anext__(self) -> ObjectRef:
+        try:
+            return next(self)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+    def completed(self) -> ObjectRef:
+        """Return the last reference, which is there."""
+        return self._refs[-1]
+
+    def next_ready(self) -> bool:
+        """Return whether there is another reference."""
+        return not self.is_finished()
+
+    def is_finished(self) -> bool:
+        """Return whether all references have been read."""
+        return self._index == len(self._refs)
+
+    def __len__(self) -> int:
+        return len(self._refs)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (DynamicObjectRefGenerator, (self._refs,))
