@@ -66,6 +66,7 @@ for _ in range(limit):
         break
     else:
         actors.append(actor)
+print("put:", dray.get(dray.put(bytes(9 << 20))) == bytes(9 << 20), flush=True)  # by threads
 print("good:", dray.get(good.pid.remote(), timeout=60) > 0, flush=True)
 os.environ["STORAGE"] += "/other"
 idle.set()
@@ -109,7 +110,7 @@ def test_no_more_processes(tmp_path: Path, method: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "actor Actor has no worker process: " in said["refused"]
     assert f"{limit} processes and threads (ulimit -u)" in said["refused"]
-    assert said["good"] == "True"
+    assert said["put"] == said["good"] == "True"
     assert "its process could not be started" in said["training refused"]
     assert said["again"] == "1"
     assert said["results"] == "[{'well': 1}]"

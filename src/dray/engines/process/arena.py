@@ -127,17 +127,18 @@ class Arena:
         self._writes[place] = times = self._writes.get(place, 0) + 1
         for part in parts:
             view = memoryview(part).cast("B")
-            if times > _FILE_WRITES and len(view) >= _PARALLEL_BYTES:
-                self._writable()[offset : offset + len(view)] = view
+            if times > _FILE_WRITES and len(view) >= _PARALLEL_BYTES and (out := self._writable()):
+                out[offset : offset + len(view)] = view
             elif len(view) >= _PARALLEL_BYTES:
                 _write_in_parallel(self.fd, view, offset)
             else:
                 _write(self.fd, view, offset)
             offset += round_up(len(view))
 
-    def _writable(self) -> memoryview:
+    def _writable(self) -> memoryview | None:
         if self._out is None:
-            self._out = memoryview(mmap.mmap(self.fd, self.size))
+            with contextlib.suppress(OSError):  # no room for a map: it is written as a file
+                self._out = memoryview(mmap.mmap(self.fd, self.size))
         return self._out
 
     def view(self, offset: int, length: int, on_end: Callable[[], object]) -> Any:
@@ -149,6 +150,9 @@ class Arena:
             offset: Where it begins.
             length: How long it is.
             on_end: Called when nobody uses it any more.
+
+        Raises:
+            OSError: This process has no room for a map of the file.
         """
         if self._map is None:
             flags = mmap.MAP_PRIVATE | _NORESERVE
@@ -193,8 +197,12 @@ def _write_in_parallel(fd: int, view: memoryview, offset: int) -> None:
     count = min(_MOST_WRITERS, host.cpu_count())
     share = round_up(-(-len(view) // count))
     pieces = [(start, view[start : start + share]) for start in range(0, len(view), share)]
-    with ThreadPoolExecutor(len(pieces)) as pool:
-        written = [pool.submit(_write, fd, piece, offset + start) for start, piece in pieces]
+    try:
+        with ThreadPoolExecutor(len(pieces)) as pool:
+            written = [pool.submit(_write, fd, piece, offset + start) for start, piece in pieces]
+    except RuntimeError:  # no thread can be started: this one writes
+        _write(fd, view, offset)
+        return
     for future in written:
         future.result()
 

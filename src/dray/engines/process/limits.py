@@ -80,6 +80,16 @@ def describe(number: int) -> str:
     return text
 
 
+def describe_map(error: OSError, size: int) -> str:
+    """Says why this process cannot look into the memory that a session's processes share."""
+    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+    allowed = "no more" if soft == resource.RLIM_INFINITY else f"{soft >> 20} MiB (ulimit -v)"
+    return (
+        f"pid {os.getpid()} cannot look into the {size >> 20} MiB for shared objects: {error}. It "
+        f"may have {allowed}; raise that, or give dray.init(object_store_memory=...) less"
+    )
+
+
 def _container_limit() -> str:
     for name in ("pids.max", "pids/pids.max"):  # cgroup v2 and v1, as a container sees its own
         with contextlib.suppress(OSError):

@@ -24,7 +24,7 @@ from dray.engines.interrupts import (
     shut,
     watch,
 )
-from dray.engines.process import packing, refs
+from dray.engines.process import limits, packing, refs
 from dray.engines.process.arena import Arena, DiskArena, read_at, round_up
 from dray.engines.process.packing import INLINE_BYTES, SPILLED, STORED, Packed, is_error, pack
 from dray.engines.process.refs import ProcessActor, ProcessGenerator, ProcessGroup, ProcessRef
@@ -285,8 +285,10 @@ class ProcessRuntime(Runtime):
 
         try:
             whole = arena.view(start, end, unused)
-        except BaseException:
+        except BaseException as error:
             table.unpin(region)
+            if isinstance(error, OSError):
+                raise ObjectStoreFullError(limits.describe_map(error, arena.size)) from error
             raise
         view, offset, parts = memoryview(whole).cast("B"), 0, []
         for index, length in enumerate(lengths):
