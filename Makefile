@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-ray test-cluster test-gpu check bench bench-before docs stress clean
+.PHONY: demo test test-ray test-cluster test-gpu check bench bench-before diagrams docs release-check stress clean
 
 demo: $(VENV)/demo-installed  ## Train a ResNet-18 on handwritten digits with two worker processes.
 	$(BIN)/python examples/image_classification.py --num-workers 2
@@ -24,6 +24,7 @@ test-gpu: $(VENV)/dev-installed  ## Run the tests that use NVIDIA GPUs (with a t
 check: $(VENV)/dev-installed  ## Format, lint, types, import loops, public API.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/python tools/import_loops.py
 	$(BIN)/python tools/state_diagram.py --check
@@ -36,15 +37,26 @@ bench-before: $(VENV)/dev-installed  ## Measure against an earlier dray: make be
 	$(BIN)/python tools/earlier.py $(VENV)-before $(REVISION)
 	$(BIN)/python -m benchmarks --before-python $(VENV)-before/bin/python $(BENCH_OPTIONS)
 
-docs: $(VENV)/dev-installed  ## Draw the diagrams in docs/ again.
+diagrams: $(VENV)/dev-installed  ## Draw the diagrams in docs/ again.
 	$(BIN)/python tools/state_diagram.py
+
+docs: $(VENV)-docs/installed  ## Build the documentation as a site, build/site/index.html.
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --quiet
+
+release-check: $(VENV)-docs/installed  ## Build the package, and install it where nothing else is.
+	rm -rf build/lib dist $(VENV)-release
+	$(VENV)-docs/bin/python -m build --outdir dist
+	$(VENV)-docs/bin/twine check --strict dist/*
+	$(PYTHON) -m venv $(VENV)-release
+	$(VENV)-release/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	cd $(VENV)-release && bin/python ../tools/installed.py
 
 stress: $(VENV)/dev-installed  ## Tasks, actors and objects in numbers; then the process tests under load.
 	$(BIN)/python tools/core_stress.py
 	HYPOTHESIS_PROFILE=explore $(BIN)/python tools/stress.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-ray $(VENV)-before build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-ray $(VENV)-before $(VENV)-docs $(VENV)-release build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
 
 $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
@@ -56,6 +68,11 @@ $(VENV)/demo-installed: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
 $(VENV)/dev-installed: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
 	$(INSTALL) -e '.[dev]'
 	touch $@ $(VENV)/demo-installed
+
+$(VENV)-docs/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt '.[docs,release]'
+	touch $@
 
 $(VENV)-ray/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-ray
