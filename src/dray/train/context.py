@@ -20,7 +20,7 @@ from dray.errors import ConfigError, NotInTrainingError, StorageError
 from dray.train import messages
 from dray.train.checkpoint import Checkpoint
 from dray.train.checkpoint_files import list_files, stage
-from dray.train.metrics import decode, encode
+from dray.train.metrics import decode, encode, json_bytes
 from dray.train.paths import check_directory
 from dray.train.reported import (
     CheckpointConsistencyMode,
@@ -107,13 +107,7 @@ class Seat:
             record = encode(metrics)
             number = self._report
             files = None if checkpoint is None else tuple(list_files(checkpoint.path))
-            line = {
-                "report": number,
-                "attempt": self.assignment.run.attempt,
-                "time": round(time.time(), 6),
-                **record,
-            }
-            self._metrics.append(line)
+            self._metrics.append_text(_line(number, self.assignment.run.attempt, record))
             self._report = number + 1
             self.post(messages.Reported(number, record, files, directory, in_place))
             if checkpoint is not None:
@@ -192,6 +186,12 @@ class Seat:
                 answer = self._answer()
                 if isinstance(answer, messages.Gathered) and answer.sequence == sequence:
                     return wire.load(answer.data)
+
+
+def _line(report: int, attempt: int, record: Mapping[str, Any]) -> bytes:
+    """Return a report as JSON; what is the same each time need not go through the encoder."""
+    head = b'{"report":%d,"attempt":%d,"time":%.6f,' % (report, attempt, time.time())
+    return head + json_bytes(record)[1:]
 
 
 # One seat a worker process; with the inline engine, one a thread that runs a train function.

@@ -26,8 +26,10 @@ _LONGEST_INT_BITS = 2000
 _KEY = "~key"
 _KEY_OF_OLD = "#key"
 
-encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-_encode_ascii = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+# What holds itself does not get here: `encode` refuses what is nested deeply.
+_STYLE: dict[str, Any] = {"allow_nan": False, "check_circular": False, "separators": (",", ":")}
+encode_json = json.JSONEncoder(ensure_ascii=False, **_STYLE).encode
+_encode_ascii = json.JSONEncoder(**_STYLE).encode
 
 
 def json_bytes(record: Mapping[str, Any]) -> bytes:

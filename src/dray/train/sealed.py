@@ -88,11 +88,15 @@ class LineFile:
         Raises:
             StorageError: It cannot be written; nothing of it stays in the file.
         """
+        self.append_text(json_bytes(record))
+
+    def append_text(self, text: bytes) -> None:
+        """Add a line, given as a JSON object, for who writes many; raises as `append` does."""
         now = time.monotonic()
         if now >= self._look_again:
             self._look()
             self._look_again = now + _LOOK_S
-        line = seal(json_bytes(record)) + b"\n"
+        line = seal(text) + b"\n"
         if self._torn:
             line = b"\n" + line
         written = 0
