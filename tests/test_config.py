@@ -23,7 +23,7 @@ from dray.train import (
     ScalingConfig,
 )
 from dray.train.jax import JaxConfig
-from dray.train.torch import TorchConfig
+from dray.train.torch import TorchConfig, TorchTrainer
 
 
 @pytest.mark.parametrize(
@@ -188,3 +188,11 @@ def test_a_misspelt_argument_is_told_with_the_one_that_is_meant(
 ) -> None:
     with pytest.raises(TypeError, match=f"no argument '{wrong}'; did you mean {right}"):
         kind(**{wrong: 1})
+
+
+@pytest.mark.parametrize("kind", [DataParallelTrainer, TorchTrainer])
+def test_what_a_trainer_takes_by_name_alone(kind: Any) -> None:
+    with pytest.raises(ConfigError, match="give the dict that comes after by name") as told:
+        kind(print, {"lr": 0.1})
+    assert isinstance(told.value, TypeError)
+    assert "takes train_loop_per_worker by position" in str(told.value)

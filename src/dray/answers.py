@@ -164,9 +164,12 @@ def answers_arguments(callee: str) -> Callable[[F], F]:
         parameters = inspect.signature(function).parameters
         names = [name for name in parameters if name != "self"]
         known = frozenset(names)
+        by_position = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
 
         @functools.wraps(function)
         def answering(*args: Any, **kwargs: Any) -> Any:
+            if len(args) > len(by_position):
+                raise _by_position(callee, names, by_position, args)
             if not known.issuperset(kwargs):
                 further = {name: value for name, value in kwargs.items() if name not in known}
                 check_arguments(callee, further, names)
@@ -179,6 +182,19 @@ def answers_arguments(callee: str) -> Callable[[F], F]:
         return answering  # type: ignore[return-value]
 
     return decorate
+
+
+def _by_position(
+    callee: str, names: Sequence[str], by_position: Sequence[str], args: Sequence[object]
+) -> AbsentArgumentError:
+    """Return the error for arguments that a function or class takes by name alone."""
+    taken = [name for name in by_position if name != "self"]
+    kind = type(args[len(by_position)]).__name__
+    text = (
+        f"{callee}() takes {', '.join(taken)} by position; give the {kind} that comes after by "
+        f"name: there are {', '.join(name for name in names if name not in taken)}"
+    )
+    return AbsentArgumentError(text, owner=callee, absent=kind)
 
 
 def install() -> None:

@@ -173,6 +173,8 @@ class Progress:
         """Shows how the run ended."""
         seconds = time.monotonic() - self._start
         reports = f"{self.reports} report{'s' if self.reports != 1 else ''}"
+        if not self.reports:
+            reports = "no report of rank 0"
         parts = [f"{self._name}: {state.value} in {seconds:.1f} s, {reports}"]
         if best:
             parts.append(best)
