@@ -25,6 +25,7 @@ from dray.engines.process.groups import Groups
 from dray.engines.process.hub import Hub
 from dray.engines.process.lending import Lending
 from dray.engines.process.limits import OpenFiles
+from dray.engines.process.lock import check_depth
 from dray.engines.process.passage import Passage
 from dray.engines.process.pool import Line, OutputTap, Pool, RuntimeKey, WorkerProcess
 from dray.engines.process.records import Client
@@ -97,6 +98,8 @@ class DriverRuntime(ProcessRuntime):
         self._passage = Passage()
         self._poll = select.epoll()
         self._woken, self._wake = socket.socketpair()
+        self._woken.setblocking(False)
+        self._wake.setblocking(False)
         self._poll.register(self._woken, select.EPOLLIN)
         limit = store_bytes or int(host.memory_bytes() * _STORE_SHARE)
         self.hub = Hub(limit)
@@ -112,7 +115,7 @@ class DriverRuntime(ProcessRuntime):
         self.tap = OutputTap(reader, Outlets().line if shows_output else _not_shown)
         self._doze = Doze(host.cpu_count())
         super().__init__(0, Turns(self.read, self._interrupt))
-        self.lock = self.hub.lock  # type: ignore[assignment]
+        self.lock = self.hub.lock
         self.client = Client(0, self.answered)
         self._turns.start_background("dray-hub")
 
@@ -149,6 +152,7 @@ class DriverRuntime(ProcessRuntime):
     @mark_shielded
     def _fetch_one(self, number: int, timeout_s: float | None) -> Any:
         """Gets one object, the most common call of all; the hub need not be asked in writing."""
+        check_depth()
         store, waiter = self.hub.store, Waiter()
 
         def ready() -> None:
@@ -307,7 +311,8 @@ class DriverRuntime(ProcessRuntime):
         events = sleep() if self._turns.crowded else self._doze.until(lambda: poll(0), sleep)
         for fd, event in events:
             if fd == self._woken.fileno():
-                self._woken.recv(4096)
+                with contextlib.suppress(BlockingIOError):  # read already, in a read within this
+                    self._woken.recv(4096)
                 continue
             line = self._lines.get(fd)
             if line is None:

@@ -40,6 +40,7 @@ from dray.engines.process import limits
 from dray.engines.process.driver import DriverRuntime
 from dray.engines.process.lending import Borrowed
 from dray.engines.process.limits import OpenFiles
+from dray.engines.process.lock import IN_A_FINALISER
 from dray.engines.process.pool import WorkerProcess
 from dray.engines.process.server import Basis, Server
 from dray.engines.reader import Reader
@@ -442,6 +443,8 @@ class ProcessEngine(LocalEngine):
 
     @shielded
     def close(self) -> None:
+        if self._runtime is not None and self._runtime.lock.is_mine():
+            raise EngineError(IN_A_FINALISER)
         with self._lock:
             if self._closed:
                 return

@@ -8,79 +8,16 @@ are given when the lock is free again, and so is what other parts of dray call b
 from __future__ import annotations
 
 import functools
-import logging
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from dray.engines.contract import Reservation
-from dray.engines.interrupts import shielded
+from dray.engines.process.lock import HubLock
 from dray.engines.process.packing import SPILLED, STORED, failed, is_error
 from dray.engines.process.records import Client, Gather
 from dray.engines.process.store import Store
 from dray.errors import DrayError
-
-
-class HubLock:
-    """The hub's lock; whoever lets it go does what has come up meanwhile.
-
-    It is not taken twice by one thread: a reference that dies while its thread is in the hub is
-    dealt with when the hub is left.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.acquire = self._lock.acquire
-        self.closed = False
-        self.todo: deque[Callable[[], None]] = deque()  # in the hub
-        self.replies: deque[tuple[Client, int, Any]] = deque()  # outside of it
-
-    def release(self) -> None:
-        """Lets the lock go, after everything that has come up.
-
-        What fails there belongs to none of those who happen to be here: it is told, and the rest
-        is done.
-        """
-        while True:
-            try:
-                while self.todo and not self.closed:
-                    task = self.todo.popleft()
-                    try:
-                        task()
-                    except Exception as error:  # noqa: BLE001
-                        _tell(error)
-            finally:
-                self._lock.release()
-            while self.replies:
-                try:
-                    client, question, answer = self.replies.popleft()
-                except IndexError:  # another thread was faster
-                    break
-                try:
-                    client.reply(question, answer)
-                except Exception as error:  # noqa: BLE001
-                    _tell(error)
-            if not self.todo or self.closed or not self.acquire(blocking=False):
-                return
-
-    @shielded
-    def later(self, task: Callable[[], None]) -> None:
-        """Does something in the hub, as soon as nobody else is in there, unless it is closed."""
-        self.todo.append(task)
-        if self.acquire(blocking=False):
-            self.release()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self.release()
-
-
-def _tell(error: Exception) -> None:
-    logging.getLogger("dray").error("a bug in dray, or no memory left", exc_info=error)
 
 
 class Hub:

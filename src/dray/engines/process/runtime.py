@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-import threading
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ from dray.engines.interrupts import (
 )
 from dray.engines.process import limits, packing, refs
 from dray.engines.process.arena import Arena, DiskArena, read_at, round_up
+from dray.engines.process.lock import HubLock, check_depth, has_depth
 from dray.engines.process.packing import INLINE_BYTES, SPILLED, STORED, Packed, is_error, pack
 from dray.engines.process.refs import ProcessActor, ProcessGenerator, ProcessGroup, ProcessRef
 from dray.engines.process.turns import Turns, Waiter
@@ -68,7 +68,7 @@ class ProcessRuntime(Runtime):
         self._known: set[bytes] = set()
         self._pickled: weakref.WeakKeyDictionary[Any, Packed] = weakref.WeakKeyDictionary()
         self._closed = False
-        self.lock = threading.Lock()
+        self.lock = HubLock()
         self.table = refs.RefTable(self._tell, self.settle)
         refs.settle_in(self)
 
@@ -99,12 +99,18 @@ class ProcessRuntime(Runtime):
     @shielded
     def meet(self, number: int) -> None:
         """Takes note of a reference that has come in."""
+        if self.lock.is_mine():
+            self.lock.later(lambda: self.table.met(number))
+            return
         with self.lock:
             self.table.met(number)
 
     @shielded
     def keep(self, number: int) -> None:
         """Takes note of a reference, or of one more, that the hub has counted already."""
+        if self.lock.is_mine():
+            self.lock.later(lambda: self.table.born(number))
+            return
         with self.lock:
             self.table.born(number)
 
@@ -119,6 +125,9 @@ class ProcessRuntime(Runtime):
 
     @mark_shielded
     def _say(self, message: Message) -> None:
+        if self.lock.is_mine():  # a finaliser's
+            self.lock.later(lambda: self.post(message))
+            return
         with self.lock:
             if not self._closed:
                 self.post(message)
@@ -128,7 +137,7 @@ class ProcessRuntime(Runtime):
     def settle(self) -> None:
         """Deals with references that have died, unless whoever has the lock will."""
         table = self.table
-        while (table.dropped or table.unpinned) and self.lock.acquire(blocking=False):
+        while (table.dropped or table.unpinned) and has_depth() and self.lock.acquire_now():
             try:
                 table.settle()
             finally:
@@ -141,6 +150,7 @@ class ProcessRuntime(Runtime):
         return number, waiter
 
     def _put_question(self, number: int, waiter: Waiter, message: Message) -> None:
+        check_depth()
         self._asked[number] = waiter
         try:
             with self.lock:
@@ -162,7 +172,7 @@ class ProcessRuntime(Runtime):
             return
         waiter.value = answer
         if isinstance(waiter, _FutureWaiter):
-            waiter.resolve()
+            self._turns.aside(waiter.resolve)
         else:
             self._turns.finish(waiter)
 
@@ -172,6 +182,13 @@ class ProcessRuntime(Runtime):
         _, waiter = self.ask(*message)
         self._turns.wait(waiter, interruptible=False)
         return _accepted(waiter.value)
+
+    def order(self, *message: Any) -> None:
+        """The same for what has no answer but an error; a finaliser need not wait for that."""
+        if self.lock.is_mine() or self._turns.reads_here():
+            self.say(message[0], 0, *message[1:])
+        else:
+            self.demand(*message)
 
     @shielded
     def await_answer(self, *message: Any, undo: Callable[[Any], object] | None = None) -> Any:
@@ -364,15 +381,36 @@ class ProcessRuntime(Runtime):
     def _put(self, packed: Packed) -> ObjectRef:
         plain = not packed.buffers and len(packed.data) <= INLINE_BYTES
         payload = packed.data if plain else self.store(packed)
-        number, table = next(self._ids), self.table
-        with self.lock:
+        number = next(self._ids)
+        self._post_new((number,), self.post, ("put", number, payload, packed.refs))
+        return ProcessRef(self, number)
+
+    def _post_new(
+        self, numbers: Sequence[int], post: Callable[[Message], Any], message: Message
+    ) -> Any:
+        """Tells the hub of what has references here from now on; returns what `post` does."""
+        check_depth()
+        table, lock = self.table, self.lock
+        if lock.is_mine():  # a finaliser's
+            self.check_open()
+            for made in numbers:
+                table.counts[made] = 1
+            lock.later(lambda: post(message))
+            return None
+        with lock:
             if self._closed:
                 self.check_open()
-            table.counts[number] = 1
-            self.post(("put", number, payload, packed.refs))
+            for made in numbers:
+                table.counts[made] = 1
+            try:
+                answer = post(message)
+            except BaseException:
+                for made in numbers:
+                    del table.counts[made]
+                raise
         if table.dropped or table.unpinned:
             self.settle()
-        return ProcessRef(self, number)
+        return answer
 
     @shielded
     def wait(
@@ -490,7 +528,7 @@ class ProcessRuntime(Runtime):
 
     def _submit(self, head: Message, returns: int | str, what: str) -> Submit:
         count: Any = "stream" if returns == "streaming" else returns
-        ids, table = self._ids, self.table
+        ids = self._ids
 
         @mark_shielded
         def place(packed: Packed, deps: list[int]) -> Any:
@@ -501,21 +539,8 @@ class ProcessRuntime(Runtime):
             if isinstance(count, int) and count != 1:
                 numbers = (number, *(next(ids) for _ in range(count - 1))) if count else ()
             parent = self.here().get("task_id")
-            with self.lock:
-                if self._closed:
-                    self.check_open()
-                for made in numbers:
-                    table.counts[made] = 1
-                try:
-                    refusal = self.submit_now(
-                        (*head, number, numbers, payload, deps, packed.refs, count, parent)
-                    )
-                except BaseException:
-                    for made in numbers:
-                        del table.counts[made]
-                    raise
-            if table.dropped or table.unpinned:
-                self.settle()
+            message = (*head, number, numbers, payload, deps, packed.refs, count, parent)
+            refusal = self._post_new(numbers, self.submit_now, message)
             if refusal is not None:
                 for made in numbers:
                     ProcessRef(self, made)  # its end is told
@@ -565,7 +590,11 @@ class ProcessRuntime(Runtime):
 
     @shielded
     def cancel(self, ref: Any, *, force: bool, recursive: bool) -> None:
-        question, waiter = self.ask("cancel", self._number_of(ref), force, recursive)
+        message = ("cancel", self._number_of(ref), force, recursive)
+        if self.lock.is_mine() or self._turns.reads_here():  # a finaliser's
+            self.order(*message)
+            return
+        question, waiter = self.ask(*message)
         try:
             self._turns.wait(waiter)
         except BaseException:
@@ -603,7 +632,7 @@ class ProcessRuntime(Runtime):
         return ProcessActor(self, number, class_name, _with_types(packing.types_of, methods))
 
     def kill(self, actor: Any, *, no_restart: bool) -> None:
-        self.demand("kill", self._number_of(actor), no_restart)
+        self.order("kill", self._number_of(actor), no_restart)
 
     @shielded
     def named_actor(self, name: str, namespace: str | None) -> RemoteObject | None:
@@ -646,7 +675,7 @@ class ProcessRuntime(Runtime):
         return bool(ready)
 
     def remove_group(self, group: ProcessGroup) -> None:
-        self.demand("remove_group", group.number)
+        self.order("remove_group", group.number)
 
     @shielded
     def named_group(self, name: str) -> Group | None:

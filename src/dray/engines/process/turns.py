@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from dray.engines import interrupts
 from dray.engines.interrupts import pending
+from dray.engines.process.lock import IN_A_FINALISER
 from dray.errors import EngineError
 
 T = TypeVar("T")
@@ -99,6 +100,8 @@ class Turns:
         self._baton = threading.Lock()
         self._leader: Waiter | None = None
         self._leading_thread = 0
+        self._reading_thread = 0  # which has the baton; 0 if nobody does
+        self._is_aside = False  # it does something else at the moment, see `aside`
         self._followers: set[Waiter] = set()
         self._counting = threading.Lock()
         self._guests = 0
@@ -158,10 +161,11 @@ class Turns:
         """Reads once, if nobody else does; returns whether it did."""
         if not self._baton.acquire(blocking=False):
             return False
+        self._reading_thread = threading.get_ident()
         try:
             self._read(None)
         finally:
-            self._baton.release()
+            self._put_down()
             if self._followers:
                 self._promote()
         return True
@@ -192,13 +196,16 @@ class Turns:
 
     def _take_turn(self, waiter: Waiter, deadline: float | None, interruptible: bool) -> bool:
         """Reads or sleeps for a while; returns False when the time is up."""
+        if self.reads_here():
+            return self._lead_within(waiter, deadline, interruptible)
         if self._baton.acquire(blocking=False):
-            self._leader, self._leading_thread = waiter, threading.get_ident()
+            self._leader = waiter
+            self._reading_thread = self._leading_thread = threading.get_ident()
             try:
                 return self._lead(waiter, deadline, interruptible)
             finally:
                 self._leader = None
-                self._baton.release()
+                self._put_down()
                 self._promote()
         self._followers.add(waiter)
         try:
@@ -230,6 +237,38 @@ class Turns:
             if left == 0 and not waiter.done:
                 return False
         return True
+
+    def reads_here(self) -> bool:
+        """Returns whether it is this thread that reads."""
+        return self._reading_thread == threading.get_ident()
+
+    def aside(self, task: Callable[[], None]) -> None:
+        """Does something of the program's on the thread that reads, between two messages.
+
+        It may wait itself: then this thread reads on meanwhile.
+        """
+        if not self.reads_here():
+            task()
+            return
+        outer, self._is_aside = self._is_aside, True
+        try:
+            task()
+        finally:
+            self._is_aside = outer
+
+    def _lead_within(self, waiter: Waiter, deadline: float | None, interruptible: bool) -> bool:
+        """Reads for what this thread waits for while it reads."""
+        if not self._is_aside:
+            raise EngineError(IN_A_FINALISER)
+        outer, self._leader, self._is_aside = self._leader, waiter, False
+        try:
+            return self._lead(waiter, deadline, interruptible)
+        finally:
+            self._leader, self._is_aside = outer, True
+
+    def _put_down(self) -> None:
+        self._reading_thread = 0
+        self._baton.release()
 
     def _promote(self) -> None:
         """Wakes one that waits, to read from now on."""
@@ -286,13 +325,14 @@ class Turns:
                 return
         finally:
             self._followers.discard(me)
-        self._leader, self._leading_thread = me, threading.get_ident()
+        self._leader = me
+        self._reading_thread = self._leading_thread = threading.get_ident()
         try:
             while not self._closed and not self._guests:
                 self._read(None)
         finally:
             self._leader = None
-            self._baton.release()
+            self._put_down()
             self._promote()
 
     def close(self) -> None:

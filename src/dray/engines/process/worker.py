@@ -57,6 +57,7 @@ class WorkerRuntime(ProcessRuntime):
         # Whether another thread may want to end the main thread's waiting.
         self.may_be_interrupted = False
         self._idle = False
+        self._heard: deque[Message] = deque()
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         self._waker, self._wake = os.pipe()
@@ -84,6 +85,9 @@ class WorkerRuntime(ProcessRuntime):
 
     def read(self, timeout_s: float | None) -> None:
         """Waits for something from the hub, and deals with it."""
+        if self._heard:  # within what was heard before
+            self._deal()
+            return
         receive = self._inbox.receive
 
         def look() -> list[Message] | None:
@@ -101,7 +105,13 @@ class WorkerRuntime(ProcessRuntime):
             messages = self._doze.until(look, receive if self._idle else sleep)
         if messages is None:
             lifeline.end_with_family()
-        for message in messages or ():
+        self._heard += messages or ()
+        self._deal()
+
+    def _deal(self) -> None:
+        """Deals with what has been heard, in its order also where that waits and reads on."""
+        while self._heard:
+            message = self._heard.popleft()
             if message[0] == "answer":
                 self.answered(message[1], message[2])
             else:

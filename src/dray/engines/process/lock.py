@@ -1,0 +1,112 @@
+"""The lock under which a process talks to the hub, and in the driver the hub's own.
+
+A program's finalisers (`__del__`, weak references' callbacks) are run by the garbage collector at
+any step, also in here, and may call dray. A thread that has the lock would wait for itself then. So
+it does not take it twice: what needs no answer is done as the lock is let go, the rest is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dray.engines.interrupts import shielded
+from dray.errors import EngineError
+
+if TYPE_CHECKING:
+    from dray.engines.process.records import Client
+
+IN_A_FINALISER = (
+    "a finaliser (__del__, or a weak reference's callback) was run by the garbage collector in the "
+    "midst of dray's own work, and cannot wait there for dray; have it submit a task or a call and "
+    "not wait, or free what it frees in a method that the program calls"
+)
+# What work with the lock held takes of Python's stack, at most.
+_DEPTH = 150
+
+
+class HubLock:
+    """A lock that one thread has once; whoever lets it go does what has come up meanwhile."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        # Whether this thread has it.
+        self.is_mine: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
+        self.closed = False
+        self.todo: deque[Callable[[], None]] = deque()  # with the lock held
+        self.replies: deque[tuple[Client, int, Any]] = deque()  # without it
+
+    def acquire_now(self) -> bool:
+        """Takes the lock if nobody has it, neither this thread; returns whether it did."""
+        return not self.is_mine() and self._lock.acquire(blocking=False)
+
+    def release(self, *_: object) -> None:
+        """Lets the lock go, after everything that has come up.
+
+        What fails there belongs to none of those who happen to be here: it is told, and the rest
+        is done.
+        """
+        while True:
+            try:
+                while self.todo and not self.closed:
+                    task = self.todo.popleft()
+                    try:
+                        task()
+                    except Exception as error:  # noqa: BLE001
+                        _tell(error)
+            finally:
+                self._lock.release()
+            while self.replies:
+                try:
+                    client, question, answer = self.replies.popleft()
+                except IndexError:  # another thread was faster
+                    break
+                try:
+                    client.reply(question, answer)
+                except Exception as error:  # noqa: BLE001
+                    _tell(error)
+            if not self.todo or self.closed or not self.acquire_now():
+                return
+
+    # As deep in the stack as `__enter__`, which had room there: a call more might have none.
+    __exit__ = release
+
+    @shielded
+    def later(self, task: Callable[[], None]) -> None:
+        """Does something with the lock, as soon as nobody else has it, unless it is closed."""
+        self.todo.append(task)
+        if self.acquire_now():
+            self.release()
+
+    def __enter__(self) -> None:
+        """Takes the lock.
+
+        Raises:
+            EngineError: This thread has it.
+        """
+        if self.is_mine():
+            raise EngineError(IN_A_FINALISER)
+        self._lock.acquire()
+
+
+def has_depth() -> bool:
+    """Returns whether enough of the stack is left that no work ends halfway."""
+    try:
+        sys._getframe(sys.getrecursionlimit() - _DEPTH)
+    except ValueError:  # the stack is not as deep as that
+        return True
+    return False
+
+
+def check_depth() -> None:
+    """Raises a RecursionError unless `has_depth`."""
+    if not has_depth():
+        raise RecursionError("maximum recursion depth exceeded while calling dray")
+
+
+def _tell(error: Exception) -> None:
+    logging.getLogger("dray").error("a bug in dray, or no memory left", exc_info=error)
