@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import dray
-from dray.errors import ConfigError, EngineError, GetTimeoutError, SerializationError
+from dray import session as session_here
+from dray.errors import (
+    ActorDiedError,
+    ConfigError,
+    EngineError,
+    GetTimeoutError,
+    SerializationError,
+    WorkerDiedError,
+)
 from dray.util import placement_group
 from tests.gates import PATIENCE_S, Gate
+from tests.programs import run, write
 
 
 @dray.remote(num_cpus=0)
@@ -216,4 +227,88 @@ def test_a_value_whose_attributes_raise_is_named_by_the_error() -> None:
     for send in (dray.put, echo.remote):
         with pytest.raises(SerializationError, match=r"Strange.*it stays here"):
             send(Strange())
+    assert dray.get(echo.remote(1)) == 1
+
+
+def test_nothing_starts_once_more_as_a_program_ends(tmp_path: Path) -> None:
+    script = write(
+        tmp_path / "late.py",
+        """
+        import atexit
+        import dray
+
+        def late():
+            for use in (lambda: dray.put(1), dray.nodes, dray.init):
+                try:
+                    use()
+                except dray.errors.EngineError as error:
+                    print("late:", error)
+
+        atexit.register(late)  # is called after what dray has registered
+        dray.get(dray.put(1))
+        """,
+    )
+    ended = run(script, tmp_path / "runs")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.count("late: this program is ending") == 3, ended.stdout
+
+
+# What cannot be understood, or heard.
+
+
+def talk_nonsense(data: bytes) -> None:
+    """Says something to the driver that no worker of dray's would; then waits for its end."""
+    runtime: Any = session_here.current_runtime()
+    runtime._sock.sendall(data)
+    threading.Event().wait()
+
+
+def nonsense(*message: Any) -> bytes:
+    body = pickle.dumps(message)
+    return len(body).to_bytes(4, "big") + body
+
+
+@pytest.mark.usefixtures("process_engine")
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0\0\0\4junk",
+        b"\0\0\0\0",
+        nonsense("no such word"),
+        nonsense("done"),
+        nonsense("fetch", 1, None),
+        nonsense(),
+    ],
+)
+def test_a_worker_that_talks_nonsense_is_ended_and_the_rest_goes_on(data: bytes) -> None:
+    with pytest.raises(WorkerDiedError):
+        dray.get(dray.remote(max_retries=0)(talk_nonsense).remote(data), timeout=PATIENCE_S)
+    actor = dray.remote(Nonsense).remote()
+    with pytest.raises(ActorDiedError):
+        dray.get(actor.talk.remote(data), timeout=PATIENCE_S)
+    assert dray.get([echo.remote(n) for n in range(4)]) == [0, 1, 2, 3]
+
+
+class Nonsense:
+    def talk(self, data: bytes) -> None:
+        talk_nonsense(data)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_end_of_the_thread_that_hears_ends_what_waits(session: Any, gate: Gate) -> None:
+    session(num_cpus=2)
+    ref = held.remote(gate)
+    gate.heard()
+    engine: Any = session_here.current_engine()
+    ended = threading.Thread(target=engine._reader._thread.join)
+    ended.start()
+    engine._reader.run(engine._reader._selector.close)  # as if the system had
+    with pytest.raises(EngineError, match="the thread that hears of workers has ended"):
+        dray.get(ref, timeout=PATIENCE_S)
+    ended.join(PATIENCE_S)
+    for use in (lambda: dray.put(1), lambda: echo.remote(1)):
+        with pytest.raises(EngineError):
+            use()
+    dray.shutdown()
+    session(num_cpus=2)
     assert dray.get(echo.remote(1)) == 1

@@ -17,7 +17,6 @@ from tests.gates import PATIENCE_S
 pytestmark = pytest.mark.usefixtures("process_engine")
 
 
-@dray.remote
 class Log:
     def __init__(self) -> None:
         self.count = 0
@@ -27,6 +26,10 @@ class Log:
 
     def total(self) -> int:
         return self.count
+
+
+def new_log(**options: Any) -> Any:
+    return (dray.remote(**options)(Log) if options else dray.remote(Log)).remote()
 
 
 @dray.remote
@@ -72,13 +75,13 @@ def leave_rings(at_end: Callable[[], object], count: int = 400) -> None:
 
 
 def test_finalisers_that_call_an_actor_in_the_midst_of_dray() -> None:
-    log = Log.remote()
+    log = new_log()
     leave_rings(lambda: log.note.remote())
     assert dray.get(log.total.remote()) == 400
 
 
 def test_finalisers_that_call_an_actor_within_a_task() -> None:
-    log = Log.remote()
+    log = new_log()
 
     @dray.remote
     def rings() -> None:
@@ -95,7 +98,7 @@ def test_finalisers_that_store_and_hand_on() -> None:
 
 
 def test_finalisers_that_kill_and_cancel() -> None:
-    actors = [Log.options(num_cpus=0).remote() for _ in range(3)]
+    actors = [new_log(num_cpus=0) for _ in range(3)]
     dray.get([actor.total.remote() for actor in actors])
     left = iter(actors)
 
@@ -151,7 +154,7 @@ def test_a_futures_callback_within_a_task_may_wait() -> None:
 
 @pytest.mark.parametrize("extra", [0, 1, 2])
 def test_the_end_of_the_stack_breaks_nothing(extra: int) -> None:
-    log = Log.remote()
+    log = new_log()
     kept = [dray.put(0)]
 
     def to_the_end(call: Callable[[int], object], depth: int = 0) -> None:

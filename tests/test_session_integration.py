@@ -100,6 +100,8 @@ def test_what_has_used_a_session_has_begun_it(session: Any, storage: Path, use: 
     assert dray.is_initialized()
     with pytest.raises(ConfigError, match="dray is initialised already"):
         session(num_cpus=1)
+    with pytest.raises(RuntimeError, match="ignore_reinit_error=True"):
+        session(num_cpus=1)
     session(num_cpus=1, ignore_reinit_error=True)
 
 

@@ -3,6 +3,7 @@
 DrayError
 ├── ConfigError (ValueError)            the request is malformed
 │   ├── ArgumentTypeError (TypeError)   an argument is not of a kind that could be meant
+│   ├── AlreadyInitializedError (RuntimeError) dray.init() was called twice
 │   ├── NameTakenError                  another actor has the name already
 │   └── NoSuchCheckpointError (RuntimeError) it asks for a checkpoint that a run does not have
 ├── InfeasibleError                     the request is well-formed, but no machine here can meet it
@@ -45,6 +46,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import re
 import shlex
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,6 +65,10 @@ class ConfigError(DrayError, ValueError):
 
 class ArgumentTypeError(ConfigError, TypeError):
     """An argument is not of a kind that could be meant, or a call does not fit its signature."""
+
+
+class AlreadyInitializedError(ConfigError, RuntimeError):
+    """`dray.init()` was called while an engine runs."""
 
 
 class NameTakenError(ConfigError):
@@ -360,7 +366,15 @@ class TaskError(DrayError):
         cause: What the user's code raised.
         where: Which task or method of which actor, in which process and on which node.
         remote_traceback: The traceback there, as text.
+        function_name: The task's name, or the method's with its class, as text.
+        pid: The process; None if that is not known.
+        ip: The node's address.
     """
+
+    # Not properties: what the user's exception has under these names shall be found.
+    function_name = functools.cached_property(lambda self: _part_of(self.where, "name"))
+    pid = functools.cached_property(lambda self: int(_part_of(self.where, "pid") or 0) or None)
+    ip = functools.cached_property(lambda self: _part_of(self.where, "ip") or "127.0.0.1")
 
     def __init__(self, cause: BaseException, where: str, remote_traceback: str) -> None:
         Exception.__init__(self, f"{where} raised {type(cause).__name__}: {text_of(cause)}")
@@ -385,6 +399,22 @@ class TaskError(DrayError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (raised_in_task, (self.cause, self.where, self.remote_traceback))
+
+
+# "task f (pid 1, node n)", "method m of actor A (pid 1, node n)", "task f (pid=1, ip=10.0.0.1)".
+_WHERE = re.compile(
+    r"(?:task|(?:actor )?method) (?P<name>.+?)(?: of actor (?P<actor>.+?))?"
+    r"(?: \(pid[ =](?P<pid>\d+)(?:, ip=(?P<ip>[^,)]+))?.*\))?"
+)
+
+
+def _part_of(where: str, part: str) -> str:
+    """Return what is said of one thing in where an error was raised; "" if nothing is."""
+    found = _WHERE.fullmatch(where)
+    said = (found[part] or "") if found else ""
+    if found and part == "name" and found["actor"] and "." not in said:
+        return f"{found['actor']}.{said}"
+    return said
 
 
 def raised_in_task(cause: BaseException, where: str, remote_traceback: str) -> TaskError:

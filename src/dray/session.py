@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dray.connection import Context, chosen_of_a_cluster, say_without_meaning, set_log_level
-from dray.errors import ConfigError
+from dray.errors import AlreadyInitializedError, ConfigError, EngineError
 
 if TYPE_CHECKING:
     from dray.engines.contract import Engine, Options
@@ -24,6 +24,7 @@ _options: Options | None = None  # what that engine was asked for; None in a wor
 _runtime: Runtime | None = None  # of a worker; a driver's belongs to its engine
 _join: Callable[[], Runtime] | None = None  # of a worker: makes it a part of its session
 _ahead = False  # the engine was started by `prepare`, and nothing has used it yet
+_over = False  # the program ends, and its engine has ended
 _owner = 0  # the process that all this belongs to: a fork of it has none of it
 
 
@@ -86,7 +87,8 @@ def init(
         The session, which can be used in a `with` statement.
 
     Raises:
-        ConfigError: An engine runs already, or an argument is malformed or unknown.
+        AlreadyInitializedError: An engine runs already.
+        ConfigError: An argument is malformed or unknown.
         MissingDependencyError: The engine needs a package that is not installed.
         ClusterUnreachableError: There is no cluster at the address, or it does not fit.
 
@@ -108,7 +110,7 @@ def init(
         if is_initialized():
             if ignore_reinit_error:
                 return Context(current_runtime, shutdown)
-            raise ConfigError(
+            raise AlreadyInitializedError(
                 "dray is initialised already in this process; call dray.shutdown() first, or pass "
                 "ignore_reinit_error=True"
             )
@@ -186,14 +188,29 @@ def _start(name: str | None, options: Options) -> Engine:
     from dray.settings import Settings
 
     global _engine, _options, _owner
+    if _over:
+        raise EngineError("this program is ending: dray has ended, and does not start once more")
     settings = Settings()
     name = name or settings.engine
     if options.nodes and name == "inline":
         raise ConfigError("nodes=...: the inline engine is this process, and simulates no nodes")
     _engine = engines.load(name, options, settings)
     _options, _owner = options, os.getpid()
-    atexit.register(shutdown)
+    _end_at_exit()
     return _engine
+
+
+def _end_at_exit() -> None:
+    atexit.unregister(_end)
+    atexit.register(_end)  # before all that was registered earlier
+
+
+def _end() -> None:
+    """Ends the engine for good: threads, and what else is called at the end, start no new one."""
+    global _over
+    with _lock:
+        _over = True
+        shutdown()
 
 
 def _is_owner() -> bool:
@@ -225,7 +242,6 @@ def shutdown(*, wait_for_processes: bool = False, _exiting_interpreter: bool = F
         if _is_owner() and _engine is not None:
             _engine.close()
         _engine, _options, _ahead = None, None, False
-        atexit.unregister(shutdown)
 
 
 def current_engine() -> Engine:
@@ -241,7 +257,7 @@ def current_engine() -> Engine:
         if not _is_owner() or _join is None:
             return _start(None, Options())
         _engine = engines.load_guest(current_runtime())
-        atexit.register(shutdown)
+        _end_at_exit()
         return _engine
 
 
@@ -288,9 +304,10 @@ def be_worker(join: Callable[[], Runtime]) -> None:
     Args:
         join: Called once, when it is first needed; returns this process's runtime.
     """
-    global _lock, _engine, _options, _runtime, _join, _ahead, _owner
+    global _lock, _engine, _options, _runtime, _join, _ahead, _over, _owner
     _lock = threading.RLock()  # the one of a driver whose fork this is was held
     _engine, _options, _runtime, _join, _ahead = None, None, None, join, False
+    _over = False
     _owner = os.getpid()
 
 
