@@ -53,6 +53,52 @@ def test_an_error_keeps_its_type_its_attributes_and_where_it_came_from() -> None
     assert "in deliver" in shown
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda ref: ref + 1,
+        lambda ref: 2 * ref,
+        lambda ref: ref[0],
+        lambda ref: list(ref),
+        lambda ref: ref < 3,
+        lambda ref: sorted([ref, 1]),
+        lambda ref: 1 in ref,
+    ],
+)
+def test_a_reference_is_not_taken_for_its_value(use: Any) -> None:
+    with pytest.raises(TypeError, match=r"ObjectRef is not the value .* dray.get\(ref\)"):
+        use(dray.put(1))
+
+
+def test_messages_of_pythons_call_a_reference_as_programs_do() -> None:
+    with pytest.raises(TypeError, match="'ObjectRef'"):
+        len(dray.put(1))  # type: ignore[arg-type]
+    with pytest.raises(AttributeError, match="'ObjectRef' object has no attribute 'shape'"):
+        dray.put(1).shape  # type: ignore[attr-defined] # noqa: B018
+
+
+def test_an_error_says_which_function_raised_it_and_where() -> None:
+    @dray.remote
+    def fails() -> None:
+        raise ValueError(os.getpid())
+
+    class Fails:
+        def now(self) -> None:
+            raise ValueError(os.getpid())
+
+    for ref, name in (
+        (fails.remote(), "fails"),
+        (fails.options(name="a name").remote(), "a name"),
+        (dray.remote(Fails).remote().now.remote(), "Fails.now"),
+    ):
+        with pytest.raises(TaskError) as caught:
+            dray.get(ref)
+        error = caught.value
+        assert error.function_name.endswith(name)
+        assert error.pid == error.cause.args[0]
+        assert error.ip
+
+
 def test_an_error_of_the_programs_own_type() -> None:
     @dray.remote
     class Shop:

@@ -13,10 +13,11 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mappin
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from dray.answers import AbsentMember
 from dray.engines.runtime_env import RuntimeEnv
+from dray.errors import ArgumentTypeError
 
 if TYPE_CHECKING:
     import asyncio
@@ -33,6 +34,23 @@ class ObjectRef(ABC):
     """
 
     __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        """Have Python's own messages call it as programs do."""
+        cls.__name__ = "ObjectRef"
+
+    def _is_no_value(self, *_: object) -> NoReturn:
+        """Refuse what could only be meant for the value."""
+        raise ArgumentTypeError(
+            "an ObjectRef is not the value that it stands for: get that first, with dray.get(ref), "
+            "or hand the reference to a task, which gets the value"
+        )
+
+    __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = _is_no_value
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = _is_no_value
+    __matmul__ = __rmatmul__ = __neg__ = __lt__ = __le__ = __gt__ = __ge__ = _is_no_value
+    __getitem__ = _is_no_value
+
     call_site = AbsentMember()
     from_binary = AbsentMember()
     from_hex = AbsentMember()
