@@ -12,6 +12,7 @@ import pytest
 
 import dray
 from dray.errors import WorkerDiedError
+from tests.gates import until
 from tests.programs import Program, family, survivors, write
 
 # Every worker starts a Python child that forks (as data loaders do), a program (sleep), one in a
@@ -74,6 +75,18 @@ def test_kill_9_leaves_nothing(tmp_path: Path, victim: str, method: str) -> None
         else:
             assert "its process is gone" in output
         assert survivors(everyone["server"]) == []
+
+
+@pytest.mark.parametrize("victims", ["server", "driver server"])
+def test_kill_9_of_the_server_of_a_worker_that_is_stopped(busy: Program, victims: str) -> None:
+    """The system hangs up on a group that loses its parent while one of it is stopped."""
+    everyone = roles(busy.process.pid)
+    for pid in everyone["worker"]:
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda pid=pid: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    for victim in victims.split():
+        os.kill(everyone[victim][0], signal.SIGKILL)
+    assert survivors([*everyone["worker"], *everyone["grandchild"]]) == []
 
 
 def test_kill_9_of_driver_and_server_at_once(busy: Program) -> None:

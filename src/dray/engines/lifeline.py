@@ -9,7 +9,8 @@ session of their own or as daemons. Whoever notices a death kills groups and wha
 - the driver dies: the fork server sees it by a process handle and kills all that is below it (while
   it is still importing, by a pipe whose hang-up the kernel answers with a signal);
 - the fork server dies: the driver sees its socket close and kills all workers with what is below;
-- both die: every worker sees its control socket close and kills what is below it and its own group;
+- both die: every worker sees its control socket close and kills what is below it and its own group
+  (one that is stopped then is woken by the kernel, which hangs up on its group);
 - a worker and the fork server die at the same moment: the worker's group is killed by the driver;
   but what it had in sessions of its own has become the child of some process above, and stays.
 
@@ -82,6 +83,24 @@ def adopt_orphans() -> None:
     """Has what loses its parent below this process become its child (Linux only)."""
     if sys.platform == "linux":
         _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_on_hangup() -> None:
+    """Has a hang-up end this worker with what it has started.
+
+    The system hangs up on a worker's group if the fork server ends while one of the group is
+    stopped, as by whoever is about to kill them all: its end would come too early for those.
+    """
+    worker = os.getpid()
+
+    def end(number: int, frame: object) -> None:
+        if os.getpid() == worker:
+            end_with_family()
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # in a fork of the worker
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # or the program runs under nohup
+        signal.signal(signal.SIGHUP, end)
 
 
 def children(pid: int) -> list[int]:

@@ -434,12 +434,12 @@ class ProcessEngine(LocalEngine):
                     if isinstance(worker, WorkerProcess)
                 ]
             )
+        server.close()  # before one of its workers is stopped: `lifeline.end_on_hangup` says why
         for actor, _ in list(server.actors.values()):
             if actor.pid is not None:
                 lifeline.kill_family(actor.pid)
             self._reader.isolate(functools.partial(actor.on_exit, None, killed=False))
         server.actors.clear()
-        server.close()
 
     @shielded
     def close(self) -> None:
