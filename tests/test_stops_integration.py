@@ -97,6 +97,27 @@ def test_ctrl_c_ends_a_run_that_does_not_report(tmp_path: Path) -> None:
     ]
 
 
+def test_who_waits_for_a_rank_that_has_stopped_stops_as_well(tmp_path: Path) -> None:
+    script = """
+        def train():
+            for step in range(10**9):
+                if dray.train.get_context().get_world_rank() == 0:
+                    dray.train.report({"step": step})  # stops here; the other never reports
+                dray.train.collective.barrier()
+                if step == 2 and dray.train.get_context().get_world_rank() == 0:
+                    print("third step", flush=True)
+
+        fit(train)
+    """
+    path, storage = write(tmp_path / "script.py", script), tmp_path / "runs"
+    with Program(path, storage, DRAY_STOP_GRACE_S="600") as program:
+        program.wait_for("third step")
+        os.kill(program.process.pid, signal.SIGTERM)
+        _, output = program.end()
+    assert "run: ABORTED" in output
+    assert told(storage)[-2] == ("ABORTING", "train function ended on every rank")
+
+
 # Early, by a callback.
 
 

@@ -63,6 +63,7 @@ class Attempt:
         self._barrier = barrier
         self._book = ReportBook(len(group), barrier=barrier)
         self._collectives = CollectiveBook(len(group))
+        self._stopped: set[int] = set()
         self._listings: list[tuple[int, messages.Listing]] = []
 
     # What ranks say.
@@ -96,8 +97,8 @@ class Attempt:
         Raises:
             StorageError: A checkpoint cannot be committed.
         """
-        for entry in self._book.given_up():
-            self.group.tell(messages.GivenUp(entry.report), sorted(entry.waiting))
+        for waiting in (*self._book.given_up(), *self._collectives.given_up(self._stopped)):
+            self.group.tell(messages.GivenUp(), waiting)
         for entry in self._book.to_stage():
             staging = self._commits.staging(entry)
             for rank, files in entry.shares.items():
@@ -140,6 +141,8 @@ class Attempt:
     def returned(self, rank: int, *, stopped: bool) -> None:
         """Takes note that a rank's function has returned, perhaps because it was asked to stop."""
         self.running.discard(rank)
+        if stopped:
+            self._stopped.add(rank)
         note = self._book.stopped if stopped else self._book.ended
         note(rank, time.monotonic())
 

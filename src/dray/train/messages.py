@@ -141,9 +141,7 @@ class ReportDone:
 
 @dataclass(frozen=True)
 class GivenUp:
-    """End the train function, which waits in this report: a rank has stopped before it."""
-
-    report: int
+    """End the train function: it waits for a rank that has stopped."""
 
 
 @dataclass(frozen=True)

@@ -138,12 +138,12 @@ class ReportBook:
             self._done = max(self._done, number)
             yield self._open.pop(number)
 
-    def given_up(self) -> Iterator[Entry]:
-        """Yields, and forgets, the reports of ranks that were ahead of one that has stopped."""
+    def given_up(self) -> Iterator[list[int]]:
+        """Forgets the reports that are beyond those of a stopped rank; yields who waits in each."""
         last = min((self._newest[rank] for rank in self._stopped), default=None)
         if last is not None:
             for number in sorted(number for number in self._open if number > last):
-                yield self._open.pop(number)
+                yield sorted(self._open.pop(number).waiting)
 
     def is_done(self, below: int) -> bool:
         """Returns whether no report below a number is still being made."""
@@ -254,6 +254,13 @@ class CollectiveBook:
             yield Wait(
                 f"come to {come[waiting[0]].name}()", missing, waiting, self._since[sequence]
             )
+
+    def given_up(self, stopped: Set[int]) -> Iterator[list[int]]:
+        """Forgets the collectives to which a stopped rank has not come; yields who waits there."""
+        for sequence, come in list(self._open.items()):
+            if stopped - set(come):
+                del self._open[sequence], self._since[sequence]
+                yield sorted(come)
 
     def check(self, running: Set[int]) -> None:
         """Looks whether every collective can still come about.
