@@ -196,16 +196,35 @@ class DataParallelTrainer:
     def _run(
         self, engine: Engine, directory: RunDirectory, job: bytes | Job, termination: Termination
     ) -> Result:
-        logging_config = self._config.logging_config
         settings = Settings()
-        progress = Progress(
+        progress = self._progress(directory, settings)
+        with contextlib.closing(progress):  # also if the run cannot begin
+            directory.warn = progress.warn
+            self._describe(engine, directory, progress)
+            controller = Controller(
+                engine,
+                directory,
+                self._scaling,
+                self._config,
+                self._backend(),
+                job,
+                progress,
+                settings,
+            )
+            return self._follow(engine, controller, directory, progress, termination)
+
+    def _progress(self, directory: RunDirectory, settings: Settings) -> Progress:
+        logging_config = self._config.logging_config
+        return Progress(
             directory.name,
             directory.path,
             open_screen(settings.progress),
             logging_config.log_level,
             fold=settings.fold_output and logging_config.fold_repeated,
         )
-        directory.warn = progress.warn
+
+    def _describe(self, engine: Engine, directory: RunDirectory, progress: Progress) -> None:
+        """Write run.json; tell in what the run differs from the one that had its name before."""
         described = description.describe(
             engine.name, self._function, self._scaling, self._config, self._backend_config
         )
@@ -216,16 +235,16 @@ class DataParallelTrainer:
                 f"{directory.path}, if that is not meant"
             )
         directory.write_run(description.with_history(described, before))
-        controller = Controller(
-            engine,
-            directory,
-            self._scaling,
-            self._config,
-            self._backend(),
-            job,
-            progress,
-            settings,
-        )
+
+    def _follow(
+        self,
+        engine: Engine,
+        controller: Controller,
+        directory: RunDirectory,
+        progress: Progress,
+        termination: Termination,
+    ) -> Result:
+        """Have the controller run to the end, where Ctrl-C, SIGTERM and `dray status` reach it."""
         state = State.ABORTED
         shown = engine.show("trainings", lambda: to_json(controller.status()))
         try:
