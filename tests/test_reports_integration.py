@@ -8,10 +8,12 @@ import signal
 import threading
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 import dray.train
+from dray.errors import StorageError
 from dray.train import (
     Checkpoint,
     DataParallelTrainer,
@@ -183,3 +185,23 @@ def test_with_a_barrier_metrics_alone_wait_too(storage: Path) -> None:
         return seen
 
     assert fit(train, storage, report_barrier=True).return_value == [True] * 3
+
+
+def test_whatever_a_rank_raises_while_it_copies_the_others_hear_of_it(storage: Path) -> None:
+    def train() -> str:
+        saved = storage / f"saved-{dray.train.get_context().get_world_rank()}"
+        saved.mkdir(parents=True)
+        (saved / saved.name).write_text("weights")
+        if dray.train.get_context().get_world_rank() == 1:
+            with mock.patch("shutil.copymode", side_effect=MemoryError("no room")):
+                with pytest.raises(MemoryError):
+                    dray.train.report({}, Checkpoint(saved))
+        else:
+            with pytest.raises(StorageError, match="rank 1: MemoryError: no room"):
+                dray.train.report({}, Checkpoint(saved))
+        dray.train.report({"step": 1}, Checkpoint(saved))
+        return "both went on"
+
+    result = fit(train, storage)
+    assert result.return_value == "both went on"
+    assert [metrics for _, metrics in result.best_checkpoints] == [{"step": 1}]

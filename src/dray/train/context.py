@@ -20,6 +20,7 @@ from dray.errors import ConfigError, NotInTrainingError, StorageError
 from dray.train import messages
 from dray.train.checkpoint import Checkpoint
 from dray.train.checkpoint_files import list_files, stage
+from dray.train.failure import describe
 from dray.train.metrics import decode, encode, json_bytes
 from dray.train.paths import check_directory
 from dray.train.reported import (
@@ -124,8 +125,9 @@ class Seat:
         share = self._await(messages.Share, number)
         try:
             staged = stage(checkpoint.path, Path(share.staging), share.files)
-        except StorageError as error:
-            self.post(messages.Staged(number, {}, str(error)))
+        except BaseException as error:  # whatever it is, the others wait for these files
+            text = str(error) if isinstance(error, StorageError) else describe(error)
+            self.post(messages.Staged(number, {}, text))
             raise
         self.post(messages.Staged(number, staged))
 

@@ -104,6 +104,7 @@ TABLE: dict[tuple[State, Event], Step] = {
     (State.DRAINING, Event.WORKER_FAILED): Step(State.FAILING, _KILL),
     (State.DRAINING, Event.DRAINED): Step(State.FAILING, _KILL),
     (State.DRAINING, Event.GRACE_OVER): Step(State.FAILING, _KILL),
+    (State.DRAINING, Event.RETURNED): Step(State.FAILING, _KILL),
     (State.DRAINING, Event.INTERRUPTED): Step(State.ABORTING, _KILL),
     (State.CONCLUDING, Event.RETURNED): Step(State.FINISHING, _PART),
     (State.CONCLUDING, Event.WORKER_FAILED): Step(State.FINISHING, _KILL),
