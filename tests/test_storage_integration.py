@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from dray.train import (
     UserCallback,
     WorkerGroupError,
 )
+from dray.train.storage import StorageContext
 from tests.gates import until
 
 pytestmark = pytest.mark.usefixtures("process_engine")
@@ -435,3 +437,41 @@ def test_pandas_is_asked_for_in_words_that_work(
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingDependencyError, match=r"pip install pandas$"):
         _ = result.metrics_dataframe
+
+
+def test_a_checkpoint_that_the_user_has_deleted_is_not_deleted_again(
+    storage: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train() -> None:
+        report(0)
+        report(1)
+        shutil.rmtree(storage / "run/checkpoint_000000")
+        report(2)
+        report(3)
+
+    result = fit(train, storage, checkpoint_config=CheckpointConfig(num_to_keep=2))
+    assert result.checkpoint is not None
+    assert "cannot be deleted" not in capsys.readouterr().err
+
+
+def test_a_run_that_cannot_begin_gives_the_terminal_back(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (storage / "run/run.json").mkdir(parents=True)
+    master, terminal = os.openpty()
+    with open(terminal, "w") as stream, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", stream)
+        with pytest.raises(StorageError, match=r"run\.json cannot be written"):
+            fit(three_steps, storage)
+        stream.flush()
+        shown = os.read(master, 1 << 16).decode()
+    os.close(master)
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1  # the cursor, away and back
+    assert "dray-status" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_what_cannot_be_copied_into_the_run_is_told_once(storage: Path) -> None:
+    context = StorageContext(storage, "run")
+    with pytest.raises(StorageError, match="^the checkpoint .* is not there") as told:
+        context.persist_current_checkpoint(Checkpoint(storage / "gone"), "mine")
+    assert str(told.value).count("gone") == 1

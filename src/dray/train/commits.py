@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from pathlib import Path
 from typing import Any
@@ -100,10 +101,11 @@ class Commits:
     def _delete(self, old: Committed) -> None:
         try:
             self._directory.delete(old)
-        except StorageError as error:  # it is tried again with the next one
-            self._directory.warn_once(str(error))
-        else:
-            self._kept.remove(old)
+        except StorageError as error:
+            if error.errno != errno.ENOENT:  # else the user has deleted it
+                self._directory.warn_once(str(error))
+                return  # it is tried again with the next one
+        self._kept.remove(old)
 
     def _look_at_score(self, committed: Committed) -> None:
         attribute = self._config.checkpoint_score_attribute

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
-from dray.errors import ConfigError, StorageError
+from dray.errors import ConfigError
 from dray.train.checkpoint import Checkpoint
 from dray.train.filesystem import local_filesystem
 from dray.train.run_directory import check_checkpoint_name
@@ -92,10 +91,5 @@ class StorageContext:
             StorageError: The files cannot be copied.
         """
         target = self.build_checkpoint_path_from_name(checkpoint_dir_name)
-        try:
-            checkpoint.to_directory(target)
-        except (OSError, shutil.Error) as error:
-            raise StorageError(
-                f"{checkpoint.path} cannot be copied to {target}: {error}"
-            ) from error
+        checkpoint.to_directory(target)
         return Checkpoint(target, self._filesystem)
