@@ -146,7 +146,7 @@ class Controller:
         for _ in range(_LOOKS):
             try:
                 waits = [] if attempt is None or self._state not in AT_WORK else attempt.waits()
-            except RuntimeError:  # the run's own thread has just changed the books
+            except (RuntimeError, LookupError, ValueError):  # the run's own thread has just written
                 continue
             return self._progress.training([wait.short(now) for wait in waits])
         return self._progress.training([])
