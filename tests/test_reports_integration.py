@@ -193,9 +193,9 @@ def test_whatever_a_rank_raises_while_it_copies_the_others_hear_of_it(storage: P
         saved.mkdir(parents=True)
         (saved / saved.name).write_text("weights")
         if dray.train.get_context().get_world_rank() == 1:
-            with mock.patch("shutil.copymode", side_effect=MemoryError("no room")):
-                with pytest.raises(MemoryError):
-                    dray.train.report({}, Checkpoint(saved))
+            no_room = mock.patch("shutil.copymode", side_effect=MemoryError("no room"))
+            with no_room, pytest.raises(MemoryError):
+                dray.train.report({}, Checkpoint(saved))
         else:
             with pytest.raises(StorageError, match="rank 1: MemoryError: no room"):
                 dray.train.report({}, Checkpoint(saved))

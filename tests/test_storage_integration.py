@@ -472,6 +472,6 @@ def test_a_run_that_cannot_begin_gives_the_terminal_back(
 
 def test_what_cannot_be_copied_into_the_run_is_told_once(storage: Path) -> None:
     context = StorageContext(storage, "run")
-    with pytest.raises(StorageError, match="^the checkpoint .* is not there") as told:
+    with pytest.raises(StorageError, match=r"^the checkpoint .* is not there") as told:
         context.persist_current_checkpoint(Checkpoint(storage / "gone"), "mine")
     assert str(told.value).count("gone") == 1
