@@ -171,3 +171,23 @@ def test_dray_engine_variable_chooses(tmp_path: Path) -> None:
     assert "False" in run(script, tmp_path / "runs").stdout
     wrong = run(script, tmp_path / "runs", DRAY_ENGINE="clutser")
     assert "DRAY_ENGINE='clutser' is not one of process, inline" in wrong.stderr
+
+
+def test_ctrl_c_while_the_first_worker_starts_leaves_the_session_whole(tmp_path: Path) -> None:
+    # Read by every interpreter that starts, so also by the one of the fork server, before dray.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "if 'fork_server' in ' '.join(sys.orig_argv):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    script = write(
+        tmp_path / "script.py",
+        """
+        import threading  # dray forks no process that has threads, and starts an interpreter
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        import dray
+        print(dray.get(dray.remote(lambda: 3).remote()))
+        """,
+    )
+    done = run(script, tmp_path, PYTHONPATH=str(tmp_path))
+    assert (done.stdout, done.stderr, done.returncode) == ("3\n", "", 0)

@@ -176,7 +176,7 @@ def _no_reference(function: str, value: object, where: str = "") -> ArgumentType
         hint = "; iterate over a generator to get its references"
     elif isinstance(value, ActorHandle):
         hint = "; call one of the actor's methods with .remote() and get what that returns"
-    at = f"{where} is " if where else ""
+    not_this = f"; {where} is {_kind(value)}" if where else f", not {_kind(value)}"
     return ArgumentTypeError(
-        f"{function}() takes what .remote() or dray.put() returned; {at}{_kind(value)}{hint}"
+        f"{function}() takes what .remote() or dray.put() returned{not_this}{hint}"
     )

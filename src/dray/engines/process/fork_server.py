@@ -318,6 +318,7 @@ def serve(
     for fd in (control_fd, lifeline_fd):  # or workers would hold them open when this process dies
         os.set_inheritable(fd, False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which no worker inherits blocked
     spawn = method == "spawn"
     if not spawn:
         _import_for_workers(modules)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from dray.engines import wire
@@ -126,4 +127,15 @@ def _start_server(
             return shared
     command = fork_server.interpreter(sys.path, "serve", *map(str, numbers), method, *modules)
     environ = {**os.environ, **dict(variables)}
-    return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, env=environ)
+    with _without_interrupts():
+        return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, env=environ)
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Blocks Ctrl-C in what this thread starts, until that lets it through."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
