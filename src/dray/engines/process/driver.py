@@ -20,6 +20,7 @@ from dray.engines.outlet import Outlets
 from dray.engines.process import limits, packing
 from dray.engines.process.actors import Actors
 from dray.engines.process.arena import Arena, DiskArena
+from dray.engines.process.conversation import Message
 from dray.engines.process.frames import encode
 from dray.engines.process.groups import Groups
 from dray.engines.process.hub import Hub
@@ -29,11 +30,12 @@ from dray.engines.process.lock import check_depth
 from dray.engines.process.passage import Passage
 from dray.engines.process.pool import Line, OutputTap, Pool, RuntimeKey, WorkerProcess
 from dray.engines.process.records import Client
-from dray.engines.process.runtime import Message, ProcessRuntime, not_in_time
+from dray.engines.process.runtime import ProcessRuntime
 from dray.engines.process.status import Status
 from dray.engines.process.streams import Streams
 from dray.engines.process.tasks import Tasks, Variables
 from dray.engines.process.turns import Doze, Turns, Waiter
+from dray.engines.process.values import not_in_time
 from dray.engines.reader import Reader
 from dray.engines.runtime import ObjectRef, Whereabouts
 from dray.engines.runtime_env import RuntimeEnv

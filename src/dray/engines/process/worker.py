@@ -21,10 +21,11 @@ from dray.engines.listed import DynamicObjectRefGenerator
 from dray.engines.process import packing, refs
 from dray.engines.process.arena import Arena, DiskArena
 from dray.engines.process.calls import ActorCalls
+from dray.engines.process.conversation import Message
 from dray.engines.process.frames import Inbox, encode
 from dray.engines.process.packing import RAISED, pack
 from dray.engines.process.passage import leave
-from dray.engines.process.runtime import Awaited, Message, ProcessRuntime
+from dray.engines.process.runtime import Awaited, ProcessRuntime
 from dray.engines.process.turns import Doze, Turns, Waiter
 from dray.engines.runtime import Whereabouts
 from dray.errors import EngineError
