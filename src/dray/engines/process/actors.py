@@ -76,7 +76,7 @@ class Actors:
         nested: Sequence[int],
     ) -> None:
         """A process makes an actor."""
-        kind = self._tasks.kinds[key]
+        kind = self._tasks.kinds.all[key]
         options = kind.options
         namespace = options["namespace"] or self._namespace
         name = options["name"]

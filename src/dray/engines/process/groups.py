@@ -10,10 +10,11 @@ from dray.engines.contract import Node, Request
 from dray.engines.ledger import Held, Ledger
 from dray.engines.process.actors import Actors
 from dray.engines.process.hub import Hub
+from dray.engines.process.kinds import BUNDLE_LABEL
 from dray.engines.process.packing import failed
 from dray.engines.process.pool import WorkerProcess
 from dray.engines.process.records import Client, GroupRecord
-from dray.engines.process.tasks import BUNDLE_LABEL, Tasks
+from dray.engines.process.tasks import Tasks
 from dray.errors import DrayError, GroupRemovedError
 
 
@@ -22,7 +23,7 @@ class Groups:
 
     Args:
         hub: Objects and questions.
-        tasks: Whose `groups` this fills.
+        tasks: Whose kinds may run in groups.
         actors: Those that live in groups.
         stop: Ends a worker's process at once.
     """
@@ -75,7 +76,7 @@ class Groups:
         ledger.pause()
         record = GroupRecord(number, ready, bundles, strategy, name, ledger)
         self._hub.store.hold(ready)
-        self._tasks.groups[number] = record
+        self._tasks.kinds.groups[number] = record
         if name:
             self._names[name] = number
         self._hub.reply(client, question, None)
@@ -96,7 +97,7 @@ class Groups:
 
     def on_remove_group(self, client: Client, question: int, number: int) -> None:
         """A process removes a group."""
-        record = self._tasks.groups.get(number)
+        record = self._tasks.kinds.groups.get(number)
         if record is not None and record.state != "REMOVED":
             self.remove(record)
         self._hub.reply(client, question, None)
@@ -133,13 +134,13 @@ class Groups:
     def on_named_group(self, client: Client, question: int, name: str) -> None:
         """A process looks for a group by its name."""
         number = self._names.get(name)
-        record = None if number is None else self._tasks.groups[number]
+        record = None if number is None else self._tasks.kinds.groups[number]
         found = None if record is None else self._found(client, record)
         self._hub.reply(client, question, found)
 
     def on_group_of(self, client: Client, question: int, number: int) -> None:
         """A process looks for a group by its number."""
-        self._hub.reply(client, question, self._found(client, self._tasks.groups[number]))
+        self._hub.reply(client, question, self._found(client, self._tasks.kinds.groups[number]))
 
     def table(self) -> list[dict[str, Any]]:
         """Returns what is known of every group, as JSON can say it."""
@@ -155,5 +156,5 @@ class Groups:
                     for i, node in enumerate(record.held.nodes if record.held else [])
                 },
             }
-            for record in self._tasks.groups.values()
+            for record in self._tasks.kinds.groups.values()
         ]

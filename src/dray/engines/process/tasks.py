@@ -6,27 +6,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dray.engines.contract import Node, Request
-from dray.engines.labels import NODE_ID
+from dray.engines.contract import Node
 from dray.engines.ledger import Held, Ledger
 from dray.engines.process.frames import encode
 from dray.engines.process.hub import Hub
+from dray.engines.process.kinds import Kinds
 from dray.engines.process.limits import SHORTAGES
 from dray.engines.process.packing import SPILLED, STORED, failed, is_error
 from dray.engines.process.pool import Pool, WorkerProcess
-from dray.engines.process.records import Client, GroupRecord, Kind, Shape, Task
-from dray.engines.runtime_env import RuntimeEnv
+from dray.engines.process.records import Client, Shape, Task
 from dray.engines.threads import threads_for
 from dray.errors import (
     ConfigError,
-    DrayError,
     EngineError,
-    InfeasibleError,
     TaskCancelledError,
     WorkerDiedError,
 )
 
-BUNDLE_LABEL = "dray.io/bundle"
 # Returns what limits a process to devices of a node, beside the variables that its user sets.
 Variables = Callable[
     [Mapping[str, tuple[str, ...]], Node, Mapping[str, str]], dict[str, str | None]
@@ -63,91 +59,13 @@ class Tasks:
         self.send = send
         self.stop = stop
         self._tell_cancelled = tell_cancelled
-        self.kinds: dict[bytes, Kind] = {}
-        self.groups: dict[int, GroupRecord] = {}
+        self.kinds = Kinds(hub, ledger)
         self.running: dict[int, Task] = {}  # by number, calls of actors as well; also those waiting
         self._makers: dict[int, Task] = {}  # of tasks with several results
         self._unheard: dict[int, list[tuple[Client, int]]] = {}  # who cancels a call, and asks when
-        self.shapes: dict[Any, Shape] = {}
         hub.when_blocked = self._on_blocked
         hub.when_unblocked = self._on_unblocked
         hub.serve(self)
-
-    # Kinds.
-
-    def on_kind(
-        self,
-        client: Client,
-        question: int,
-        key: bytes,
-        what: str,
-        blob: Any,
-        nested: Sequence[int],
-        options: Mapping[str, Any],
-        place: Mapping[str, Any],
-    ) -> None:
-        """A process tells of a function or class."""
-        try:
-            if key not in self.kinds:
-                shape = self._shape(options, place, lasting=what == "actor")
-                for number in nested:
-                    self.hub.store.hold(number)
-                name = options["name"] if what == "task" else options["class_name"]
-                self.kinds[key] = Kind(key, what, blob, nested, options, shape, name)
-        except DrayError as error:
-            self.hub.refuse(client, question, error)
-        else:
-            self.hub.reply(client, question, None)
-
-    def _shape(self, options: Mapping[str, Any], place: Mapping[str, Any], lasting: bool) -> Shape:
-        resources = options["placement_resources"] if lasting else options["resources"]
-        environment: RuntimeEnv = options["runtime_env"]
-        runtime_env = (
-            tuple(sorted(environment.env_vars.items())),
-            environment.local_directory("process"),
-        )
-        ledger, selector = self.ledger, dict(options["label_selector"])
-        group = None
-        if place["kind"] == "group":
-            record = self.groups.get(place["group"])
-            if record is None or record.state == "REMOVED":
-                raise ConfigError("the placement group has been removed; make a new one")
-            ledger, group = record.ledger, record.number
-            if place["bundle"] >= 0:
-                selector[BUNDLE_LABEL] = str(place["bundle"])
-        elif place["kind"] == "node":
-            selector[NODE_ID] = place["node_id"]
-        elif place["kind"] == "labels":
-            selector.update(place["hard_labels"])
-        request = self._request(resources, selector, place, lasting)
-        try:
-            demand = ledger.check(request)
-        except InfeasibleError:
-            if not place["soft"] or place["kind"] != "node":
-                raise
-            selector.pop(NODE_ID)
-            request = self._request(resources, selector, place, lasting)
-            demand = ledger.check(request)
-        if lasting and dict(resources) != dict(options["resources"]):
-            request = self._request(options["resources"], selector, place, lasting)
-            demand = ledger.check(request)
-        key = (demand, id(ledger), runtime_env, place["capture"])
-        shape = self.shapes.get(key)
-        if shape is None:
-            held = {**options["resources"]}
-            shape = Shape(demand, ledger, runtime_env, held, group=group, capture=place["capture"])
-            self.shapes[key] = shape
-        return shape
-
-    def _request(
-        self,
-        resources: Mapping[str, float],
-        selector: Mapping[str, str],
-        place: Mapping[str, Any],
-        lasting: bool,
-    ) -> Request:
-        strategy = "SPREAD" if place["kind"] == "spread" else "PACK"
-        return Request([resources], strategy, [selector] if selector else [], lasting)
 
     # From the call to the queue.
 
@@ -164,7 +82,7 @@ class Tasks:
         parent: int | None,
     ) -> None:
         """A process submits a task."""
-        kind = self.kinds[key]
+        kind = self.kinds.all[key]
         task = Task(number, kind, numbers, payload, deps, nested, returns, client, parent)
         task.retries = kind.options["max_retries"]
         self.accept(task)
