@@ -49,14 +49,18 @@ import functools
 import re
 import shlex
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
 
-E = TypeVar("E", bound="DrayError")
-
-
-class DrayError(Exception):
-    """The root of dray's errors: catching it catches them all."""
+from dray.error_root import DrayError as DrayError
+from dray.error_root import RemoteTraceback as RemoteTraceback
+from dray.error_root import mixed_with as mixed_with
+from dray.error_root import text_of as text_of
+from dray.training_errors import ControllerError as ControllerError
+from dray.training_errors import StartTimeoutError as StartTimeoutError
+from dray.training_errors import TrainingFailedError as TrainingFailedError
+from dray.training_errors import WorkerGroupError as WorkerGroupError
+from dray.training_errors import as_instance_of_cause as as_instance_of_cause
+from dray.training_errors import raised_in_driver as raised_in_driver
 
 
 class ConfigError(DrayError, ValueError):
@@ -450,166 +454,6 @@ def _describe_exit(exitcode: int | None, *, out_of_memory: bool) -> str:
         "SIGBUS": "often a full /dev/shm or disk under a memory-mapped file",
     }
     return f"{text}; {hints[name]}" if name in hints else text
-
-
-class RemoteTraceback(Exception):
-    """The cause of an error that crossed a process boundary: its traceback there, as text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-
-    def __str__(self) -> str:
-        return f"\n\n{self.text.rstrip()}\n"
-
-
-class TrainingFailedError(DrayError):
-    """`fit()` did not reach its end. The two subclasses say on whose side."""
-
-
-class StartTimeoutError(TrainingFailedError, TimeoutError):
-    """A run waited for resources as long as it may.
-
-    Attributes:
-        seconds: How long that was.
-        reason: What was missing at the end.
-    """
-
-    def __init__(self, seconds: float, reason: str) -> None:
-        super().__init__(
-            f"the run could not start within {seconds:g} s: {reason} To wait longer, set "
-            "DRAY_START_TIMEOUT_S (seconds)"
-        )
-        self.seconds = seconds
-        self.reason = reason
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.seconds, self.reason))
-
-
-class WorkerGroupError(TrainingFailedError):
-    """Workers failed; the first of them is the cause, the others' errors follow from it.
-
-    When the cause is an exception of the user's function, what `fit()` raises is also an instance
-    of that exception's type, so `except ValueError` catches a worker's ValueError.
-
-    Attributes:
-        worker_failures: rank -> the exception of that rank, the cause first.
-        rank: The rank that failed first.
-        log_path: That rank's log file, or None.
-    """
-
-    def __init__(
-        self,
-        error_message: str,
-        worker_failures: Mapping[int, BaseException],
-        *,
-        log_path: str | None = None,
-    ) -> None:
-        # Not super().__init__: a subclass made by `raised_as` has the user's class in its MRO.
-        Exception.__init__(self, error_message)
-        self.message = error_message
-        self.worker_failures = dict(worker_failures)
-        self.rank = next(iter(self.worker_failures), None)
-        self.log_path = log_path
-
-    def __str__(self) -> str:
-        return self.message
-
-    def __reduce__(self) -> tuple[object, ...]:
-        given = (self.message, self.worker_failures, self.log_path)
-        mixed = type(self) is not WorkerGroupError
-        return (_rebuild_mixed_group_error if mixed else _rebuild_group_error, given)
-
-
-def _rebuild_group_error(
-    message: str, failures: Mapping[int, BaseException], log_path: str | None
-) -> WorkerGroupError:
-    return WorkerGroupError(message, failures, log_path=log_path)
-
-
-def _rebuild_mixed_group_error(
-    message: str, failures: Mapping[int, BaseException], log_path: str | None
-) -> WorkerGroupError:
-    return as_instance_of_cause(_rebuild_group_error(message, failures, log_path))
-
-
-def as_instance_of_cause(error: WorkerGroupError) -> WorkerGroupError:
-    """Returns `error` as an instance of its first failure's type too, where Python allows it."""
-    cause = next(iter(error.worker_failures.values()), None)
-    if not isinstance(cause, Exception) or isinstance(cause, WorkerGroupError):
-        return error
-    return mixed_with(
-        error,
-        cause,
-        lambda both: both(error.message, error.worker_failures, log_path=error.log_path),
-    )
-
-
-def mixed_with(error: E, cause: BaseException, build: Callable[[type[E]], E]) -> E:
-    """Returns an error of a type that is both errors', with what the cause carries.
-
-    Args:
-        error: What is to be raised; returned as it is where Python cannot mix the types.
-        cause: The user's exception.
-        build: Makes the new error from its type.
-    """
-    kind = type(cause)
-    if not isinstance(cause, Exception):
-        return error
-    try:
-        both = type(f"{type(error).__name__}({kind.__name__})", (type(error), kind), {})
-        twin = build(both)
-        # What the user's type carries (errno, custom fields) stays reachable on the error.
-        for name, value in vars(cause).items():
-            vars(twin).setdefault(name, value)
-        if isinstance(cause, OSError):  # it keeps these outside of its vars
-            for name in ("errno", "strerror", "filename", "filename2"):
-                setattr(twin, name, getattr(cause, name))
-    except Exception:  # noqa: BLE001 (C layouts that do not mix, or what a user's class forbids)
-        return error
-    return twin
-
-
-class ControllerError(TrainingFailedError):
-    """The driver's side of a run failed.
-
-    What `fit()` raises is also an instance of that failure's type, so `except OSError` catches a
-    full disk.
-
-    Attributes:
-        controller_failure: The exception that ended the run.
-    """
-
-    def __init__(self, controller_failure: BaseException) -> None:
-        self.message = (
-            "The run was ended by its controller, not by a worker: "
-            f"{type(controller_failure).__name__}: {text_of(controller_failure)}"
-        )
-        Exception.__init__(self, self.message)  # as in WorkerGroupError
-        self.controller_failure = controller_failure
-
-    def __str__(self) -> str:
-        return self.message
-
-    def __reduce__(self) -> tuple[object, ...]:
-        mixed = type(self) is not ControllerError
-        return (raised_in_driver if mixed else ControllerError, (self.controller_failure,))
-
-
-def raised_in_driver(cause: BaseException) -> ControllerError:
-    """Returns a `ControllerError` that is of its cause's type too, where Python allows it."""
-    error = mixed_with(ControllerError(cause), cause, lambda both: both(cause))
-    error.__cause__ = cause
-    return error
-
-
-def text_of(value: object) -> str:
-    """Returns what an error, or one of its arguments, says; a user's class may fail to say it."""
-    try:
-        return str(value)
-    except Exception:  # noqa: BLE001 (a user's code may raise anything)
-        return "<its str() failed>"
 
 
 def shown(value: object) -> str:

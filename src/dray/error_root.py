@@ -1,0 +1,61 @@
+"""What all errors of dray are made from; programs find it in `dray.errors`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+E = TypeVar("E", bound="DrayError")
+
+
+class DrayError(Exception):
+    """The root of dray's errors: catching it catches them all."""
+
+    __module__ = "dray.errors"  # where programs find it
+
+
+class RemoteTraceback(Exception):
+    """The cause of an error that crossed a process boundary: its traceback there, as text."""
+
+    __module__ = "dray.errors"  # where programs find it
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"\n\n{self.text.rstrip()}\n"
+
+
+def mixed_with(error: E, cause: BaseException, build: Callable[[type[E]], E]) -> E:
+    """Returns an error of a type that is both errors', with what the cause carries.
+
+    Args:
+        error: What is to be raised; returned as it is where Python cannot mix the types.
+        cause: The user's exception.
+        build: Makes the new error from its type.
+    """
+    kind = type(cause)
+    if not isinstance(cause, Exception):
+        return error
+    try:
+        home = {"__module__": type(error).__module__}
+        both = type(f"{type(error).__name__}({kind.__name__})", (type(error), kind), home)
+        twin = build(both)
+        # What the user's type carries (errno, custom fields) stays reachable on the error.
+        for name, value in vars(cause).items():
+            vars(twin).setdefault(name, value)
+        if isinstance(cause, OSError):  # it keeps these outside of its vars
+            for name in ("errno", "strerror", "filename", "filename2"):
+                setattr(twin, name, getattr(cause, name))
+    except Exception:  # noqa: BLE001 (C layouts that do not mix, or what a user's class forbids)
+        return error
+    return twin
+
+
+def text_of(value: object) -> str:
+    """Returns what an error, or one of its arguments, says; a user's class may fail to say it."""
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 (a user's code may raise anything)
+        return "<its str() failed>"
