@@ -17,13 +17,7 @@ from concurrent.futures import Future
 from typing import Any, ClassVar
 
 from dray.engines.contract import Died, Engine, Output, Posted, Started
-from dray.errors import (
-    ConfigError,
-    EngineError,
-    NodeDiedError,
-    SerializationError,
-    join_names,
-)
+from dray.errors import ConfigError, EngineError
 from dray.settings import Settings
 from dray.status import TrainingStatus
 from dray.train import events, messages
@@ -34,7 +28,8 @@ from dray.train.backend import Backend, BackendConfig
 from dray.train.callback import RunContext
 from dray.train.commits import Commits
 from dray.train.config import RunConfig
-from dray.train.failure import FailurePolicy, describe, is_death, to_driver_error
+from dray.train.failure import FailurePolicy, describe, is_death
+from dray.train.grace import Grace
 from dray.train.journal import Journal
 from dray.train.launch import Launch
 from dray.train.logs import Logs
@@ -44,6 +39,7 @@ from dray.train.progress import Progress
 from dray.train.run_directory import RunDirectory
 from dray.train.scaling import ScalingConfig
 from dray.train.state import AT_WORK, FINAL, Action, Event, State, advance
+from dray.train.verdict import Verdict
 from dray.train.watch import Watch
 from dray.train.worker import Ended, Job
 from dray.train.worker_group import Interrupted, RankFailed, Worker, WorkerGroup
@@ -88,12 +84,6 @@ class Controller:
         self._config = config
         self._job = job
         self._progress = progress
-        self._grace_s = settings.report_grace_s
-        self._stop_grace_s = {
-            State.STOPPING: settings.stop_grace_s,
-            # Nobody waits for the run that a callback has ended, as somebody does after Ctrl-C.
-            State.CONCLUDING: settings.conclude_grace_s,
-        }
         failures = config.failure_config
         self._policy = FailurePolicy(failures.max_failures, failures.max_preemption_failures)
         self._state = State.INITIALIZING
@@ -105,12 +95,12 @@ class Controller:
         self._attempt: Attempt | None = None
         self._checkpoint: Committed | None = None
         self._alarm = Alarm(self.mailbox)  # ends with the state in which it was set
+        self._grace = Grace(self._alarm, progress, settings)
         self._journal = Journal(directory, progress)
+        self._verdict = Verdict(self._policy, progress, self._journal)
         self._watch = Watch(settings.wait_warning_s, self.mailbox, progress, self._journal)
         self._stop_reason: str | None = None
         self._cause = ""  # of the next change of state, where its event does not say enough
-        self._error: BaseException | None = None
-        self._return_value: Any = None
         self._logs = Logs(directory, progress if engine.shows_output else None)
         self._commits = Commits(directory, config.checkpoint_config, progress)
         self._until_closed = engine.until_closed()
@@ -166,7 +156,7 @@ class Controller:
                 self._call_back("after_run", self._context)
         finally:
             self._clean_up()
-        return events.Outcome(self._state, self._return_value, self._error)
+        return events.Outcome(self._state, self._verdict.return_value, self._verdict.error)
 
     @contextlib.contextmanager
     def _failing_as_controller(self) -> Any:
@@ -185,14 +175,8 @@ class Controller:
 
     def _end_with(self, error: BaseException) -> None:
         """Ends the run on an error that is not one of its workers'; the first cause stays it."""
-        attempt = self._attempt
         failing = self._state in (State.DRAINING, State.FAILING)
-        if self._error is None and failing and attempt is not None and attempt.failures:
-            self._error = attempt.error(self._policy.total + 1)
-        if self._error is None:
-            self._error = to_driver_error(error)
-        else:
-            self._progress.warn(f"after the failure, on the driver: {describe(error)}")
+        self._verdict.failed_on_driver(error, self._attempt if failing else None)
         self._move(Event.CONTROLLER_FAILED)
 
     def _clean_up(self) -> None:
@@ -253,8 +237,7 @@ class Controller:
         if isinstance(message, messages.Reported):
             if rank == 0:
                 self._progress.reported(message.report, decode(message.metrics))
-            if self._state in self._stop_grace_s and not attempt.failures:
-                self._alarm.renew()  # the others are on their way as well
+            self._grace.renew(self._state, attempt)
         waits = attempt.take(rank, message)
         self._settle()
         if waits:
@@ -273,24 +256,16 @@ class Controller:
             return
         ended: Ended = future.result()
         if worker.rank == 0:
-            self._take_return_value(ended)
+            self._verdict.returned(ended)
         self._attempt.returned(worker.rank, stopped=ended.stopped)
         self._settle()
         if self._state in AT_WORK and not self._attempt.running:
             self._move(Event.RETURNED)
-        elif self._state in self._stop_grace_s:
+        elif self._state in (State.STOPPING, State.CONCLUDING):
             # The others may wait for this rank in a collective that it will not come to.
             self._give_grace()
         elif self._state is State.RUNNING:
             self._watch.begin()
-
-    def _take_return_value(self, ended: Ended) -> None:
-        try:
-            self._return_value = ended.returned()
-        except SerializationError as error:  # the training is done all the same
-            self._return_value = None
-            self._journal.record("return value lost", cause=str(error))
-            self._progress.warn(f"{str(error).rstrip('.')}; Result.return_value is None")
 
     def _take_death(self, death: Died) -> None:
         rank = self._rank_of(death.actor)
@@ -311,7 +286,7 @@ class Controller:
         self._journal.record("worker failed", rank=rank, cause=describe(error))
         if self._state is State.CONCLUDING:
             self._progress.warn(f"rank {rank} failed while the run stopped: {describe(error)}")
-        under_way = self._state in AT_WORK and self._attempt.under_way(self._grace_s)
+        under_way = self._state in AT_WORK and self._attempt.under_way(self._grace.after_failure_s)
         self._move(Event.FAILED_AMID_REPORT if under_way else Event.WORKER_FAILED)
 
     def _settle(self) -> None:
@@ -326,7 +301,11 @@ class Controller:
             attempt.check_collectives()  # later, ranks stop one by one, with time to do so
             if self._stop_reason is not None:
                 self._stop_early()
-        elif self._state in AT_WORK and attempt.failures and not attempt.under_way(self._grace_s):
+        elif (
+            self._state in AT_WORK
+            and attempt.failures
+            and not attempt.under_way(self._grace.after_failure_s)
+        ):
             self._move(Event.DRAINED)
 
     def _stop_early(self, _: events.StopRequest | None = None) -> None:
@@ -337,17 +316,9 @@ class Controller:
         self._move(Event.STOP_ASKED)
 
     def _grace_over(self, _: events.GraceOver) -> None:
-        attempt = self._attempt
-        if self._state in AT_WORK and attempt is not None and attempt.to_commit():
-            attempt.patient = False
-            reports = join_names([str(report) for report in attempt.to_commit()])
-            self._progress.warn(f"files of report {reports} are still being copied")
-            self._give_grace()  # what every rank has reported is not given up
-            return
-        grace_s = self._stop_grace_s.get(self._state)
-        if grace_s is not None and attempt is not None and not attempt.failures:
-            self._progress.warn(f"no report came within {grace_s:g} s; stopping at once")
-        self._move(Event.GRACE_OVER)
+        assert self._attempt is not None
+        if self._grace.is_over(self._state, self._attempt):
+            self._move(Event.GRACE_OVER)
 
     def _group_down(self) -> None:
         if self._state is State.FAILING:
@@ -363,16 +334,8 @@ class Controller:
         assert attempt is not None
         failures = attempt.failures.by_cause()
         self._call_back("after_exception", self._context, failures)
-        rank, cause = next(iter(failures.items()))
-        lost = any(isinstance(error, NodeDiedError) for error in failures.values())
-        if self._policy.failed(lost_node=lost) and self._stop_reason is None:
-            self._progress.warn(
-                f"rank {rank} failed ({describe(cause)}); restarting ({self._policy.count(lost)})"
-            )
-            self._move(Event.RETRY)
-        else:
-            self._error = attempt.error(self._policy.total)
-            self._move(Event.GIVE_UP)
+        again = self._verdict.tries_again(attempt, failures, wanted=self._stop_reason is None)
+        self._move(Event.RETRY if again else Event.GIVE_UP)
 
     def _call_back(self, hook: str, *args: Any) -> None:
         if self._config.callbacks:
@@ -409,8 +372,8 @@ class Controller:
             self._move(Event.RESERVED)
 
     def _still_waiting(self, _: events.StillWaiting) -> None:
-        self._error = self._admission.look()
-        if self._error is not None:
+        self._verdict.error = self._admission.look()
+        if self._verdict.error is not None:
             self._move(Event.WAITED)
 
     def _start_workers(self) -> None:
@@ -458,8 +421,7 @@ class Controller:
 
     def _give_grace(self) -> None:
         assert self._attempt is not None
-        stopping = {} if self._attempt.failures else self._stop_grace_s
-        self._alarm.set(stopping.get(self._state, self._grace_s), events.GraceOver())
+        self._grace.give(self._state, self._attempt)
 
     def _take_down(self) -> None:
         assert self._attempt is not None
