@@ -10,7 +10,7 @@ session of their own or as daemons. Whoever notices a death kills groups and wha
   it is still importing, by a pipe whose hang-up the kernel answers with a signal);
 - the fork server dies: the driver sees its socket close and kills all workers with what is below;
 - both die: every worker sees its control socket close and kills what is below it and its own group
-  (one that is stopped then is woken by the kernel, which hangs up on its group);
+  (one that is stopped then is woken by the kernel);
 - a worker and the fork server die at the same moment: the worker's group is killed by the driver;
   but what it had in sessions of its own has become the child of some process above, and stays.
 
@@ -85,13 +85,16 @@ def adopt_orphans() -> None:
         _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def end_on_hangup() -> None:
-    """Has a hang-up end this worker with what it has started.
+def end_well_without_parent() -> None:
+    """Has this worker go on if it is stopped when its parent ends, and end with its family.
 
-    The system hangs up on a worker's group if the fork server ends while one of the group is
-    stopped, as by whoever is about to kill them all: its end would come too early for those.
+    Whoever is about to kill all of them stops them first, and may be killed then. The system hangs
+    up on a worker's group if its parent ends while one of the group is stopped: to end by that
+    would be too early for what is not of the group.
     """
     worker = os.getpid()
+    if sys.platform == "linux":
+        _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
     def end(number: int, frame: object) -> None:
         if os.getpid() == worker:
@@ -136,6 +139,16 @@ def kill_family(leader: int) -> None:
     kill_below(leader)
     _signal(leader, signal.SIGKILL)
     kill_group(leader)
+
+
+def kill_worker(pid: int) -> None:
+    """Kills a worker, its group, and what is below it.
+
+    It is not stopped: if this process is killed meanwhile, it sees that, and does the same.
+    """
+    kill_below(pid)
+    _signal(pid, signal.SIGKILL)
+    kill_group(pid)
 
 
 def end_with_family() -> None:

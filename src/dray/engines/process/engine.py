@@ -434,10 +434,10 @@ class ProcessEngine(LocalEngine):
                     if isinstance(worker, WorkerProcess)
                 ]
             )
-        server.close()  # before one of its workers is stopped: `lifeline.end_on_hangup` says why
+        server.close()  # first: `lifeline.end_well_without_parent` says why
         for actor, _ in list(server.actors.values()):
             if actor.pid is not None:
-                lifeline.kill_family(actor.pid)
+                lifeline.kill_worker(actor.pid)
             self._reader.isolate(functools.partial(actor.on_exit, None, killed=False))
         server.actors.clear()
 

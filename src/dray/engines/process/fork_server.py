@@ -233,7 +233,7 @@ def become_worker(open_files: int, inlet: int, fds: list[int]) -> None:
         os.setpgid(0, 0)
     lifeline.children_die_with_me()
     lifeline.adopt_orphans()
-    lifeline.end_on_hangup()
+    lifeline.end_well_without_parent()
     limits.restore_open_files(open_files)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     out, err, *own = fds
