@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 
@@ -103,3 +105,9 @@ def test_import_starts_nothing() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True 1 False\n"
+
+
+def test_the_extra_for_ray_brings_what_makes_its_environments() -> None:
+    wanted = [text for text in metadata.requires("dray") or () if text.endswith('extra == "ray"')]
+    names = {re.split(r"[^\w-]", text, maxsplit=1)[0] for text in wanted}
+    assert names == {"ray", "virtualenv"}  # which runtime_env={"pip": ...} is made with
