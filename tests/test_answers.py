@@ -45,6 +45,23 @@ def test_a_module_of_rays_says_what_to_use_instead(code: str, kind: type[AbsentE
 
 
 @pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("from dray.experimental.tqdm_ray import tqdm", "plain tqdm shows"),
+        ("dray.worker.global_worker", "internals of Ray"),
+        ("dray.services.get_node_ip_address()", "internals of Ray"),
+        ("dray.state.cluster_resources()", "dray.util.state"),
+    ],
+)
+def test_what_programs_for_older_rays_use_is_not_taken_for_a_typing_error(
+    code: str, hint: str
+) -> None:
+    message = str(refusal(code))
+    assert hint in message
+    assert "did you mean" not in message
+
+
+@pytest.mark.parametrize(
     ("code", "text"),
     [
         ("import dray.exceptons", "No module named 'dray.exceptons'; did you mean exceptions?"),
