@@ -84,10 +84,10 @@ def test_finalisers_that_call_an_actor_within_a_task() -> None:
     log = new_log()
 
     @dray.remote
-    def rings() -> None:
+    def rings(log: Any) -> None:
         leave_rings(lambda: log.note.remote(), 200)
 
-    dray.get(rings.remote())
+    dray.get(rings.remote(log))
     assert dray.get(log.total.remote()) == 200
 
 
