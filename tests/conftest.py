@@ -44,7 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     side_by_side = hasattr(config, "workerinput")  # set by pytest-xdist
     if side_by_side or "dray-tests-" not in os.environ.get("TMPDIR", ""):
-        os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="dray-tests-")
+        where = "/tmp" if side_by_side else None  # and not in that of the process that started it
+        os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="dray-tests-", dir=where)
         tempfile.tempdir = None
         config.add_cleanup(lambda: shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
