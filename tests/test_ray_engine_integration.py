@@ -181,10 +181,11 @@ def test_clusters_that_cannot_be_connected_to(
     assert message in last
 
 
-def test_ray_not_installed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", ["engine='ray'", "address='auto'"])
+def test_ray_not_installed(tmp_path: Path, asked: str) -> None:
     (tmp_path / "ray.py").write_text("raise ImportError('no')")
     done = subprocess.run(
-        [sys.executable, "-c", "import dray; dray.init(engine='ray')"],
+        [sys.executable, "-c", f"import dray; dray.init({asked})"],
         env=environment(tmp_path, PYTHONPATH=str(tmp_path)),
         capture_output=True,
         text=True,
@@ -192,6 +193,7 @@ def test_ray_not_installed(tmp_path: Path) -> None:
     )
     assert "dray.errors.MissingDependencyError: ray is not installed" in done.stderr
     assert "pip install 'ray>=2.49'" in done.stderr
+    assert "dray uses this machine alone" in done.stderr
 
 
 def test_a_listener_that_is_no_ray_cluster(tmp_path: Path) -> None:

@@ -109,18 +109,20 @@ class MissingDependencyError(DrayError, ImportError):
     Attributes:
         package: Its name.
         requirement: What to ask pip for.
+        instead: What can be done without it, if anything.
     """
 
-    def __init__(self, package: str, requirement: str) -> None:
+    def __init__(self, package: str, requirement: str, instead: str = "") -> None:
         super().__init__(
             f"{package} is not installed, and this needs it. Install it with: "
-            f"pip install {shlex.quote(requirement)}"
+            f"pip install {shlex.quote(requirement)}" + (f"; {instead}" if instead else "")
         )
         self.package = package
         self.requirement = requirement
+        self.instead = instead
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.package, self.requirement))
+        return (type(self), (self.package, self.requirement, self.instead))
 
 
 class AbsentError(DrayError):

@@ -49,7 +49,9 @@ from dray.settings import Settings
 try:
     import ray
 except ImportError as missing:
-    raise MissingDependencyError("ray", "ray>=2.49") from missing
+    raise MissingDependencyError(
+        "ray", "ray>=2.49", "without engine='ray' and an address dray uses this machine alone"
+    ) from missing
 
 from ray.exceptions import ActorUnavailableError
 from ray.util.placement_group import (
