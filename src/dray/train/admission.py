@@ -68,7 +68,7 @@ class Admission:
         self._alarm = Alarm(mailbox)
 
     def ask(self) -> None:
-        """Asks for as many workers as fit, or for the least of them; the mailbox hears of it.
+        """Ask for as many workers as fit, or for the least of them; the mailbox hears of it.
 
         `Reserved` is the answer, for `granted`. While there is none, `StillWaiting` comes from time
         to time, for `look`.
@@ -102,7 +102,7 @@ class Admission:
         return min(usual, left) if left > 0 else usual
 
     def granted(self, future: Future[Reservation]) -> bool:
-        """Takes an answer; returns whether the run can start.
+        """Take an answer; return whether the run can start.
 
         Raises:
             DrayError: There will be no resources.
@@ -121,7 +121,7 @@ class Admission:
         return True
 
     def _grow(self) -> None:
-        """Takes more instead, if there is room for more than when it was asked for."""
+        """Take more instead, if there is room for more than when it was asked for."""
         assert self.reservation is not None
         sizes = sizes_with_room(self._engine, self._scaling)
         sizes = sizes[bisect.bisect_right(sizes, self.size) :]
@@ -135,7 +135,7 @@ class Admission:
                 sizes = sizes[middle + 1 :]
 
     def look(self) -> DrayError | None:
-        """Says what is waited for if that has changed; returns why to wait no longer, if so."""
+        """Say what is waited for if that has changed; return why to wait no longer, if so."""
         error = self._look()
         if error is None:
             self._look_later()
@@ -167,7 +167,7 @@ class Admission:
         return None
 
     def release(self) -> None:
-        """Gives back what it has, and takes back what it asks for."""
+        """Give back what it has, and take back what it asks for."""
         self._alarm.cancel()
         asked, self._asked = self._asked, None
         if asked is not None and not asked.cancel() and asked.exception() is None:

@@ -12,7 +12,7 @@ _LARGEST_MMAP_THRESHOLD = 32 << 20  # bytes; more is refused on 64 bits
 
 
 def keep_freed_memory(environ: Mapping[str, str]) -> None:
-    """Has glibc keep up to 2 GiB of freed memory at the end of its heap.
+    """Have glibc keep up to 2 GiB of freed memory at the end of its heap.
 
     By default it may hand the activations of every step back to the kernel and take them again:
     on CPUs that costs a training step 20 % and more of its time, by chance from start to start.

@@ -69,7 +69,7 @@ class Attempt:
     # What ranks say.
 
     def take(self, rank: int, message: Any) -> bool:
-        """Takes a message of a rank; `settle` does what is due then.
+        """Take a message of a rank; `settle` does what is due then.
 
         Returns:
             Whether the rank waits for others now.
@@ -92,7 +92,7 @@ class Attempt:
         return False
 
     def settle(self) -> Iterator[Reports]:
-        """Does what is due: has files staged, commits; yields the reports that are complete.
+        """Do what is due: have files staged, commit; yield the reports that are complete.
 
         Raises:
             StorageError: A checkpoint cannot be committed.
@@ -123,7 +123,7 @@ class Attempt:
         return None if path is None else Checkpoint(path)
 
     def check_collectives(self) -> None:
-        """Looks whether those who wait in a collective can still be met there.
+        """Look whether those who wait in a collective can still be met there.
 
         Raises:
             TrainingFailedError: They wait for a rank whose function has returned.
@@ -131,7 +131,7 @@ class Attempt:
         self._collectives.check(self.running)
 
     def ask_to_stop(self) -> None:
-        """Asks all ranks to stop at the same report, the next one of whoever is ahead."""
+        """Ask all ranks to stop at the same report, the next one of whoever is ahead."""
         if self.stop_at is None:
             self.stop_at = self._book.newest + 1
             self.group.tell(messages.StopAsked(self.stop_at))
@@ -139,7 +139,7 @@ class Attempt:
     # How ranks end.
 
     def returned(self, rank: int, *, stopped: bool) -> None:
-        """Takes note that a rank's function has returned, perhaps because it was asked to stop."""
+        """Take note that a rank's function has returned, perhaps because it was asked to stop."""
         self.running.discard(rank)
         if stopped:
             self._stopped.add(rank)
@@ -147,7 +147,7 @@ class Attempt:
         note(rank, time.monotonic())
 
     def failed(self, rank: int, error: BaseException) -> None:
-        """Takes note that a rank has failed; what it has reported before counts."""
+        """Take note that a rank has failed; what it has reported before counts."""
         if not self.failures:
             self.at_failure = set(self.running)
         self.failures.add(rank, error)
@@ -155,7 +155,7 @@ class Attempt:
         self._book.failed(rank)
 
     def error(self, failures_so_far: int) -> WorkerGroupError:
-        """Returns what `fit()` raises if the workers are not started again."""
+        """Return what `fit()` raises if the workers are not started again."""
         failures = self.failures.by_cause()
         rank, cause = next(iter(failures.items()))
         log = self._directory.log_path(self.number, rank)
@@ -172,17 +172,17 @@ class Attempt:
         return error
 
     def died(self, event: Died) -> None:
-        """Takes note that a worker's process has ended."""
+        """Take note that a worker's process has ended."""
         self.alive.discard(event.actor)
 
     # What is under way.
 
     def to_commit(self) -> list[int]:
-        """Returns the reports that every rank has made, and whose files are on their way."""
+        """Return the reports that every rank has made, and whose files are on their way."""
         return self._book.to_commit()
 
     def under_way(self, within_s: float) -> bool:
-        """Returns whether a report that the failed ranks have made may still be committed.
+        """Return whether a report that the failed ranks have made may still be committed.
 
         Args:
             within_s: As for `ReportBook.behind`.
@@ -192,11 +192,11 @@ class Attempt:
         return self.patient and bool(self._book.behind(time.monotonic(), within_s))
 
     def waits(self) -> list[Wait]:
-        """Returns who is waited for."""
+        """Return who is waited for."""
         return [*self._book.waits(), *self._collectives.waits()]
 
     def where(self, rank: int) -> str:
-        """Returns where a rank runs, and how to look at it."""
+        """Return where a rank runs, and how to look at it."""
         worker = self.group.workers[rank]
         pid = worker.actor.pid
         look = f"; `py-spy dump --pid {pid}` shows where it is" if pid is not None else ""

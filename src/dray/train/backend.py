@@ -25,7 +25,7 @@ _LONGEST_S = 10 * 365 * 86400.0  # what frameworks take without overflowing
 
 
 def check_seconds(value: object, what: str) -> float:
-    """Returns a number of seconds of any library, such as NumPy's, as int or float.
+    """Return a number of seconds of any library, such as NumPy's, as int or float.
 
     Raises:
         ConfigError: It is something else, or not above 0.

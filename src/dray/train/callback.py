@@ -16,7 +16,7 @@ __all__ = ["RayTrainCallback", "RunContext", "UserCallback"]
 
 
 def _ignore(reason: str) -> None:
-    """There is no run to stop."""
+    """Do nothing: there is no run to stop."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class RunContext:
     stopper: Callable[[str], None] = field(default=_ignore, repr=False, compare=False)
 
     def stop(self, reason: str = "") -> None:
-        """Has the run end well: every rank stops at its next report, of the same number.
+        """Have the run end well: every rank stops at its next report, of the same number.
 
         `fit()` then returns a result as usual, whose `return_value` is None, and the run's state is
         FINISHED. May be called in any hook and from any thread. In `before_run` it ends the run

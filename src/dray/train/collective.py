@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def barrier() -> None:
-    """Returns when all ranks have called it.
+    """Return when all ranks have called it.
 
     Raises:
         NotInTrainingError: Called outside a train function.
@@ -28,7 +28,7 @@ def barrier() -> None:
 
 
 def broadcast_from_rank_zero(data: T) -> T:
-    """Returns rank 0's data on every rank; all ranks must call it.
+    """Return rank 0's data on every rank; all ranks must call it.
 
     Args:
         data: Anything that pickles. For tensors, use `torch.distributed`.

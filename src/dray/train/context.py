@@ -75,11 +75,11 @@ class Seat:
         self._metrics = LineFile(metrics)
 
     def close(self) -> None:
-        """Frees the metrics file."""
+        """Free the metrics file."""
         self._metrics.close()
 
     def deliver(self, message: Any) -> None:
-        """Takes a message of the controller, on the control thread."""
+        """Take a message of the controller, on the control thread."""
         if isinstance(message, messages.StopAsked):
             self._stop_at = message.report
             return
@@ -91,7 +91,7 @@ class Seat:
         self._answers.put(message)
 
     def wake(self) -> None:
-        """Ends a wait, now or later, for a controller that answers no more."""
+        """End a wait, now or later, for a controller that answers no more."""
         self._answers.put(_OVER)
 
     def report(
@@ -102,7 +102,7 @@ class Seat:
         *,
         in_place: bool = False,
     ) -> None:
-        """Makes a report; see `report` below."""
+        """Make a report; see `report` below."""
         refuse_forks(self._pid)
         with self._lock:
             record = encode(metrics)
@@ -121,7 +121,7 @@ class Seat:
             raise TrainingStopped
 
     def _stage(self, number: int, checkpoint: Checkpoint) -> None:
-        """Puts this rank's share of the files in place, once every rank has reported."""
+        """Put this rank's share of the files in place, once every rank has reported."""
         share = self._await(messages.Share, number)
         try:
             staged = stage(checkpoint.path, Path(share.staging), share.files)
@@ -132,7 +132,7 @@ class Seat:
         self.post(messages.Staged(number, staged))
 
     def name_to_upload(self) -> str:
-        """Returns the name for a checkpoint that the user's code brings into the run's directory.
+        """Return the name for a checkpoint that the user's code brings into the run's directory.
 
         The same on every rank, and another one after a restart, which may find the rest of one.
         """
@@ -140,7 +140,7 @@ class Seat:
         return f"checkpoint_{self._report:06d}" + (f"-{attempt}" if attempt else "")
 
     def checkpoints(self, timeout_s: float | None) -> list[ReportedCheckpoint]:
-        """Lists the run's checkpoints; see `get_all_reported_checkpoints` below."""
+        """List the run's checkpoints; see `get_all_reported_checkpoints` below."""
         refuse_forks(self._pid)
         with self._lock:
             listed = self._list(self._report, timeout_s) or self._list(0, None)
@@ -152,7 +152,7 @@ class Seat:
         ]
 
     def _list(self, below: int, timeout_s: float | None) -> messages.Listed | None:
-        """Asks for the checkpoints once the reports below a number are done; None: too late."""
+        """Ask for the checkpoints once the reports below a number are done; None: too late."""
         self._requests += 1
         self.post(messages.Listing(self._requests, below))
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -179,7 +179,7 @@ class Seat:
         return answer
 
     def join(self, name: str, data: Any = None) -> Any:
-        """Waits until all ranks have come to the same collective; returns rank 0's data."""
+        """Wait until all ranks have come to the same collective; return rank 0's data."""
         with self._lock:
             sequence = self._sequence
             self._sequence += 1
@@ -201,13 +201,13 @@ _seats: dict[int, Seat] = {}
 
 
 def take_seat(seat: Seat) -> None:
-    """Makes a seat the current one of this thread, and of threads that have none."""
+    """Make a seat the current one of this thread, and of threads that have none."""
     thread = threading.get_ident()
     seat.outer, _seats[thread] = _seats.get(thread), seat
 
 
 def leave_seat() -> None:
-    """Takes back what `take_seat` of this thread did."""
+    """Take back what `take_seat` of this thread did."""
     thread = threading.get_ident()
     seat = _seats.pop(thread)
     if seat.outer is not None:
@@ -216,7 +216,7 @@ def leave_seat() -> None:
 
 
 def current_seat(name: str) -> Seat:
-    """Returns the current seat.
+    """Return the current seat.
 
     Args:
         name: The function that needs it, for the message.
@@ -239,31 +239,31 @@ class TrainContext:
         self._assignment = assignment
 
     def get_world_size(self) -> int:
-        """Returns the number of workers."""
+        """Return the number of workers."""
         return self._assignment.world_size
 
     def get_world_rank(self) -> int:
-        """Returns this worker's rank, from 0."""
+        """Return this worker's rank, from 0."""
         return self._assignment.rank
 
     def get_local_rank(self) -> int:
-        """Returns this worker's rank among those of its node, from 0."""
+        """Return this worker's rank among those of its node, from 0."""
         return self._assignment.local_rank
 
     def get_local_world_size(self) -> int:
-        """Returns the number of workers on this node."""
+        """Return the number of workers on this node."""
         return self._assignment.local_world_size
 
     def get_node_rank(self) -> int:
-        """Returns the rank of this worker's node, from 0."""
+        """Return the rank of this worker's node, from 0."""
         return self._assignment.node_rank
 
     def get_experiment_name(self) -> str:
-        """Returns the run's name."""
+        """Return the run's name."""
         return os.path.basename(self._assignment.run.path)
 
     def get_storage(self) -> StorageContext:
-        """Returns where the run keeps its checkpoints."""
+        """Return where the run keeps its checkpoints."""
         return StorageContext(*os.path.split(self._assignment.run.path))
 
     get_metadata = AbsentMember()
@@ -274,7 +274,7 @@ class TrainContext:
 
 
 def get_context() -> TrainContext:
-    """Returns who this worker is.
+    """Return who this worker is.
 
     Raises:
         NotInTrainingError: Called outside a train function.
@@ -288,7 +288,7 @@ def get_context() -> TrainContext:
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """Returns the newest committed checkpoint of this run, or None if there is none yet.
+    """Return the newest committed checkpoint of this run, or None if there is none yet.
 
     After a restart, and in a run whose name was used before, this is where to go on from.
 
@@ -309,7 +309,7 @@ def get_all_reported_checkpoints(
     consistency_mode: CheckpointConsistencyMode = CheckpointConsistencyMode.VALIDATED,
     timeout_s: float | None = None,
 ) -> list[ReportedCheckpoint]:
-    """Returns the checkpoints of the run so far, those of earlier starts included, oldest first.
+    """Return the checkpoints of the run so far, those of earlier starts included, oldest first.
 
     Waits until every report that this rank has made is done: made by all ranks, and committed if
     any of them brought a checkpoint. What `CheckpointConfig` has not kept is not among them.
@@ -349,7 +349,7 @@ def report(
     checkpoint_upload_fn: Callable[[Checkpoint, str], Checkpoint] | None = None,
     validation: bool = False,
 ) -> None:
-    """Reports metrics, and with them perhaps a checkpoint.
+    """Report metrics, and with them perhaps a checkpoint.
 
     Without a checkpoint this writes a line to the rank's own metrics file and returns: ranks need
     not report equally often, and nothing is waited for. With a checkpoint it returns when the
@@ -436,7 +436,7 @@ def _is_in_place(mode: object) -> bool:
 
 
 def _name_in_run(path: str, run: str) -> str:
-    """Returns the name of a checkpoint that lies in the run's directory."""
+    """Return the name of a checkpoint that lies in the run's directory."""
     check_directory(path)
     folder, name = os.path.split(path)
     if not os.path.samefile(folder, run):

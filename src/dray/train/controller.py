@@ -116,7 +116,7 @@ class Controller:
         )
 
     def interrupt(self, cause: str = Event.INTERRUPTED.value) -> None:
-        """Asks for a graceful stop. May be called from a signal handler.
+        """Ask for a graceful stop. May be called from a signal handler.
 
         Args:
             cause: What the user did.
@@ -126,7 +126,7 @@ class Controller:
             self._attempt.group.interrupt()
 
     def stop(self, reason: str = "") -> None:
-        """Has the run end well at the next report of every rank. May be called from any thread."""
+        """Have the run end well at the next report of every rank. May be called from any thread."""
         self._stop_reason = reason
         self.mailbox.put(events.StopRequest())
 
@@ -142,7 +142,7 @@ class Controller:
         return self._progress.training([])
 
     def run(self) -> events.Outcome:
-        """Runs until a final state; never leaves a worker or a reservation behind."""
+        """Run until a final state; never leaves a worker or a reservation behind."""
         self._until_closed.add_done_callback(lambda _: self.mailbox.put(events.EngineClosed()))
         try:
             with self._failing_as_controller():
@@ -160,7 +160,7 @@ class Controller:
 
     @contextlib.contextmanager
     def _failing_as_controller(self) -> Any:
-        """Takes what goes wrong on the driver's own side."""
+        """Take what goes wrong on the driver's own side."""
         try:
             yield
         except Interrupted:
@@ -174,13 +174,13 @@ class Controller:
             self._end_with(error)
 
     def _end_with(self, error: BaseException) -> None:
-        """Ends the run on an error that is not one of its workers'; the first cause stays it."""
+        """End the run on an error that is not one of its workers'; the first cause stays it."""
         failing = self._state in (State.DRAINING, State.FAILING)
         self._verdict.failed_on_driver(error, self._attempt if failing else None)
         self._move(Event.CONTROLLER_FAILED)
 
     def _clean_up(self) -> None:
-        """Frees everything, on every way out; in good order nothing is left to free."""
+        """Free everything, on every way out; in good order nothing is left to free."""
         self._until_closed.cancel()
         self._alarm.cancel()
         self._watch.end()
@@ -290,7 +290,7 @@ class Controller:
         self._move(Event.FAILED_AMID_REPORT if under_way else Event.WORKER_FAILED)
 
     def _settle(self) -> None:
-        """Does what became due with a rank's message or its end."""
+        """Do what became due with a rank's message or its end."""
         attempt = self._attempt
         assert attempt is not None
         for metrics, checkpoint in attempt.settle():
@@ -329,7 +329,7 @@ class Controller:
             self._move(Event.GROUP_DOWN)
 
     def _decide(self) -> None:
-        """Restarts the workers, or ends the run."""
+        """Restart the workers, or end the run."""
         attempt = self._attempt
         assert attempt is not None
         failures = attempt.failures.by_cause()

@@ -15,7 +15,7 @@ _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 def threads_per_worker(
     cores: int, local_world_size: int, cpus: float | None = None, own: int = 0
 ) -> int:
-    """Returns how many threads a worker computes with.
+    """Return how many threads a worker computes with.
 
     Args:
         cores: Those of the node.
@@ -29,7 +29,7 @@ def threads_per_worker(
 
 
 def asked_threads(environ: Mapping[str, str]) -> int:
-    """Returns how many threads the user asks for by `OMP_NUM_THREADS`; 0 if by none."""
+    """Return how many threads the user asks for by `OMP_NUM_THREADS`; 0 if by none."""
     return _number(environ.get("OMP_NUM_THREADS", ""))
 
 
@@ -39,7 +39,7 @@ def _number(text: str) -> int:
 
 
 def set_threads(threads: int, environ: MutableMapping[str, str]) -> None:
-    """Has OpenMP, MKL and PyTorch compute with so many threads, unless the user has said otherwise.
+    """Have OpenMP, MKL and PyTorch compute with so many threads, unless the user says otherwise.
 
     Libraries that are imported later read the variables; PyTorch may be there already, with other
     numbers in mind.
@@ -54,7 +54,7 @@ def set_threads(threads: int, environ: MutableMapping[str, str]) -> None:
 
 
 def pin(local_rank: int, local_world_size: int) -> int:
-    """Binds this process to its share of the cores, which lie together.
+    """Bind this process to its share of the cores, which lie together.
 
     Returns:
         How many threads keep that share busy: one a core, fewer where a container may not use all
@@ -71,7 +71,7 @@ def pin(local_rank: int, local_world_size: int) -> int:
 def share_of_cores(
     local_rank: int, local_world_size: int, numa_nodes: Sequence[Sequence[int]]
 ) -> list[int]:
-    """Returns a worker's share of the cores.
+    """Return a worker's share of the cores.
 
     Each NUMA node gets as many workers as the others, or one more, and divides its cores among
     them. Where workers are fewer than NUMA nodes, each gets several whole ones. Where that leaves a
@@ -100,12 +100,12 @@ def share_of_cores(
 
 
 def _share(items: Sequence, at: int, parts: int) -> list:  # type: ignore[type-arg]
-    """Returns one of several parts of equal length, or nearly."""
+    """Return one of several parts of equal length, or nearly."""
     return list(items[len(items) * at // parts : len(items) * (at + 1) // parts])
 
 
 def cores_by_numa_node() -> list[list[int]]:
-    """Returns the cores that this process may use, by NUMA node.
+    """Return the cores that this process may use, by NUMA node.
 
     Source: Linux, Documentation/ABI/stable/sysfs-devices-node.
     """
@@ -119,7 +119,7 @@ def cores_by_numa_node() -> list[list[int]]:
 
 
 def _parse(text: str) -> list[int]:
-    """Returns the numbers in a list such as 0-3,8."""
+    """Return the numbers in a list such as 0-3,8."""
     cores: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")

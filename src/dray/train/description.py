@@ -96,7 +96,7 @@ def differences(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> lis
 
 
 def _fields(config: Any) -> dict[str, Any]:
-    """Returns the fields as they are; `dataclasses.asdict` copies what may not be copied."""
+    """Return the fields as they are; `dataclasses.asdict` copies what may not be copied."""
     return {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.repr}
 
 

@@ -49,7 +49,7 @@ class FailurePolicy:
         return self.failures + self.lost_nodes
 
     def failed(self, *, lost_node: bool = False) -> bool:
-        """Counts one failure; returns whether to try again."""
+        """Count one failure; return whether to try again."""
         self._in_a_row += 1
         if lost_node:
             self.lost_nodes += 1
@@ -59,7 +59,7 @@ class FailurePolicy:
         return limit < 0 or count <= limit
 
     def progressed(self) -> None:
-        """Takes note that the run has come further: the next restart is at once again."""
+        """Take note that the run has come further: the next restart is at once again."""
         self._in_a_row = 0
 
     def _count(self, lost_node: bool) -> tuple[int, int]:
@@ -68,13 +68,13 @@ class FailurePolicy:
         return self.failures, self.max_failures
 
     def count(self, lost_node: bool) -> str:
-        """Returns which failure this was, of how many."""
+        """Return which failure this was, of how many."""
         count, limit = self._count(lost_node)
         what = "lost node" if lost_node else "failure"
         return f"{what} {count}, {'no limit' if limit < 0 else f'{limit} allowed'}"
 
     def back_off_s(self) -> float:
-        """Returns how long to wait before the next try: not at all at first, then ever longer."""
+        """Return how long to wait before the next try: not at all at first, then ever longer."""
         if self._in_a_row <= 1:
             return 0.0
         return float(min(_FIRST_BACK_OFF_S * 2 ** (self._in_a_row - 2), _LONGEST_BACK_OFF_S))
@@ -87,15 +87,15 @@ class FailureLog:
         self._failures: dict[int, BaseException] = {}
 
     def add(self, rank: int, error: BaseException) -> None:
-        """Takes note of a rank's failure; its first one counts."""
+        """Take note of a rank's failure; its first one counts."""
         self._failures.setdefault(rank, error)
 
     def __bool__(self) -> bool:
-        """Returns whether anything has failed."""
+        """Return whether anything has failed."""
         return bool(self._failures)
 
     def by_cause(self) -> dict[int, BaseException]:
-        """Returns rank -> error, the cause first.
+        """Return rank -> error, the cause first.
 
         A process that died by itself comes before exceptions: its peers' errors (a lost connection)
         may become known before its own end. An abort does not, because frameworks abort a process
@@ -106,7 +106,7 @@ class FailureLog:
 
 
 def is_death(error: BaseException | None) -> bool:
-    """Returns whether a call failed because its worker has ended, of which `Died` tells too."""
+    """Return whether a call failed because its worker has ended, of which `Died` tells too."""
     return isinstance(error, EngineError) and not isinstance(error.__cause__, RemoteTraceback)
 
 
@@ -115,7 +115,7 @@ def _is_sudden(error: BaseException) -> bool:
 
 
 def _waited_for(running: Sequence[int], returned: Sequence[int]) -> list[str]:
-    """Says for whom a rank may have waited: first for those who cannot come any more."""
+    """Say for whom a rank may have waited: first for those who cannot come any more."""
     if returned:
         word = "ranks" if len(returned) > 1 else "rank"
         names = join_names([str(rank) for rank in returned])
@@ -132,13 +132,13 @@ def _waited_for(running: Sequence[int], returned: Sequence[int]) -> list[str]:
 
 
 def _is_timeout(error: BaseException) -> bool:
-    """Returns whether a rank waited in vain; PyTorch's backends have no type for it."""
+    """Return whether a rank waited in vain; PyTorch's backends have no type for it."""
     text = text_of(error).lower()
     return isinstance(error, TimeoutError) or "timed out" in text or "timeout" in text
 
 
 def describe(error: BaseException) -> str:
-    """Returns a failure in one line."""
+    """Return a failure in one line."""
     if isinstance(error, SystemExit):
         return f"the train function called sys.exit({error.code!r})"
     if isinstance(error, WorkerDiedError):
@@ -148,7 +148,7 @@ def describe(error: BaseException) -> str:
 
 
 def to_driver_error(error: BaseException) -> DrayError:
-    """Returns what `fit()` raises when the driver's own side has failed."""
+    """Return what `fit()` raises when the driver's own side has failed."""
     if isinstance(error, TrainingFailedError | InfeasibleError | ConfigError):
         return error
     return raised_in_driver(error)
@@ -162,7 +162,7 @@ def to_error(
     running: Sequence[int] = (),
     returned: Sequence[int] = (),
 ) -> WorkerGroupError:
-    """Returns what `fit()` raises.
+    """Return what `fit()` raises.
 
     Args:
         failures: rank -> error, the cause first.

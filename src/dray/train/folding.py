@@ -71,7 +71,7 @@ class Folder:
         self._seen: OrderedDict[str, _Seen] = OrderedDict()  # in the order of their first coming
 
     def feed(self, rank: int, stream: str, text: str, now: float) -> Iterator[Shown]:
-        """Takes a line; yields what to show now.
+        """Take a line; yield what to show now.
 
         Args:
             rank: Who wrote it.
@@ -89,7 +89,7 @@ class Folder:
         yield Shown(rank, stream, text)
 
     def flush(self) -> Iterator[Shown]:
-        """Yields what was held back."""
+        """Yield what was held back."""
         yield from self._expire(float("inf"))
 
     def _expire(self, now: float) -> Iterator[Shown]:

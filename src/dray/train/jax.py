@@ -165,7 +165,7 @@ class JaxBackend(Backend):
         backend_config: BackendConfig,
         environ: Mapping[str, str],
     ) -> tuple[str, str]:
-        """Returns what JAX would run on."""
+        """Return what JAX would run on."""
         assert isinstance(backend_config, JaxConfig)
         family = family_at(positions[0].place)
         platforms = _platforms(None if family is None else family.name, backend_config)
@@ -174,7 +174,7 @@ class JaxBackend(Backend):
         return f"JAX on {chosen}", ""
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """Prepares JAX on every worker; several of them then meet at rank 0."""
+        """Prepare JAX on every worker; several of them then meet at rank 0."""
         assert isinstance(backend_config, JaxConfig)
         workers = worker_group.workers
         slices = [worker.slice_name for worker in workers]
@@ -197,7 +197,7 @@ class JaxBackend(Backend):
             worker_group.execute(_join, backend_config, invitation, port)
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """Has the workers part."""
+        """Have the workers part."""
         assert isinstance(backend_config, JaxConfig)
         if len(worker_group) > 1:  # JAX's own limit comes first, and says more
             limit_s = backend_config.shutdown_timeout_s + _SLACK_S
@@ -209,7 +209,7 @@ def _this_process() -> tuple[str, int]:
 
 
 def _check_sharing(platforms: str, *, sharing: bool) -> None:
-    """Raises ConfigError if two workers would use one GPU: JAX has nothing but NCCL (or RCCL)."""
+    """Raise ConfigError if two workers would use one GPU: JAX has nothing but NCCL (or RCCL)."""
     if sharing and not {*_GPU_PLATFORMS, "gpu"}.isdisjoint(platforms.split(",")):
         raise ConfigError(
             "workers share a GPU, and JAX connects them by NCCL, which cannot connect two ranks on "
@@ -224,7 +224,7 @@ def _check_sharing(platforms: str, *, sharing: bool) -> None:
 def _prepare(
     config: JaxConfig, slices: Sequence[str], address: str, sharing: bool, driver: tuple[str, int]
 ) -> str:
-    """Sets what JAX reads, before anything in this worker uses it.
+    """Set what JAX reads, before anything in this worker uses it.
 
     Returns:
         Why JAX cannot use the worker's accelerator, or "".
@@ -255,7 +255,7 @@ def _prepare(
 
 
 def _limit_collectives(timeout_s: float) -> None:
-    """Has a collective on CPUs fail when a rank does not come to it, if this JAX can do that.
+    """Have a collective on CPUs fail when a rank does not come to it, if this JAX can do that.
 
     The other platforms have no such limit, and libraries of their own, which end the process at a
     flag that they do not know.
@@ -269,7 +269,7 @@ def _limit_collectives(timeout_s: float) -> None:
 
 
 def _knows(flag: str) -> bool:
-    """Returns whether jaxlib has a flag: nothing tells its flags without reading `XLA_FLAGS`."""
+    """Return whether jaxlib has a flag: nothing tells its flags without reading `XLA_FLAGS`."""
     import jaxlib
 
     for library in Path(jaxlib.__file__).parent.glob("libjax_common.*"):
@@ -283,7 +283,7 @@ def _knows(flag: str) -> bool:
 
 
 def _lacks_plugin(platform: str) -> str:
-    """Returns what must be installed for JAX to use a platform; JAX itself falls back silently."""
+    """Return what must be installed for JAX to use a platform; JAX itself falls back silently."""
     from importlib.metadata import entry_points
 
     packages = _PLUGINS.get(platform)
@@ -299,7 +299,7 @@ def _lacks_plugin(platform: str) -> str:
 
 
 def _platforms(family: str | None, config: JaxConfig) -> str | None:
-    """Returns what `JAX_PLATFORMS` is to be; None leaves it to JAX, which may have a plugin.
+    """Return what `JAX_PLATFORMS` is to be; None leaves it to JAX, which may have a plugin.
 
     The CPU is always there beside the accelerator, as JAX itself has it: for callbacks, and for
     what is not worth the accelerator.
@@ -318,7 +318,7 @@ def _platforms(family: str | None, config: JaxConfig) -> str | None:
 
 
 def _take_variables(*, on_tpu: bool) -> None:
-    """Has JAX read the environment, whenever it was imported: the fork server had another one."""
+    """Have JAX read the environment, whenever it was imported: the fork server had another one."""
     imported = "jax" in sys.modules
     import jax
 
@@ -343,7 +343,7 @@ _held_port: socket.socket | None = None
 
 
 def _hold_port(address: str) -> int:
-    """Finds a free port for rank 0's coordinator, and keeps it from everybody else.
+    """Find a free port for rank 0's coordinator, and keep it from everybody else.
 
     The coordinator can be given neither a listening socket nor port 0. But gRPC binds with
     SO_REUSEPORT, so it can listen at a port that this process has bound in the same way; without
@@ -360,7 +360,7 @@ def _hold_port(address: str) -> int:
 
 
 def _join(config: JaxConfig, invitation: Invitation, port: int) -> None:
-    """Makes this worker a process of the JAX program."""
+    """Make this worker a process of the JAX program."""
     import jax
 
     global _held_port
@@ -393,7 +393,7 @@ def _join(config: JaxConfig, invitation: Invitation, port: int) -> None:
 
 
 def _wait_for_coordinator(address: str, port: int, timeout_s: float) -> None:
-    """Waits until rank 0 listens: gRPC, once refused, waits a second before it tries again.
+    """Wait until rank 0 listens: gRPC, once refused, waits a second before it tries again.
 
     Raises:
         TimeoutError: It cannot be reached.
@@ -416,7 +416,7 @@ def _wait_for_coordinator(address: str, port: int, timeout_s: float) -> None:
 
 @contextlib.contextmanager
 def _without_proxies() -> Iterator[None]:
-    """Hides proxies from gRPC, which would look for the other workers behind them."""
+    """Hide proxies from gRPC, which would look for the other workers behind them."""
     hidden = {k: v for k, v in os.environ.items() if k.lower().endswith("_proxy")}
     for name in hidden:
         del os.environ[name]
@@ -427,7 +427,7 @@ def _without_proxies() -> Iterator[None]:
 
 
 def _keep_collectives_at(address: str) -> None:
-    """Has collectives on CPUs listen at this node's address.
+    """Have collectives on CPUs listen at this node's address.
 
     JAX would take the one that the host's name resolves to, if it does, and has no option for it.
     """
@@ -450,7 +450,7 @@ def _keep_collectives_at(address: str) -> None:
 
 
 def _part() -> None:
-    """Takes this worker out of the program, if the train function has not done it."""
+    """Take this worker out of the program, if the train function has not done it."""
     import jax
 
     jax.distributed.shutdown()

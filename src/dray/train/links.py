@@ -19,7 +19,7 @@ _MEGASCALE = (
 
 
 def choose_interface(address: str) -> None:
-    """Has collectives use the interface of this node's address, unless the user has chosen one."""
+    """Have collectives use the interface of this node's address, unless the user has chosen one."""
     interface = host.interface_of(address)
     if interface is None and address == "127.0.0.1":
         interface = next((n for _, n in socket.if_nameindex() if n in ("lo", "lo0")), None)
@@ -31,7 +31,7 @@ def choose_interface(address: str) -> None:
 
 
 def tell_slices(slices: Sequence[str], rank: int, address: str) -> None:
-    """Describes several TPU slices to libtpu; of one it must not hear, or it waits for others.
+    """Describe several TPU slices to libtpu; of one it must not hear, or it waits for others.
 
     A node's own environment may describe several, though the run is on one of them. JAX and
     PyTorch/XLA both reach TPUs through libtpu.

@@ -46,7 +46,7 @@ _kept: list[contextlib.ExitStack] = []
 
 
 def invite(address: str, timeout_s: float) -> Invitation:
-    """Listens for the other ranks, on rank 0; the time runs from now on."""
+    """Listen for the other ranks, on rank 0; the time runs from now on."""
     global _door
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -58,7 +58,7 @@ def invite(address: str, timeout_s: float) -> Invitation:
 
 
 def meet(invitation: Invitation, rank: int, world_size: int) -> None:
-    """Returns when all ranks have called it.
+    """Return when all ranks have called it.
 
     Raises:
         TimeoutError: Some have not in time, and the message names them.
@@ -71,7 +71,7 @@ def meet(invitation: Invitation, rank: int, world_size: int) -> None:
 
 
 def _receive_all(invitation: Invitation, world_size: int) -> None:
-    """Waits for the other ranks, then tells them to go on.
+    """Wait for the other ranks, then tell them to go on.
 
     If some are missing, those who have come go on waiting until their run ends, so that what comes
     first is the error of rank 0, who knows.
@@ -98,7 +98,7 @@ def _receive_all(invitation: Invitation, world_size: int) -> None:
 def _arrivals(
     invitation: Invitation, door: _Door, sockets: contextlib.ExitStack
 ) -> Iterator[tuple[int, socket.socket]]:
-    """Yields the ranks that come until the deadline, each with its connection."""
+    """Yield the ranks that come until the deadline, each with its connection."""
     size = _TOKEN_BYTES + _RANK_BYTES
     with selectors.DefaultSelector() as selector:
         selector.register(door.listener, selectors.EVENT_READ)
@@ -132,7 +132,7 @@ def _absence(invitation: Invitation, missing: list[int]) -> str:
 
 
 def _go_there(invitation: Invitation, rank: int) -> None:
-    """Tells rank 0 that this one has come, and waits for its answer."""
+    """Tell rank 0 that this one has come, and wait for its answer."""
     address, port, token, timeout_s = invitation
     message = token + rank.to_bytes(_RANK_BYTES, "big")
     try:

@@ -86,7 +86,7 @@ class Plan:
     notes: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the plan as JSON can say it."""
+        """Return the plan as JSON can say it."""
         return dataclasses.asdict(self)
 
     @property
@@ -95,7 +95,7 @@ class Plan:
         return " ".join(filter(None, (self.reason, _listing(self.nodes), self.advice)))
 
     def __str__(self) -> str:
-        """Returns the plan as people read it."""
+        """Return the plan as people read it."""
         each = amounts(self.resources_per_worker)
         count = f"{self.num_workers} worker{'s' if self.num_workers != 1 else ''}, {each} each"
         if not self.fits:
@@ -138,7 +138,7 @@ def make_plan(
     backend: tuple[Backend, BackendConfig],
     impossible: InfeasibleError | None = None,
 ) -> Plan:
-    """Returns what a run would do if it started now; starts and reserves nothing.
+    """Return what a run would do if it started now; start and reserve nothing.
 
     Args:
         engine: Where it would run.
@@ -186,7 +186,7 @@ def _choice(rehearsal: Rehearsal) -> str:
 
 
 def choose_size(engine: Engine, scaling: ScalingConfig) -> tuple[int, Rehearsal]:
-    """Returns how many workers to start, as many as fit, and where they would go.
+    """Return how many workers to start, as many as fit, and where they would go.
 
     If not even the least fit, that is how many to wait for.
     """
@@ -203,12 +203,12 @@ def choose_size(engine: Engine, scaling: ScalingConfig) -> tuple[int, Rehearsal]
 
 
 def sizes_with_room(engine: Engine, scaling: ScalingConfig) -> range:
-    """Returns the numbers of workers for which there is enough, if nobody else used it."""
+    """Return the numbers of workers for which there is enough, if nobody else used it."""
     return _with_room(scaling.sizes, scaling, _all_of(engine))
 
 
 def _largest(engine: Engine, scaling: ScalingConfig, sizes: range) -> int:
-    """Returns the largest of some sizes, in ascending order, that would fit now; 0 for none."""
+    """Return the largest of some sizes, in ascending order, that would fit now; 0 for none."""
 
     def too_many(size: int) -> bool:
         return not engine.rehearse(scaling.request(size)).fits
@@ -220,12 +220,12 @@ def _largest(engine: Engine, scaling: ScalingConfig, sizes: range) -> int:
 
 
 def _all_of(engine: Engine) -> Free:
-    """Returns what nodes would have free if nobody used them."""
+    """Return what nodes would have free if nobody used them."""
     return [(node, node.resources) for node in engine.nodes()]
 
 
 def _with_room(sizes: range, scaling: ScalingConfig, there: Free) -> range:
-    """Returns those of some sizes, in ascending order, for which quantities alone would do."""
+    """Return those of some sizes, in ascending order, for which quantities alone would do."""
     bundle = to_fixed(scaling.bundle)
     most = sum(
         min(int(left.get(name, 0) * UNIT + 0.5) // units for name, units in bundle.items())
@@ -319,7 +319,7 @@ def _without_trainer(
     *,
     possible: bool,
 ) -> Plan:
-    """Returns why workers and the controller's share do not fit, by what the workers alone need."""
+    """Return why workers and the controller's share do not fit, by what the workers alone need."""
     alone = copy.copy(scaling)
     alone.trainer_resources = None
     plan = make_plan(engine, alone, config, backend)

@@ -23,7 +23,7 @@ _HERE = ("127.0.0.1", "localhost")
 
 
 def format_metrics(metrics: Mapping[str, Any], limit: int = 6) -> str:
-    """Returns metrics in one short line."""
+    """Return metrics in one short line."""
     parts = [f"{name}={_short(value)}" for name, value in list(metrics.items())[:limit]]
     return " ".join(parts) + (" ..." if len(metrics) > limit else "")
 
@@ -77,7 +77,7 @@ class Progress:
         self.checkpoint: Path | None = None
 
     def started(self, attempt: int, world_size: int, checkpoint: Any) -> None:
-        """Workers are about to start."""
+        """Tell that workers are about to start."""
         self._attempt, self._workers = attempt, ()
         workers = f"{world_size} worker{'s' if world_size != 1 else ''}"
         if checkpoint:
@@ -86,7 +86,7 @@ class Progress:
         self._info(f"{self._name}: attempt {attempt}, {workers}{origin}; logs in {self._path}")
 
     def placed(self, workers: Sequence[Mapping[str, Any]], framework: str = "") -> None:
-        """Workers have ranks now, and are about to train.
+        """Tell that workers have ranks now, and are about to train.
 
         Args:
             workers: For each rank its pid, node, address and devices.
@@ -96,28 +96,28 @@ class Progress:
         self._info(f"{self._name}: {describe_workers(workers)}{framework and f'; {framework}'}")
 
     def state(self, state: State) -> None:
-        """The run is in another state."""
+        """Take note that the run is in another state."""
         self._state = state
         self._screen_status()
 
     def reported(self, report: int, metrics: Mapping[str, Any]) -> None:
-        """Rank 0 has reported."""
+        """Take note that rank 0 has reported."""
         self.reports += 1
         self._report = report, metrics, time.monotonic()
         self._latest = f"report {report}: {format_metrics(metrics)}"
         self._screen_status(news=self.reports == 1)
 
     def committed(self, path: Path) -> None:
-        """A checkpoint exists now."""
+        """Take note that a checkpoint exists now."""
         self.checkpoint = path
 
     def warn(self, text: str) -> None:
-        """Something the user should know."""
+        """Tell something that the user should know."""
         if self._level <= logging.WARNING:
             self._screen.lines([f"{self._name}: {text}"], "stderr")
 
     def output(self, rank: int, stream: str, data: bytes) -> None:
-        """A worker has written something."""
+        """Show what a worker has written."""
         if self._level > logging.INFO:
             return
         now = time.monotonic()
@@ -157,11 +157,11 @@ class Progress:
         )
 
     def aside(self) -> contextlib.AbstractContextManager[None]:
-        """Makes way for what callbacks print."""
+        """Make way for what callbacks print."""
         return self._screen.aside()
 
     def close(self) -> None:
-        """Shows what was held back, and takes the status away."""
+        """Show what was held back, and take the status away."""
         now = time.monotonic()
         ended, self._rows = self._rows, {}
         rests = {key: rows.feed(b"", now, last=True) for key, rows in ended.items()}
@@ -170,7 +170,7 @@ class Progress:
         self._screen.close()
 
     def summary(self, state: State, best: str) -> None:
-        """Shows how the run ended."""
+        """Show how the run ended."""
         seconds = time.monotonic() - self._start
         reports = f"{self.reports} report{'s' if self.reports != 1 else ''}"
         if not self.reports:

@@ -20,7 +20,7 @@ Free = Sequence[tuple[Node, Mapping[str, float]]]
 
 
 def lacks(scaling: ScalingConfig, free: Free) -> dict[str, str]:
-    """Returns for each node why it cannot take one more worker; nodes that can are left out."""
+    """Return for each node why it cannot take one more worker; nodes that can are left out."""
     bundle, selectors = scaling.bundle, _selectors(scaling)
     found = {
         node.title: _wrong_labels(scaling.tpu_slice, selectors, node)
@@ -35,7 +35,7 @@ def lacks(scaling: ScalingConfig, free: Free) -> dict[str, str]:
 
 
 def _selectors(scaling: ScalingConfig) -> list[Mapping[str, str]]:
-    """Returns the selectors of the workers, each once."""
+    """Return the selectors of the workers, each once."""
     different = {tuple(sorted(each.items())): each for each in scaling.selectors}
     return [*different.values()] or [{}]
 
@@ -45,7 +45,7 @@ def _allows(selectors: Sequence[Mapping[str, str]], node: Node) -> bool:
 
 
 def _wrong_labels(wanted: Slice | None, selectors: Sequence[Mapping[str, str]], node: Node) -> str:
-    """Returns why no worker may run on a node whatever is free there; "" if one may."""
+    """Return why no worker may run on a node whatever is free there; "" if one may."""
     if _allows(selectors, node):
         return ""
     has = node.all_labels
@@ -74,7 +74,7 @@ def _lack(name: str, left: float, total: float, needed: float) -> str:
 
 
 def nearest_change(scaling: ScalingConfig, workers: int, fitting: int, free: Free) -> str:
-    """Returns the nearest change: fewer workers now, or how much more there had to be."""
+    """Return the nearest change: fewer workers now, or how much more there had to be."""
     would = f"num_workers={fitting} would fit now" if fitting else "not one worker fits now"
     if fitting and isinstance(scaling.label_selector, Sequence):
         would += f" with the first {fitting} of label_selector"
@@ -104,14 +104,14 @@ def nearest_change(scaling: ScalingConfig, workers: int, fitting: int, free: Fre
 
 
 def _free_slices(wanted: Slice, there: Free) -> int:
-    """Returns how many slices are whole and have all their chips free."""
+    """Return how many slices are whole and have all their chips free."""
     slices = hosts_of_slices([node for node, _ in there]).values()
     idle = [left.get("TPU", 0) >= wanted.chips_per_host for _, left in there]
     return sum(len(hosts) == wanted.hosts and all(idle[i] for i in hosts) for hosts in slices)
 
 
 def _missing(scaling: ScalingConfig, workers: int, there: Free) -> dict[str, float]:
-    """Returns how much more there had to be at least, on nodes of the right type."""
+    """Return how much more there had to be at least, on nodes of the right type."""
     type_ = f"{ACCELERATOR_TYPE}{scaling.accelerator_type}"
     free = [
         to_fixed({name: max(0.0, quantity) for name, quantity in left.items()})
@@ -128,7 +128,7 @@ def _missing(scaling: ScalingConfig, workers: int, there: Free) -> dict[str, flo
 
 
 def _short_of(name: str, units: int, free: Sequence[int], workers: int, strategy: str) -> int:
-    """Returns how much of one resource had to be added to nodes, at least, for so many workers.
+    """Return how much of one resource had to be added to nodes, at least, for so many workers.
 
     Args:
         name: The resource.
@@ -152,7 +152,7 @@ def _short_of(name: str, units: int, free: Sequence[int], workers: int, strategy
 
 
 def _times(name: str, units: int, free: int) -> tuple[int, int]:
-    """Returns for how many workers a node has enough of something, and what can be added to."""
+    """Return for how many workers a node has enough of something, and what can be added to."""
     times, rest = divmod(free, units)
     return times, 0 if units < UNIT and family_of(name) is not None else rest
 
@@ -171,7 +171,7 @@ def _amount(name: str, quantity: float) -> str:
 
 
 def amounts(bundle: Mapping[str, float], more: str = "") -> str:
-    """Returns quantities as in "2 more CPU, 1 more GPU"; `more` comes behind each number."""
+    """Return quantities as in "2 more CPU, 1 more GPU"; `more` comes behind each number."""
     parts = [
         name.removeprefix(ACCELERATOR_TYPE)
         if name.startswith(ACCELERATOR_TYPE)

@@ -46,7 +46,7 @@ class Entry:
     waiting: dict[int, float] = field(default_factory=dict)
 
     def divide(self) -> None:
-        """Gives every file to the lowest rank that has it."""
+        """Give every file to the lowest rank that has it."""
         taken: set[str] = set()
         for rank in sorted(self.files):
             self.shares[rank] = tuple(name for name in self.files[rank] if name not in taken)
@@ -78,7 +78,7 @@ class ReportBook:
         return max(self._newest.values())
 
     def reported(self, rank: int, message: Reported, now: float = 0.0) -> None:
-        """Takes note of a rank's report, made `now` seconds after some moment."""
+        """Take note of a rank's report, made `now` seconds after some moment."""
         self._newest[rank] = message.report
         if message.report <= self._done and message.files is None and not self._barrier:
             return  # from far behind: the others were not kept waiting
@@ -94,7 +94,7 @@ class ReportBook:
             entry.directory = message.directory
 
     def staged(self, rank: int, message: Staged) -> None:
-        """Takes note that a rank has staged its share, or cannot."""
+        """Take note that a rank has staged its share, or cannot."""
         entry = self._open.get(message.report)
         if entry is not None:  # else it had nothing to stage
             entry.staged.update(message.files)
@@ -103,22 +103,22 @@ class ReportBook:
                 entry.trouble = f"rank {rank}: {message.trouble}"
 
     def ended(self, rank: int, now: float = 0.0) -> None:
-        """Takes note that a rank's function has ended: it makes no more reports."""
+        """Take note that a rank's function has ended: it makes no more reports."""
         self._ranks.discard(rank)
         self._ended[rank] = now
 
     def stopped(self, rank: int, now: float = 0.0) -> None:
-        """Takes note that a rank was asked to stop, and has: what it has not made, not all have."""
+        """Take note that a rank was asked to stop, and has: what it has not made, not all have."""
         self._stopped.add(rank)
         self._ended[rank] = now
 
     def failed(self, rank: int) -> None:
-        """Takes note that a rank makes no more reports, and is not taken for one that returned."""
+        """Take note that a rank makes no more reports, and is not taken for one that returned."""
         if rank in self._ranks:
             self._failed.add(rank)
 
     def to_stage(self) -> Iterator[Entry]:
-        """Yields the reports with a checkpoint that every rank has made now, divided."""
+        """Yield the reports with a checkpoint that every rank has made now, divided."""
         for entry in self._open.values():
             if entry.files and not entry.shares and self._made_by_all(entry):
                 entry.divide()
@@ -126,7 +126,7 @@ class ReportBook:
                     yield entry
 
     def complete(self) -> Iterator[Entry]:
-        """Yields, in order, and forgets, the reports that have all they need."""
+        """Yield, in order, and forget, the reports that have all they need."""
         while self._open:
             number = min(self._open)
             entry = self._open[number]
@@ -139,14 +139,14 @@ class ReportBook:
             yield self._open.pop(number)
 
     def given_up(self) -> Iterator[list[int]]:
-        """Forgets the reports that are beyond those of a stopped rank; yields who waits in each."""
+        """Forget the reports that are beyond those of a stopped rank; yield who waits in each."""
         last = min((self._newest[rank] for rank in self._stopped), default=None)
         if last is not None:
             for number in sorted(number for number in self._open if number > last):
                 yield sorted(self._open.pop(number).waiting)
 
     def is_done(self, below: int) -> bool:
-        """Returns whether no report below a number is still being made."""
+        """Return whether no report below a number is still being made."""
         return all(number >= below for number in self._open)
 
     def _missing(self, entry: Entry) -> tuple[int, ...]:
@@ -158,7 +158,7 @@ class ReportBook:
     # After a failure: what is still to be had.
 
     def to_commit(self) -> list[int]:
-        """Returns the reports with a checkpoint that every rank has made, their files on the way.
+        """Return the reports with a checkpoint that every rank has made, their files on the way.
 
         Files of a rank that has failed cannot be had, so its reports are not among them.
         """
@@ -170,7 +170,7 @@ class ReportBook:
         ]
 
     def behind(self, now: float, within_s: float) -> set[int]:
-        """Returns the ranks that may be about to make a report that all the failed ones have made.
+        """Return the ranks that may be about to make a report that all the failed ones have made.
 
         A rank that is behind by several reports, the next of them made long ago, reports at another
         pace or not at all: it is none of them.
@@ -192,7 +192,7 @@ class ReportBook:
     # Who waits for whom.
 
     def waits(self) -> Iterator[Wait]:
-        """Yields who is waited for in a report, and who lags behind ranks that have returned."""
+        """Yield who is waited for in a report, and who lags behind ranks that have returned."""
         for entry in self._open.values():
             number, missing = entry.report, self._missing(entry)
             waiting = tuple(sorted(entry.waiting))
@@ -227,7 +227,7 @@ class CollectiveBook:
         self._since: dict[int, float] = {}
 
     def joined(self, rank: int, message: Joined, now: float = 0.0) -> bytes | None:
-        """Takes note that a rank has come to a collective; returns rank 0's data once all have.
+        """Take note that a rank has come to a collective; return rank 0's data once all have.
 
         Raises:
             TrainingFailedError: Another rank has come to a different one in its place.
@@ -247,7 +247,7 @@ class CollectiveBook:
         return self._open.pop(message.sequence)[0].data
 
     def waits(self) -> Iterator[Wait]:
-        """Yields who is waited for in which collective."""
+        """Yield who is waited for in which collective."""
         for sequence, come in self._open.items():
             waiting = tuple(sorted(come))
             missing = tuple(sorted(self._ranks - set(come)))
@@ -256,14 +256,14 @@ class CollectiveBook:
             )
 
     def given_up(self, stopped: Set[int]) -> Iterator[list[int]]:
-        """Forgets the collectives to which a stopped rank has not come; yields who waits there."""
+        """Forget the collectives to which a stopped rank has not come; yield who waits there."""
         for sequence, come in list(self._open.items()):
             if stopped - set(come):
                 del self._open[sequence], self._since[sequence]
                 yield sorted(come)
 
     def check(self, running: Set[int]) -> None:
-        """Looks whether every collective can still come about.
+        """Look whether every collective can still come about.
 
         Args:
             running: The ranks whose function has not ended; the others come to no more.

@@ -164,7 +164,7 @@ class ScalingConfig:
             )
 
     def _check_accelerators(self) -> None:
-        """Checks that the flags and the resources say the same."""
+        """Check that the flags and the resources say the same."""
         if self.use_gpu and self.use_tpu:
             raise ConfigError("use_gpu=True and use_tpu=True exclude each other; drop one")
         given = self.resources_per_worker or {}
@@ -195,7 +195,7 @@ class ScalingConfig:
             )
 
     def _check_no_accelerator(self) -> None:
-        """Warns of a type without an accelerator, with which Ray too trains on CPUs."""
+        """Warn of a type without an accelerator, with which Ray too trains on CPUs."""
         kind, given = self.accelerator_type, self.resources_per_worker or {}
         if kind is None or self.use_gpu or self.use_tpu or _accelerators(to_fixed(given)):
             return
@@ -350,7 +350,7 @@ class ScalingConfig:
         return from_fixed(to_fixed(self.trainer_resources or {}))
 
     def request(self, workers: int) -> Request:
-        """Returns what so many workers ask an engine for; the controller's share comes last."""
+        """Return what so many workers ask an engine for; the controller's share comes last."""
         bundles: list[Mapping[str, float]] = [self.bundle] * workers
         if not self.max_workers:  # in this process: no strategy, and nothing for a controller
             return Request(bundles, selectors=self.selectors[:workers])
@@ -395,14 +395,14 @@ class ScalingConfig:
 
 
 def _copied(resources: Any) -> Any:
-    """Returns a mapping's quantities as int or float; all else as it is."""
+    """Return a mapping's quantities as int or float; all else as it is."""
     if not isinstance(resources, Mapping):
         return resources
     return {name: plain(quantity) for name, quantity in resources.items()}
 
 
 def _whole(number: Any) -> int:
-    """Returns a whole number of any library, such as NumPy's, as int.
+    """Return a whole number of any library, such as NumPy's, as int.
 
     Raises:
         TypeError: It is something else.

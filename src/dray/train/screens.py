@@ -235,7 +235,7 @@ class Terminal:
 
 
 def _in_notebook() -> bool:
-    """Whether this program is the kernel of a notebook, which shows displays."""
+    """Return whether this program is the kernel of a notebook, which shows displays."""
     module = sys.modules.get("IPython")
     return getattr(module and module.get_ipython(), "kernel", None) is not None
 

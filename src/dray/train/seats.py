@@ -55,7 +55,7 @@ class Position:
 
 
 def seat(places: Sequence[Place]) -> list[Position]:
-    """Gives every worker its rank: node by node, on a node by device, then as they were asked for.
+    """Give every worker its rank: node by node, on a node by device, then as they were asked for.
 
     The hosts of a TPU slice come one after another, in the slice's order.
 
@@ -98,7 +98,7 @@ def seat(places: Sequence[Place]) -> list[Position]:
 
 
 def family_at(place: Place) -> Family | None:
-    """Returns the family of a worker's accelerators; None if it has none."""
+    """Return the family of a worker's accelerators; None if it has none."""
     for resource, ids in place.devices.items():
         name = place.node.families.get(resource)
         if ids and name is not None:
@@ -107,7 +107,7 @@ def family_at(place: Place) -> Family | None:
 
 
 def shares_devices(positions: Sequence[Position]) -> bool:
-    """Returns whether two workers of a node have the same device.
+    """Return whether two workers of a node have the same device.
 
     MIG slices of a node count as one: NCCL knows ranks by the GPU (NVIDIA/nccl, issue 1716), which
     the name of a slice does not tell.
@@ -130,7 +130,7 @@ def _nodes(positions: Sequence[Position]) -> list[list[Position]]:
 def _devices_of(
     places: Sequence[Place], order: Mapping[tuple[str, str], int]
 ) -> dict[str, tuple[str, ...]]:
-    """Returns all devices of a node's workers, in the node's order, or else by number and name."""
+    """Return all devices of a node's workers, in the node's order, or else by number and name."""
     found: dict[str, set[str]] = {}
     for place in places:
         for name, ids in place.devices.items():

@@ -148,7 +148,7 @@ IGNORED: dict[Event, frozenset[State]] = {
 
 
 def advance(state: State, event: Event) -> Step:
-    """Returns the move that an event makes from a state.
+    """Return the move that an event makes from a state.
 
     Raises:
         ValueError: The table has no such move: a bug in the controller.

@@ -90,7 +90,7 @@ class TorchTrainer(DataParallelTrainer):
 
 
 def enable_reproducibility(seed: int = 0) -> None:
-    """Makes a train function give the same numbers again, at some cost in speed.
+    """Make a train function give the same numbers again, at some cost in speed.
 
     Seeds torch, numpy and Python, has torch use deterministic algorithms only, and fixes what CUDA
     would choose by timing.

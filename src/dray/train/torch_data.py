@@ -32,7 +32,7 @@ def prepare_data_loader(
     move_to_device: bool = True,
     auto_transfer: bool = True,
 ) -> DataLoader[Any]:
-    """Gives each rank its share of a data loader, on its device.
+    """Give each rank its share of a data loader, on its device.
 
     Everything the loader was made with is kept: batch_sampler, num_workers, persistent_workers,
     prefetch_factor, generator, collate_fn and the rest. With more than one worker, a loader that
@@ -82,7 +82,7 @@ def prepare_data_loader(
 
 
 def _shared(loader: DataLoader[Any], context: TrainContext) -> DataLoader[Any]:
-    """Returns a copy of a loader that yields this rank's share."""
+    """Return a copy of a loader that yields this rank's share."""
     from torch.utils.data import IterableDataset
 
     rank, world_size = context.get_world_rank(), context.get_world_size()
@@ -102,7 +102,7 @@ def _shared(loader: DataLoader[Any], context: TrainContext) -> DataLoader[Any]:
 
 
 def _changed(loader: DataLoader[Any], **attributes: Any) -> DataLoader[Any]:
-    """Returns a copy of a loader, with all that it was made with but for some attributes."""
+    """Return a copy of a loader, with all that it was made with but for some attributes."""
     changed = copy.copy(loader)
     # The loader's own __setattr__ forbids these; its workers, if it has some, follow the old ones.
     vars(changed).update(attributes, _iterator=None)
@@ -110,7 +110,7 @@ def _changed(loader: DataLoader[Any], **attributes: Any) -> DataLoader[Any]:
 
 
 def _nested(sampler: Any) -> Iterator[Any]:
-    """Yields a sampler, the one that it draws from, and so on."""
+    """Yield a sampler, the one that it draws from, and so on."""
     while sampler is not None:
         yield sampler
         sampler = getattr(sampler, "sampler", None)
@@ -154,7 +154,7 @@ class Turns:
         self._counts_epochs = True
 
     def set_epoch(self, epoch: int) -> None:
-        """Says which epoch is drawn from now on, to the samplers within as well."""
+        """Say which epoch is drawn from now on, to the samplers within as well."""
         self.epoch = epoch
         self._counts_epochs = False
         for sampler in _nested(self.sampler):
@@ -162,7 +162,7 @@ class Turns:
                 sampler.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields what this rank has its turn in."""
+        """Yield what this rank has its turn in."""
         ranks = self.num_replicas
         same_for_all = SameRandomness(self.epoch)
         self.epoch += self._counts_epochs
@@ -179,7 +179,7 @@ class Turns:
             yield from drawn[self.rank :: ranks]
 
     def __len__(self) -> int:
-        """Returns the number of turns, if the other sampler has a length."""
+        """Return the number of turns, if the other sampler has a length."""
         return math.ceil(len(self.sampler) / self.num_replicas)
 
 
@@ -244,7 +244,7 @@ class DeviceDataLoader:
         return type(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields batches on the device."""
+        """Yield batches on the device."""
         if self._ahead and self._device.type in _TYPES_WITH_STREAMS:
             return self._side_stream.copy_ahead(self._loader)
         return (_move(batch, self._device) for batch in self._loader)
@@ -256,17 +256,17 @@ class DeviceDataLoader:
         return SideStream(self._device, getattr(torch, self._device.type))
 
     def __len__(self) -> int:
-        """Returns the number of batches."""
+        """Return the number of batches."""
         return len(self._loader)
 
     def __getattr__(self, name: str) -> Any:
-        """Returns the loader's own attribute, but not how it is copied or pickled."""
+        """Return the loader's own attribute, but not how it is copied or pickled."""
         if name == "_loader" or name.startswith("__"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._loader, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Sets the loader's own attribute."""
+        """Set the loader's own attribute."""
         setattr(self._loader, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -292,7 +292,7 @@ class SideStream:
         self._stream = streams.Stream(device)
 
     def copy_ahead(self, batches: Iterable[Any]) -> Iterator[Any]:
-        """Yields batches on the device, each when the copy of the next one has begun."""
+        """Yield batches on the device, each when the copy of the next one has begun."""
         copies: deque[tuple[Any, Any]] = deque()
         for batch in batches:
             copies.append(self._begin(batch))
@@ -312,7 +312,7 @@ class SideStream:
 
 
 def _move(batch: Any, device: torch.device, pin: bool = False) -> Any:
-    """Moves every tensor in a batch; containers keep their types."""
+    """Move every tensor in a batch; containers keep their types."""
     if callable(getattr(type(batch), "to", None)):
         batch = _pinned(batch, device) if pin else batch
         return batch.to(device, **_non_blocking(batch, device))
@@ -341,7 +341,7 @@ def _move_fields(batch: Any, move: Callable[[Any], Any]) -> Any:
 
 
 def _pinned(item: Any, device: torch.device) -> Any:
-    """Returns a tensor of the CPU in pinned memory, from which a copy can run beside the work.
+    """Return a tensor of the CPU in pinned memory, from which a copy can run beside the work.
 
     All else is returned as it is. A loader is not told to pin instead, since then it fails if a
     tensor is on a device, or if its elements share memory.
@@ -358,7 +358,7 @@ def _pinned(item: Any, device: torch.device) -> Any:
 
 
 def _non_blocking(batch: Any, device: torch.device) -> dict[str, bool]:
-    """Says not to wait for the copy, where the batch can be told and its memory outlives it.
+    """Say not to wait for the copy, where the batch can be told and its memory outlives it.
 
     Elsewhere the memory may be freed too early: https://github.com/pytorch/pytorch/issues/189690.
     """

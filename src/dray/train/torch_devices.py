@@ -20,7 +20,7 @@ _NUMBERED = ("cuda", "xpu", "npu")
 
 
 def get_devices() -> list[torch.device]:
-    """Returns the devices of this worker, CPU if it has no accelerator.
+    """Return the devices of this worker, CPU if it has no accelerator.
 
     GPUs of NVIDIA, AMD and MetaX are `cuda`, those of Intel `xpu`, Ascend NPUs `npu`, Gaudi HPUs
     `hpu`, Apple GPUs `mps`, Neuron cores and TPU chips `xla`. Where the workers of a node see each
@@ -38,7 +38,7 @@ def get_devices() -> list[torch.device]:
 
 
 def get_device() -> torch.device:
-    """Returns the device of this worker, the first if it has several; see `get_devices`.
+    """Return the device of this worker, the first if it has several; see `get_devices`.
 
     Raises:
         ConfigError: PyTorch's support for it is not installed, or the worker does not see it.
@@ -52,7 +52,7 @@ def get_device() -> torch.device:
 
 
 def devices_of(assignment: Assignment) -> list[torch.device]:
-    """Returns a worker's devices."""
+    """Return a worker's devices."""
     import torch
 
     if assignment.family is None:
@@ -71,7 +71,7 @@ def devices_of(assignment: Assignment) -> list[torch.device]:
 
 
 def load_support(family: Family) -> None:
-    """Imports what PyTorch needs for a family.
+    """Import what PyTorch needs for a family.
 
     Raises:
         ConfigError: It is not installed.
@@ -88,7 +88,7 @@ def load_support(family: Family) -> None:
 
 
 def unusable(assignment: Assignment) -> str:
-    """Returns why PyTorch cannot use this worker's device; "" if it can."""
+    """Return why PyTorch cannot use this worker's device; "" if it can."""
     import torch
 
     device = devices_of(assignment)[0]

@@ -88,12 +88,12 @@ class TorchBackend(Backend):
         backend_config: BackendConfig,
         environ: Mapping[str, str],
     ) -> tuple[str, str]:
-        """Returns the collective backend of a run, and what the user should know of it."""
+        """Return the collective backend of a run, and what the user should know of it."""
         assert isinstance(backend_config, TorchConfig)
         return choose_backend(positions, backend_config.backend)
 
     def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """Opens a store on rank 0, then has every rank join at it."""
+        """Open a store on rank 0, then have every rank join at it."""
         assert isinstance(backend_config, TorchConfig)
         backend = _choose_backend(worker_group, backend_config.backend)
         worker_group.collectives = backend
@@ -103,13 +103,13 @@ class TorchBackend(Backend):
         worker_group.execute(_join_process_group, address, port, backend, timeout)
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """Takes the process group down on every rank."""
+        """Take the process group down on every rank."""
         # A communicator that is stuck never lets go.
         worker_group.execute(_leave_process_group, timeout_s=Settings().parting_s)
 
 
 def _choose_backend(worker_group: WorkerGroup, asked: str | None) -> str:
-    """Returns the backend that fits what the workers have."""
+    """Return the backend that fits what the workers have."""
     backend, why = choose_backend(worker_group.positions, asked)
     trouble = ""
     if family_of_all(worker_group.positions) is not None:
@@ -125,7 +125,7 @@ def _choose_backend(worker_group: WorkerGroup, asked: str | None) -> str:
 
 
 def family_of_all(positions: Sequence[Position]) -> Family | None:
-    """Returns the family of the workers' accelerators; None if they have none.
+    """Return the family of the workers' accelerators; None if they have none.
 
     Raises:
         ConfigError: Workers have different ones.
@@ -145,7 +145,7 @@ def family_of_all(positions: Sequence[Position]) -> Family | None:
 
 
 def choose_backend(positions: Sequence[Position], asked: str | None) -> tuple[str, str]:
-    """Returns the collective backend of a run, and what the user should know about it.
+    """Return the collective backend of a run, and what the user should know about it.
 
     Args:
         positions: The workers, by rank.
@@ -185,14 +185,14 @@ def choose_backend(positions: Sequence[Position], asked: str | None) -> tuple[st
 
 
 def _beyond_gloo(family: Family | None) -> str:
-    """Returns what gloo cannot do for a family's devices; "" if that is nothing."""
+    """Return what gloo cannot do for a family's devices; "" if that is nothing."""
     if family is None or family.torch_device in _OF_GLOO:
         return ""
     return f"gloo carries no {family.torch_device} tensors between {family.title}s"
 
 
 def _check_slices(positions: Sequence[Position]) -> None:
-    """Raises ConfigError if a worker has several MIG slices."""
+    """Raise ConfigError if a worker has several MIG slices."""
     for position in positions:
         slices = [i for ids in position.place.devices.values() for i in ids if is_slice(i)]
         if len(slices) > 1:
@@ -206,7 +206,7 @@ def _check_slices(positions: Sequence[Position]) -> None:
 
 
 def _prepare_device(slices: Sequence[str], address: str) -> str:
-    """Makes this worker's device the one that PyTorch uses; returns why that cannot be, or ""."""
+    """Make this worker's device the one that PyTorch uses; return why that cannot be, or ""."""
     import torch
 
     assignment = current_seat("init_process_group").assignment
@@ -226,7 +226,7 @@ _store: torch.distributed.TCPStore | None = None
 
 
 def _open_store(address: str, timeout: timedelta) -> int:
-    """Opens the store that ranks meet at, and returns its port.
+    """Open the store that ranks meet at, and return its port.
 
     The listening socket is made here and handed over, so that no port is picked and then lost to
     somebody else, and so that it listens on this address alone.
@@ -248,7 +248,7 @@ def _open_store(address: str, timeout: timedelta) -> int:
 
 
 def _join_process_group(address: str, port: int, backend: str, timeout: timedelta) -> None:
-    """Makes this rank a member of the process group."""
+    """Make this rank a member of the process group."""
     from torch import distributed
 
     global _store
@@ -282,7 +282,7 @@ def _join_process_group(address: str, port: int, backend: str, timeout: timedelt
 
 
 def _leave_process_group() -> None:
-    """Takes down the process group that `_join_process_group` made, if it did."""
+    """Take down the process group that `_join_process_group` made, if it did."""
     global _store
     if _store is None:
         return

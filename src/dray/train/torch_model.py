@@ -26,7 +26,7 @@ def prepare_model(
     parallel_strategy: str | None = "ddp",
     parallel_strategy_kwargs: Mapping[str, Any] | None = None,
 ) -> torch.nn.Module:
-    """Moves a model to this worker's device, and has all ranks train it as one model.
+    """Move a model to this worker's device, and have all ranks train it as one model.
 
     With "ddp" every rank has the whole model, `DistributedDataParallel`; the original is its
     `.module`. A model without a parameter to train is only moved.
@@ -90,7 +90,7 @@ def prepare_model(
 def _wrapper(
     strategy: str | None, options: Mapping[str, Any], device: torch.device
 ) -> Callable[..., Any] | None:
-    """Returns what makes a model one that all ranks train."""
+    """Return what makes a model one that all ranks train."""
     if strategy is None:
         return None
     if strategy == "ddp":
@@ -126,7 +126,7 @@ def _fully_shard(device: torch.device) -> Callable[..., Any]:
 
 
 def _that_takes(options: Mapping[str, Any], *wrappers: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the first wrapper that takes all these arguments."""
+    """Return the first wrapper that takes all these arguments."""
     for wrapper in wrappers:
         if options.keys() <= _keywords(wrapper):
             return wrapper
@@ -147,7 +147,7 @@ def _list(names: Mapping[str, Any] | set[str]) -> str:
 def _shard(
     model: torch.nn.Module, device: torch.device, options: dict[str, Any]
 ) -> torch.nn.Module:
-    """Shards a model's units one by one, so that no more than one is whole on the device."""
+    """Shard a model's units one by one, so that no more than one is whole on the device."""
     from torch import distributed
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -163,7 +163,7 @@ def _shard(
 
 
 def _units(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Returns the elements of the outermost lists of modules that share no parameter with others.
+    """Return the elements of the outermost lists of modules that share no parameter with others.
 
     What others share must be gathered together with them, so it stays with the rest of the model.
     """
@@ -187,12 +187,12 @@ def _elements(module: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def _owners(module: torch.nn.Module) -> Counter[torch.nn.Parameter]:
-    """Counts the modules that have each parameter as their own."""
+    """Count the modules that have each parameter as their own."""
     return Counter(p for part in module.modules() for p in part.parameters(recurse=False))
 
 
 def _take_from_rank_zero(tensor: torch.Tensor, mesh: DeviceMesh, device: torch.device) -> None:
-    """Moves a tensor to the device, and gives it the values that the first rank of a mesh has."""
+    """Move a tensor to the device, and give it the values that the first rank of a mesh has."""
     import torch
     from torch import distributed
 

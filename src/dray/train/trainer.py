@@ -108,7 +108,7 @@ class DataParallelTrainer:
     can_restore = AbsentMember()
 
     def plan(self) -> Plan:
-        """Returns what `fit()` would do now; starts and reserves nothing.
+        """Return what `fit()` would do now; start and reserve nothing.
 
         Returns:
             Which worker would go to which node with which devices, backend, interface and threads;
@@ -138,7 +138,7 @@ class DataParallelTrainer:
         return backend, self._backend_config
 
     def fit(self) -> Result:
-        """Runs the function to its end on every worker.
+        """Run the function to its end on every worker.
 
         Ctrl-C once ends the run at the next report of every rank, or after `DRAY_STOP_GRACE_S`
         (default 10 s) without a report; a run of the same name goes on from its newest checkpoint.
@@ -174,7 +174,7 @@ class DataParallelTrainer:
                 directory.close()
 
     def _check_feasible(self, engine: Engine) -> None:
-        """Refuses what can never be met, before anything is made."""
+        """Refuse what can never be met, before anything is made."""
         workers = self._scaling.min_workers if engine.distributed else 1
         engine.await_nodes(self._scaling.request(workers))
         try:
@@ -294,7 +294,7 @@ class DataParallelTrainer:
 
 
 def _takes_config(function: object, *, given: bool) -> bool:
-    """Returns whether a train function takes the config.
+    """Return whether a train function takes the config.
 
     Args:
         function: The train function; one with `*args` takes the config if there is one.
@@ -325,7 +325,7 @@ def _takes_config(function: object, *, given: bool) -> bool:
 
 
 def _check_runs(function: Callable[..., Any]) -> None:
-    """Refuses functions that return at once, with their body still to be run by somebody."""
+    """Refuse functions that return at once, with their body still to be run by somebody."""
     while isinstance(function, functools.partial):
         function = function.func
     body = function if inspect.isroutine(function) else type(function).__call__
@@ -340,7 +340,7 @@ def _check_runs(function: Callable[..., Any]) -> None:
 
 
 def _in_context(function: Callable[..., Any], context: Callable[[], Any]) -> Callable[..., Any]:
-    """Returns a train function that runs in what a framework makes around it."""
+    """Return a train function that runs in what a framework makes around it."""
     if context is contextlib.nullcontext:
         return function
 
@@ -371,7 +371,7 @@ def _checked_function_config(config: Any) -> Mapping[str, Any]:
 
 @contextlib.contextmanager
 def _engine_for(scaling: ScalingConfig) -> Iterator[Engine]:
-    """Gives the session's engine, or for num_workers=0 an inline one, of what the session has."""
+    """Give the session's engine, or for num_workers=0 an inline one, of what the session has."""
     if scaling.num_workers:
         yield session.current_engine()
         return
@@ -383,7 +383,7 @@ def _engine_for(scaling: ScalingConfig) -> Iterator[Engine]:
 
 
 def _new_name(storage: Path) -> str:
-    """Returns a name that nobody has, and makes its directory, so that nobody takes it."""
+    """Return a name that nobody has, and make its directory, so that nobody takes it."""
     stem = time.strftime("run-%Y-%m-%d_%H-%M-%S")
     for number in itertools.count(1):
         name = stem if number == 1 else f"{stem}-{number}"

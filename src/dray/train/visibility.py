@@ -15,7 +15,7 @@ from dray.train.messages import Assignment
 
 
 def shared_variables(assignment: Assignment, environ: Mapping[str, str]) -> dict[str, str | None]:
-    """Returns what to change in the environment, so that a worker sees its neighbours' devices.
+    """Return what to change in the environment, so that a worker sees its neighbours' devices.
 
     Args:
         assignment: The worker's place in the run.
@@ -31,7 +31,7 @@ def shared_variables(assignment: Assignment, environ: Mapping[str, str]) -> dict
 
 
 def device_indices(assignment: Assignment, environ: Mapping[str, str]) -> list[int]:
-    """Returns the places of a worker's devices among those that it sees.
+    """Return the places of a worker's devices among those that it sees.
 
     Raises:
         ConfigError: It does not see them.

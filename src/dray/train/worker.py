@@ -39,7 +39,7 @@ class Ended(NamedTuple):
     stopped: bool = False
 
     def returned(self) -> Any:
-        """Returns what the function returned, on rank 0.
+        """Return what the function returned, on rank 0.
 
         Raises:
             SerializationError: It cannot be sent.
@@ -71,7 +71,7 @@ class TrainWorker:
         self._seat: Seat | None = None
 
     def take_seat(self, assignment: messages.Assignment) -> None:
-        """Takes a place in the run.
+        """Take a place in the run.
 
         Raises:
             ConfigError: This node does not see the run directory.
@@ -87,11 +87,11 @@ class TrainWorker:
         take_seat(self._seat)
 
     def execute(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Runs a hook of the framework."""
+        """Run a hook of the framework."""
         return function(*args)
 
     def run(self, job: bytes | Job) -> Ended:
-        """Runs the train function.
+        """Run the train function.
 
         Args:
             job: The function and its arguments; pickled, if they crossed a process boundary.
@@ -121,7 +121,7 @@ class TrainWorker:
             return Ended(trouble=text_of(error))
 
     def close(self) -> None:
-        """Frees what the rank held."""
+        """Free what the rank held."""
         if self._seat is None:
             return
         if not self._own_process:
@@ -129,18 +129,18 @@ class TrainWorker:
         leave_seat()
 
     def wake(self) -> None:
-        """Ends a wait of the train function, where its process cannot be killed."""
+        """End a wait of the train function, where its process cannot be killed."""
         if self._seat is not None:
             self._seat.wake()
 
     def deliver(self, message: Any) -> None:
-        """Takes a message of the controller, on the control thread."""
+        """Take a message of the controller, on the control thread."""
         assert self._seat is not None
         self._seat.deliver(message)
 
 
 def _settle_on_cores(assignment: messages.Assignment) -> None:
-    """Takes this worker's share of its node's cores."""
+    """Take this worker's share of its node's cores."""
     local_rank, local_world_size = assignment.local_rank, assignment.local_world_size
     usable = host.cpu_count()  # by all workers of the node: a pinned one sees its own only
     own = cores.pin(local_rank, local_world_size) if assignment.pinned else 0
@@ -156,7 +156,7 @@ def _change_directory(directory: str | None) -> None:
 
 
 def _check_storage(assignment: messages.Assignment) -> None:
-    """Looks whether this node sees what the driver has written into the run directory."""
+    """Look whether this node sees what the driver has written into the run directory."""
     run = assignment.run
     if run.token is None:
         with StorageError.instead(f"the run directory {run.path} cannot be written"):
@@ -172,7 +172,7 @@ def _check_storage(assignment: messages.Assignment) -> None:
 
 
 def _rank_variables(assignment: messages.Assignment) -> dict[str, str]:
-    """The part of torch.distributed's environment contract that is known from the start."""
+    """Return the part of torch.distributed's environment contract that is known from the start."""
     return {
         "RANK": str(assignment.rank),
         "WORLD_SIZE": str(assignment.world_size),
@@ -183,7 +183,7 @@ def _rank_variables(assignment: messages.Assignment) -> dict[str, str]:
 
 
 def _show_in_main(function: Callable[..., Any]) -> None:
-    """Puts what the script's train function uses in this process's `__main__`, where it was.
+    """Put what the script's train function uses in this process's `__main__`, where it was.
 
     So that what the train function saves refers to classes as `__main__.Net`, which the script
     that loads it has too, and pickling them works at all.
@@ -201,7 +201,7 @@ def _show_in_main(function: Callable[..., Any]) -> None:
 
 
 def _parts(function: Any) -> Iterator[Any]:
-    """Yields a train function, and below decorators, `partial` and classes what it is made of."""
+    """Yield a train function, and below decorators, `partial` and classes what it is made of."""
     yield function
     if isinstance(function, functools.partial):
         yield from _parts(function.func)

@@ -103,7 +103,7 @@ class WorkerGroup:
         modules: Sequence[str],
         warn: Callable[[str], object],
     ) -> WorkerGroup:
-        """Begins to start a worker in each bundle of a reservation."""
+        """Begin to start a worker in each bundle of a reservation."""
         workers: list[Worker] = []
         try:
             for bundle in range(size):
@@ -124,16 +124,16 @@ class WorkerGroup:
         return cls(workers, warn)
 
     def started(self, event: Started) -> bool:
-        """Takes note of a worker's start; returns whether all have started now."""
+        """Take note of a worker's start; return whether all have started now."""
         self._by_actor[event.actor].started = event
         return not self.missing()
 
     def missing(self) -> list[int]:
-        """Returns the workers that have not started."""
+        """Return the workers that have not started."""
         return [worker.rank for worker in self.workers if worker.started is None]
 
     def describe(self) -> list[dict[str, Any]]:
-        """Returns for every rank where it runs, as JSON can say it."""
+        """Return for every rank where it runs, as JSON can say it."""
         return [
             {
                 "node": worker.node_id,
@@ -146,7 +146,7 @@ class WorkerGroup:
         ]
 
     def take_seats(self, nodes: Mapping[str, Node], assign: Callable[[Worker], Assignment]) -> None:
-        """Gives every worker its rank; see `seats.seat`.
+        """Give every worker its rank; see `seats.seat`.
 
         Args:
             nodes: What there is, by id.
@@ -175,18 +175,18 @@ class WorkerGroup:
         return [worker.position for worker in self.workers if worker.position is not None]
 
     def __len__(self) -> int:
-        """Returns the number of workers."""
+        """Return the number of workers."""
         return len(self.workers)
 
     def rank_of(self, actor: Actor) -> int | None:
-        """Returns an actor's rank; None if it is of another attempt."""
+        """Return an actor's rank; None if it is of another attempt."""
         worker = self._by_actor.get(actor)
         return None if worker is None else worker.rank
 
     def execute(
         self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None
     ) -> list[Any]:
-        """Runs a function on every worker at once; returns what each returned, by rank.
+        """Run a function on every worker at once; return what each returned, by rank.
 
         Args:
             function: What to run.
@@ -201,7 +201,7 @@ class WorkerGroup:
         )
 
     def execute_single(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
-        """Runs a function on one worker; returns what it returned.
+        """Run a function on one worker; return what it returned.
 
         Raises:
             RankFailed: It raised, or the worker died.
@@ -211,7 +211,7 @@ class WorkerGroup:
     def _collect(
         self, calls: Mapping[Future[Any], int], timeout_s: float | None = None
     ) -> list[Any]:
-        """Returns all results, or raises as soon as there is one failure: others may hang on it."""
+        """Return all results, or raise as soon as there is one failure: others may hang on it."""
         done: SimpleQueue[Future[Any] | None] = SimpleQueue()
         self._done = done
         for call in calls:
@@ -233,12 +233,12 @@ class WorkerGroup:
         return [call.result() for call in calls]
 
     def interrupt(self) -> None:
-        """Has nobody wait for results any longer. May be called from a signal handler."""
+        """Have nobody wait for results any longer. May be called from a signal handler."""
         self._interrupted = True
         self._done.put(None)
 
     def run(self, job: bytes | Job) -> list[Future[Ended]]:
-        """Begins the train function on every worker.
+        """Begin the train function on every worker.
 
         Args:
             job: The function and its arguments; pickled, if workers have processes of their own.
@@ -246,16 +246,16 @@ class WorkerGroup:
         return [worker.actor.call("run", job) for worker in self.workers]
 
     def tell(self, message: Any, ranks: Sequence[int] | None = None) -> None:
-        """Sends a message to the given ranks, or to all, even while the train function runs."""
+        """Send a message to the given ranks, or to all, even while the train function runs."""
         for worker in self.workers if ranks is None else [self.workers[rank] for rank in ranks]:
             worker.actor.signal("deliver", message)
 
     def stop(self) -> None:
-        """Lets every worker end in good order."""
+        """Let every worker end in good order."""
         for worker in self.workers:
             worker.actor.stop()
 
     def kill(self) -> None:
-        """Ends every worker at once, and last rank 0, which the others may complain to miss."""
+        """End every worker at once, and last rank 0, which the others may complain to miss."""
         for worker in reversed(self.workers):
             worker.actor.kill()
