@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dray.engines.contract import Mailbox
+from dray.errors import EngineError
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,22 @@ class Alarm:
         self._latest: tuple[float, Any] = (0.0, None)
 
     def set(self, delay_s: float, event: Any) -> None:
-        """Have an event come, in place of the one before."""
+        """Have an event come, in place of the one before.
+
+        Raises:
+            EngineError: There is no room for its thread.
+        """
         self.cancel()
         self._latest = delay_s, event
         self._timer = threading.Timer(delay_s, self._mailbox.put, [Due(self, self.number, event)])
         self._timer.daemon = True
-        self._timer.start()
+        try:
+            self._timer.start()
+        except RuntimeError as error:
+            raise EngineError(
+                f"{error}: the limit of processes and threads (ulimit -u, or a container's) is "
+                "met; raise it, or use fewer workers"
+            ) from error
 
     def renew(self) -> None:
         """Have the event that is on its way, if there is one, come as late from now on."""
