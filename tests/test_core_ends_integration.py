@@ -27,6 +27,7 @@ from dray.errors import (
     SerializationError,
     WorkerDiedError,
 )
+from dray.train import DataParallelTrainer, RunConfig, ScalingConfig
 from dray.util import placement_group
 from tests.gates import PATIENCE_S, Gate
 from tests.programs import run, write
@@ -311,4 +312,20 @@ def test_the_end_of_the_thread_that_hears_ends_what_waits(session: Any, gate: Ga
             use()
     dray.shutdown()
     session(num_cpus=2)
+    assert dray.get(echo.remote(1)) == 1
+
+
+@pytest.mark.usefixtures("process_engine")
+def test_a_training_worker_whose_question_makes_no_sense_fails_its_run(tmp_path: Path) -> None:
+    def train() -> None:
+        runtime: Any = session_here.current_runtime()
+        runtime.await_answer("fetch", None)
+
+    trainer = DataParallelTrainer(
+        train,
+        scaling_config=ScalingConfig(resources_per_worker={"CPU": 1}),
+        run_config=RunConfig(storage_path=str(tmp_path)),
+    )
+    with pytest.raises(WorkerDiedError):
+        trainer.fit()
     assert dray.get(echo.remote(1)) == 1

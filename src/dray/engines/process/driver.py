@@ -345,6 +345,9 @@ class DriverRuntime(ProcessRuntime):
                 self.hub.handle(line.client, message)
             except Exception as error:  # noqa: BLE001 (as above)
                 self._refuse(line, error)
+                if not isinstance(line, WorkerProcess):
+                    self._hung_up(line)  # it ends as it sees that; nothing more is heard of it
+                    return
 
     def _refuse(self, line: Line, error: Exception) -> None:
         """Ends a process whose message cannot be dealt with: what it does must not hang."""
