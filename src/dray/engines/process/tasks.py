@@ -61,6 +61,7 @@ class Tasks:
         self._tell_cancelled = tell_cancelled
         self.kinds = Kinds(hub, ledger)
         self.running: dict[int, Task] = {}  # by number, calls of actors as well; also those waiting
+        self._children: dict[int, dict[int, Task]] = {}  # by the number of who has submitted them
         self._makers: dict[int, Task] = {}  # of tasks with several results
         self._unheard: dict[int, list[tuple[Client, int]]] = {}  # who cancels a call, and asks when
         hub.when_blocked = self._on_blocked
@@ -105,6 +106,8 @@ class Tasks:
             store.pin(payload[1])
         self.running[task.number] = task
         task.since = time.monotonic()
+        if task.parent is not None:
+            self._children.setdefault(task.parent, {})[task.number] = task
         for number in task.results[1:]:
             self._makers[number] = task
         for number in task.deps:
@@ -335,6 +338,11 @@ class Tasks:
         self.on_heard(task.client, task.number)
         store = self.hub.store
         self.running.pop(task.number, None)
+        if task.parent is not None:
+            siblings = self._children.get(task.parent, {})
+            siblings.pop(task.number, None)
+            if not siblings:
+                self._children.pop(task.parent, None)
         for number in task.results[1:]:
             self._makers.pop(number, None)
         for number in (*task.deps, *task.nested):
@@ -426,7 +434,7 @@ class Tasks:
     def cancel(self, task: Task, force: bool, recursive: bool) -> None:
         """Cancels a task, and what it has submitted."""
         if recursive:
-            for child in [t for t in self.running.values() if t.parent == task.number]:
+            for child in list(self._children.get(task.number, {}).values()):
                 self.cancel(child, force and child.actor is None, True)
         if task.over or (task.cancelled and not force):
             return
