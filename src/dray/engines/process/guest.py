@@ -12,7 +12,7 @@ from dray.engines.contract import Node, Options, Rehearsal, Request, Reservation
 from dray.engines.process import packing
 from dray.engines.process.engine import ProcessEngine
 from dray.engines.process.lending import Borrowed
-from dray.engines.process.worker import WorkerRuntime
+from dray.engines.process.worker_runtime import WorkerRuntime
 from dray.engines.runtime import Runtime
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
