@@ -26,7 +26,7 @@ check: $(VENV)/dev-installed  ## Format, lint, types, import loops, public API.
 	$(BIN)/ruff check .
 	$(BIN)/codespell
 	$(BIN)/mypy
-	$(BIN)/python tools/import_loops.py
+	$(BIN)/python tools/layers.py
 	$(BIN)/python tools/state_diagram.py --check
 	$(BIN)/python -m pytest --quiet tests/test_public_api.py
 

@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, settings
 
 import dray
 from dray import session
-from dray.engines.process.driver import DriverRuntime
 from dray.engines.process.engine import ProcessEngine
+from dray.engines.process.hub.driver import DriverRuntime
 from tests.clusters import Cluster, comes_free
 from tests.gates import Gate
 from tests.programs import survivors

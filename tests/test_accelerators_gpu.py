@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from dray.accelerators.amd import Amd
-from dray.accelerators.apple import Apple
 from dray.accelerators.family import Family, Found
-from dray.accelerators.intel import Intel
-from dray.accelerators.metax import Metax
-from dray.accelerators.neuron import Neuron
-from dray.accelerators.nvidia import Nvidia
+from dray.accelerators.vendors.amd import Amd
+from dray.accelerators.vendors.apple import Apple
+from dray.accelerators.vendors.intel import Intel
+from dray.accelerators.vendors.metax import Metax
+from dray.accelerators.vendors.neuron import Neuron
+from dray.accelerators.vendors.nvidia import Nvidia
 from dray.errors import ConfigError
 from tests.hosts import found, nothing
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dray.accelerators.family import Found
-from dray.accelerators.intel import Intel
+from dray.accelerators.vendors.intel import Intel
 from dray.errors import ConfigError
 from dray.testing import FakeHost
 from tests.hosts import found, nothing

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dray.accelerators.family import Found
-from dray.accelerators.neuron import Neuron
+from dray.accelerators.vendors.neuron import Neuron
 from dray.errors import ConfigError
 from dray.testing import FakeHost
 from tests.hosts import found, nothing

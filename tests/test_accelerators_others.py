@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from dray.accelerators import types
-from dray.accelerators.ascend import Ascend
+from dray.accelerators import type_names
 from dray.accelerators.family import Family, Found
-from dray.accelerators.furiosa import Furiosa
-from dray.accelerators.gaudi import Gaudi
-from dray.accelerators.mobilint import Mobilint
-from dray.accelerators.rebellions import Rebellions
-from dray.accelerators.tenstorrent import Tenstorrent
-from dray.accelerators.tpu import Tpu
+from dray.accelerators.vendors.ascend import Ascend
+from dray.accelerators.vendors.furiosa import Furiosa
+from dray.accelerators.vendors.gaudi import Gaudi
+from dray.accelerators.vendors.mobilint import Mobilint
+from dray.accelerators.vendors.rebellions import Rebellions
+from dray.accelerators.vendors.tenstorrent import Tenstorrent
+from dray.accelerators.vendors.tpu import Tpu
 from dray.errors import ConfigError
 from dray.testing import FakeHost
 from dray.util import accelerators
@@ -340,7 +340,7 @@ def test_tenstorrents_are_found() -> None:
 def test_constants() -> None:
     assert len(accelerators.__all__) == len(set(accelerators.__all__)) == 62
     assert {getattr(accelerators, name) for name in accelerators.__all__} == set(
-        types.known_types()
+        type_names.known_types()
     )
     expected = {
         "NVIDIA_TESLA_V100": "V100",

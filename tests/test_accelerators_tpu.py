@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dray.accelerators.family import Found
-from dray.accelerators.tpu import Tpu
+from dray.accelerators.vendors.tpu import Tpu
 from dray.testing import FakeHost
 from tests.hosts import found, nothing, numbered
 
@@ -27,7 +27,7 @@ def _no_gke(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits for the made-up server, which is a thread of a machine that may be busy."""
-    monkeypatch.setattr("dray.accelerators.tpu._METADATA_TIMEOUT_S", 30)
+    monkeypatch.setattr("dray.accelerators.vendors.tpu._METADATA_TIMEOUT_S", 30)
 
 
 @pytest.mark.parametrize("count", [1, 4])

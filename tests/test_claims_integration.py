@@ -20,8 +20,8 @@ import pytest
 
 import dray
 import dray.train
-from dray.engines.claims import holders
 from dray.errors import ConfigError
+from dray.scheduling.device_locks import holders
 from dray.testing import FakeHost
 from dray.train import DataParallelTrainer, RunConfig, RunContext, ScalingConfig, UserCallback
 

@@ -96,7 +96,7 @@ def test_ctrl_c_ends_a_plan_without_a_traceback_of_drays(tmp_path: Path) -> None
     assert printed == ""
     assert said.count("KeyboardInterrupt") == 1  # the script's own
     assert str(tmp_path / "script.py") in said
-    assert "cli.py" not in said
+    assert "cli/__init__.py" not in said
     assert "subprocess.py" not in said
 
 
@@ -137,7 +137,7 @@ def test_a_plan_of_a_script_that_fails_says_how_it_has_ended(
         "    config = RunConfig(worker_runtime_env=environment)\n"
         "    DataParallelTrainer(print, run_config=config).fit()\n" + ending
     )
-    command = [sys.executable, "-m", "dray.cli", "plan", "--json", str(script)]
+    command = [sys.executable, "-m", "dray", "plan", "--json", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
     last = done.stderr.splitlines()[-1]

@@ -15,8 +15,8 @@ import dray
 from dray import host
 from dray.testing import FakeHost
 from dray.train import RunConfig, ScalingConfig
-from dray.train.cores import cores_by_numa_node, share_of_cores, threads_per_worker
 from dray.train.torch import TorchTrainer
+from dray.train.worker.cpu_affinity import cores_by_numa_node, share_of_cores, threads_per_worker
 
 CORES = host.cpu_count()
 

@@ -24,13 +24,13 @@ from dray.errors import (
     WorkerGroupError,
 )
 from dray.train.config import CheckpointConfig
-from dray.train.failure import FailureLog, FailurePolicy, to_driver_error, to_error
-from dray.train.folding import Folder, Shown, describe_ranks
-from dray.train.manifest import Committed
-from dray.train.messages import Joined, Reported, Staged
-from dray.train.reports import MOST_OPEN, CollectiveBook, ReportBook
-from dray.train.retention import ranked, surplus
-from dray.train.waits import Patience, Wait
+from dray.train.run.failure import FailureLog, FailurePolicy, to_driver_error, to_error
+from dray.train.run.line_dedup import Folder, Shown, describe_ranks
+from dray.train.run.report_tracker import MOST_OPEN, CollectiveBook, ReportBook
+from dray.train.run.retention import ranked, surplus
+from dray.train.run.waits import Patience, Wait
+from dray.train.storage.manifest import Committed
+from dray.train.worker.run_messages import Joined, Reported, Staged
 
 
 def committed(report: int, **metrics: Any) -> Committed:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import dray
-import dray.doctor
-from dray.engines.claims import Claims
+import dray.cli.doctor
+from dray.scheduling.device_locks import Claims
 from dray.testing import FakeHost
 from tests.hosts import numbered
 
@@ -94,14 +94,14 @@ def made_up(**host: Any) -> FakeHost:
 
 
 def ask(*options: str, before: str = "") -> subprocess.CompletedProcess[str]:
-    command = ["sh", "-c", f'{before} exec "$@"', "sh", sys.executable, "-m", "dray.cli", "doctor"]
+    command = ["sh", "-c", f'{before} exec "$@"', "sh", sys.executable, "-m", "dray", "doctor"]
     return subprocess.run([*command, *options], capture_output=True, text=True)
 
 
 def examine(**host: Any) -> dict[str, Any]:
     """What the command would say in JSON, found in this process."""
     with made_up(**host):
-        found: dict[str, Any] = json.loads(json.dumps(dray.doctor.examine()))
+        found: dict[str, Any] = json.loads(json.dumps(dray.cli.doctor.examine()))
     return found
 
 
@@ -157,7 +157,7 @@ def test_a_machine_where_all_fits_has_nothing_wrong() -> None:
 
 def test_without_any_package_it_works() -> None:
     source = Path(dray.__file__).parent.parent
-    command = [sys.executable, "-S", "-m", "dray.cli", "doctor"]
+    command = [sys.executable, "-S", "-m", "dray", "doctor"]
     with FakeHost(directories=["dev/shm"], environment={**CLEAR, "PYTHONPATH": str(source)}):
         shown = subprocess.run(command, capture_output=True, text=True)
     assert shown.stderr == ""

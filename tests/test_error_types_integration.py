@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import dray
-from dray.engines import wire
+from dray.engines.rpc import wire
 from dray.errors import TaskError
 from dray.train import DataParallelTrainer, RunConfig, WorkerGroupError
 

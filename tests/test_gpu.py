@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import dray
-from dray.accelerators.nvidia import Nvidia
+from dray.accelerators.vendors.nvidia import Nvidia
 from tests.gates import Gate, until
 
 pytestmark = [

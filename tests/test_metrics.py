@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dray.errors import ConfigError
-from dray.train.metrics import decode, encode, encode_json, json_bytes
+from dray.train.storage.metrics_codec import decode, encode, encode_json, json_bytes
 
 NUMPY = st.one_of(
     st.floats(width=32).map(np.float32),

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dray.engines.placing import STRATEGIES, Bundle, Demand, Seat, place
-from dray.engines.room import UNIT, Devices, Room, to_fixed
+from dray.scheduling.capacity import UNIT, Devices, Room, to_fixed
+from dray.scheduling.placement import STRATEGIES, Bundle, Demand, Seat, place
 
 BOUND_S = 2.0  # some ten times what it takes; what sorts for each bundle takes minutes
 

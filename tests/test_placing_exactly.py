@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dray.engines.placing import STRATEGIES, Bundle, Demand, place
-from dray.engines.room import Room
+from dray.scheduling.capacity import Room
+from dray.scheduling.placement import STRATEGIES, Bundle, Demand, place
 from tests.test_placing import bundle, check, nodes_of, room
 
 BOUND_S = 2.0  # some ten times what it takes

@@ -365,7 +365,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def dray_plan(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dray.cli", "plan", *arguments]
+    command = [sys.executable, "-m", "dray", "plan", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
 
 

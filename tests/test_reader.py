@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dray.engines.reader import Reader
+from dray.engines.rpc.io_thread import Reader
 from dray.errors import EngineError
 from tests.gates import PATIENCE_S
 

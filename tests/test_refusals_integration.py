@@ -11,8 +11,8 @@ import pytest
 
 import dray
 import dray.testing
-from dray.engines.contract import Node, Request
 from dray.errors import ConfigError, InfeasibleError
+from dray.scheduling.requests import Node, Request
 from dray.train import DataParallelTrainer, RunConfig, ScalingConfig
 from tests.gates import refused_at_once, until
 from tests.holding import hold

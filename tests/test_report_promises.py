@@ -18,20 +18,21 @@ from unittest import mock
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from dray.engines.contract import Actor, Died, Node, Posted, Started
+from dray.engines.base import Actor, Died, Posted, Started
 from dray.errors import RemoteTraceback, WorkerDiedError
+from dray.scheduling.requests import Node
 from dray.settings import Settings
-from dray.train import messages
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
-from dray.train.controller import Controller
-from dray.train.events import Interrupt, Outcome
-from dray.train.progress import Progress
-from dray.train.run_directory import RunDirectory
+from dray.train.run.controller import Controller
+from dray.train.run.events import Interrupt, Outcome
+from dray.train.run.progress import Progress
+from dray.train.run.screens import SilentScreen
+from dray.train.run.state import State
 from dray.train.scaling import ScalingConfig
-from dray.train.screens import SilentScreen
-from dray.train.state import State
-from dray.train.worker import Ended
+from dray.train.storage.run_directory import RunDirectory
+from dray.train.worker import run_messages
+from dray.train.worker.train_worker import Ended
 
 
 @dataclass
@@ -51,7 +52,7 @@ class Rank(Actor):
         self.world, self.number, self.script = world, number, script
         self.made = 0
         self.waits = False
-        self.share: messages.Share | None = None
+        self.share: run_messages.Share | None = None
         self.stop_at: int | None = None
         self.inbox: list[Any] = []  # what the controller has said, and is still on its way
         self.job: Future[Any] = Future()
@@ -102,14 +103,14 @@ class Rank(Actor):
 
     def hear(self) -> None:
         message = self.inbox.pop(0)
-        if isinstance(message, messages.StopAsked):
+        if isinstance(message, run_messages.StopAsked):
             self.stop_at = message.report
-        elif isinstance(message, messages.Share):
+        elif isinstance(message, run_messages.Share):
             self.share = message
-        elif isinstance(message, messages.ReportDone) and message.report == self.made - 1:
+        elif isinstance(message, run_messages.ReportDone) and message.report == self.made - 1:
             self.waits = False
             self.look_whether_to_stop()
-        elif isinstance(message, messages.GivenUp):
+        elif isinstance(message, run_messages.GivenUp):
             self.end_stopped()
 
     def look_whether_to_stop(self) -> None:
@@ -125,13 +126,13 @@ class Rank(Actor):
         brings = self.script.brings[self.made]
         files = ("shared", f"of-{self.number}") if brings else None
         self.waits = brings or self.world.barrier
-        self.post(messages.Reported(self.made, {"metrics": {}}, files))
+        self.post(run_messages.Reported(self.made, {"metrics": {}}, files))
         self.made += 1
         self.look_whether_to_stop()
 
     def stage(self) -> None:
         assert self.share is not None
-        self.post(messages.Staged(self.share.report, dict.fromkeys(self.share.files, (0, 0))))
+        self.post(run_messages.Staged(self.share.report, dict.fromkeys(self.share.files, (0, 0))))
         self.world.staged.add((self.number, self.share.report))
         self.share = None
 
@@ -299,7 +300,7 @@ def run(world: World, path: Path) -> tuple[Outcome, RunDirectory]:
     Timer.world = world
     directory = RunDirectory(path)
     directory.open()
-    with mock.patch("dray.train.alarm.threading.Timer", Timer):
+    with mock.patch("dray.train.run.alarm.threading.Timer", Timer):
         controller = Controller(
             world,  # type: ignore[arg-type]
             directory,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dray.engines.rows import SETTLED_S, Rows, last_state, without_colour
+from dray.engines.terminal_lines import SETTLED_S, Rows, last_state, without_colour
 
 CODES = rb"\x1b[A|\x1b[2K|\x1b[31m|\x1b]0;t\x07|\x1b|[|\x1b[2;|\xc3\xa9|\xff|\x9b|\x1bM|\x1b[999B"
 PIECES = st.sampled_from(

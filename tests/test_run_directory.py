@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from dray.errors import ConfigError, StorageError
 from dray.train import Checkpoint, Result, RunConfig
-from dray.train.checkpoint_files import fingerprint, list_files, stage
-from dray.train.manifest import Committed
-from dray.train.run_directory import RunDirectory, check_checkpoint_name
+from dray.train.storage.checkpoint_files import fingerprint, list_files, stage
+from dray.train.storage.manifest import Committed
+from dray.train.storage.run_directory import RunDirectory, check_checkpoint_name
 
 HIDDEN = (".staging", ".replaced", ".deleted")
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dray.errors import StorageError
-from dray.train.sealed import LineFile, read_lines, seal, unseal
+from dray.train.storage.sealed import LineFile, read_lines, seal, unseal
 
 VALUES = st.one_of(
     st.text(st.characters()), st.integers(), st.floats(allow_nan=False, allow_infinity=False)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dray.train.state import FINAL, TABLE, Action, Event, State, advance
+from dray.train.run.state import FINAL, TABLE, Action, Event, State, advance
 
 
 def reachable(start: State) -> set[State]:

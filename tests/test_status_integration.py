@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import dray
-from dray.engines import beacon
+from dray.engines import status_socket
 from dray.engines.runtime_env import RuntimeEnv
 from dray.session import current_engine
 from dray.status import (
@@ -153,7 +153,7 @@ def test_those_who_do_not_answer_cost_their_time_once() -> None:
             silent.bind(name)
             silent.listen()
         began = time.monotonic()
-        found = beacon.sessions()
+        found = status_socket.sessions()
         assert time.monotonic() - began < 3 * 2
     assert [entry["note"] for entry in found if entry["pid"] == os.getpid()][-3:] == [
         "it does not answer"

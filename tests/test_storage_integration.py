@@ -32,7 +32,7 @@ from dray.train import (
     UserCallback,
     WorkerGroupError,
 )
-from dray.train.storage import StorageContext
+from dray.train.worker.storage_context import StorageContext
 from tests.gates import until
 
 pytestmark = pytest.mark.usefixtures("process_engine")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import dray
-from dray.accelerators import types
-from dray.accelerators.topology import GENERATIONS, Generation, Slice, head_resource
-from dray.accelerators.tpu import Tpu
+from dray.accelerators import type_names
+from dray.accelerators.tpu_topology import GENERATIONS, Generation, Slice, head_resource
+from dray.accelerators.vendors.tpu import Tpu
 from dray.errors import ConfigError
 from dray.testing import FakeHost, tpu_slice
 from tests.hosts import numbered
@@ -19,7 +19,7 @@ from tests.hosts import numbered
 
 
 def test_every_generation_has_a_constant_and_the_other_way_round() -> None:
-    constants = {kind for kind in types.known_types() if kind.startswith("TPU-")}
+    constants = {kind for kind in type_names.known_types() if kind.startswith("TPU-")}
     assert {generation.accelerator_type for generation in GENERATIONS} == constants
 
 
@@ -140,13 +140,13 @@ def test_long_lists_of_topologies_are_not_told_whole() -> None:
     ],
 )
 def test_types_that_may_have_been_meant(kind: str, there: list[str], near: list[str]) -> None:
-    assert types.meant(kind, tuple(there)) == near
+    assert type_names.meant(kind, tuple(there)) == near
 
 
 @pytest.mark.parametrize("kind", [5, None, "", " "])
 def test_what_can_be_no_type(kind: object) -> None:
     with pytest.raises(ConfigError, match="accelerator_type must be text such as 'A100'"):
-        types.check_type(kind, "accelerator_type")
+        type_names.check_type(kind, "accelerator_type")
 
 
 # ---- simulated slices

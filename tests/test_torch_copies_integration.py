@@ -17,9 +17,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import dray
-from dray.accelerators.nvidia import Nvidia
+from dray.accelerators.vendors.nvidia import Nvidia
 from dray.train.torch import get_device, prepare_data_loader
-from dray.train.torch_data import DeviceDataLoader, SideStream
+from dray.train.torch.data import DeviceDataLoader, SideStream
 from tests.torch_runs import fit
 
 META = torch.device("meta")  # needs no hardware: its tensors know where they are, and no values

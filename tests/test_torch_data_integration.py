@@ -29,7 +29,7 @@ from torch.utils.data import (
 )
 
 from dray.train.torch import prepare_data_loader
-from dray.train.torch_data import DeviceDataLoader
+from dray.train.torch.data import DeviceDataLoader
 from tests.torch_runs import fit
 
 META = torch.device("meta")  # needs no hardware: its tensors know where they are, and no values

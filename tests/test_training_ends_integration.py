@@ -352,8 +352,8 @@ def test_a_trainer_of_a_session_that_is_over_does_not_wait(engine: str, storage:
 def test_a_run_that_backs_off_ends_with_the_session(
     engine: str, storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dray.train.failure._FIRST_BACK_OFF_S", 600.0)
-    monkeypatch.setattr("dray.train.failure._LONGEST_BACK_OFF_S", 600.0)
+    monkeypatch.setattr("dray.train.run.failure._FIRST_BACK_OFF_S", 600.0)
+    monkeypatch.setattr("dray.train.run.failure._LONGEST_BACK_OFF_S", 600.0)
     watch = Watch(monkeypatch)
     errors: list[BaseException] = []
 

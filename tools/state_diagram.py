@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from dray.train.state import FINAL, TABLE, State
+from dray.train.run.state import FINAL, TABLE, State
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "design.md"
 BEGIN, END = "<!-- state diagram: begin -->", "<!-- state diagram: end -->"

@@ -7,7 +7,7 @@ from dray.core.actor import ActorHandle, exit_actor, get_actor, method
 from dray.core.context import get_gpu_ids, get_runtime_context
 from dray.core.objects import cancel, get, kill, put, wait
 from dray.core.remote import remote
-from dray.engines.listed import DynamicObjectRefGenerator
+from dray.engines.result_lists import DynamicObjectRefGenerator
 from dray.engines.runtime import ObjectRef, ObjectRefGenerator
 from dray.session import (
     available_resources,

@@ -14,7 +14,7 @@ from dray.connection import Context, chosen_of_a_cluster, say_without_meaning, s
 from dray.errors import AlreadyInitializedError, ConfigError, EngineError
 
 if TYPE_CHECKING:
-    from dray.engines.contract import Engine, Options
+    from dray.engines.base import Engine, Options
     from dray.engines.runtime import Runtime
     from dray.engines.runtime_env import RuntimeEnv
 
@@ -99,7 +99,7 @@ def init(
         8
         >>> dray.shutdown()
     """
-    from dray.engines.contract import Options
+    from dray.engines.base import Options
     from dray.engines.local import check_machine, store_bytes
     from dray.engines.runtime_env import RuntimeEnv
 
@@ -247,7 +247,7 @@ def shutdown(*, wait_for_processes: bool = False, _exiting_interpreter: bool = F
 def current_engine() -> Engine:
     """Returns this process's engine, and starts the default one if there is none."""
     from dray import engines
-    from dray.engines.contract import Options
+    from dray.engines.base import Options
 
     global _engine, _ahead
     with _lock:
@@ -278,7 +278,7 @@ def prepare(modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
 
 def options_here() -> Options:
     """Returns what `init` said, as far as it holds for an engine of this process alone."""
-    from dray.engines.contract import Options
+    from dray.engines.base import Options
 
     with _lock:
         if not _is_owner() or _options is None:

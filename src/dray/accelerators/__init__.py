@@ -30,7 +30,7 @@ def families() -> tuple[Family, ...]:
     """Returns every family: dray's own, and those of the entry points `dray.accelerators`."""
     from importlib.metadata import entry_points  # slow to import
 
-    ours = [importlib.import_module(f"dray.accelerators.{name}").FAMILY() for name in _OURS]
+    ours = [importlib.import_module(f"dray.accelerators.vendors.{name}").FAMILY() for name in _OURS]
     return (*ours, *(entry.load()() for entry in entry_points(group="dray.accelerators")))
 
 

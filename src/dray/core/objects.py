@@ -9,9 +9,9 @@ from typing import Any
 from dray import session
 from dray.answers import check_arguments
 from dray.core.actor import ActorHandle
-from dray.engines.room import plain
 from dray.engines.runtime import ObjectRef, ObjectRefGenerator
 from dray.errors import ArgumentTypeError, ConfigError
+from dray.scheduling.capacity import plain
 
 _FOR_EVER_S = 1e9
 

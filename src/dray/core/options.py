@@ -8,13 +8,13 @@ from typing import Any
 
 from dray.accelerators import check_quantities, family_of
 from dray.answers import check_names
-from dray.core.placement import PlacementGroupSchedulingStrategy, as_placement
-from dray.engines.labels import check_selector
-from dray.engines.room import plain, refuse_arrays, to_fixed
+from dray.core.scheduling_strategies import PlacementGroupSchedulingStrategy, as_placement
 from dray.engines.runtime import OF_EVERY_ACTOR, ActorOptions, CallOptions, Placement, TaskOptions
 from dray.engines.runtime_env import RuntimeEnv
-from dray.engines.shortfall import ACCELERATOR_TYPE
 from dray.errors import ConfigError
+from dray.scheduling.capacity import plain, refuse_arrays, to_fixed
+from dray.scheduling.infeasible import ACCELERATOR_TYPE
+from dray.scheduling.labels import check_selector
 
 # Each result has a number and an entry of its own.
 _MOST_RETURNS = 100_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from dray.engines.contract import Engine, Options
+from dray.engines.base import Engine, Options
 from dray.engines.runtime import Runtime
 from dray.errors import ConfigError, join_names
 from dray.settings import ENGINES, Settings
@@ -30,5 +30,5 @@ def load_guest(runtime: Runtime) -> Engine:
     Args:
         runtime: The worker's part in its session, whose resources the engine uses.
     """
-    engine: Engine = import_module("dray.engines.process.guest").GuestEngine(runtime)
+    engine: Engine = import_module("dray.engines.process.nested_engine").GuestEngine(runtime)
     return engine

@@ -11,16 +11,17 @@ from typing import Any
 from dray import host
 from dray.accelerators import family_named
 from dray.accelerators.detect import Offer, ids_on_offer, offers
-from dray.accelerators.topology import ACCELERATOR_TYPE_LABEL
-from dray.accelerators.types import check_type
-from dray.engines.asked import Asked
-from dray.engines.claims import claim_name
-from dray.engines.contract import Engine, Node, Options, Rehearsal, Request, Reservation
-from dray.engines.ledger import Ledger
-from dray.engines.room import from_fixed, plain, to_fixed
+from dray.accelerators.tpu_topology import ACCELERATOR_TYPE_LABEL
+from dray.accelerators.type_names import check_type
+from dray.engines.base import Engine, Options
 from dray.engines.runtime_env import RuntimeEnv
-from dray.engines.shortfall import ACCELERATOR_TYPE, families_on
 from dray.errors import ConfigError, join_names
+from dray.scheduling.capacity import from_fixed, plain, to_fixed
+from dray.scheduling.device_locks import claim_name
+from dray.scheduling.infeasible import ACCELERATOR_TYPE, families_on
+from dray.scheduling.ledger import Ledger
+from dray.scheduling.pending import Asked
+from dray.scheduling.requests import Node, Rehearsal, Request, Reservation
 from dray.status import DeviceStatus, NodeStatus
 
 

@@ -20,7 +20,7 @@ from dray.train.context import (
     get_context,
     report,
 )
-from dray.train.plan import Plan, PlannedWorker
+from dray.train.planning.plan import Plan, PlannedWorker
 from dray.train.reported import (
     CheckpointConsistencyMode,
     CheckpointUploadMode,

@@ -12,12 +12,12 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from dray.answers import answer_for
-from dray.engines.room import plain
 from dray.errors import ConfigError
+from dray.scheduling.capacity import plain
 
 if TYPE_CHECKING:
-    from dray.train.seats import Position
-    from dray.train.worker_group import WorkerGroup
+    from dray.train.planning.ranks import Position
+    from dray.train.run.worker_group import WorkerGroup
 
 __all__ = ["Backend", "BackendConfig"]
 
@@ -44,7 +44,7 @@ class BackendConfig:
         modules: What the framework imports, imported before workers start, once for all of them.
     """
 
-    modules: tuple[str, ...] = ("dray.train.worker",)
+    modules: tuple[str, ...] = ("dray.train.worker.train_worker",)
 
     @property
     def backend_cls(self) -> type[Backend]:

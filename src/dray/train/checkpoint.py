@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from dray.errors import ConfigError, StorageError, shown
-from dray.train.checkpoint_files import METADATA, METADATA_DRAFT
-from dray.train.filesystem import check_filesystem, local_filesystem
-from dray.train.manifest import Committed
-from dray.train.paths import check_directory, local_path
+from dray.train.storage.checkpoint_files import METADATA, METADATA_DRAFT
+from dray.train.storage.filesystem import check_filesystem, local_filesystem
+from dray.train.storage.manifest import Committed
+from dray.train.storage.paths import check_directory, local_path
 
 
 class Checkpoint:

@@ -10,12 +10,12 @@ from typing import Any
 
 from dray.absent import GIVEN_UP
 from dray.answers import AbsentMember, answers_arguments, check_arguments
-from dray.engines.room import plain, refuse_arrays
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
+from dray.scheduling.capacity import plain, refuse_arrays
 from dray.train.callback import UserCallback
-from dray.train.filesystem import check_filesystem
-from dray.train.paths import check_name, local_path
+from dray.train.storage.filesystem import check_filesystem
+from dray.train.storage.paths import check_name, local_path
 
 # Arguments of RunConfig that were made for trials of Ray Tune.
 _OF_TUNE = ("sync_config", "verbose", "stop", "progress_reporter", "log_to_file")

@@ -13,25 +13,24 @@ from pathlib import Path
 from typing import Any
 
 from dray.answers import AbsentMember, answer_for, check_arguments
-from dray.engines import wire
-from dray.engines.actor_host import refuse_forks
-from dray.engines.room import plain
-from dray.errors import ConfigError, NotInTrainingError, StorageError
-from dray.train import messages
+from dray.engines.rpc import wire
+from dray.engines.rpc.actor_host import refuse_forks
+from dray.errors import ConfigError, NotInTrainingError, StorageError, describe
+from dray.scheduling.capacity import plain
 from dray.train.checkpoint import Checkpoint
-from dray.train.checkpoint_files import list_files, stage
-from dray.train.failure import describe
-from dray.train.metrics import decode, encode, json_bytes
-from dray.train.paths import check_directory
 from dray.train.reported import (
     CheckpointConsistencyMode,
     CheckpointUploadMode,
     ReportedCheckpoint,
     ReportedCheckpointStatus,
 )
-from dray.train.run_directory import RunDirectory, check_checkpoint_name
-from dray.train.sealed import LineFile
-from dray.train.storage import StorageContext
+from dray.train.storage.checkpoint_files import list_files, stage
+from dray.train.storage.metrics_codec import decode, encode, json_bytes
+from dray.train.storage.paths import check_directory
+from dray.train.storage.run_directory import RunDirectory, check_checkpoint_name
+from dray.train.storage.sealed import LineFile
+from dray.train.worker import run_messages
+from dray.train.worker.storage_context import StorageContext
 
 
 class TrainingStopped(BaseException):
@@ -57,7 +56,7 @@ class Seat:
         outer: The seat that its thread had before, if its run is within another.
     """
 
-    def __init__(self, assignment: messages.Assignment, post: Callable[[Any], None]) -> None:
+    def __init__(self, assignment: run_messages.Assignment, post: Callable[[Any], None]) -> None:
         self.assignment = assignment
         self.post = post
         self.clean_ups = contextlib.ExitStack()
@@ -80,13 +79,13 @@ class Seat:
 
     def deliver(self, message: Any) -> None:
         """Take a message of the controller, on the control thread."""
-        if isinstance(message, messages.StopAsked):
+        if isinstance(message, run_messages.StopAsked):
             self._stop_at = message.report
             return
-        if isinstance(message, messages.GivenUp):
+        if isinstance(message, run_messages.GivenUp):
             self.wake()
             return
-        if isinstance(message, messages.ReportDone) and message.path is not None:
+        if isinstance(message, run_messages.ReportDone) and message.path is not None:
             self.checkpoint = Checkpoint(message.path)
         self._answers.put(message)
 
@@ -110,11 +109,11 @@ class Seat:
             files = None if checkpoint is None else tuple(list_files(checkpoint.path))
             self._metrics.append_text(_line(number, self.assignment.run.attempt, record))
             self._report = number + 1
-            self.post(messages.Reported(number, record, files, directory, in_place))
+            self.post(run_messages.Reported(number, record, files, directory, in_place))
             if checkpoint is not None:
                 self._stage(number, checkpoint)
             if checkpoint is not None or self.assignment.run.report_barrier:
-                done = self._await(messages.ReportDone, number)
+                done = self._await(run_messages.ReportDone, number)
                 if done.trouble is not None:
                     raise StorageError(f"report {number} has no checkpoint: {done.trouble}")
         if self._stop_at is not None and number >= self._stop_at:
@@ -122,14 +121,14 @@ class Seat:
 
     def _stage(self, number: int, checkpoint: Checkpoint) -> None:
         """Put this rank's share of the files in place, once every rank has reported."""
-        share = self._await(messages.Share, number)
+        share = self._await(run_messages.Share, number)
         try:
             staged = stage(checkpoint.path, Path(share.staging), share.files)
         except BaseException as error:  # whatever it is, the others wait for these files
             text = str(error) if isinstance(error, StorageError) else describe(error)
-            self.post(messages.Staged(number, {}, text))
+            self.post(run_messages.Staged(number, {}, text))
             raise
-        self.post(messages.Staged(number, staged))
+        self.post(run_messages.Staged(number, staged))
 
     def name_to_upload(self) -> str:
         """Return the name for a checkpoint that the user's code brings into the run's directory.
@@ -151,17 +150,17 @@ class Seat:
             for path, record in listed.checkpoints
         ]
 
-    def _list(self, below: int, timeout_s: float | None) -> messages.Listed | None:
+    def _list(self, below: int, timeout_s: float | None) -> run_messages.Listed | None:
         """Ask for the checkpoints once the reports below a number are done; None: too late."""
         self._requests += 1
-        self.post(messages.Listing(self._requests, below))
+        self.post(run_messages.Listing(self._requests, below))
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:
                 answer = self._answer(deadline)
             except queue.Empty:
                 return None
-            if isinstance(answer, messages.Listed) and answer.request == self._requests:
+            if isinstance(answer, run_messages.Listed) and answer.request == self._requests:
                 return answer
 
     def _await(self, kind: type, report: int) -> Any:
@@ -183,10 +182,10 @@ class Seat:
         with self._lock:
             sequence = self._sequence
             self._sequence += 1
-            self.post(messages.Joined(sequence, name, wire.dump(data, "broadcast data")))
+            self.post(run_messages.Joined(sequence, name, wire.dump(data, "broadcast data")))
             while True:
                 answer = self._answer()
-                if isinstance(answer, messages.Gathered) and answer.sequence == sequence:
+                if isinstance(answer, run_messages.Gathered) and answer.sequence == sequence:
                     return wire.load(answer.data)
 
 
@@ -235,7 +234,7 @@ def current_seat(name: str) -> Seat:
 class TrainContext:
     """Who this worker is among the workers of the run."""
 
-    def __init__(self, assignment: messages.Assignment) -> None:
+    def __init__(self, assignment: run_messages.Assignment) -> None:
         self._assignment = assignment
 
     def get_world_size(self) -> int:

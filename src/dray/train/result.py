@@ -12,12 +12,12 @@ from dray.answers import AbsentMember
 from dray.errors import ConfigError, MissingDependencyError, NoSuchCheckpointError
 from dray.train.checkpoint import Checkpoint
 from dray.train.config import CheckpointConfig
-from dray.train.filesystem import check_filesystem, local_filesystem
-from dray.train.metrics import decode
-from dray.train.paths import local_path
-from dray.train.retention import lookup, ranked
-from dray.train.run_directory import RunDirectory
-from dray.train.sealed import read_lines
+from dray.train.run.retention import lookup, ranked
+from dray.train.storage.filesystem import check_filesystem, local_filesystem
+from dray.train.storage.metrics_codec import decode
+from dray.train.storage.paths import local_path
+from dray.train.storage.run_directory import RunDirectory
+from dray.train.storage.sealed import read_lines
 
 if TYPE_CHECKING:
     import pandas

@@ -10,15 +10,15 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from dray.accelerators import check_quantities, families, family_of
-from dray.accelerators.topology import POD_TYPE_LABEL, Slice
-from dray.accelerators.types import check_type
+from dray.accelerators.tpu_topology import POD_TYPE_LABEL, Slice
+from dray.accelerators.type_names import check_type
 from dray.answers import AbsentMember, answers_arguments
-from dray.engines.contract import Request, Slices
-from dray.engines.labels import check_selector
-from dray.engines.placing import STRATEGIES
-from dray.engines.room import from_fixed, plain, refuse_arrays, to_fixed
-from dray.engines.shortfall import ACCELERATOR_TYPE
 from dray.errors import ConfigError, join_names
+from dray.scheduling.capacity import from_fixed, plain, refuse_arrays, to_fixed
+from dray.scheduling.infeasible import ACCELERATOR_TYPE
+from dray.scheduling.labels import check_selector
+from dray.scheduling.placement import STRATEGIES
+from dray.scheduling.requests import Request, Slices
 
 _RESOURCES = ("CPU", "GPU", "TPU", "memory")
 # More are a slip of the keyboard, and would take long only to be refused.

@@ -13,26 +13,27 @@ from typing import Any
 
 from dray import session
 from dray.answers import AbsentMember, absent_name, answer_for, answers_arguments, check_arguments
-from dray.engines import load, wire
-from dray.engines.contract import Engine
+from dray.engines import load
+from dray.engines.base import Engine
+from dray.engines.rpc import wire
 from dray.errors import ConfigError, InfeasibleError, StorageError
 from dray.settings import Settings
 from dray.status import to_json
-from dray.train import description
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import CheckpointConfig, RunConfig
-from dray.train.controller import Controller
-from dray.train.events import Outcome
-from dray.train.interruption import Termination, interrupts_go_to
-from dray.train.plan import Plan, Planned, make_plan
-from dray.train.progress import Progress, format_metrics
+from dray.train.planning.plan import Plan, Planned, make_plan
 from dray.train.result import Result
-from dray.train.retention import lookup
-from dray.train.run_directory import RunDirectory
+from dray.train.run import description
+from dray.train.run.controller import Controller
+from dray.train.run.events import Outcome
+from dray.train.run.interruption import Termination, interrupts_go_to
+from dray.train.run.progress import Progress, format_metrics
+from dray.train.run.retention import lookup
+from dray.train.run.screens import open_screen
+from dray.train.run.state import State
 from dray.train.scaling import ScalingConfig
-from dray.train.screens import open_screen
-from dray.train.state import State
-from dray.train.worker import Job
+from dray.train.storage.run_directory import RunDirectory
+from dray.train.worker.train_worker import Job
 
 
 @answers_arguments("DataParallelTrainer")

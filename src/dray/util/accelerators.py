@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import warnings
 
-from dray.accelerators import types
-from dray.accelerators.types import *  # noqa: F403
+from dray.accelerators import type_names
+from dray.accelerators.type_names import *  # noqa: F403
 from dray.answers import absent_name
 
-__all__ = [name for name in vars(types) if name[0].isupper()]
+__all__ = [name for name in vars(type_names) if name[0].isupper()]
 
 __path__: list[str] = []  # `from dray.util.accelerators import` of what is not there is answered
 _RENAMED = {"NVIDIA_TESLA_A100": "NVIDIA_A100"}

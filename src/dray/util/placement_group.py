@@ -9,10 +9,10 @@ from dray import session
 from dray.answers import AbsentMember, answer_for, check_arguments
 from dray.core.objects import seconds
 from dray.core.options import resources_of
-from dray.engines.labels import check_selector
-from dray.engines.placing import STRATEGIES
 from dray.engines.runtime import Group, ObjectRef
 from dray.errors import ArgumentTypeError, ConfigError
+from dray.scheduling.labels import check_selector
+from dray.scheduling.placement import STRATEGIES
 
 __all__ = [
     "VALID_PLACEMENT_GROUP_STRATEGIES",

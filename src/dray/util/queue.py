@@ -11,8 +11,8 @@ from dray.answers import answer_for
 from dray.core.actor import ActorHandle, exit_actor
 from dray.core.objects import get, kill, wait
 from dray.core.remote import remote
-from dray.engines.room import plain
 from dray.errors import ArgumentTypeError, ConfigError
+from dray.scheduling.capacity import plain
 
 __all__ = ["Empty", "Full", "Queue"]
 

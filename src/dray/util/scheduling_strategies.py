@@ -1,7 +1,7 @@
 """Where a task or an actor may run: what `scheduling_strategy=` takes."""
 
 from dray.answers import answer_for
-from dray.core.placement import (
+from dray.core.scheduling_strategies import (
     DoesNotExist,
     Exists,
     In,

@@ -19,34 +19,26 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from dray.engines import lifeline, wire
-from dray.engines.beacon import Beacon
-from dray.engines.claims import Claims
-from dray.engines.contract import (
-    CLOSED,
-    Actor,
-    ActorFactory,
-    Mailbox,
-    Node,
-    Options,
-    Reservation,
-    Started,
-)
-from dray.engines.interrupts import shielded, unwrap
-from dray.engines.ledger import Held
+from dray.engines.base import CLOSED, Actor, ActorFactory, Mailbox, Options, Started
+from dray.engines.console import fill_standard_descriptors
 from dray.engines.local import LocalEngine, nodes_of
-from dray.engines.outlet import fill_standard_descriptors
-from dray.engines.process import limits
-from dray.engines.process.driver import DriverRuntime
-from dray.engines.process.lending import Borrowed
-from dray.engines.process.limits import OpenFiles
+from dray.engines.process import system_limits
+from dray.engines.process.hub.driver import DriverRuntime
+from dray.engines.process.hub.leases import Borrowed
+from dray.engines.process.hub.records import WorkerProcess
+from dray.engines.process.launch.server import Basis, Server
 from dray.engines.process.lock import IN_A_FINALISER
-from dray.engines.process.pool import WorkerProcess
-from dray.engines.process.server import Basis, Server
-from dray.engines.reader import Reader
-from dray.engines.remote_actor import RemoteActor
+from dray.engines.process.system_limits import OpenFiles
+from dray.engines.rpc import lifeline, wire
+from dray.engines.rpc.io_thread import Reader
+from dray.engines.rpc.remote_actor import RemoteActor
 from dray.engines.runtime_env import RuntimeEnv
+from dray.engines.status_socket import Beacon
 from dray.errors import ConfigError, EngineError, NodeDiedError, OutOfMemoryError, WorkerDiedError
+from dray.interrupts import shielded, unwrap
+from dray.scheduling.device_locks import Claims
+from dray.scheduling.ledger import Held
+from dray.scheduling.requests import Node, Reservation
 from dray.settings import Settings
 from dray.status import ProgramStatus, to_json
 
@@ -367,7 +359,7 @@ class ProcessEngine(LocalEngine):
                 (line, far), (door, far_door) = pair(), pair()
                 (out, far_out), (err, far_err) = pipe(), pipe()
             except OSError as error:
-                why = limits.describe(error.errno or 0)
+                why = system_limits.describe(error.errno or 0)
                 raise EngineError(f"{actor.name} could not be started: {why}") from error
             ours.pop_all()
         self._open_files.make_room(far_err)
@@ -413,7 +405,9 @@ class ProcessEngine(LocalEngine):
             self._reader.isolate(lambda: actor.on_start(value, node))
         elif kind == wire.FAILED:
             actor, _ = server.actors.pop(number)
-            error = EngineError(f"its process could not be started: {limits.describe(value)}")
+            error = EngineError(
+                f"its process could not be started: {system_limits.describe(value)}"
+            )
             self._reader.isolate(lambda: actor.on_failure(error))
         else:
             actor, _ = server.actors.pop(number)

@@ -14,11 +14,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from dray.engines.interrupts import shielded
 from dray.errors import EngineError
+from dray.interrupts import shielded
 
 if TYPE_CHECKING:
-    from dray.engines.process.records import Client
+    from dray.engines.process.hub.records import Client
 
 IN_A_FINALISER = (
     "a finaliser (__del__, or a weak reference's callback) was run by the garbage collector in the "

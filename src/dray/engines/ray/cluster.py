@@ -15,10 +15,10 @@ import ray
 import ray.experimental.internal_kv
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 
-from dray.engines.contract import Node, Rehearsal, Request
-from dray.engines.ledger import Ledger
-from dray.engines.shortfall import families_on
 from dray.errors import InfeasibleError
+from dray.scheduling.infeasible import families_on
+from dray.scheduling.ledger import Ledger
+from dray.scheduling.requests import Node, Rehearsal, Request
 
 # Ray's own bookkeeping, which no program asks for.
 _INTERNAL = ("node:__internal_head__", "object_store_memory")
@@ -85,7 +85,7 @@ def _answers(entry: Mapping[str, Any] | None) -> bool:
 def lacking(request: Request, present: Sequence[Node]) -> InfeasibleError | None:
     """Returns why nodes cannot hold a request, if they cannot, even if all were free."""
     if not present:
-        return InfeasibleError("no node of the cluster answers", asked={}, available={})
+        return InfeasibleError("no node of the cluster answers; see `ray status`.", asked={}, available={})
     try:
         Ledger([_device_by_device(n) for n in present], "add nodes to the cluster").check(request)
     except InfeasibleError as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 
-from dray.engines.contract import Options
+from dray.engines.base import Options
 from dray.engines.ray.errors import translate
 from dray.errors import ClusterUnreachableError, ConfigError
 

@@ -21,22 +21,10 @@ from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from dray.engines import wire
-from dray.engines.asked import Asked
-from dray.engines.beacon import Beacon
-from dray.engines.contract import (
-    CLOSED,
-    Actor,
-    ActorFactory,
-    Engine,
-    Mailbox,
-    Node,
-    Options,
-    Rehearsal,
-    Request,
-    Reservation,
-)
+from dray.engines.base import CLOSED, Actor, ActorFactory, Engine, Mailbox, Options
+from dray.engines.rpc import wire
 from dray.engines.runtime_env import RuntimeEnv
+from dray.engines.status_socket import Beacon
 from dray.errors import (
     ClusterUnreachableError,
     ConfigError,
@@ -44,6 +32,8 @@ from dray.errors import (
     InfeasibleError,
     MissingDependencyError,
 )
+from dray.scheduling.pending import Asked
+from dray.scheduling.requests import Node, Rehearsal, Request, Reservation
 from dray.settings import Settings
 
 try:
@@ -62,17 +52,17 @@ from ray.util.placement_group import (
 )
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from dray.engines.labels import NODE_ID
-from dray.engines.ray import cluster, surroundings
-from dray.engines.ray.actor import RayActor
+from dray.engines.ray import cluster, driver_environment
 from dray.engines.ray.connect import connect
 from dray.engines.ray.errors import translate
-from dray.engines.ray.link import VERSIONS, Hello, Link
 from dray.engines.ray.runtime import RayRuntime
-from dray.engines.ray.slices import ask_for_slices, whole_hosts
+from dray.engines.ray.tpu_slices import ask_for_slices, whole_hosts
+from dray.engines.ray.training_actor import RayActor
 from dray.engines.ray.worker import RayWorker
-from dray.engines.reader import Reader
+from dray.engines.ray.worker_channel import VERSIONS, Hello, Link
+from dray.engines.rpc.io_thread import Reader
 from dray.engines.runtime import Runtime
+from dray.scheduling.labels import NODE_ID
 from dray.status import ProgramStatus, to_json
 
 T = TypeVar("T")
@@ -337,7 +327,9 @@ class RayEngine(Engine):
             lambda actor: self._actors.pop(actor.number, None),
         )
         actor.begin(
-            wire.Begin(surroundings.portable(os.environ), self._cwd(), list(sys.path), payload)
+            wire.Begin(
+                driver_environment.portable(os.environ), self._cwd(), list(sys.path), payload
+            )
         )
         environment, directory = _split(self._runtime_env | runtime_env)
         with self._connection():

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from ray.exceptions import RayError, RayTaskError
 
-from dray.engines import wire
+from dray.engines.rpc import wire
 from dray.errors import (
     ActorDiedError,
     ActorError,

@@ -16,14 +16,13 @@ from ray.util.placement_group import (
     placement_group,
 )
 
-from dray.engines.contract import Request
-from dray.engines.ray import cluster, settings, visibility
-from dray.engines.ray.capacity import Capacity, check_bundle
+from dray.engines.ray import cluster, gpu_variables, ray_options
+from dray.engines.ray.actor_handles import RayObject
 from dray.engines.ray.errors import raise_result, refused
+from dray.engines.ray.feasibility import Capacity, check_bundle
 from dray.engines.ray.generators import iterable, with_iterable_methods
-from dray.engines.ray.groups import RayGroup, all_groups
-from dray.engines.ray.handles import RayObject
-from dray.engines.ray.refs import RayRef, bare, bare_named, own_refs, ray_refs, wrapper
+from dray.engines.ray.placement_groups import RayGroup, all_groups
+from dray.engines.ray.references import RayRef, bare, bare_named, own_refs, ray_refs, wrapper
 from dray.engines.ray.status import status
 from dray.engines.runtime import (
     ActorOptions,
@@ -39,6 +38,7 @@ from dray.engines.runtime import (
 )
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
+from dray.scheduling.requests import Request
 from dray.status import ProgramStatus
 
 # How many functions and classes are known to have been sent to the cluster already.
@@ -70,8 +70,8 @@ class RayRuntime(Runtime):
         try:
             shows = "GPU" in options.resources and self._shows_variables
             remote = self._function(function, options.max_calls, shows)
-            with settings.quietly():
-                submit = remote.options(**settings.of_task(options, self._environment)).remote
+            with ray_options.quietly():
+                submit = remote.options(**ray_options.of_task(options, self._environment)).remote
         except (ValueError, TypeError) as error:
             raise refused(error, name) from error
         wrap = wrapper(options.num_returns)
@@ -93,7 +93,7 @@ class RayRuntime(Runtime):
             groups = tuple(sorted(options.concurrency_groups.items()))
             shows = "GPU" in options.resources and self._shows_variables
             remote = self._class(kind, groups, shows)
-            create = remote.options(**settings.of_actor(options, self._environment)).remote
+            create = remote.options(**ray_options.of_actor(options, self._environment)).remote
         except (ValueError, TypeError) as error:
             raise refused(error, name) from error
 
@@ -107,10 +107,10 @@ class RayRuntime(Runtime):
 
     @functools.cached_property
     def _shows_variables(self) -> bool:
-        return visibility.differs()
+        return gpu_variables.differs()
 
     def _check(self, name: str, options: TaskOptions | ActorOptions) -> None:
-        wanted = settings.request(options)
+        wanted = ray_options.request(options)
         if wanted is not None:
             self._capacity.check(name, *wanted)
         elif options.placement.bundle >= 0:
@@ -290,7 +290,7 @@ def _told(context: Any, method: str) -> str:
 def _function(function: Callable[..., Any], max_calls: int, shows: bool) -> Any:
     """Returns a remote function of Ray's; how many calls it has is the one thing set for good."""
     if shows and not inspect.isgeneratorfunction(function):
-        function = visibility.showing(function)
+        function = gpu_variables.showing(function)
     return ray.remote(max_calls=max_calls)(iterable(function))
 
 
@@ -301,10 +301,10 @@ def _class(kind: type, concurrency_groups: tuple[tuple[str, int], ...], shows: b
         if given:
             # On the function itself, so that handles which were found by name know of it.
             marked = inspect.getattr_static(kind, name)
-            ray.method(**settings.of_method(given))(getattr(marked, "__func__", marked))
+            ray.method(**ray_options.of_method(given))(getattr(marked, "__func__", marked))
     kind = with_iterable_methods(kind)
     if shows:
-        kind = visibility.showing_actor(kind)
+        kind = gpu_variables.showing_actor(kind)
     if concurrency_groups:
         return ray.remote(concurrency_groups=dict(concurrency_groups))(kind)
     return ray.remote(kind)

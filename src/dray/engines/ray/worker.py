@@ -9,10 +9,10 @@ import sys
 
 import ray
 
-from dray.engines import lifeline
-from dray.engines.actor_host import ActorHost, import_quietly, text_stream
-from dray.engines.ray import keeper, surroundings, visibility
-from dray.engines.ray.link import Hello, Meeting, call
+from dray.engines.ray import driver_environment, gpu_variables, sidecar
+from dray.engines.ray.worker_channel import Hello, Meeting, call
+from dray.engines.rpc import lifeline
+from dray.engines.rpc.actor_host import ActorHost, import_quietly, text_stream
 
 
 class RayWorker:
@@ -30,11 +30,11 @@ class RayWorker:
             os.setpgid(0, 0)
         lifeline.children_die_with_me()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's raises SystemExit in users' code
-        visibility.restore_user_variables()
+        gpu_variables.restore_user_variables()
         _keep_output(meeting)
         connection = call(meeting, _hello(meeting, "wire"))
         import_quietly(modules)
-        ActorHost(connection, lambda begin: surroundings.take(begin, directory)).serve()
+        ActorHost(connection, lambda begin: driver_environment.take(begin, directory)).serve()
         ray.actor.exit_actor()
 
     def over(self) -> None:
@@ -62,7 +62,7 @@ def _keep_output(meeting: Meeting) -> None:
     fds = (out, err, *(connection.fileno() for connection in connections))
     arguments = [str(argument) for argument in (os.getpid(), *fds)]
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", keeper.__file__, *arguments],
+        [sys.executable, "-I", "-S", sidecar.__file__, *arguments],
         pass_fds=fds,
         stdin=subprocess.DEVNULL,
     )

@@ -1,0 +1,221 @@
+"""Slices of Google's TPUs: the topologies of each generation, and what their hosts publish."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dray.accelerators.type_names import near_types
+from dray.errors import ConfigError
+
+# Labels of nodes.
+ACCELERATOR_TYPE_LABEL = "ray.io/accelerator-type"
+SLICE_NAME_LABEL = "ray.io/tpu-slice-name"
+WORKER_ID_LABEL = "ray.io/tpu-worker-id"
+TOPOLOGY_LABEL = "ray.io/tpu-topology"
+POD_TYPE_LABEL = "ray.io/tpu-pod-type"
+
+_HOST_OF_LARGE_SLICES = 4
+
+
+class Generation(NamedTuple):
+    """What all slices of one generation have in common.
+
+    Source: Google Cloud's documentation of TPUs, the page of each generation, as in
+    https://cloud.google.com/tpu/docs/v6e. Which topologies count is as in Ray 2.60: those of v4 and
+    v5p may have their sides in any order, and v2 and v3 begin with 4x4.
+
+    Attributes:
+        word: As it is called in pod types.
+        cores_per_chip: Pod types count cores.
+        largest_host: A slice of at most so many chips is on one host; others have hosts of four.
+        shapes: Its topologies, other than those of `blocks`.
+        blocks: The largest topology AxBxC if all are valid whose sides are multiples of 4, up to
+            its sides; None if that is not so.
+    """
+
+    word: str
+    cores_per_chip: int
+    largest_host: int
+    shapes: str
+    blocks: tuple[int, int, int] | None = None
+
+    @property
+    def accelerator_type(self) -> str:
+        """As in `accelerator_type="TPU-V6E"`."""
+        return f"TPU-{self.word.upper()}"
+
+    @property
+    def topologies(self) -> tuple[str, ...]:
+        """All that are valid; the order of the sides matters."""
+        sides = [range(4, side + 1, 4) for side in self.blocks or ()]
+        blocks = itertools.product(*sides) if sides else ()
+        return (*self.shapes.split(), *("x".join(map(str, block)) for block in blocks))
+
+
+_FLAT = "4x4 4x8 8x8 8x16 16x16"
+_SMALL = "2x2x1 2x2x2 2x2x4 2x4x4"
+_ONE_CORE = "1x1 2x2 2x4 2x8 4x4 4x8 8x8 8x16 16x16"
+
+GENERATIONS = (
+    Generation("v2", 2, 4, _FLAT),
+    Generation("v3", 2, 4, f"{_FLAT} 16x32 32x32"),
+    Generation("v4", 2, 4, _SMALL, (12, 12, 16)),
+    Generation("v5p", 2, 4, _SMALL, (16, 16, 24)),
+    Generation("v5litepod", 1, 8, _ONE_CORE),
+    Generation("v6e", 1, 8, _ONE_CORE),
+    Generation("v7x", 2, 4, f"{_SMALL} 4x4x4 4x4x8 4x8x8 8x8x8 8x8x16 8x16x16"),
+)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The chips of one slice, and the hosts that they are on.
+
+    Attributes:
+        generation: As in "v6e".
+        topology: As in "4x4".
+        chips_per_host: How many chips each host has.
+
+    Example:
+        >>> slice = Slice.parse("4x4", "TPU-V6E")
+        >>> slice.hosts, slice.chips_per_host, slice.pod_type
+        (4, 4, 'v6e-16')
+    """
+
+    generation: str
+    topology: str
+    chips_per_host: int
+
+    @classmethod
+    def parse(cls, topology: str, accelerator_type: str, chips: float | None = None) -> Slice:
+        """Returns the slice that a user asks for.
+
+        Args:
+            topology: As in "4x4"; spaces around it and capitals do not matter.
+            accelerator_type: As in "TPU-V6E".
+            chips: How many each worker is to have. Slices that Google Cloud makes of one large
+                host or of several of four chips are of the latter if it is 4.
+
+        Raises:
+            ConfigError: There is no such generation, or it has no such topology.
+        """
+        generation = _generation(accelerator_type)
+        if not isinstance(topology, str):
+            raise ConfigError(f"topology must be text such as '4x4', not {topology!r}")
+        shape = topology.strip().lower()
+        if shape not in generation.topologies:
+            raise ConfigError(
+                f"topology={topology!r} is not one of {generation.accelerator_type}'s"
+                f"{_near(shape, generation.topologies)}. {_all_of(generation)}"
+            )
+        total, several = _chips(shape), _HOST_OF_LARGE_SLICES
+        largest = several if chips == several else generation.largest_host
+        return cls(generation.word, shape, total if total <= largest else several)
+
+    @property
+    def accelerator_type(self) -> str:
+        """As in "TPU-V6E"."""
+        return self._generation.accelerator_type
+
+    @property
+    def chips(self) -> int:
+        """How many there are in all."""
+        return _chips(self.topology)
+
+    @property
+    def hosts(self) -> int:
+        """How many hosts there are."""
+        return self.chips // self.chips_per_host
+
+    @property
+    def pod_type(self) -> str:
+        """What Google Cloud calls a slice of this size, as in "v6e-16": it counts cores."""
+        return f"{self.generation}-{self.chips * self._generation.cores_per_chip}"
+
+    @property
+    def _generation(self) -> Generation:
+        return next(one for one in GENERATIONS if one.word == self.generation)
+
+
+def head_resource(pod_type: str) -> str:
+    """Returns the resource of which the first host of a slice has 1.
+
+    Args:
+        pod_type: As in "v6e-16".
+    """
+    return f"TPU-{pod_type}-head"
+
+
+def host_resources(slice_name: str, worker: str, pod_type: str) -> dict[str, float]:
+    """Returns what programs ask for to get the hosts of one slice, or its first one.
+
+    Args:
+        slice_name: The slice's name.
+        worker: The host's number in it.
+        pod_type: As in "v6e-16". Where any of the three is "", there are no such resources.
+    """
+    if not (slice_name and worker and pod_type):
+        return {}
+    return {slice_name: 1.0, **({head_resource(pod_type): 1.0} if int(worker) == 0 else {})}
+
+
+def host_labels(slice_name: str, worker: str, topology: str, pod_type: str) -> dict[str, str]:
+    """Returns the labels that tell where in which slice a host is.
+
+    Args:
+        slice_name: The slice's name.
+        worker: The host's number in it.
+        topology: As in "4x4".
+        pod_type: As in "v6e-16". What is "" has no label.
+    """
+    labels = {
+        SLICE_NAME_LABEL: slice_name,
+        WORKER_ID_LABEL: worker,
+        TOPOLOGY_LABEL: topology,
+        POD_TYPE_LABEL: pod_type,
+    }
+    return {label: value for label, value in labels.items() if value}
+
+
+def _generation(accelerator_type: Any) -> Generation:
+    by_type = {one.accelerator_type: one for one in GENERATIONS}
+    if isinstance(accelerator_type, str) and accelerator_type in by_type:
+        return by_type[accelerator_type]
+    near = near_types(accelerator_type, tuple(by_type))
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+    raise ConfigError(
+        f"accelerator_type={accelerator_type!r} is not a generation of TPUs{hint} There are "
+        f"{', '.join(by_type)}"
+    )
+
+
+def _chips(topology: str) -> int:
+    return math.prod(int(side) for side in topology.split("x"))
+
+
+def _near(wrong: str, topologies: tuple[str, ...]) -> str:
+    """Returns what may have been meant: as many chips, or else similar text or number of chips."""
+    if not re.fullmatch(r"[0-9]{1,4}(x[0-9]{1,4})*", wrong):
+        near = difflib.get_close_matches(wrong, topologies, 3)
+    else:
+        distance = {one: abs(_chips(one) - _chips(wrong)) for one in topologies}
+        near = [one for one in topologies if not distance[one]][:3]
+        near = near or difflib.get_close_matches(wrong, topologies, 3) or list(topologies)
+        near = sorted(near, key=distance.__getitem__)[:3]
+    return f"; near ones: {', '.join(near)}" if near else ""
+
+
+def _all_of(generation: Generation) -> str:
+    shapes = ", ".join(generation.shapes.split())
+    if generation.blocks is None:
+        return f"There are {shapes}"
+    largest = "x".join(map(str, generation.blocks))
+    return (
+        f"There are {len(generation.topologies)}: {shapes}, and all AxBxC of multiples of 4 up to "
+        f"{largest}"
+    )

@@ -1,0 +1,1 @@
+"""One file a vendor or a kind of device."""

@@ -1,0 +1,196 @@
+"""The command line: `dray status` shows what runs, `plan` what would, `doctor` what there is."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from dray import status
+from dray.errors import DrayError
+from dray.version import VERSION
+
+# For how long a script that Ctrl-C has reached may tidy up; a second Ctrl-C ends it at once.
+_GRACE_S = 5.0
+
+_COMMANDS = {
+    "status": "show what runs: trainings, tasks, actors, and what waits for what",
+    "plan": "run a script up to its first fit(), and show what that would do instead of training",
+    "doctor": "show what accelerators this machine has, and what is wrong with them",
+}
+
+
+_OF_PLAN = (
+    "What the script does before fit(), it does: tasks and actors run, files are written. Only the "
+    "training is not started"
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit status, which is 130 after Ctrl-C, as in a shell."""
+    try:
+        code = _run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # who reads, such as `head`, has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["help"]:
+        given = [*given[1:2], "--help"]
+    parser = _parser()
+    if not given:
+        parser.print_help()
+        return 0
+    if not given[0].startswith("-") and given[0] not in _COMMANDS:
+        print(_unknown(given[0]), file=sys.stderr)
+        return 2
+    options = parser.parse_args(given)
+    if options.command == "doctor":
+        return _doctor(options.json)
+    if options.command == "plan":
+        return _plan(options.script, options.arguments, options.json)
+    return _status(options.address, options.json)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dray", description="Run one training function on many workers; look at what runs."
+    )
+    parser.add_argument("--version", action="version", version=f"dray {VERSION}")
+    commands = parser.add_subparsers(
+        dest="command", required=True, metavar="COMMAND", title="commands"
+    )
+    descriptions = {**_COMMANDS, "plan": f"{_COMMANDS['plan']}. {_OF_PLAN}"}
+    parsers = {
+        name: commands.add_parser(name, help=text, description=_sentence(descriptions[name]))
+        for name, text in _COMMANDS.items()
+    }
+    commands.add_parser("help", help="this text, or with a command that command's options")
+    for command in parsers.values():
+        command.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parsers["status"].add_argument(
+        "--address", help="a Ray cluster ('auto' or host:port) instead of this machine's programs"
+    )
+    parsers["plan"].add_argument("script", help="a Python script that trains")
+    parsers["plan"].add_argument(
+        "arguments", nargs=argparse.REMAINDER, help="the script's own arguments"
+    )
+    return parser
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _unknown(command: str) -> str:
+    near = difflib.get_close_matches(command, [*_COMMANDS, "help"], 1)
+    advice = f" Did you mean {near[0]!r}?" if near else ""
+    return (
+        f"dray: there is no command {command!r}.{advice} "
+        f"The commands are {', '.join(_COMMANDS)} and help."
+    )
+
+
+def _status(address: str | None, as_json: bool) -> int:
+    try:
+        found = _cluster(address) if address else _programs()
+    except DrayError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if as_json:
+        print(json.dumps([status.to_json(program) for program in found], indent=1))
+    else:
+        print(status.text(found))
+    return 0
+
+
+def _doctor(as_json: bool) -> int:
+    from dray.cli.doctor import examine, report
+
+    found = examine()
+    print(json.dumps(found, indent=1) if as_json else report(found))
+    return 1 if found["problems"] else 0
+
+
+def _plan(script: str, arguments: Sequence[str], as_json: bool) -> int:
+    """Runs a script up to its first `fit()`, whose plan it prints."""
+    if not os.path.isfile(script):
+        print(f"dray plan: there is no script {script}", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="dray-plan-") as directory:
+        path = Path(directory, "plan.json")
+        status = _status_of(
+            [sys.executable, script, *arguments], {**os.environ, "DRAY_PLAN": str(path)}
+        )
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    if found is not None:
+        print(json.dumps(found["plan"], indent=1) if as_json else found["text"])
+        return 0 if found["plan"]["fits"] else 1
+    if status:
+        print(f"dray plan: {script} {_ending(status)} before fit() had a plan", file=sys.stderr)
+        return 1
+    print(f"dray plan: {script} ended without calling fit() of a trainer", file=sys.stderr)
+    return 2
+
+
+def _status_of(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Runs a program to its end, and returns its exit status."""
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdout=sys.stderr,  # what the script prints is not the plan
+    ) as program:
+        try:
+            return program.wait()
+        except KeyboardInterrupt:  # a terminal gives it to the program as well
+            try:
+                program.wait(_GRACE_S)
+            except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                program.kill()
+                program.wait()
+            raise
+
+
+def _ending(status: int) -> str:
+    """Says how a program has ended: with a status, or, where that is negative, by a signal."""
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        return f"was ended by {signal.Signals(-status).name}"
+    except ValueError:  # a real-time signal, most of which have no name
+        return f"was ended by signal {-status}"
+
+
+def _programs() -> list[status.ProgramStatus]:
+    """Returns the status of this user's programs on this machine."""
+    from dray.engines import status_socket
+
+    return [status.read(status.ProgramStatus, found) for found in status_socket.sessions()]
+
+
+def _cluster(address: str) -> list[status.ProgramStatus]:
+    """Returns the status of a cluster, with the trainings of this user's programs here on it."""
+    from dray import session
+
+    session.init(engine="ray", address=address)
+    try:
+        found = session.current_runtime().status()
+    finally:
+        session.shutdown()
+    return [found, *(here for here in _programs() if here.address == found.address)]
+
+

@@ -1,0 +1,214 @@
+"""What is wrong with a machine, by what `dray doctor` has found there, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from dray.accelerators.vendors.nvidia import is_slice
+from dray.settings import claims_directory
+
+_ENOUGH_FILES = 1024
+_ENOUGH_SHARED_MEMORY = 64 << 20
+
+# What PyTorch can be built for; AMD's GPUs are "cuda" to it as well.
+BUILDS = {"cuda": "CUDA", "hip": "ROCm", "xpu": "Intel GPUs", "mps": "Apple GPUs"}
+
+# What is wrong, and what to do about it.
+Problem = tuple[str, str]
+
+
+def problems_of(found: Mapping[str, Any]) -> list[Problem]:
+    """Returns what is wrong with a machine.
+
+    Args:
+        found: What `doctor.examine` found there.
+    """
+    return [problem for check in _CHECKS for problem in check(found)]
+
+
+def counted(count: int, title: str) -> str:
+    """Returns so many things, in words."""
+    return f"{count} {title}" if count == 1 else f"{count} {title}s"
+
+
+def size(count: int) -> str:
+    """Returns so many bytes, in words."""
+    unit, name = (2**30, "GiB") if count >= 2**30 else (2**20, "MiB")
+    return f"{count / unit:.3g} {name}"
+
+
+def _machine_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
+    machine = found["machine"]
+    shared = machine["shared_memory"]
+    bigger = "In a container, start it with more: docker run --shm-size=1g, or --ipc=host."
+    needs = "data loaders and collectives pass data through it"
+    if sys.platform == "linux" and not shared["is_there"]:
+        yield f"There is no /dev/shm, the shared memory; {needs}.", bigger
+    elif shared["bytes"] is not None and shared["bytes"] < _ENOUGH_SHARED_MEMORY:
+        room = size(shared["bytes"])
+        yield f"/dev/shm, the shared memory, has {room} only; {needs}.", bigger
+    files = machine["open_files"]
+    if files is not None and files < _ENOUGH_FILES:
+        yield (
+            f"A process may have {files} open files only; many workers or objects need more.",
+            f"Say `ulimit -n {4 * _ENOUGH_FILES}` before the program, or raise the system's limit.",
+        )
+    yield from _temporary_problems(machine["temporary_directory"])
+
+
+def _temporary_problems(directory: Mapping[str, Any]) -> Iterator[Problem]:
+    wanted, used = directory["wanted"], directory["used"]
+    if used == wanted:
+        return
+    said = f"{directory['variable']}={wanted}" if directory["variable"] else wanted
+    instead = f"{used} is used instead" if used else "nor can any other"
+    yield (
+        f"The temporary directory cannot be written to: {said}; {instead}.",
+        "Make it a directory that you may write to and that has room, or set TMPDIR to one.",
+    )
+
+
+def _accelerator_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
+    if found["accelerators_error"]:
+        yield (
+            f"A package adds a family of accelerators that fails: {found['accelerators_error']}",
+            "Repair or remove that package; dray.init() fails like this as well.",
+        )
+    by_name = {entry["name"]: entry for entry in found["accelerators"]}
+    for entry in by_name.values():
+        title, ids = entry["title"], ", ".join(entry["ids"])
+        if entry["trouble"]:
+            yield f"{title}s: {entry['trouble']}.", _advice(entry)
+        if entry["error"]:
+            yield (
+                f"{title}s: {entry['error']}.",
+                f"The devices here are {ids}.",
+            )
+        if entry["offered_instead"] and entry["count"]:
+            first = by_name[entry["offered_instead"]]["title"]
+            yield (
+                f"{first}s and {title}s are both here, and both are the resource "
+                f"{entry['resource']}: only the {first}s are offered.",
+                f"If you mean the {title}s, keep the {first}s out of this machine or container.",
+            )
+    for variable in found["variables_in_vain"]:
+        yield (
+            f"{variable['variable']}={variable['value']!r} names devices, but no "
+            f"{variable['title']} is found here.",
+            "Unset it; or if there should be one, see that its driver is loaded and that the "
+            "container was given the devices.",
+        )
+    yield from _claims_problems(found)
+
+
+def _advice(entry: Mapping[str, Any]) -> str:
+    if entry["count"]:
+        return "Install or repair what is named; until then dray knows less than it could."
+    return (
+        "See that the vendor's own tool shows the devices, and that a container was given them; "
+        "else the driver must be repaired."
+    )
+
+
+def _claims_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
+    directory = claims_directory()
+    if directory is None or not found["accelerators"]:
+        return
+    written = directory if directory.exists() else directory.parent
+    if not written.is_dir() or not os.access(written, os.W_OK | os.X_OK):
+        yield (
+            f"{directory}, where programs lock the devices they use, cannot be written to.",
+            "Let everybody write there, set DRAY_CLAIMS to another directory, or to 0 for none.",
+        )
+
+
+def _torch_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
+    torch = found["torch"]
+    if not torch["installed"]:
+        return
+    if torch["error"]:
+        yield f"PyTorch is installed, but fails: {torch['error']}", "Install it anew."
+        return
+    for entry in found["accelerators"]:
+        device, count, title = entry["torch_device"], len(entry["on_offer"]), f"{entry['title']}s"
+        build = "hip" if entry["name"] == "amd" else device
+        if not count or build not in BUILDS:
+            continue
+        if build not in torch["built_for"]:
+            yield (
+                f"PyTorch {torch['version']} is built without {BUILDS[build]}, so it cannot use "
+                f"the {title} here.",
+                f"Install a build for {BUILDS[build]}: https://pytorch.org/get-started/locally",
+            )
+            continue
+        yield from _unseen("PyTorch", torch, torch["devices"][device], entry)
+        if entry["backend"] not in torch["backends"]:
+            instead = ", or say TorchConfig(backend='gloo')" if device == "cuda" else ""
+            yield (
+                f"PyTorch {torch['version']} is built without {entry['backend']}, by which "
+                f"workers on {title} talk to each other.",
+                f"Install a build that has it{instead}.",
+            )
+
+
+def _unseen(
+    what: str, framework: Mapping[str, Any], seen: int, entry: Mapping[str, Any]
+) -> Iterator[Problem]:
+    ids = entry["on_offer"]
+    expected = 1 if any(map(is_slice, ids)) else len(ids)
+    if seen < expected:
+        why = "".join(f" It says: {text}" for text in framework.get("warnings", ())[:1])
+        driver = f" {entry['driver']}" if entry["driver"] else ""
+        yield (
+            f"{what} {framework['version']} sees {seen} of the "
+            f"{counted(expected, entry['title'])} on offer.{why}",
+            f"See that the driver{driver} is new enough for this build, that the vendor's own "
+            "tool shows the devices, and that a container was given all of them.",
+        )
+
+
+def _jax_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
+    jax = found["jax"]
+    if not jax["installed"]:
+        return
+    known = [e for e in found["accelerators"] if e["jax_platform"] and e["on_offer"]]
+    if jax["error"]:
+        if not any(entry["held"] for entry in known):  # TPUs are for one process at a time
+            yield f"JAX is installed, but fails: {jax['error']}", "Install it anew."
+        return
+    for entry in known:
+        if jax["platform"] == "cpu":
+            yield (
+                f"JAX {jax['version']} sees only the CPU, so it cannot use the "
+                f"{entry['title']}s here.",
+                f"Install its build for {entry['jax_platform']}, and look at JAX_PLATFORMS: "
+                "https://docs.jax.dev/en/latest/installation.html",
+            )
+        else:
+            yield from _unseen("JAX", jax, jax["devices"], entry)
+
+
+def _training_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
+    training = found["training"]
+    if training["settings_error"]:
+        yield f"{training['settings_error']}.", "Correct or unset the variable."
+    given = training["interface_variables"]["GLOO_SOCKET_IFNAME"]
+    missing = [name for name in (given or "").split(",") if name not in training["interfaces"]]
+    if given and training["interfaces"] and missing:
+        yield (
+            f"GLOO_SOCKET_IFNAME={given!r} names a network interface that is not here: "
+            f"{', '.join(missing)}.",
+            f"Unset it, or name one of {', '.join(training['interfaces'])}.",
+        )
+
+
+_CHECKS: tuple[Callable[[Mapping[str, Any]], Iterator[Problem]], ...] = (
+    _machine_problems,
+    _accelerator_problems,
+    _torch_problems,
+    _jax_problems,
+    _training_problems,
+)

@@ -1,0 +1,153 @@
+"""Where a task or an actor may run: what `scheduling_strategy=` takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dray.answers import answers_arguments
+from dray.engines.runtime import Group, Placement
+from dray.errors import ConfigError
+from dray.scheduling.capacity import plain
+from dray.scheduling.labels import EXISTS, check_selector
+
+
+@dataclass(frozen=True)
+class PlacementGroupSchedulingStrategy:
+    """Runs in a placement group.
+
+    Args:
+        placement_group: From `dray.util.placement_group`.
+        placement_group_bundle_index: The bundle, or -1 for any that has room.
+        placement_group_capture_child_tasks: Whether what it starts runs in the group as well.
+    """
+
+    placement_group: Any
+    placement_group_bundle_index: int = -1
+    placement_group_capture_child_tasks: bool | None = None
+
+
+@answers_arguments("NodeAffinitySchedulingStrategy")
+@dataclass(frozen=True)
+class NodeAffinitySchedulingStrategy:
+    """Runs on one node.
+
+    Args:
+        node_id: The node, as `dray.nodes()` calls it.
+        soft: Whether another node will do if that one is gone or can never hold it.
+
+    Raises:
+        AbsentArgumentError: `_spill_on_unavailable` or `_fail_on_unavailable` of Ray is given.
+    """
+
+    node_id: str
+    soft: bool = False
+
+
+class In:
+    """A label has one of some values, in `NodeLabelSchedulingStrategy`."""
+
+    _form = "in({})"
+
+    def __init__(self, *values: str) -> None:
+        if not values or not all(isinstance(value, str) for value in values):
+            raise ConfigError(f"{type(self).__name__}(...) takes strings, not {values!r}")
+        self.values = list(values)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.values))})"
+
+    def as_selector(self) -> str:
+        """Return it as the value of a label selector."""
+        return self._form.format(", ".join(self.values))
+
+
+class NotIn(In):
+    """A label is missing, or has none of some values."""
+
+    _form = "!in({})"
+
+
+class Exists:
+    """A label is there, whatever its value."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    def as_selector(self) -> str:
+        """Return it as the value of a label selector."""
+        return EXISTS
+
+
+class DoesNotExist(Exists):
+    """A label is missing."""
+
+    def as_selector(self) -> str:
+        """Return it as the value of a label selector."""
+        return f"!{EXISTS}"
+
+
+@dataclass(frozen=True)
+class NodeLabelSchedulingStrategy:
+    """Runs on nodes with certain labels.
+
+    Args:
+        hard: Labels to `In("a")`, `NotIn("a")`, `Exists()` or `DoesNotExist()`, or to "value",
+            "!value", "in(a, b)" or "!in(a, b)"; they must hold.
+        soft: The same; nodes where they hold come first.
+    """
+
+    hard: Mapping[str, str | In | Exists] = field(default_factory=dict)
+    soft: Mapping[str, str | In | Exists] | None = None
+
+
+def as_placement(strategy: Any) -> Placement:
+    """Returns a scheduling strategy in the engines' words.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if strategy in (None, "DEFAULT"):
+        return Placement()
+    if strategy == "SPREAD":
+        return Placement("spread")
+    if isinstance(strategy, PlacementGroupSchedulingStrategy):
+        return _in_group(strategy)
+    if isinstance(strategy, NodeAffinitySchedulingStrategy):
+        return Placement("node", node_id=strategy.node_id, soft=bool(strategy.soft))
+    if isinstance(strategy, NodeLabelSchedulingStrategy):
+        hard, soft = _selector(strategy.hard, "hard"), _selector(strategy.soft or {}, "soft")
+        return Placement("labels", hard_labels=hard, soft_labels=soft, soft=True)
+    raise ConfigError(
+        "scheduling_strategy must be None, 'DEFAULT', 'SPREAD' or a strategy of "
+        f"dray.util.scheduling_strategies, not {strategy!r}"
+    )
+
+
+def _selector(expressions: Mapping[str, str | In | Exists], what: str) -> dict[str, str]:
+    """Return expressions as a label selector."""
+    if not isinstance(expressions, Mapping):
+        raise ConfigError(f"{what} must be a dict of labels to In(...), not {expressions!r}")
+    operators = {k: v.as_selector() for k, v in expressions.items() if isinstance(v, In | Exists)}
+    texts: dict[str, Any] = {k: v for k, v in expressions.items() if k not in operators}
+    check_selector({k: v for k, v in operators.items() if not v.endswith(EXISTS)}, what)
+    check_selector(texts, what)
+    return {**texts, **operators}
+
+
+def _in_group(strategy: PlacementGroupSchedulingStrategy) -> Placement:
+    placement_group = strategy.placement_group
+    if placement_group is None:
+        return Placement()
+    group = getattr(placement_group, "_group", None)
+    if not isinstance(group, Group):
+        raise ConfigError(f"{placement_group!r} is no placement group of dray.util.placement_group")
+    index, size = plain(strategy.placement_group_bundle_index), len(group.bundles)
+    if not isinstance(index, int) or not -1 <= index < size:
+        raise ConfigError(
+            f"placement_group_bundle_index is {index}; the group has bundles 0 to {size - 1}, and "
+            "-1 is any of them"
+        )
+    capture = bool(strategy.placement_group_capture_child_tasks)
+    return Placement("group", group=group, bundle=index, capture=capture)

@@ -1,0 +1,266 @@
+"""What an engine is: the few things that dray asks of whatever runs its workers.
+
+An engine knows nothing of training. It reserves resources, starts actors in them, carries calls
+to actors and messages back, and says when an actor's process has started and ended. Nothing here
+polls: calls answer through futures, everything else is pushed into a mailbox. `docs/new-engine.md`
+is the checklist for writing one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from dray.engines.runtime import Runtime
+from dray.engines.runtime_env import RuntimeEnv
+from dray.errors import EngineError, InfeasibleError
+from dray.scheduling.requests import Node, Rehearsal, Request, Reservation
+
+T = TypeVar("T")
+
+# What an engine says to who comes after its end.
+CLOSED = "this engine is closed; call dray.init() again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What `dray.init` asks of an engine; None and empty stand for the engine's own defaults.
+
+    Attributes:
+        num_cpus: CPUs that this machine offers.
+        num_gpus: GPUs that this machine offers.
+        resources: Further resources that this machine offers.
+        labels: Labels of this machine.
+        address: The cluster to connect to.
+        namespace: Where named actors of this program live in the cluster.
+        runtime_env: What every worker of this program finds around itself.
+        nodes: Simulated nodes instead of this machine, each as `dray.init` takes them.
+        object_store_memory: How many bytes of memory objects may take.
+        wait_for_nodes_s: For how long nodes may yet come that can hold what none can now.
+        log_to_driver: Whether what workers print is shown here.
+        of_a_cluster: What a Ray cluster takes that is started for this program, in Ray's words.
+    """
+
+    num_cpus: float | None = None
+    num_gpus: float | None = None
+    resources: Mapping[str, float] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    address: str | None = None
+    namespace: str | None = None
+    runtime_env: RuntimeEnv = field(default_factory=RuntimeEnv)
+    nodes: Sequence[Mapping[str, Any]] = ()
+    object_store_memory: int | None = None
+    wait_for_nodes_s: float = 0
+    log_to_driver: bool = True
+    of_a_cluster: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Started:
+    """An actor's process runs; its calls are answered from now on.
+
+    Attributes:
+        actor: Whose process.
+        node_id: The node it runs on.
+        address: That node's address.
+        devices: Resource name to the ids of the devices that the process holds, in node order.
+    """
+
+    actor: Actor
+    node_id: str
+    address: str
+    devices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Posted:
+    """An actor pushed a message."""
+
+    actor: Actor
+    message: Any
+
+
+@dataclass(frozen=True)
+class Output:
+    """An actor's process wrote to its standard output or error."""
+
+    actor: Actor
+    stream: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Died:
+    """An actor's process ended, or never came to be. The last event of every actor.
+
+    Attributes:
+        actor: Whose process.
+        error: What a call that it did not answer raises; most often a `WorkerDiedError`.
+        expected: Whether dray stopped or killed it, rather than something else.
+    """
+
+    actor: Actor
+    error: EngineError
+    expected: bool
+
+
+class Mailbox(Protocol):
+    """Where an engine pushes `Started`, `Posted`, `Output` and `Died`, such as a `SimpleQueue`."""
+
+    def put(self, item: Any, /) -> None:
+        """Takes one event; never blocks."""
+
+
+class Actor(ABC):
+    """An object that lives in a worker; its methods are called from here.
+
+    Attributes:
+        name: How messages call it.
+        pid: Its process, once that is known.
+    """
+
+    name: str
+    pid: int | None
+
+    @abstractmethod
+    def call(self, method: str, /, *args: Any) -> Future[Any]:
+        """Calls a method on the actor's main thread, after all earlier calls.
+
+        The future gets what it returns or raises (with `RemoteTraceback` as the cause), or
+        the error of `Died` if the process ends first.
+        """
+
+    @abstractmethod
+    def signal(self, method: str, /, *args: Any) -> None:
+        """Calls a method on the actor's control thread, at once, even during a call."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Lets the calls made so far finish, then ends the process in good order."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Ends the process, and every process it started, at once."""
+
+
+# Called in the worker to make the actor's object; its argument pushes a message to the mailbox.
+ActorFactory = Callable[[Callable[[Any], None]], Any]
+
+
+class Engine(ABC):
+    """Runs actors somewhere. One subclass an engine, found by name in `dray.engines`."""
+
+    name: str
+    # What every worker of this engine finds in its environment, of what the user has said.
+    env_vars: Mapping[str, str]
+    # Whether actors live in processes of their own, with output to collect and ranks beyond 0.
+    distributed: bool
+    # Whether what workers print is shown.
+    shows_output: bool = True
+
+    @abstractmethod
+    def nodes(self) -> list[Node]:
+        """Returns the machines, with what each offers in all."""
+
+    @abstractmethod
+    def available(self) -> dict[str, float]:
+        """Returns what is free now, over all nodes."""
+
+    @abstractmethod
+    def prepare(self, modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
+        """Begins to import modules where workers with this environment will need them.
+
+        Returns at once.
+        """
+
+    @abstractmethod
+    def check(self, request: Request, runtime_env: RuntimeEnv) -> None:
+        """Returns if actors with this runtime environment can be placed so, now or later.
+
+        Raises:
+            InfeasibleError: This engine can never offer the bundles.
+            ConfigError: It cannot make that runtime environment.
+        """
+
+    def await_nodes(self, request: Request) -> None:
+        """Waits, as long as `dray.init` said, for nodes that can hold a request if none can now.
+
+        An engine whose nodes come and go overrides this.
+        """
+        return None
+
+    def lacking(self, request: Request) -> InfeasibleError | None:
+        """Returns what the nodes of today lack for a request that `check` lets pass, if anything.
+
+        An engine whose nodes come and go overrides this.
+        """
+        return None
+
+    @abstractmethod
+    def rehearse(self, request: Request) -> Rehearsal:
+        """Returns where bundles would lie if they were reserved now; reserves nothing."""
+
+    @abstractmethod
+    def reserve(self, request: Request) -> Future[Reservation]:
+        """Asks for bundles of resources; the future is done when they are free.
+
+        Cancelling the future takes the request back; `close` cancels what waits, and who asks then
+        gets a cancelled one. What can never be met, though `check` let it pass, waits: a node may
+        come back.
+        """
+
+    @abstractmethod
+    def start_actor(
+        self,
+        factory: ActorFactory,
+        *,
+        name: str,
+        reservation: Reservation,
+        bundle: int,
+        runtime_env: RuntimeEnv,
+        mailbox: Mailbox,
+        modules: Sequence[str] = (),
+    ) -> Actor:
+        """Begins to start an actor; `Started` or `Died` says what came of it.
+
+        Args:
+            factory: Makes the actor's object in the worker.
+            name: How messages call it.
+            reservation: Where it runs.
+            bundle: In which bundle of the reservation, from 0.
+            runtime_env: What it finds around itself, on top of the session's.
+            mailbox: Gets the actor's events.
+            modules: The modules given to `prepare`.
+        """
+
+    @abstractmethod
+    def drive(self, loop: Callable[[], T]) -> T:
+        """Runs the loop that waits on a mailbox, while actors work; returns what it returns."""
+
+    def show(self, subject: str, describe: Callable[[], Any]) -> Callable[[], None]:
+        """Has `dray status` show something of this program, where the engine answers it.
+
+        Args:
+            subject: The key in the answer; what several describe under one is a list there.
+            describe: Returns what is true now, as JSON can say it. Called from any thread.
+
+        Returns:
+            What ends it when it is called.
+        """
+        return lambda: None
+
+    @abstractmethod
+    def until_closed(self) -> Future[None]:
+        """Returns a future that `close` cancels, for who waits for nothing else of this engine."""
+
+    @property
+    @abstractmethod
+    def runtime(self) -> Runtime:
+        """Tasks, actors and objects of this engine, as the driver sees them."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends every actor and frees everything. A second call does nothing."""

@@ -1,0 +1,308 @@
+"""Actors and placement groups of the inline engine."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import inspect
+import os
+import uuid
+import weakref
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+from dray.engines.inline.execution import Work, run, submit
+from dray.engines.inline.values import (
+    CallersThread,
+    InlineRef,
+    Lane,
+    LoopThread,
+    Pickled,
+    Stored,
+    store,
+)
+from dray.engines.rpc.actor_host import exit_status, is_intended, method_of
+from dray.engines.runtime import (
+    ActorOptions,
+    CallOptions,
+    Group,
+    ObjectRef,
+    RemoteObject,
+    Returned,
+    Submit,
+    Whereabouts,
+)
+from dray.engines.runtime_env import RuntimeEnv
+from dray.errors import (
+    ActorDiedError,
+    ActorUnavailableError,
+    ConfigError,
+    DrayError,
+    GroupRemovedError,
+    PendingCallsLimitExceeded,
+)
+from dray.scheduling.ledger import Held
+from dray.scheduling.requests import Reservation
+from dray.status import ActorStatus
+
+ASYNC_CONCURRENCY = 1000  # how many calls of an async actor run at a time, if nothing else is said
+
+
+class ExitActor(SystemExit):
+    """Raised by `exit_actor`."""
+
+
+class InlineGroup(Pickled, Group):
+    """A placement group: what it asks for is held, or will be when another group is removed."""
+
+    def __init__(
+        self,
+        bundles: Sequence[Mapping[str, float]],
+        strategy: str,
+        name: str,
+        held: Future[Reservation],
+    ) -> None:
+        self.bundles = bundles
+        self.strategy = strategy
+        self.name = name
+        self.removed = False
+        self.actors: weakref.WeakSet[InlineObject] = weakref.WeakSet()
+        self._held = held
+        self.register(uuid.uuid4().hex)
+
+    @property
+    def group_id(self) -> str:
+        return self.key
+
+    def ready(self) -> ObjectRef:
+        if self.removed:
+            return InlineRef.failed(_removed())
+        ref = InlineRef()
+        nothing = store(None, "nothing")
+
+        def deliver(held: Future[Reservation]) -> None:
+            if held.cancelled():
+                ref.outcome.set_exception(_removed())
+            else:
+                ref.outcome.set_result(nothing)
+
+        self._held.add_done_callback(deliver)
+        return ref
+
+    def wait(self, timeout_s: float | None) -> bool:
+        concurrent.futures.wait([self._held], timeout_s)
+        if self.removed:
+            raise _removed()
+        return self._held.done()
+
+    def remove(self) -> None:
+        if self.removed:
+            return
+        self.removed = True
+        for actor in list(self.actors):
+            actor.end("its placement group was removed")
+        if not self._held.cancel():
+            self._held.result().release()
+
+    def describe(self) -> dict[str, Any]:
+        """Returns it as a row of the table of placement groups."""
+        held = self._held.result() if self._held.done() and not self.removed else None
+        nodes = [node.node_id for node in held.nodes] if isinstance(held, Held) else []
+        return {
+            "placement_group_id": self.group_id,
+            "name": self.name,
+            "state": "REMOVED" if self.removed else "CREATED" if held else "PENDING",
+            "strategy": self.strategy,
+            "bundles": {index: dict(bundle) for index, bundle in enumerate(self.bundles)},
+            "bundles_to_node_id": dict(enumerate(nodes)),
+        }
+
+
+def _removed() -> GroupRemovedError:
+    return GroupRemovedError("the placement group was removed")
+
+
+class InlineObject(Pickled, RemoteObject):
+    """An actor in this process; it ends with the last handle."""
+
+    def __init__(
+        self,
+        kind: type,
+        options: ActorOptions,
+        arguments: Stored,
+        *,
+        home: Whereabouts,
+        runtime_env: RuntimeEnv,
+        held: Reservation | None,
+        forget: Callable[[Reservation | None, Lane], None],
+    ) -> None:
+        self.gone: ActorDiedError | None = None
+        self.register(uuid.uuid4().hex)
+        self.class_name = options.class_name
+        self.methods = options.methods
+        self.options = options
+        self._kind: Any = kind
+        self._arguments = arguments
+        self._here = replace(home, actor_id=self.key, actor_name=options.name)
+        self._runtime_env = runtime_env
+        self._held = held
+        self._forget = forget
+        self._restarts = 0
+        self._object: Any = None
+        self._pending: list[Future[Stored]] = []
+        self._make()
+
+    @property
+    def actor_id(self) -> str:
+        return self.key
+
+    def _make(self) -> None:
+        """Makes the object; if that fails, the actor is gone and its calls say why."""
+        options = self.options
+        self._gates: dict[str | None, Any] = {None: contextlib.nullcontext()}
+        self._lane: Lane = CallersThread()
+        if options.is_async:
+            self._lane = LoopThread(f"dray-actor-{self.class_name}")
+            self._gates = {None: asyncio.Semaphore(options.max_concurrency or ASYNC_CONCURRENCY)}
+            for name, limit in options.concurrency_groups.items():
+                self._gates[name] = asyncio.Semaphore(limit)
+        made = self._kind.__new__(self._kind)
+
+        async def wait(initialised: Awaitable[Any]) -> None:
+            await initialised
+            self._object = made
+
+        def initialise(*args: Any, **kwargs: Any) -> Any:
+            result = made.__init__(*args, **kwargs)
+            if inspect.isawaitable(result):
+                return wait(result)
+            self._object = made
+            return result
+
+        work = self._work("__init__", f"__init__ of actor {self.class_name}")
+        error = run(replace(work, find=lambda: initialise), self._arguments)
+        # One that has exited may have been made again meanwhile, or have ended.
+        if error is not None and self.gone is None and self._object is None:
+            cause = error.__cause__ or error
+            self.end(f"its __init__ raised {type(cause).__name__}: {cause}", cause)
+
+    def _work(self, name: str, title: str) -> Work:
+        return Work(
+            title=title,
+            find=lambda: method_of(self._object, name),
+            lane=self._lane,
+            here=replace(
+                self._here,
+                task_id=uuid.uuid4().hex,
+                task_name=name,
+                task_function=f"{self.class_name}.{name}",
+                was_restarted=self._restarts > 0,
+            ),
+            actor=self,
+            runtime_env=self._runtime_env,
+            leave=self._leave,
+            lost=lambda: self.gone,
+        )
+
+    def bind(self, method: str, options: CallOptions) -> Submit:
+        function, own = getattr(self._kind, method, None), self.methods[method]
+        yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+        num_returns = "streaming" if yields and options.num_returns == 1 else options.num_returns
+        retries = options.max_task_retries
+        if retries is None:
+            retries = self.options.max_task_retries
+        group = options.concurrency_group or own.get("concurrency_group")
+        if group is not None and group not in self.options.concurrency_groups:
+            known = ", ".join(sorted(self.options.concurrency_groups)) or "none"
+            raise ConfigError(
+                f"actor {self.class_name} has no concurrency group {group!r}; it has {known}"
+            )
+
+        def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Returned:
+            self._check_pending()
+            work = replace(
+                self._work(method, f"method {options.name} of actor {self.class_name}"),
+                num_returns=num_returns,
+                retries=retries,
+                retry_on=options.retry_exceptions,
+                gate=self._gates.get(group) or self._gates[None],
+            )
+            returned = submit(work, args, kwargs)
+            if isinstance(returned, InlineRef):
+                self._pending.append(returned.outcome)
+            return returned
+
+        return call
+
+    def _check_pending(self) -> None:
+        self._pending = [outcome for outcome in self._pending if not outcome.done()]
+        limit = self.options.max_pending_calls
+        if 0 < limit <= len(self._pending):
+            raise PendingCallsLimitExceeded(
+                f"actor {self.class_name} has {len(self._pending)} calls that are not done, and "
+                f"max_pending_calls is {limit}: get some results first"
+            )
+
+    def _leave(self, error: SystemExit) -> DrayError:
+        """Ends the actor because one of its calls exits; returns that call's error.
+
+        An exit that is not intended is a crash, after which it may be made again.
+        """
+        if isinstance(error, ExitActor):
+            self.end("it has left by exit_actor()")
+        elif is_intended(error):
+            self.end("it has called sys.exit(0)")
+        else:
+            status = exit_status(error)
+            self.restart(f"its code has exited with status {status}")
+            if self.gone is None:
+                return ActorUnavailableError(
+                    status,
+                    details=f"a call of actor {self.class_name} has exited with status {status}; "
+                    "the actor was made again",
+                )
+        assert self.gone is not None
+        return self.gone
+
+    def end(self, why: str, cause: BaseException | None = None) -> None:
+        """Ends it; calls that are not done, and all later ones, raise."""
+        if self.gone is not None:
+            return
+        self.gone = ActorDiedError(
+            None, details=f"actor {self.class_name} is gone: {why}", actor_id=self.actor_id
+        )
+        self.gone.__cause__ = cause
+        lane, self._lane, self._object = self._lane, CallersThread(), None
+        lane.close()
+        if self._held is not None:
+            self._held.release()
+
+    def restart(self, why: str = "it was killed") -> None:
+        """Ends it and makes it again, if it may be; else ends it for good."""
+        if self.gone is not None or self._restarts == self.options.max_restarts:
+            self.end(why)
+            return
+        self._restarts += 1
+        self._object = None
+        self._lane.close()
+        self._make()
+
+    def describe(self) -> ActorStatus:
+        """Returns it as `dray status` shows actors."""
+        return ActorStatus(
+            actor_id=self.actor_id,
+            class_name=self.class_name,
+            name=self.options.name,
+            state="alive",
+            pid=os.getpid(),
+            node_id=self._here.node_id,
+            resources=dict(self.options.resources),
+            calls_running=sum(not outcome.done() for outcome in self._pending),
+        )
+
+    def __del__(self) -> None:
+        if getattr(self, "gone", True) is None:
+            self._forget(self._held, self._lane)

@@ -1,0 +1,175 @@
+"""The inline engine: actors live in this process and run on the thread that drives the run.
+
+For debugging: breakpoints and pdb work in the train function, and tracebacks are unwrapped. The
+loop that waits on the mailbox moves to a thread of its own, so that callbacks, checkpoints and
+progress happen while the train function runs, as on every engine.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from dray.engines.base import Actor, ActorFactory, Died, Mailbox, Options, Posted, Started
+from dray.engines.console import Outlet
+from dray.engines.inline.runtime import InlineRuntime
+from dray.engines.local import LocalEngine
+from dray.engines.rpc import wire
+from dray.engines.rpc.actor_host import close_actor, set_variables
+from dray.engines.runtime_env import RuntimeEnv
+from dray.errors import WorkerDiedError
+from dray.scheduling.ledger import Held
+from dray.scheduling.requests import Node, Reservation
+from dray.settings import Settings
+
+T = TypeVar("T")
+_Job = Callable[[], None]
+
+
+class InlineActor(Actor):
+    """An actor whose calls are jobs for the thread that drives the run."""
+
+    def __init__(self, name: str, mailbox: Mailbox, jobs: queue.SimpleQueue[_Job | None]) -> None:
+        self.name = name
+        self.pid = os.getpid()
+        self._mailbox = mailbox
+        self._jobs = jobs
+        self._actor: Any = None
+        self._ended = False
+
+    def make(
+        self,
+        factory: ActorFactory,
+        node: Node,
+        devices: Mapping[str, tuple[str, ...]],
+        variables: Mapping[str, str | None],
+        directory: str | None,
+    ) -> None:
+        """Makes the actor's object, on the thread that drives the run."""
+        self._before = (dict(os.environ), wire.working_directory(), list(sys.path))
+        set_variables(variables)
+        if directory is not None:
+            os.chdir(directory)
+        sys.path[:0] = wire.import_path(directory, variables)
+        self._actor = factory(lambda message: self._mailbox.put(Posted(self, message)))
+        self._mailbox.put(Started(self, node.node_id, node.address, devices))
+
+    def call(self, method: str, /, *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        self._jobs.put(lambda: self._run(future, method, args))
+        return future
+
+    def _run(self, future: Future[Any], method: str, args: tuple[Any, ...]) -> None:
+        if self._ended:
+            return
+        try:
+            value = getattr(self._actor, method)(*args)
+        except BaseException as error:  # noqa: BLE001 (it belongs to the caller)
+            future.set_exception(error)
+        else:
+            future.set_result(value)
+
+    def signal(self, method: str, /, *args: Any) -> None:
+        getattr(self._actor, method)(*args)
+
+    def stop(self) -> None:
+        self._jobs.put(self._end)
+
+    def kill(self) -> None:
+        wake = getattr(self._actor, "wake", None)  # a call may wait for what does not come any more
+        if wake is not None:
+            wake()
+        self._jobs.put(self._end)
+
+    def _end(self) -> None:
+        """Frees what the actor held, and puts this process back where it was."""
+        if self._ended:
+            return
+        self._ended = True
+        close_actor(self._actor)
+        environment, directory, sys.path[:] = self._before
+        os.environ.clear()
+        os.environ.update(environment)
+        if directory:
+            os.chdir(directory)
+        self._mailbox.put(Died(self, WorkerDiedError(0), expected=True))
+
+
+class InlineEngine(LocalEngine):
+    """Runs actors in this process."""
+
+    name = "inline"
+    distributed = False
+
+    def __init__(self, options: Options, settings: Settings) -> None:
+        super().__init__(options)
+        self._driving = threading.local()
+        self._runtime = InlineRuntime(
+            self._ledger, self._runtime_env, options.namespace, self.variables
+        )
+
+    def start_actor(
+        self,
+        factory: ActorFactory,
+        *,
+        name: str,
+        reservation: Reservation,
+        bundle: int,
+        runtime_env: RuntimeEnv,
+        mailbox: Mailbox,
+        modules: Sequence[str] = (),
+    ) -> Actor:
+        assert isinstance(reservation, Held)
+        jobs = self._driving.jobs
+        actor = InlineActor(name, mailbox, jobs)
+        runtime_env = self._runtime_env | runtime_env
+        node, devices = reservation.nodes[bundle], reservation.devices[bundle]
+        own = runtime_env.env_vars
+        variables = {**self.variables(devices, node, own), **own}
+        directory = runtime_env.local_directory(self.name)
+        jobs.put(lambda: actor.make(factory, node, devices, variables, directory))
+        return actor
+
+    def drive(self, loop: Callable[[], T]) -> T:
+        jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        outcome: Future[T] = Future()
+
+        def run_loop() -> None:
+            self._driving.jobs = jobs
+            try:
+                outcome.set_result(loop())
+            except BaseException as error:  # noqa: BLE001 (raised again where drive was called)
+                outcome.set_exception(error)
+            finally:
+                jobs.put(None)
+
+        thread = threading.Thread(target=run_loop, name="dray-controller", daemon=True)
+        thread.start()
+        while (job := _next(jobs)) is not None:
+            job()
+        thread.join()
+        return outcome.result()
+
+    @property
+    def runtime(self) -> InlineRuntime:
+        return self._runtime
+
+    def close(self) -> None:
+        self._ledger.close()
+        self._asked.close()
+        self._runtime.close()
+        Outlet("stdout").flush()
+
+
+def _next(jobs: queue.SimpleQueue[_Job | None]) -> _Job | None:
+    while True:
+        try:
+            return jobs.get()
+        except KeyboardInterrupt:  # between jobs there is nothing to interrupt; the loop decides
+            continue

@@ -1,0 +1,374 @@
+"""Tasks, actors and objects in this process, for debugging.
+
+A task runs when it is submitted, on the thread that submits it, and so do the methods of actors.
+Generators go on when somebody asks for the next item. Only actors with async methods have a
+thread of their own, for their event loop: one of their calls may wait for what another one does.
+Values are copied by pickling, as they would be on the way to another process. Nothing waits for
+resources, but what can never have them is refused.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import math
+import os
+import time
+import uuid
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+from dray.engines.inline.actor import ExitActor, InlineGroup, InlineObject
+from dray.engines.inline.execution import InlineGenerator, Work, current, submit
+from dray.engines.inline.values import CallersThread, InlineRef, Lane, LoopThread, store
+from dray.engines.local import describe_node
+from dray.engines.runtime import (
+    ActorOptions,
+    Group,
+    ObjectRef,
+    ObjectRefGenerator,
+    RemoteObject,
+    Returned,
+    Runtime,
+    Submit,
+    TaskOptions,
+    Whereabouts,
+    warn_not_detached,
+)
+from dray.engines.runtime_env import RuntimeEnv
+from dray.errors import (
+    ConfigError,
+    GetTimeoutError,
+    InfeasibleError,
+    NameTakenError,
+    ObjectLostError,
+)
+from dray.scheduling.capacity import to_fixed
+from dray.scheduling.ledger import Held, Ledger
+from dray.scheduling.requests import Node, Request, Reservation
+from dray.status import NodeStatus, ProgramStatus
+
+
+class InlineRuntime(Runtime):
+    """Tasks, actors and objects of the inline engine.
+
+    Args:
+        ledger: What this machine offers.
+        runtime_env: What every task and actor finds around itself.
+        namespace: Where named actors live.
+        variables: Returns the environment variables that limit a process to devices.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        runtime_env: RuntimeEnv,
+        namespace: str | None,
+        variables: Callable[[Mapping[str, tuple[str, ...]], Node], dict[str, str | None]],
+    ) -> None:
+        self._variables = variables
+        self.runtime_env = runtime_env
+        self.home = Whereabouts(
+            job_id=uuid.uuid4().hex[:8],
+            node_id=ledger.nodes[0].node_id,
+            worker_id=str(os.getpid()),
+            namespace=namespace or "default",
+            runtime_env=runtime_env.as_dict(),
+        )
+        self._ledger = ledger
+        self._actors: weakref.WeakSet[InlineObject] = weakref.WeakSet()
+        self._detached: list[InlineObject] = []  # they need no handle to live on
+        self._groups: list[InlineGroup] = []
+        self._forgotten: deque[Reservation] = deque()
+
+    def bind_function(self, function: Callable[..., Any], options: TaskOptions) -> Submit:
+        copied = store(function, f"remote function {options.name}").load()
+        work = Work(
+            title=f"task {options.name}",
+            find=lambda: copied,
+            lane=CallersThread(),
+            here=self.home,
+            num_returns=options.num_returns,
+            retries=options.max_retries,
+            retry_on=options.retry_exceptions,
+            runtime_env=self.runtime_env | options.runtime_env,
+        )
+
+        def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Returned:
+            group = self._place(options, options.resources)
+            devices = self._first_devices(options.resources)
+            here = self._home_of(options, group, work.runtime_env, devices)
+            here = replace(here, task_id=uuid.uuid4().hex, task_name=options.name)
+            here = replace(here, task_function=f"{function.__module__}.{function.__qualname__}")
+            around = self._showing(devices) | work.runtime_env
+            # A lane of its own: tasks of several threads do not wait for each other.
+            lane = CallersThread()
+            return submit(replace(work, here=here, lane=lane, runtime_env=around), args, kwargs)
+
+        return call
+
+    def bind_class(
+        self, kind: type, options: ActorOptions
+    ) -> Callable[[tuple[Any, ...], dict[str, Any]], RemoteObject]:
+        def create(args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteObject:
+            if options.detached:
+                warn_not_detached(f"actor {options.class_name}", "inline")
+            if options.name is not None:
+                found = self.named_actor(options.name, options.namespace)
+                if found is not None and options.get_if_exists:
+                    return found
+                if found is not None:
+                    raise NameTakenError(
+                        f"an actor is called {options.name!r} already; choose another name, or "
+                        "get that one with get_if_exists=True"
+                    )
+            group = self._place(options, options.placement_resources)
+            copied = store(kind, f"actor class {options.class_name}").load()
+            arguments = store((args, kwargs), f"an argument of {options.class_name}")
+            runtime_env = self.runtime_env | options.runtime_env
+            held = None if group is not None else self._hold(options)
+            devices = held.devices[0] if isinstance(held, Held) else {}
+            actor = InlineObject(
+                copied,
+                options,
+                arguments,
+                home=self._home_of(options, group, runtime_env, devices),
+                runtime_env=self._showing(devices) | runtime_env,
+                held=held,
+                forget=self._forget,
+            )
+            self._actors.add(actor)
+            if options.detached:
+                self._detached.append(actor)
+            if group is not None:
+                group.actors.add(actor)
+            return actor
+
+        return create
+
+    def _place(
+        self, options: TaskOptions | ActorOptions, resources: Mapping[str, float]
+    ) -> InlineGroup | None:
+        """Returns the placement group to run in, if any.
+
+        Raises:
+            InfeasibleError: It can never run where it is to run.
+        """
+        placement, here = options.placement, current.get()
+        selector = {**options.label_selector, **placement.hard_labels}
+        self._ledger.check(Request([resources], selectors=[selector]))
+        options.runtime_env.local_directory("inline")
+        if placement.kind == "default" and here is not None and here[0].captures:
+            inherited = here[0].group
+            assert isinstance(inherited, InlineGroup)
+            return inherited
+        elsewhere = placement.node_id != self.home.node_id
+        if placement.kind == "node" and elsewhere and not placement.soft:
+            raise self._infeasible(f"there is no node {placement.node_id!r}", resources)
+        if placement.kind != "group":
+            return None
+        group = placement.group
+        assert isinstance(group, InlineGroup)
+        if group.removed:
+            raise ConfigError("the placement group has been removed; make a new one")
+        bundles = group.bundles if placement.bundle < 0 else [group.bundles[placement.bundle]]
+        asked = to_fixed(resources)
+        if not any(
+            all(to_fixed(bundle).get(name, 0) >= units for name, units in asked.items())
+            for bundle in bundles
+        ):
+            raise self._infeasible("no bundle of its placement group is so large", resources)
+        return group
+
+    def _home_of(
+        self,
+        options: TaskOptions | ActorOptions,
+        group: InlineGroup | None,
+        runtime_env: RuntimeEnv,
+        devices: Mapping[str, tuple[str, ...]],
+    ) -> Whereabouts:
+        """Returns what a task or an actor can know of itself."""
+        inherited = options.placement.kind == "default"
+        return replace(
+            self.home,
+            resources=options.resources,
+            group=group,
+            captures=group is not None and (inherited or options.placement.capture),
+            runtime_env=runtime_env.as_dict(),
+            accelerator_ids=devices,
+        )
+
+    def _first_devices(self, resources: Mapping[str, float]) -> dict[str, tuple[str, ...]]:
+        """Returns the devices of a task: they end before another one begins, so all are free."""
+        ids = self._ledger.nodes[0].devices
+        return {n: tuple(ids[n][: math.ceil(resources[n])]) for n in resources if n in ids}
+
+    def _showing(self, devices: Mapping[str, tuple[str, ...]]) -> RuntimeEnv:
+        shown = self._variables(devices, self._ledger.nodes[0]) if devices else {}
+        return RuntimeEnv({name: value for name, value in shown.items() if value is not None})
+
+    def _infeasible(self, why: str, asked: Mapping[str, float]) -> InfeasibleError:
+        available = self._ledger.nodes[0].resources
+        return InfeasibleError(f"This can never run: {why}", asked=asked, available=available)
+
+    def _hold(self, options: ActorOptions) -> Reservation | None:
+        """Takes what an actor holds, as long as it is free; nothing here waits for it."""
+        self._sweep()
+        if not options.resources:
+            return None
+        selector = {**options.label_selector, **options.placement.hard_labels}
+        held = self._ledger.reserve(Request([options.resources], selectors=[selector]))
+        return None if held.cancel() else held.result()
+
+    def _forget(self, held: Reservation | None, lane: Lane) -> None:
+        """Takes what an actor leaves behind that nobody has a handle of any more.
+
+        The garbage collector may be at work in the middle of the ledger, so this takes no lock.
+        """
+        if held is not None:
+            self._forgotten.append(held)
+        if isinstance(lane, LoopThread):
+            lane.stop()
+
+    def _sweep(self) -> None:
+        while self._forgotten:
+            self._forgotten.popleft().release()
+
+    def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
+        own = [_own(ref) for ref in refs]
+        _, missing = concurrent.futures.wait([ref.outcome for ref in own], timeout_s)
+        if missing:
+            raise GetTimeoutError(
+                f"{len(missing)} of {len(own)} results did not come within {timeout_s:g} s"
+            )
+        return [ref.value() for ref in own]
+
+    def put(self, value: Any) -> ObjectRef:
+        return InlineRef.of(store(value, "the value"))
+
+    def wait(
+        self, refs: Sequence[ObjectRef], num_returns: int, timeout_s: float | None, fetch: bool
+    ) -> tuple[list[ObjectRef], list[ObjectRef]]:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        outcomes: list[Future[Any]] = [
+            ref.upcoming() if isinstance(ref, InlineGenerator) else _own(ref).outcome
+            for ref in refs
+        ]
+        while True:
+            done = [ref for ref, outcome in zip(refs, outcomes, strict=True) if outcome.done()]
+            left = None if deadline is None else deadline - time.monotonic()
+            if len(done) >= num_returns or (left is not None and left <= 0):
+                break
+            pending = [outcome for outcome in outcomes if not outcome.done()]
+            concurrent.futures.wait(pending, left, concurrent.futures.FIRST_COMPLETED)
+        ready = set(done[:num_returns])
+        return [ref for ref in refs if ref in ready], [ref for ref in refs if ref not in ready]
+
+    def cancel(self, ref: ObjectRef | ObjectRefGenerator, *, force: bool, recursive: bool) -> None:
+        own = ref if isinstance(ref, InlineGenerator) else _own(ref)
+        if force and own.of_actor:
+            raise ConfigError(
+                "force=True would kill the actor, and all its other calls with it; use "
+                "dray.kill(actor) for that, or leave force out"
+            )
+        own.cancel()
+
+    def kill(self, actor: RemoteObject, *, no_restart: bool) -> None:
+        assert isinstance(actor, InlineObject)
+        if no_restart:
+            actor.end("it was killed")
+        else:
+            actor.restart()
+
+    def named_actor(self, name: str, namespace: str | None) -> RemoteObject | None:
+        wanted = (name, namespace or self.home.namespace)
+        return next((a for a in self._living() if self._name(a) == wanted), None)
+
+    def named_actors(self, all_namespaces: bool) -> list[dict[str, str]]:
+        names = [self._name(actor) for actor in self._living() if actor.options.name is not None]
+        return [
+            {"name": name, "namespace": namespace}
+            for name, namespace in names
+            if name is not None and (all_namespaces or namespace == self.home.namespace)
+        ]
+
+    def _name(self, actor: InlineObject) -> tuple[str | None, str]:
+        return actor.options.name, actor.options.namespace or self.home.namespace
+
+    def _living(self) -> list[InlineObject]:
+        return [actor for actor in self._actors if actor.gone is None]
+
+    def make_group(
+        self,
+        bundles: Sequence[Mapping[str, float]],
+        *,
+        strategy: str,
+        name: str,
+        detached: bool,
+        selectors: Sequence[Mapping[str, str]],
+    ) -> Group:
+        if detached:
+            warn_not_detached(f"placement group {name!r}", "inline")
+        self._sweep()
+        held = self._ledger.reserve(Request(bundles, strategy, selectors))
+        group = InlineGroup(bundles, strategy, name, held)
+        self._groups.append(group)
+        return group
+
+    def named_group(self, name: str) -> Group | None:
+        return next((g for g in self._groups if g.name == name and not g.removed), None)
+
+    def groups(self) -> list[dict[str, Any]]:
+        return [group.describe() for group in self._groups]
+
+    def whereabouts(self) -> Whereabouts:
+        here = current.get()
+        return self.home if here is None else here[0]
+
+    def own_actor(self) -> RemoteObject | None:
+        here = current.get()
+        actor: RemoteObject | None = None if here is None else here[1]
+        return actor
+
+    def exit_actor(self) -> None:
+        if self.own_actor() is None:
+            raise ConfigError("exit_actor(): this code does not run in an actor")
+        raise ExitActor(0)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [describe_node(node) for node in self._ledger.nodes]
+
+    def cluster_resources(self) -> dict[str, float]:
+        return dict(self._ledger.nodes[0].resources)
+
+    def available_resources(self) -> dict[str, float]:
+        self._sweep()
+        return self._ledger.available()
+
+    def status(self) -> ProgramStatus:
+        return ProgramStatus(  # without tasks: whoever could ask runs in one
+            engine="inline",
+            nodes=[
+                NodeStatus.of(node, available=self.available_resources()) for node in self.nodes()
+            ],
+            actors=[actor.describe() for actor in self._living()],
+            groups=self.groups(),
+        )
+
+    def close(self) -> None:
+        """Ends all actors and gives everything back."""
+        for actor in self._living():
+            actor.end("the session is over")
+        self._detached.clear()
+        for group in self._groups:
+            group.remove()
+        self._sweep()
+
+
+def _own(ref: object) -> InlineRef:
+    if not isinstance(ref, InlineRef):
+        raise ObjectLostError(f"{ref!r} is not of this session: dray was shut down in between")
+    return ref

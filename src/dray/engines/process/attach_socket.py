@@ -1,0 +1,74 @@
+"""Where workers leave sockets for the driver: those of workers of their own, which train.
+
+What workers say to the hub carries no descriptors. So who has one to pass on connects to a Unix
+socket without a file, whose random name the driver has told it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+from collections import deque
+
+from dray.engines.status_socket import peer_of
+
+_NUMBER_BYTES = 8
+
+
+class Passage:
+    """The driver's end, opened when it is first needed. With the hub's lock held."""
+
+    def __init__(self) -> None:
+        self._listener: socket.socket | None = None
+        self._left: dict[int, deque[int]] = {}
+
+    def address(self) -> str:
+        """Returns where to connect to."""
+        if self._listener is None:
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.setblocking(False)
+            self._listener.bind(f"\0dray-passage-{secrets.token_hex(16)}")
+            self._listener.listen(socket.SOMAXCONN)
+        name: bytes = self._listener.getsockname()
+        return name.decode()
+
+    def take(self, number: int) -> socket.socket | None:
+        """Returns the next socket that a client has left; None if it could not be taken."""
+        with contextlib.suppress(OSError):  # nobody else is there, or no descriptor is free
+            while not self._left.get(number):
+                self._accept()
+        return (
+            socket.socket(fileno=self._left[number].popleft()) if self._left.get(number) else None
+        )
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        caller, _ = self._listener.accept()
+        with caller:
+            caller.setblocking(False)
+            if peer_of(caller).user == os.getuid():
+                data, fds, _, _ = socket.recv_fds(caller, _NUMBER_BYTES, 1)
+                self._left.setdefault(int.from_bytes(data, "big"), deque()).extend(fds)
+
+    def close(self) -> None:
+        """Frees the descriptors."""
+        for left in self._left.values():
+            for fd in left:
+                os.close(fd)
+        if self._listener is not None:
+            self._listener.close()
+
+
+def leave(address: str, number: int, passed: socket.socket) -> None:
+    """Leaves a socket for the driver, in a worker.
+
+    Args:
+        address: Where.
+        number: Of the client that will say so.
+        passed: The socket; still this process's to close.
+    """
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(address)
+        socket.send_fds(sock, [number.to_bytes(_NUMBER_BYTES, "big")], [passed.fileno()])

@@ -1,0 +1,278 @@
+"""What one process of a session says to the hub and asks it.
+
+The driver calls the hub, a worker sends it messages; what is said is the same (`hub.py` lists it).
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from dray.engines.process.leader_follower import Turns, Waiter
+from dray.engines.process.lock import HubLock, check_depth, has_depth
+from dray.engines.process.objects import references
+from dray.engines.rpc import serialization
+from dray.errors import EngineError
+from dray.interrupts import leave, mark_shielded, pending, shielded, shut, watch
+
+Message = tuple[Any, ...]
+
+
+class Conversation(ABC):
+    """A process's half of the conversation with the hub.
+
+    Args:
+        number: The process's own number; what it makes is numbered after it.
+        turns: How threads of this process wait for answers.
+    """
+
+    def __init__(self, number: int, turns: Turns) -> None:
+        self._ids = itertools.count((number << 40) + 1)
+        self._turns = turns
+        self._asked: dict[int, Waiter] = {}
+        self._questions = itertools.count(1)
+        self._closed = False
+        self.lock = HubLock()
+        self.table = references.RefTable(self._tell, self.settle)
+
+    @abstractmethod
+    def post(self, message: Message) -> None:
+        """Tells the hub something. With the lock held."""
+
+    @abstractmethod
+    def here(self) -> Mapping[str, Any]:
+        """Returns what runs in the calling thread: its task, its actor and what they hold."""
+
+    def _tell(self, what: str, number: int) -> None:
+        if not self._closed:
+            self.post((what, number))
+
+    @shielded
+    def meet(self, number: int) -> None:
+        """Takes note of a reference that has come in."""
+        if self.lock.is_mine():
+            self.lock.later(lambda: self.table.met(number))
+            return
+        with self.lock:
+            self.table.met(number)
+
+    @shielded
+    def keep(self, number: int) -> None:
+        """Takes note of a reference, or of one more, that the hub has counted already."""
+        if self.lock.is_mine():
+            self.lock.later(lambda: self.table.born(number))
+            return
+        with self.lock:
+            self.table.born(number)
+
+    def say(self, *message: Any) -> None:
+        """Tells the hub something, if it is still there."""
+        watch()
+        try:
+            self._say(message)
+        finally:
+            if pending:
+                leave()
+
+    @mark_shielded
+    def _say(self, message: Message) -> None:
+        if self.lock.is_mine():  # a finaliser's
+            self.lock.later(lambda: self.post(message))
+            return
+        with self.lock:
+            if not self._closed:
+                self.post(message)
+        if self.table.dropped or self.table.unpinned:
+            self.settle()
+
+    def settle(self) -> None:
+        """Deals with references that have died, unless whoever has the lock will."""
+        table = self.table
+        while (table.dropped or table.unpinned) and has_depth() and self.lock.acquire_now():
+            try:
+                table.settle()
+            finally:
+                self.lock.release()
+
+    def ask(self, *message: Any) -> tuple[int, Waiter]:
+        """Asks the hub something; the question's number is put behind the first word."""
+        number, waiter = next(self._questions), Waiter()
+        self._put_question(number, waiter, message)
+        return number, waiter
+
+    def _put_question(self, number: int, waiter: Waiter, message: Message) -> None:
+        check_depth()
+        self._asked[number] = waiter
+        try:
+            with self.lock:
+                self.check_open()
+                self.post((message[0], number, *message[1:]))
+        except BaseException:
+            self._asked.pop(number, None)
+            raise
+
+    def check_open(self) -> None:
+        """Raises an EngineError if this session has ended. With the lock held."""
+        if self._closed:
+            raise EngineError("this session has ended; call dray.init() again")
+
+    def answered(self, number: int, answer: Any) -> None:
+        """Takes an answer of the hub's."""
+        waiter = self._asked.pop(number, None)
+        if waiter is None:
+            return
+        waiter.value = answer
+        if isinstance(waiter, _FutureWaiter):
+            self._turns.aside(waiter.resolve)
+        else:
+            self._turns.finish(waiter)
+
+    @shielded
+    def demand(self, *message: Any) -> Any:
+        """Asks the hub something that it knows; returns what it answers, or raises that."""
+        _, waiter = self.ask(*message)
+        self._turns.wait(waiter, interruptible=False)
+        return accepted(waiter.value)
+
+    def order(self, *message: Any) -> None:
+        """The same for what has no answer but an error; a finaliser need not wait for that."""
+        if self.lock.is_mine() or self._turns.reads_here():
+            self.say(message[0], 0, *message[1:])
+        else:
+            self.demand(*message)
+
+    @shielded
+    def await_answer(self, *message: Any, undo: Callable[[Any], object] | None = None) -> Any:
+        """The same for what may take long, and may be interrupted.
+
+        Args:
+            *message: The question.
+            undo: Takes an answer that comes when nobody wants it any more.
+        """
+        question, waiter = self.ask(*message)
+        self._wait_for(question, waiter, None, undo)
+        return accepted(waiter.value)
+
+    def _wait_for(
+        self,
+        question: int,
+        waiter: Waiter,
+        timeout_s: float | None,
+        undo: Callable[[Any], object] | None = None,
+    ) -> None:
+        """Waits for an answer; the hub says what there is when the time is up."""
+        try:
+            if not self._turns.wait(waiter, timeout_s):
+                self._enough(question, waiter)
+        except BaseException:  # a handler's, or the session ends
+            if not self._closed:
+                self._enough(question, waiter)
+                if undo is not None:
+                    undo(waiter.value)
+            raise
+
+    def _enough(self, question: int, waiter: Waiter) -> None:
+        self.say("enough", question)
+        self._turns.wait(waiter, interruptible=False)
+
+    def end_waits(self, error: Callable[[], EngineError]) -> None:
+        """Ends all that waits for an answer, in whatever thread, with an error.
+
+        Args:
+            error: Makes it.
+        """
+        self._turns.end(error)
+        for number, waiter in list(self._asked.items()):
+            if isinstance(waiter, _FutureWaiter) and self._asked.pop(number, None) is not None:
+                waiter.fail(error())
+
+    def promise(
+        self, load: Callable[[Any], Any], *message: Any, keep: object = None
+    ) -> Future[Any]:
+        """Asks the hub something; returns a future of what `load` makes of the answer."""
+        return self.ask_later(load, *message, keep=keep)[1]
+
+    @shielded
+    def ask_later(
+        self, load: Callable[[Any], Any], *message: Any, keep: object = None
+    ) -> tuple[int, Future[Any]]:
+        """The same as `promise`; returns the question's number as well."""
+        self._turns.start_background("dray-answers")
+        waiter = _FutureWaiter(load, keep)
+        number = next(self._questions)
+        self._put_question(number, waiter, message)
+        if self.table.dropped or self.table.unpinned:
+            self.settle()
+        return number, waiter.future
+
+    def give_back(self, question: int) -> None:
+        """Says that what was reserved is needed no more, or that nobody waits for it any more."""
+        self._asked.pop(question, None)
+        self.say("return", question)
+
+    def post_new(
+        self, numbers: Sequence[int], post: Callable[[Message], Any], message: Message
+    ) -> Any:
+        """Tells the hub of what has references here from now on; returns what `post` does."""
+        check_depth()
+        table, lock = self.table, self.lock
+        if lock.is_mine():  # a finaliser's
+            self.check_open()
+            for made in numbers:
+                table.counts[made] = 1
+            lock.later(lambda: post(message))
+            return None
+        with lock:
+            if self._closed:
+                self.check_open()
+            for made in numbers:
+                table.counts[made] = 1
+            try:
+                answer = post(message)
+            except BaseException:
+                for made in numbers:
+                    del table.counts[made]
+                raise
+        if table.dropped or table.unpinned:
+            self.settle()
+        return answer
+
+
+def accepted(answer: Any) -> Any:
+    """Returns an answer; raises the error that it may be."""
+    if type(answer) is tuple and answer and answer[0] == "refused":
+        raise serialization.error_of(answer[1])
+    return answer
+
+
+class _FutureWaiter(Waiter):
+    """A waiter that no thread waits for: its answer goes into a future."""
+
+    __slots__ = ("_kept", "_load", "future")
+
+    def __init__(self, load: Callable[[Any], Any], keep: object) -> None:
+        super().__init__()
+        self._load = load
+        self._kept = keep  # the reference: without it the value would go as it comes
+        self.future: Future[Any] = Future()
+        self.future.set_running_or_notify_cancel()
+
+    @shut
+    def resolve(self) -> None:
+        """Sets the future."""
+        try:
+            value = self._load(self.value)
+        except BaseException as error:  # noqa: BLE001 (it belongs to whoever waits)
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(value)
+        self._kept = None
+
+    @shut
+    def fail(self, error: EngineError) -> None:
+        """Sets the future to an error."""
+        self.future.set_exception(error)
+        self._kept = None

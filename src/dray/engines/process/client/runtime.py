@@ -1,0 +1,334 @@
+"""Tasks, actors and objects as any process of a session sees them: it asks the hub.
+
+The driver calls the hub, a worker sends it messages; what is said is the same (`hub.py` lists it).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dray.engines.process.client.conversation import Message, accepted
+from dray.engines.process.client.values import Values
+from dray.engines.process.leader_follower import Turns
+from dray.engines.process.objects import references
+from dray.engines.process.objects.references import (
+    ProcessActor,
+    ProcessGenerator,
+    ProcessGroup,
+    ProcessRef,
+)
+from dray.engines.rpc import serialization
+from dray.engines.rpc.serialization import INLINE_BYTES, Packed, pack
+from dray.engines.runtime import (
+    ActorOptions,
+    CallOptions,
+    Group,
+    RemoteObject,
+    Submit,
+    TaskOptions,
+    warn_not_detached,
+)
+from dray.errors import (
+    ConfigError,
+)
+from dray.interrupts import (
+    leave,
+    mark_shielded,
+    pending,
+    shielded,
+    watch,
+)
+from dray.status import ProgramStatus
+
+
+class ProcessRuntime(Values):
+    """A process's half of the conversation with the hub, with all that can be said.
+
+    Args:
+        number: The process's own number; what it makes is numbered after it.
+        turns: How threads of this process wait for answers.
+    """
+
+    def __init__(self, number: int, turns: Turns) -> None:
+        super().__init__(number, turns)
+        self._known: set[bytes] = set()
+        self._pickled: weakref.WeakKeyDictionary[Any, Packed] = weakref.WeakKeyDictionary()
+        references.settle_in(self)
+
+    def new_ref(self, number: int) -> ProcessRef:
+        return ProcessRef(self, number)
+
+    # Tasks.
+
+    def _kind(self, what: str, target: Any, options: Any, name: str) -> bytes:
+        """Tells the hub of a function or class with its options, once; returns its key."""
+        packed = self._pickled.get(target)
+        if packed is None:
+            packed = pack(target, name)
+            self._pickled[target] = packed
+        group = options.placement.group
+        rest = {
+            field.name: getattr(options, field.name)
+            for field in dataclasses.fields(options)
+            if field.name not in ("given", "placement")
+        }
+        if "retry_exceptions" in rest:
+            rest["retry_exceptions"] = serialization.pack_types(rest["retry_exceptions"])
+        if "methods" in rest:
+            rest["methods"] = _with_types(serialization.pack_types, rest["methods"])
+        place = {
+            field.name: getattr(options.placement, field.name)
+            for field in dataclasses.fields(options.placement)
+            if field.name != "group"
+        }
+        place["group"] = None if group is None else group.number
+        here = self.here()
+        if options.placement.kind == "default" and here.get("captures"):
+            place.update(kind="group", group=here["group"], bundle=-1, capture=True)
+        told = pack((rest, place), f"the options of {name}")
+        key = hashlib.blake2b(packed.data + told.data, digest_size=16).digest()
+        if key not in self._known:
+            blob = (packed.data, [bytes(b) for b in packed.buffers])
+            self.demand("kind", key, what, blob, packed.refs, rest, place)
+            self._known.add(key)
+        return key
+
+    def bind_function(self, function: Callable[..., Any], options: TaskOptions) -> Submit:
+        key = self._kind("task", function, options, options.name)
+        returns, what = options.num_returns, f"an argument of {options.name}"
+        return self._submit(("submit", key), returns, what)
+
+    def bind_method(self, actor: ProcessActor, method: str, options: CallOptions) -> Submit:
+        details = (
+            method,
+            options.name,
+            options.concurrency_group,
+            options.max_task_retries,
+            serialization.pack_types(options.retry_exceptions),
+            options.most_unread,
+        )
+        what = f"an argument of {actor.class_name}.{method}"
+        return self._submit(("call", actor.number, details), options.num_returns, what)
+
+    def _submit(self, head: Message, returns: int | str, what: str) -> Submit:
+        count: Any = "stream" if returns == "streaming" else returns
+        ids = self._ids
+
+        @mark_shielded
+        def place(packed: Packed, deps: list[int]) -> Any:
+            plain = not packed.buffers and len(packed.data) <= INLINE_BYTES
+            payload = packed.data if plain else self.store(packed)
+            number = next(ids)
+            numbers: tuple[int, ...] = (number,)
+            if isinstance(count, int) and count != 1:
+                numbers = (number, *(next(ids) for _ in range(count - 1))) if count else ()
+            parent = self.here().get("task_id")
+            message = (*head, number, numbers, payload, deps, packed.refs, count, parent)
+            refusal = self.post_new(numbers, self.submit_now, message)
+            if refusal is not None:
+                for made in numbers:
+                    ProcessRef(self, made)  # its end is told
+                raise serialization.error_of(refusal)
+            if count == 1 or count == "dynamic":
+                return ProcessRef(self, number)
+            if count == "stream":
+                return ProcessGenerator(self, number)
+            return [ProcessRef(self, made) for made in numbers] if count else None
+
+        def submit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            packed, deps = self._pack_arguments(args, kwargs, what)
+            watch()
+            try:
+                return place(packed, deps)
+            finally:
+                if pending:
+                    leave()
+
+        return submit
+
+    def submit_now(self, message: Message) -> Any:
+        """Tells the hub of a task or call; returns an error's payload if it refuses at once."""
+        self.post(message)
+        return None
+
+    def _pack_arguments(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], what: str
+    ) -> tuple[Packed, list[int]]:
+        """Returns the arguments, and the references at the top, which are awaited."""
+        deps: list[int] = []
+        for value in args:
+            if type(value) is ProcessRef:
+                args = tuple(self._stand_in(value, deps) for value in args)
+                break
+        for value in kwargs.values():
+            if type(value) is ProcessRef:
+                kwargs = {name: self._stand_in(value, deps) for name, value in kwargs.items()}
+                break
+        return serialization.pack_arguments(args, kwargs, what), deps
+
+    def _stand_in(self, value: Any, deps: list[int]) -> Any:
+        if type(value) is not ProcessRef:
+            return value
+        deps.append(self._number_of(value))
+        return Awaited(len(deps) - 1)
+
+    @shielded
+    def cancel(self, ref: Any, *, force: bool, recursive: bool) -> None:
+        message = ("cancel", self._number_of(ref), force, recursive)
+        if self.lock.is_mine() or self._turns.reads_here():  # a finaliser's
+            self.order(*message)
+            return
+        question, waiter = self.ask(*message)
+        try:
+            self._turns.wait(waiter)
+        except BaseException:
+            self._asked.pop(question, None)  # there is nothing to undo
+            raise
+        accepted(waiter.value)
+
+    # Actors.
+
+    def bind_class(
+        self, kind: type, options: ActorOptions
+    ) -> Callable[[tuple[Any, ...], dict[str, Any]], RemoteObject]:
+        if options.detached:
+            warn_not_detached(f"actor {options.class_name}", "process")
+        key = self._kind("actor", kind, options, options.class_name)
+        what = f"an argument of {options.class_name}"
+
+        @shielded
+        def place(packed: Packed, deps: list[int]) -> RemoteObject:
+            payload = self.store(packed)
+            number = next(self._ids)
+            self.keep(number)
+            actor = ProcessActor(self, number, options.class_name, options.methods)
+            found = self.demand("create", key, number, payload, deps, packed.refs)
+            return actor if found is None else self._actor(found)
+
+        def create(args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteObject:
+            return place(*self._pack_arguments(args, kwargs, what))
+
+        return create
+
+    def _actor(self, found: tuple[int, str, Mapping[str, Any]]) -> ProcessActor:
+        self.keep(found[0])
+        number, class_name, methods = found
+        return ProcessActor(self, number, class_name, _with_types(serialization.types_of, methods))
+
+    def kill(self, actor: Any, *, no_restart: bool) -> None:
+        self.order("kill", self._number_of(actor), no_restart)
+
+    @shielded
+    def named_actor(self, name: str, namespace: str | None) -> RemoteObject | None:
+        found = self.demand("named", name, namespace)
+        return None if found is None else self._actor(found)
+
+    def named_actors(self, all_namespaces: bool) -> list[dict[str, str]]:
+        names: list[dict[str, str]] = self.demand("query", "names")
+        return names
+
+    @shielded
+    def own_actor(self) -> RemoteObject | None:
+        number = self.here().get("actor")
+        return None if number is None else self._actor(self.demand("actor", number))
+
+    # Placement groups.
+
+    @shielded
+    def make_group(
+        self,
+        bundles: Sequence[Mapping[str, float]],
+        *,
+        strategy: str,
+        name: str,
+        detached: bool,
+        selectors: Sequence[Mapping[str, str]],
+    ) -> Group:
+        if detached:
+            warn_not_detached(f"placement group {name!r}", "process")
+        number, ready = next(self._ids), next(self._ids)
+        self.keep(ready)
+        ref = ProcessRef(self, ready)
+        self.demand("group", number, ready, [dict(b) for b in bundles], strategy, name, selectors)
+        return ProcessGroup(self, number, bundles, ref)
+
+    def wait_for_group(self, group: ProcessGroup, timeout_s: float | None) -> bool:
+        ready, _ = self.wait([group.ready()], 1, timeout_s, False)
+        if ready:
+            self.get(ready, None)  # raises if it was removed
+        return bool(ready)
+
+    def remove_group(self, group: ProcessGroup) -> None:
+        self.order("remove_group", group.number)
+
+    @shielded
+    def named_group(self, name: str) -> Group | None:
+        found = self.demand("named_group", name)
+        return None if found is None else self._group(found)
+
+    def _group(self, found: tuple[int, Any, int]) -> ProcessGroup:
+        number, bundles, ready = found
+        return ProcessGroup(self, number, bundles, self._known_ref(ready))
+
+    @shielded
+    def group_of(self, number: int) -> ProcessGroup:
+        """Returns the group of that number."""
+        return self._group(self.demand("group_of", number))
+
+    def groups(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.demand("query", "groups")
+        return found
+
+    # What there is.
+
+    def nodes(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.demand("query", "nodes")
+        return found
+
+    def cluster_resources(self) -> dict[str, float]:
+        found: dict[str, float] = self.demand("query", "total")
+        return found
+
+    def available_resources(self) -> dict[str, float]:
+        found: dict[str, float] = self.demand("query", "available")
+        return found
+
+    def status(self) -> ProgramStatus:
+        found: ProgramStatus = self.demand("query", "status")
+        return found
+
+    def exit_actor(self) -> None:
+        if self.here().get("actor") is None:
+            raise ConfigError("exit_actor() works only inside an actor's method")
+        raise ActorExit
+
+
+def _with_types(
+    convert: Callable[[Any], Any], methods: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Mapping[str, Any]]:
+    """Return methods' options with the types of exceptions packed, or unpacked."""
+    name = "retry_exceptions"
+    return {
+        method: {**given, name: convert(given[name])} if name in given else given
+        for method, given in methods.items()
+    }
+
+
+class Awaited:
+    """Stands, among a call's arguments, for the value of one of its references."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Awaited, (self.index,))
+
+
+class ActorExit(BaseException):
+    """Raised by `exit_actor`; not an Exception, so that users' handlers let it pass."""

@@ -1,0 +1,230 @@
+"""Objects as one process of a session sees them: stored, read, and waited for."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from dray.engines.process import system_limits
+from dray.engines.process.client.conversation import Conversation
+from dray.engines.process.objects.references import ProcessGenerator, ProcessRef
+from dray.engines.process.objects.shared_memory import Arena, DiskArena, read_at, round_up
+from dray.engines.rpc import serialization
+from dray.engines.rpc.serialization import INLINE_BYTES, SPILLED, STORED, Packed, is_error, pack
+from dray.engines.runtime import ObjectRef, Runtime
+from dray.errors import GetTimeoutError, ObjectLostError, ObjectStoreFullError
+from dray.interrupts import final, leave, mark_shielded, pending, shielded, watch
+
+
+class Values(Conversation, Runtime):
+    """Keeps and reads objects."""
+
+    @abstractmethod
+    def new_ref(self, number: int) -> ProcessRef:
+        """Returns a reference that has been counted here already."""
+
+    @property
+    @abstractmethod
+    def arena(self) -> Arena:
+        """The shared memory."""
+
+    @property
+    @abstractmethod
+    def disk(self) -> DiskArena:
+        """Where objects are that are not in memory."""
+
+    @shielded
+    def store(self, packed: Packed) -> Any:
+        """Returns a payload for a value; large ones are written to shared memory."""
+        if packed.size <= INLINE_BYTES:
+            return packed.inline()
+        parts = [packed.data, *packed.buffers]
+        lengths = [len(part) for part in parts]
+        place = self.demand("room", lengths)
+        try:
+            (self.arena if place[0] == STORED else self.disk).write(place[-1], parts)
+        except OSError as error:
+            self.say("no_room", place)
+            raise ObjectStoreFullError(
+                f"an object of {packed.size} bytes cannot be written: {error}. Drop references to "
+                "what is not needed, free memory or space in the temporary directory, or give "
+                "dray.init(object_store_memory=...) less than there is"
+            ) from error
+        except BaseException:
+            self.say("no_room", place)
+            raise
+        return (*place, lengths, tuple(packed.writable))
+
+    def load(self, payload: Any) -> Any:
+        """Returns the value that a payload stands for.
+
+        Raises:
+            TaskError: It stands for an error, this or another.
+        """
+        if type(payload) is bytes:
+            return serialization.unpack(payload)
+        return serialization.unpack(*self.open(payload))
+
+    @shielded
+    def open(self, payload: Any) -> tuple[Any, Sequence[Any]]:
+        """Returns a pickle and what it refers to; nothing of it has to be given back."""
+        if type(payload) is bytes:
+            return payload, ()
+        if payload[0] == serialization.INLINE:
+            return serialization.open_inline(payload)
+        if is_error(payload):
+            raise serialization.error_of(payload)
+        if payload[0] == STORED:
+            return self._open_stored(payload)
+        try:
+            _, offset, lengths, _ = payload
+            parts = []
+            for length in lengths:
+                parts.append(read_at(self.disk.fd, offset, length))
+                offset += round_up(length)
+        finally:
+            self.say("read", payload)
+        return parts[0], parts[1:]
+
+    def _open_stored(self, payload: Any) -> tuple[Any, Sequence[Any]]:
+        _, region, start, lengths, writable = payload
+        end, arena, table = sum(map(round_up, lengths)), self.arena, self.table
+
+        @final
+        def unused() -> None:
+            if writable:
+                arena.forget_changes(start, end)
+            table.unpin(region)
+
+        try:
+            whole = arena.view(start, end, unused)
+        except BaseException as error:
+            table.unpin(region)
+            if isinstance(error, OSError):
+                raise ObjectStoreFullError(system_limits.describe_map(error, arena.size)) from error
+            raise
+        view, offset, parts = memoryview(whole).cast("B"), 0, []
+        for index, length in enumerate(lengths):
+            part = view[offset : offset + length]
+            parts.append(part if index - 1 in writable else part.toreadonly())
+            offset += round_up(length)
+        return parts[0], parts[1:]
+
+    def open_all(self, payloads: Sequence[Any]) -> list[Any]:
+        """Returns pickles, each alone or with what it refers to."""
+        opened: list[Any] = []
+        try:
+            for payload in payloads:
+                opened.append(payload if type(payload) is bytes else self.open(payload))
+        except BaseException:
+            self.return_unread(payloads[len(opened) + 1 :])
+            raise
+        return opened
+
+    def return_unread(self, payloads: Any) -> None:
+        """Says that payloads which came too late are not looked at."""
+        if type(payloads) is not list:
+            return  # an error
+        for payload in payloads:
+            if type(payload) is tuple and payload[0] == STORED:
+                self.table.unpin(payload[1])
+            elif type(payload) is tuple and payload[0] == SPILLED:
+                self.say("read", payload)
+
+    def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
+        watch()
+        try:
+            opened = self._fetch(refs, timeout_s)
+        finally:
+            if pending:
+                leave()
+        unpack = serialization.unpack
+        return [unpack(it) if type(it) is bytes else unpack(*it) for it in opened]
+
+    @mark_shielded
+    def _fetch(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
+        """Returns pickles, each alone or with what it refers to."""
+        numbers = [self._number_of(ref) for ref in refs]
+        question, waiter = self.ask("fetch", numbers)
+        self._wait_for(question, waiter, timeout_s, self.return_unread)
+        answer = waiter.value
+        if type(answer) is tuple:
+            if answer[0] == "missing":
+                raise not_in_time(answer[1], len(refs), timeout_s)
+            raise serialization.error_of(answer)
+        return self.open_all(answer)
+
+    def _number_of(self, ref: Any) -> int:
+        home = getattr(ref, "home", None)
+        if home is not self:
+            raise ObjectLostError(
+                f"{ref!r} belongs to a session that has ended, and its value with it; make it "
+                "again after dray.init()"
+            )
+        number: int = ref.number
+        return number
+
+    def put(self, value: Any) -> ObjectRef:
+        packed = pack(value, "the value")
+        watch()
+        try:
+            return self._put(packed)
+        finally:
+            if pending:
+                leave()
+
+    @mark_shielded
+    def _put(self, packed: Packed) -> ObjectRef:
+        plain = not packed.buffers and len(packed.data) <= INLINE_BYTES
+        payload = packed.data if plain else self.store(packed)
+        number = next(self._ids)
+        self.post_new((number,), self.post, ("put", number, payload, packed.refs))
+        return self.new_ref(number)
+
+    @shielded
+    def wait(
+        self, refs: Sequence[Any], num_returns: int, timeout_s: float | None, fetch: bool
+    ) -> tuple[list[ObjectRef], list[ObjectRef]]:
+        numbers = [
+            ref.next_item if isinstance(ref, ProcessGenerator) else self._number_of(ref)
+            for ref in refs
+        ]
+        question, waiter = self.ask("wait", numbers, num_returns)
+        self._wait_for(question, waiter, timeout_s)
+        chosen = set(waiter.value[:num_returns])
+        ready = [ref for index, ref in enumerate(refs) if index in chosen]
+        return ready, [ref for index, ref in enumerate(refs) if index not in chosen]
+
+    def future_of(self, ref: ProcessRef) -> Future[Any]:
+        def load(answer: Any) -> Any:
+            if type(answer) is tuple:
+                raise serialization.error_of(answer)
+            return self.load(answer[0])
+
+        return self.promise(load, "fetch", [self._number_of(ref)], keep=ref)
+
+    def _known_ref(self, number: int) -> ProcessRef:
+        """Returns a reference that the hub has counted for this process already."""
+        self.keep(number)
+        return self.new_ref(number)
+
+    def _ref_of_item(self, number: int | None) -> ProcessRef | None:
+        return None if number is None else self._known_ref(number)
+
+    @shielded
+    def next_item(self, stream: int, index: int) -> ObjectRef | None:
+        number = self.await_answer("next", stream, index, undo=self._ref_of_item)
+        return self._ref_of_item(number)
+
+    def next_item_future(self, stream: int, index: int) -> Future[Any]:
+        return self.promise(self._ref_of_item, "next", stream, index)
+
+
+def not_in_time(missing: int, count: int, timeout_s: float | None) -> GetTimeoutError:
+    """Returns the error of a `get` that has waited for long enough."""
+    return GetTimeoutError(
+        f"{missing} of {count} values were not there after {timeout_s:g} s; wait longer, or use "
+        "dray.wait() to take those that are ready"
+    )

@@ -1,0 +1,457 @@
+"""Actors in the hub: made, called in order, made again, and ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dray.engines.process.hub.hub import Hub
+from dray.engines.process.hub.records import ActorRecord, Client, Task, WorkerProcess
+from dray.engines.process.hub.tasks import Tasks
+from dray.engines.process.hub.worker_pool import Pool
+from dray.engines.process.system_limits import SHORTAGES
+from dray.engines.rpc.serialization import UNMADE, failed
+from dray.errors import (
+    ActorDiedError,
+    ActorUnavailableError,
+    EngineError,
+    NameTakenError,
+    PendingCallsLimitExceeded,
+    WorkerDiedError,
+)
+from dray.scheduling.ledger import Held
+
+# So many calls are sent ahead; the rest wait here and go in one piece when half are answered.
+_AHEAD = 64
+
+
+class Actors:
+    """All actors of a session.
+
+    Args:
+        hub: Objects and questions.
+        tasks: The books that calls stand in as well.
+        pool: Worker processes.
+        send: Sends bytes to a worker.
+        stop: Ends a worker's process at once.
+        namespace: Where names are looked for that come without one.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        tasks: Tasks,
+        pool: Pool,
+        send: Callable[[WorkerProcess, bytes], None],
+        stop: Callable[[WorkerProcess], None],
+        namespace: str,
+    ) -> None:
+        self._namespace = namespace
+        self._hub = hub
+        self._tasks = tasks
+        self._pool = pool
+        self._send = send
+        self._stop = stop
+        self.all: dict[int, ActorRecord] = {}
+        self.names: dict[tuple[str, str], int] = {}
+        tasks.on_call_ready = lambda task: self._pump(self._actor_of(task))
+        tasks.on_call_left = self._on_call_left
+        tasks.on_call_over = self._on_call_over
+        hub.serve(self)
+
+    def _actor_of(self, task: Task) -> ActorRecord:
+        assert task.actor is not None
+        return task.actor
+
+    # Making.
+
+    def on_create(
+        self,
+        client: Client,
+        question: int,
+        key: bytes,
+        number: int,
+        payload: Any,
+        deps: Sequence[int],
+        nested: Sequence[int],
+    ) -> None:
+        """A process makes an actor."""
+        kind = self._tasks.kinds.all[key]
+        options = kind.options
+        namespace = options["namespace"] or self._namespace
+        name = options["name"]
+        if name is not None and (namespace, name) in self.names:
+            self._answer_taken(client, question, (namespace, name), options["get_if_exists"])
+            return
+        task = Task(number, kind, (), payload, deps, nested, 0, client, None)
+        actor = ActorRecord(number, task, restarts=options["max_restarts"])
+        actor.name, actor.namespace = name, namespace
+        task.actor = actor
+        self.all[number] = actor
+        if name is not None:
+            self.names[namespace, name] = number
+        entry = self._hub.store.add(number)
+        client.holds.add(number)
+        if options["detached"]:
+            actor.detached = True
+            self._hub.store.hold(number)
+        entry.on_unused = lambda: self._hub.lock.todo.append(lambda: self._on_unused(actor))
+        self._tasks.accept(task)
+        if not task.unready and not task.over:
+            self._place_once(actor)
+        self._hub.lock.todo.append(lambda: self._tell_made(client, question, actor))
+
+    def _tell_made(self, client: Client, question: int, actor: ActorRecord) -> None:
+        """Answers who makes an actor: with an error, if it could have started and did not."""
+        if actor.unstarted is not None:
+            self._hub.refuse(client, question, actor.unstarted)
+        else:
+            self._hub.reply(client, question, None)
+
+    def _answer_taken(
+        self, client: Client, question: int, name: tuple[str, str], get_if_exists: bool
+    ) -> None:
+        if get_if_exists:
+            self.on_named(client, question, name[1], name[0])
+            return
+        error = NameTakenError(
+            f"an actor is called {name[1]!r} already; choose another name, get that one with "
+            "dray.get_actor(), or make this one with get_if_exists=True"
+        )
+        self._hub.refuse(client, question, error)
+
+    def _place(self, actor: ActorRecord) -> None:
+        shape = actor.creation.kind.shape
+        future = shape.ledger.reserve_checked(shape.demand)
+        future.add_done_callback(
+            lambda f: self._hub.lock.later(lambda: self._granted(actor, f.result()))
+        )
+
+    def _granted(self, actor: ActorRecord, held: Any) -> None:
+        if actor.state == "dead":
+            held.release()
+            return
+        assert isinstance(held, Held)
+        actor.held = held
+        self._start(actor)
+
+    def _start(self, actor: ActorRecord) -> None:
+        assert actor.held is not None
+        actor.state = "restarting" if actor.was_restarted else "starting"
+        task = actor.creation
+        shape = task.kind.shape
+        fresh = bool(actor.held.devices[0])
+        try:
+            worker = self._pool.take(actor.held.nodes[0], shape.runtime_env, fresh=fresh)
+        except SHORTAGES as error:
+            why = f"actor {actor.title} has no worker process: {error}"
+            actor.unstarted = ActorDiedError(None, details=why)
+            self._bury(actor, failed(actor.unstarted))
+            return
+        worker.actor, actor.worker, task.worker = actor, worker, worker
+        options = task.kind.options
+        details = (
+            actor.name,
+            actor.was_restarted,
+            options["max_concurrency"],
+            dict(options["concurrency_groups"]),
+            options["is_async"],
+            {name: given.get("concurrency_group") for name, given in options["methods"].items()},
+            self._tasks.grant(actor.held, shape),
+        )
+        self._tasks.dispatch(task, worker, ("make", details))
+
+    def on_made(self, client: Client, number: int) -> None:
+        """An actor's `__init__` has returned."""
+        actor = self.all.get(number)
+        if actor is None or actor.worker is not client.worker:
+            return
+        actor.state = "alive"
+        if not actor.restarts:
+            self._tasks.close(actor.creation)  # its arguments are not needed again
+        self._pump(actor)
+        if actor.ending:
+            self._end_if_idle(actor)
+
+    def on_unmade(self, client: Client, number: int, payload: Any) -> None:
+        """An actor's `__init__` has raised."""
+        actor = self.all.get(number)
+        if actor is not None:
+            actor.restarts = 0
+            self._bury(actor, (UNMADE, *payload[1:], actor.actor_id))
+            if client.worker is not None:
+                self._tasks.retire(client.worker)
+
+    # Calling.
+
+    def on_call(
+        self,
+        client: Client,
+        actor_number: int,
+        details: tuple[Any, ...],
+        number: int,
+        numbers: Sequence[int],
+        payload: Any,
+        deps: Sequence[int],
+        nested: Sequence[int],
+        returns: Any,
+        parent: int | None,
+    ) -> Any:
+        """A process calls a method. Returns an error's payload if that is refused."""
+        actor = self.all.get(actor_number)
+        if actor is None:
+            for result in numbers:
+                self._hub.own(client, result)
+            error = ActorDiedError(
+                None,
+                details="the actor is gone; make a new one",
+                actor_id=f"{actor_number:032x}",
+            )
+            self._hub.fail(numbers, failed(error))
+            return None
+        task = Task(
+            number, actor.creation.kind, numbers, payload, deps, nested, returns, client, parent
+        )
+        task.actor, task.details = actor, details
+        options = actor.creation.kind.options
+        task.retries = options["max_task_retries"] if details[3] is None else details[3]
+        most = options["max_pending_calls"]
+        if 0 < most <= len(actor.waiting) + len(actor.running):
+            return self._too_many(client, task, most)
+        self._tasks.accept(task)
+        if actor.state == "dead":
+            self._tasks.end(task, actor.death)
+        elif not task.over:
+            actor.waiting.append(task)
+            if len(actor.waiting) == 1:
+                self._pump(actor)
+        return None
+
+    def _too_many(self, client: Client, task: Task, most: int) -> Any:
+        for result in task.results:
+            self._hub.own(client, result)
+        error = failed(
+            PendingCallsLimitExceeded(
+                f"{task.title} was not called: {most} calls wait already, which is its actor's "
+                "max_pending_calls; wait for some of them first"
+            )
+        )
+        self._hub.fail(task.results, error)
+        return error
+
+    def _pump(self, actor: ActorRecord) -> None:
+        """Sends calls that can run; those of one caller stay in their order."""
+        worker = actor.worker
+        if actor.state != "alive" or worker is None:
+            if actor.state == "waiting" and not actor.creation.unready and actor.held is None:
+                self._place_once(actor)
+            return
+        most = max(_AHEAD, 2 * (actor.creation.kind.options["max_concurrency"] or 0))
+        if actor.creation.kind.options["is_async"]:
+            most = max(most, 2000)
+        running, waiting = actor.running, actor.waiting
+        if len(running) > most // 2:
+            return
+        pieces: list[bytes] = []
+        held_up: set[Client] = set()
+        later: list[Task] = []
+        while waiting and len(running) < most:
+            task = waiting.popleft()
+            if task.over:
+                continue
+            if task.unready or task.client in held_up:
+                held_up.add(task.client)
+                later.append(task)
+                continue
+            task.worker = worker
+            task.attempt += 1
+            running[task.number] = task
+            pieces.append(self._tasks.frames_of(task, worker, ("call",)))
+        waiting.extendleft(reversed(later))
+        if pieces:
+            self._send(worker, b"".join(pieces))
+
+    def _place_once(self, actor: ActorRecord) -> None:
+        if actor.creation.attempt == 0:
+            actor.creation.attempt = 1
+            self._place(actor)
+
+    def _on_call_left(self, number: int, worker: WorkerProcess) -> None:
+        actor = worker.actor
+        if actor is None:
+            return
+        actor.running.pop(number, None)
+        if actor.waiting:
+            self._pump(actor)
+        elif actor.ending:
+            self._end_if_idle(actor)
+
+    def _on_call_over(self, task: Task, payload: Any) -> None:
+        """A call, or the making of an actor, was ended from here."""
+        actor = self._actor_of(task)
+        if task is actor.creation and actor.state != "dead":
+            self._bury(actor, payload)  # one of its arguments has failed
+        elif task in actor.waiting:
+            actor.waiting.remove(task)
+            self._pump(actor)  # it may have held others up
+            if actor.ending:
+                self._end_if_idle(actor)
+
+    # Ending.
+
+    def _on_unused(self, actor: ActorRecord) -> None:
+        """The last handle is gone: the calls made so far end, then the actor does."""
+        if actor.state == "dead":
+            self.all.pop(actor.number, None)
+            return
+        actor.ending = True
+        self._end_if_idle(actor)
+
+    def _end_if_idle(self, actor: ActorRecord) -> None:
+        if actor.waiting or actor.running or actor.state == "dead":
+            return
+        if actor.state in ("starting", "restarting"):
+            return  # `on_made` comes, and then this again
+        error = ActorDiedError(
+            0,
+            details=f"actor {actor.title} has ended: nobody had a handle",
+            actor_id=actor.actor_id,
+        )
+        worker = actor.worker
+        self._bury(actor, failed(error))
+        if worker is not None:
+            self._tasks.retire(worker)
+
+    def on_exiting(self, client: Client, number: int) -> None:
+        """An actor has called `exit_actor`."""
+        actor = self.all.get(number)
+        if actor is not None:
+            actor.exiting = True
+
+    def on_kill(self, client: Client, question: int, number: int, no_restart: bool) -> None:
+        """A process kills an actor."""
+        actor = self.all.get(number)
+        if actor is not None and actor.state != "dead":
+            self.kill(actor, no_restart)
+        self._hub.reply(client, question, None)
+
+    def kill(self, actor: ActorRecord, no_restart: bool) -> None:
+        """Ends an actor's process at once."""
+        worker = actor.worker
+        if no_restart or worker is None:
+            actor.killed = True
+            error = ActorDiedError(
+                None,
+                details=f"actor {actor.title} was ended by dray.kill(); make a new one",
+                actor_id=actor.actor_id,
+            )
+            self._bury(actor, failed(error))
+        if worker is not None:
+            self._stop(worker)
+
+    def _bury(self, actor: ActorRecord, payload: Any) -> None:
+        """Takes an actor out of service: its calls fail, its name and resources are free."""
+        actor.state, actor.death = "dead", payload
+        if actor.name is not None and self.names.get((actor.namespace, actor.name)) == actor.number:
+            del self.names[actor.namespace, actor.name]
+        calls = [*actor.running.values(), *actor.waiting]
+        actor.running.clear()
+        actor.waiting.clear()
+        for task in calls:
+            self._tasks.end(task, payload)
+        self._tasks.close(actor.creation)
+        worker, actor.worker = actor.worker, None
+        held, actor.held = actor.held, None
+        if held is not None:
+            if worker is None or worker.gone:
+                held.release()
+            else:
+                worker.lease = held  # free when the process is gone
+        if actor.detached:
+            actor.detached = False
+            self._hub.store.drop(actor.number)
+        if not self._hub.store.exists(actor.number):
+            self.all.pop(actor.number, None)
+
+    def on_worker_gone(self, worker: WorkerProcess, error: EngineError) -> None:
+        """An actor's process has ended, or was not started."""
+        actor, lease = worker.actor, worker.lease
+        worker.lease = None
+        if lease is not None:
+            lease.release()
+        if actor is None or actor.worker is not worker:
+            return
+        actor.worker = None
+        if not isinstance(error, WorkerDiedError):
+            why = EngineError(f"actor {actor.title} has no worker process: {error}")
+            self._bury(actor, failed(why))
+            return
+        expected = actor.exiting or actor.killed
+        if expected or not actor.restarts:
+            self._bury(actor, failed(self._death(actor, worker, error)))
+            return
+        if actor.restarts > 0:
+            actor.restarts -= 1
+        self._make_again(actor, worker, error)
+
+    def _make_again(
+        self, actor: ActorRecord, worker: WorkerProcess, error: WorkerDiedError
+    ) -> None:
+        actor.was_restarted = True
+        again: list[Task] = []
+        running, actor.running = list(actor.running.values()), {}
+        for task in running:
+            if task.retries and not task.cancelled:
+                task.retries -= 1
+                task.worker = None
+                again.append(task)
+            else:
+                lost = ActorUnavailableError(
+                    error.exitcode,
+                    details=f"{task.title} did not end: {error}; the actor is being made again, "
+                    "and the call is not, because max_task_retries is 0",
+                    actor_id=actor.actor_id,
+                )
+                self._tasks.end(task, failed(lost))
+        actor.waiting.extendleft(reversed(again))
+        if actor.held is not None and actor.held.broken:
+            actor.held.release()
+            actor.held = None
+            actor.state = "waiting"
+            self._place(actor)
+        else:
+            self._start(actor)
+
+    def _death(
+        self, actor: ActorRecord, worker: WorkerProcess, error: WorkerDiedError
+    ) -> ActorDiedError:
+        if actor.exiting:
+            return ActorDiedError(
+                0,
+                details=f"actor {actor.title} has ended itself, by exit_actor() or sys.exit(0)",
+                actor_id=actor.actor_id,
+            )
+        return ActorDiedError(
+            error.exitcode,
+            out_of_memory=error.out_of_memory,
+            details=f"actor {actor.title} (pid {worker.pid}, node {worker.node.node_id}) is gone: "
+            f"{error}; max_restarts lets it be made again",
+            actor_id=actor.actor_id,
+        )
+
+    # Finding.
+
+    def _found(self, client: Client, actor: ActorRecord) -> tuple[int, str, Any]:
+        self._hub.give(client, actor.number)
+        options = actor.creation.kind.options
+        return actor.number, options["class_name"], dict(options["methods"])
+
+    def on_named(self, client: Client, question: int, name: str, namespace: str | None) -> None:
+        """A process looks for an actor by its name."""
+        number = self.names.get((namespace or self._namespace, name))
+        found = None if number is None else self._found(client, self.all[number])
+        self._hub.reply(client, question, found)
+
+    def on_actor(self, client: Client, question: int, number: int) -> None:
+        """A process looks for an actor by its number."""
+        self._hub.reply(client, question, self._found(client, self.all[number]))

@@ -1,0 +1,429 @@
+"""The driver's side of tasks, actors and objects: the hub, its workers, its own runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dray import host
+from dray.engines.console import Outlets
+from dray.engines.process import system_limits
+from dray.engines.process.attach_socket import Passage
+from dray.engines.process.client.conversation import Message
+from dray.engines.process.client.runtime import ProcessRuntime
+from dray.engines.process.client.values import not_in_time
+from dray.engines.process.hub.actors import Actors
+from dray.engines.process.hub.generators import Streams
+from dray.engines.process.hub.hub import Hub
+from dray.engines.process.hub.leases import Lending
+from dray.engines.process.hub.placement_groups import Groups
+from dray.engines.process.hub.records import Client, Line, RuntimeKey, WorkerProcess
+from dray.engines.process.hub.status import Status
+from dray.engines.process.hub.tasks import Tasks, Variables
+from dray.engines.process.hub.worker_pool import OutputTap, Pool
+from dray.engines.process.leader_follower import Doze, Turns, Waiter
+from dray.engines.process.lock import check_depth
+from dray.engines.process.objects.shared_memory import Arena, DiskArena
+from dray.engines.process.system_limits import OpenFiles
+from dray.engines.rpc import serialization, wire
+from dray.engines.rpc.framing import encode
+from dray.engines.rpc.io_thread import Reader
+from dray.engines.runtime import ObjectRef, Whereabouts
+from dray.engines.runtime_env import RuntimeEnv
+from dray.errors import EngineError, NodeDiedError
+from dray.interrupts import leave, mark_shielded, pending, watch
+from dray.scheduling.ledger import Ledger
+from dray.scheduling.requests import Node
+
+_logger = logging.getLogger(__name__)
+
+# Of this machine's memory, what stored objects may take.
+_STORE_SHARE = 0.3
+_NO_TASK: Mapping[str, Any] = {}
+
+# Starts a process: the worker, its descriptors, and its standard output and error.
+Fork = Callable[[WorkerProcess, Sequence[int]], None]
+
+
+def _not_shown(stream: str, line: str) -> None:
+    """Takes a line that nobody wants to see."""
+
+
+class DriverRuntime(ProcessRuntime):
+    """Tasks, actors and objects, as the driver sees them.
+
+    Args:
+        ledger: What the nodes have.
+        reader: The thread that waits for what workers print.
+        fork: Starts a worker's process.
+        kill: Ends one.
+        cancel: Has one hear that its task or call of this number is cancelled.
+        number: Gives the next process's number.
+        runtime_env: What every worker finds around itself.
+        namespace: Where named actors live.
+        store_bytes: How much memory large objects may take; None is 30 % of this machine's.
+        variables: Returns the environment variables that limit a process to devices.
+        shows_output: Whether what workers print is shown here.
+        open_files: How many files this process may have open.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        reader: Reader,
+        fork: Fork,
+        kill: Callable[[WorkerProcess], None],
+        cancel: Callable[[WorkerProcess, int], None],
+        number: Callable[[], int],
+        runtime_env: RuntimeEnv,
+        namespace: str | None,
+        store_bytes: int | None,
+        variables: Variables,
+        shows_output: bool,
+        open_files: OpenFiles,
+    ) -> None:
+        self._fork = fork
+        self._open_files = open_files
+        self._kill = kill
+        self._next_number = number
+        self._runtime_env = runtime_env
+        self._namespace = namespace or "default"
+        self._job_id = uuid.uuid4().hex[:8]
+        self._lines: dict[int, Line] = {}  # by descriptor
+        self._flushing: set[int] = set()
+        self._passage = Passage()
+        self._poll = select.epoll()
+        self._woken, self._wake = socket.socketpair()
+        self._woken.setblocking(False)
+        self._wake.setblocking(False)
+        self._poll.register(self._woken, select.EPOLLIN)
+        limit = store_bytes or int(host.memory_bytes() * _STORE_SHARE)
+        self.hub = Hub(limit)
+        self.pool = Pool(self._start_worker, max(2, host.cpu_count()))
+        self.tasks = Tasks(self.hub, ledger, self.pool, self._send, kill, cancel, variables)
+        self.streams = Streams(self.hub, self.tasks)
+        actors = Actors(self.hub, self.tasks, self.pool, self._send, kill, self._namespace)
+        self.actors = actors
+        self.groups_of = Groups(self.hub, self.tasks, actors, kill)
+        Lending(self.hub, ledger)
+        self.hub.serve(self)
+        Status(self.hub, self.tasks, actors, self.groups_of, self.pool)
+        self.tap = OutputTap(reader, Outlets().line if shows_output else _not_shown)
+        self._doze = Doze(host.cpu_count())
+        super().__init__(0, Turns(self.read, self._interrupt))
+        self.lock = self.hub.lock
+        self.client = Client(0, self.answered)
+        self._turns.start_background("dray-hub")
+
+    # The runtime's half.
+
+    @property
+    def arena(self) -> Arena:
+        return self.hub.store.arena
+
+    @property
+    def disk(self) -> DiskArena:
+        return self.hub.store.disk
+
+    def here(self) -> Mapping[str, Any]:
+        return _NO_TASK
+
+    def post(self, message: Message) -> None:
+        self.hub.handle(self.client, message)
+
+    def submit_now(self, message: Message) -> Any:
+        return self.hub.handle(self.client, message)
+
+    def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
+        if len(refs) != 1:
+            return super().get(refs, timeout_s)
+        watch()
+        try:
+            opened = self._fetch_one(self._number_of(refs[0]), timeout_s)
+        finally:
+            if pending:
+                leave()
+        return [
+            serialization.unpack(opened) if type(opened) is bytes else serialization.unpack(*opened)
+        ]
+
+    @mark_shielded
+    def _fetch_one(self, number: int, timeout_s: float | None) -> Any:
+        """Gets one object, the most common call of all; the hub need not be asked in writing."""
+        check_depth()
+        store, waiter = self.hub.store, Waiter()
+
+        def ready() -> None:
+            self._turns.finish(waiter)
+
+        with self.lock:
+            if self._closed:
+                self.check_open()
+            waiter.done = store.when_ready(number, ready)
+        try:
+            if not self._turns.wait(waiter, timeout_s):
+                raise not_in_time(1, 1, timeout_s)
+        except BaseException:
+            with self.lock:
+                store.forget_call(number, ready)
+            raise
+        with self.lock:
+            if self._closed:
+                self.check_open()
+            payload = self.hub.hand_out(self.client, store.find(number).payload)
+        return payload if type(payload) is bytes else self.open(payload)
+
+    def whereabouts(self) -> Whereabouts:
+        return Whereabouts(
+            job_id=self._job_id,
+            node_id=self.tasks.ledger.nodes[0].node_id,
+            worker_id=f"{0:08x}",
+            namespace=self._namespace,
+            runtime_env=self._runtime_env.as_dict(),
+        )
+
+    # Workers.
+
+    def _start_worker(self, node: Node, runtime_env: RuntimeKey) -> WorkerProcess:
+        number = self._next_number()
+        worker, (out, err), theirs = self._open_worker(number, node, runtime_env)
+        worker.client = Client(number, lambda q, answer: self._answer(worker, q, answer), worker)
+        self.hub.clients[number] = worker.client
+        variables, directory = runtime_env
+        directory = directory or self._runtime_env.local_directory("process")
+        begin = {
+            "number": number,
+            "surroundings": wire.Begin.like_here(
+                {**self._runtime_env.env_vars, **dict(variables)}, directory
+            ),
+            "node_id": node.node_id,
+            "job_id": self._job_id,
+            "namespace": self._namespace,
+        }
+        self._listen_to(worker)
+        self._send(worker, encode(("begin", begin)))
+        self.tap.watch(worker, out, "stdout")
+        self.tap.watch(worker, err, "stderr")
+        try:
+            self._fork(worker, theirs)
+        except BaseException:
+            self._unwatch(worker)
+            worker.gone = True
+            worker.close()
+            del self.hub.clients[number]
+            self.tap.forget(worker)
+            raise
+        finally:
+            worker.theirs.close()
+            for fd in theirs[:2]:
+                os.close(fd)
+        return worker
+
+    def _open_worker(
+        self, number: int, node: Node, runtime_env: RuntimeKey
+    ) -> tuple[WorkerProcess, tuple[int, int], Sequence[int]]:
+        """Opens what a worker process needs: it, where its output is read, and its descriptors.
+
+        Raises:
+            EngineError: This process may open no more.
+        """
+        with contextlib.ExitStack() as undo:
+            try:
+                worker = WorkerProcess(number, node, runtime_env, self._on_exit)
+                undo.callback(worker.close)
+                undo.callback(worker.theirs.close)
+                pipes = []
+                for _ in range(2):
+                    pipes.append(os.pipe())
+                    for fd in pipes[-1]:
+                        undo.callback(os.close, fd)
+            except OSError as error:
+                why = system_limits.describe(error.errno or 0)
+                raise EngineError(f"a worker process could not be started: {why}") from error
+            undo.pop_all()
+        (out, out_of_worker), (err, err_of_worker) = pipes
+        self._open_files.make_room(err_of_worker)
+        store, theirs = self.hub.store, worker.theirs.fileno()
+        fds = (out_of_worker, err_of_worker, theirs, store.arena.fd, store.disk.fd)
+        return worker, (out, err), fds
+
+    def welcome(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
+        """Lets a training worker of this session use its tasks, actors and objects.
+
+        Args:
+            sock: To the worker.
+            node_id: Where it runs.
+            around: What its code can know of itself.
+        """
+        with self.lock:
+            self._take_in(sock, node_id, around)
+
+    def on_guest(self, client: Client, node_id: str, around: Mapping[str, Any]) -> None:
+        """A worker passes on one of its own, which trains and wants to use tasks and actors."""
+        sock = self._passage.take(client.number)  # left there before this was said
+        if sock is not None:
+            self._take_in(sock, node_id, around)
+
+    def on_passage(self, client: Client, question: int) -> None:
+        """A worker asks where to leave a socket."""
+        self.hub.reply(client, question, self._passage.address())
+
+    def _take_in(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
+        number, line, store = self._next_number(), Line(sock), self.hub.store
+        line.client = Client(number, lambda q, answer: self._answer(line, q, answer))
+        begin = {
+            **around,
+            "number": number,
+            "actor_id": uuid.uuid4().hex,
+            "node_id": node_id,
+            "job_id": self._job_id,
+            "namespace": self._namespace,
+        }
+        with contextlib.suppress(OSError):  # it may have died meanwhile
+            self.hub.clients[number] = line.client
+            self._listen_to(line)
+            socket.send_fds(sock, [b"!"], [store.arena.fd, store.disk.fd])
+            self._send(line, encode(("begin", begin)))
+
+    def _listen_to(self, line: Line) -> None:
+        self._lines[line.sock.fileno()] = line
+        self._poll.register(line.sock, select.EPOLLIN)
+
+    def _answer(self, line: Line, question: int, answer: Any) -> None:
+        self._send(line, encode(("answer", question, answer)))
+
+    def _send(self, line: Line, data: bytes) -> None:
+        if line.gone:
+            return
+        if not line.outbox.send(data) and line.sock.fileno() not in self._flushing:
+            self._flushing.add(line.sock.fileno())
+            self._poll.modify(line.sock, select.EPOLLIN | select.EPOLLOUT)
+
+    def read(self, timeout_s: float | None) -> None:
+        """Waits for something from workers, and deals with it."""
+        poll = self._poll.poll
+
+        def sleep() -> list[tuple[int, int]]:
+            return poll(-1 if timeout_s is None else timeout_s)
+
+        events = sleep() if self._turns.crowded else self._doze.until(lambda: poll(0), sleep)
+        for fd, event in events:
+            if fd == self._woken.fileno():
+                with contextlib.suppress(BlockingIOError):  # read already, in a read within this
+                    self._woken.recv(4096)
+                continue
+            line = self._lines.get(fd)
+            if line is None:
+                continue
+            messages = self._receive(line) if event & ~select.EPOLLOUT else []
+            with self.lock:
+                if event & select.EPOLLOUT and line.outbox.flush():
+                    self._flushing.discard(fd)
+                    self._poll.modify(fd, select.EPOLLIN)
+                if messages is None:
+                    self._hung_up(line)
+                else:
+                    self._hear(line, messages)
+            if self.table.dropped or self.table.unpinned:
+                self.settle()
+
+    def _receive(self, line: Line) -> list[Message] | None:
+        """Returns what a process has said since; None if nothing will come that makes sense."""
+        try:
+            return line.inbox.receive()
+        except Exception as error:  # noqa: BLE001 (it concerns that process alone)
+            self._refuse(line, error)
+            return None
+
+    def _hear(self, line: Line, messages: Sequence[Message]) -> None:
+        for message in messages:
+            try:
+                self.hub.handle(line.client, message)
+            except Exception as error:  # noqa: BLE001 (as above)
+                self._refuse(line, error)
+                if not isinstance(line, WorkerProcess):
+                    self._hung_up(line)  # it ends as it sees that; nothing more is heard of it
+                    return
+
+    def _refuse(self, line: Line, error: Exception) -> None:
+        """Ends a process whose message cannot be dealt with: what it does must not hang."""
+        _logger.error("a message of a worker cannot be dealt with", exc_info=error)
+        if isinstance(line, WorkerProcess):
+            self._kill(line)
+
+    def _hung_up(self, line: Line) -> None:
+        self._unwatch(line)
+        if not isinstance(line, WorkerProcess):  # whose end is told by the fork server
+            line.gone = True
+            self.hub.forget_client(line.client)
+            line.close()
+
+    def _unwatch(self, line: Line) -> None:
+        fd = line.sock.fileno()
+        if fd >= 0 and self._lines.pop(fd, None) is not None:
+            self._flushing.discard(fd)
+            self._poll.unregister(fd)
+
+    def _interrupt(self) -> None:
+        with contextlib.suppress(OSError):
+            self._wake.send(b"\0")
+
+    def lose(self, workers: Sequence[WorkerProcess]) -> None:
+        """Gives no task to workers whose end is about to be told, one after the other."""
+
+        def forget() -> None:
+            for worker in workers:
+                self.pool.forget(worker)
+
+        self.hub.lock.later(forget)
+
+    def _on_exit(self, worker: WorkerProcess, error: EngineError) -> None:
+        """A worker's process has ended, or could not be started. On the reader's thread."""
+        self.tap.drain(worker)
+        self.hub.lock.later(lambda: self._gone(worker, error))
+
+    def _gone(self, worker: WorkerProcess, error: EngineError) -> None:
+        if worker.gone:
+            return
+        while messages := self._receive(worker):  # what it said last
+            self._hear(worker, messages)
+        worker.gone = True
+        self._unwatch(worker)
+        self.pool.forget(worker)
+        if worker.node not in self.tasks.ready_nodes():
+            error = NodeDiedError(None, details=f"its node {worker.node.node_id} is gone")
+        if worker.actor is not None:
+            self.actors.on_worker_gone(worker, error)
+        else:
+            self.tasks.on_worker_gone(worker, error)
+        self.hub.forget_client(worker.client)
+        worker.close()
+
+    def begin_close(self, why: str) -> None:
+        """Takes nothing more, and ends all that waits.
+
+        Args:
+            why: What has ended the session.
+        """
+        # First: the end of the workers is not to be answered with new ones.
+        self._closed = self.hub.lock.closed = True
+        self.end_waits(lambda: EngineError(f"{why}; what was waited for will not come"))
+
+    def close(self) -> None:
+        """Ends the session; its processes are gone already."""
+        self._turns.close()
+        self.tap.close()
+        with self.lock:  # nobody is in there while it is taken apart
+            for line in (*self.pool.all.values(), *self._lines.values()):
+                line.close()
+            self._poll.close()
+            self._passage.close()
+            self._woken.close()
+            self._wake.close()
+            self.hub.store.close()

@@ -1,0 +1,107 @@
+"""What runs, in the hub: functions and classes with their options, and what they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dray.engines.process.hub.hub import Hub
+from dray.engines.process.hub.records import Client, GroupRecord, Kind, Shape
+from dray.engines.runtime_env import RuntimeEnv
+from dray.errors import ConfigError, DrayError, InfeasibleError
+from dray.scheduling.labels import NODE_ID
+from dray.scheduling.ledger import Ledger
+from dray.scheduling.requests import Request
+
+BUNDLE_LABEL = "dray.io/bundle"
+
+
+class Kinds:
+    """All functions and classes that processes have told of.
+
+    Args:
+        hub: Objects and questions.
+        ledger: What the nodes have.
+    """
+
+    def __init__(self, hub: Hub, ledger: Ledger) -> None:
+        self._hub = hub
+        self._ledger = ledger
+        self.all: dict[bytes, Kind] = {}
+        self.shapes: dict[Any, Shape] = {}
+        self.groups: dict[int, GroupRecord] = {}  # kept by `groups.py`
+        hub.serve(self)
+
+    def on_kind(
+        self,
+        client: Client,
+        question: int,
+        key: bytes,
+        what: str,
+        blob: Any,
+        nested: Sequence[int],
+        options: Mapping[str, Any],
+        place: Mapping[str, Any],
+    ) -> None:
+        """A process tells of a function or class."""
+        try:
+            if key not in self.all:
+                shape = self._shape(options, place, lasting=what == "actor")
+                for number in nested:
+                    self._hub.store.hold(number)
+                name = options["name"] if what == "task" else options["class_name"]
+                self.all[key] = Kind(key, what, blob, nested, options, shape, name)
+        except DrayError as error:
+            self._hub.refuse(client, question, error)
+        else:
+            self._hub.reply(client, question, None)
+
+    def _shape(self, options: Mapping[str, Any], place: Mapping[str, Any], lasting: bool) -> Shape:
+        resources = options["placement_resources"] if lasting else options["resources"]
+        environment: RuntimeEnv = options["runtime_env"]
+        runtime_env = (
+            tuple(sorted(environment.env_vars.items())),
+            environment.local_directory("process"),
+        )
+        ledger, selector = self._ledger, dict(options["label_selector"])
+        group = None
+        if place["kind"] == "group":
+            record = self.groups.get(place["group"])
+            if record is None or record.state == "REMOVED":
+                raise ConfigError("the placement group has been removed; make a new one")
+            ledger, group = record.ledger, record.number
+            if place["bundle"] >= 0:
+                selector[BUNDLE_LABEL] = str(place["bundle"])
+        elif place["kind"] == "node":
+            selector[NODE_ID] = place["node_id"]
+        elif place["kind"] == "labels":
+            selector.update(place["hard_labels"])
+        request = self._request(resources, selector, place, lasting)
+        try:
+            demand = ledger.check(request)
+        except InfeasibleError:
+            if not place["soft"] or place["kind"] != "node":
+                raise
+            selector.pop(NODE_ID)
+            request = self._request(resources, selector, place, lasting)
+            demand = ledger.check(request)
+        if lasting and dict(resources) != dict(options["resources"]):
+            request = self._request(options["resources"], selector, place, lasting)
+            demand = ledger.check(request)
+        key = (demand, id(ledger), runtime_env, place["capture"])
+        shape = self.shapes.get(key)
+        if shape is None:
+            held = {**options["resources"]}
+            shape = Shape(demand, ledger, runtime_env, held, group=group, capture=place["capture"])
+            self.shapes[key] = shape
+        return shape
+
+    def _request(
+        self,
+        resources: Mapping[str, float],
+        selector: Mapping[str, str],
+        place: Mapping[str, Any],
+        lasting: bool,
+    ) -> Request:
+        strategy = "SPREAD" if place["kind"] == "spread" else "PACK"
+        return Request([resources], strategy, [selector] if selector else [], lasting)

@@ -1,0 +1,92 @@
+"""What workers reserve for engines of their own, such as a task that trains a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from dray.engines.process.hub.hub import Hub
+from dray.engines.process.hub.records import Client
+from dray.errors import DrayError
+from dray.scheduling.ledger import Ledger
+from dray.scheduling.requests import Node, Request, Reservation
+
+
+class Borrowed(Reservation):
+    """Bundles of a ledger that another process has.
+
+    Attributes:
+        nodes: The node of each bundle.
+        devices: For each bundle the ids of its accelerators, by resource name.
+        bundles: What each bundle is of.
+    """
+
+    def __init__(
+        self,
+        nodes: list[Node],
+        devices: list[dict[str, tuple[str, ...]]],
+        bundles: list[dict[str, float]],
+        give_back: Callable[[], None],
+    ) -> None:
+        self.nodes = nodes
+        self.devices = devices
+        self.bundles = bundles
+        self._give_back: Callable[[], None] | None = give_back
+
+    def release(self) -> None:
+        """Gives everything back. A second call does nothing."""
+        give_back, self._give_back = self._give_back, None
+        if give_back is not None:
+            give_back()
+
+
+class Lending:
+    """Reserves from the session's ledger for other processes; what they hold ends with them.
+
+    Args:
+        hub: Objects and questions.
+        ledger: What the nodes have.
+    """
+
+    def __init__(self, hub: Hub, ledger: Ledger) -> None:
+        self._hub = hub
+        self._ledger = ledger
+        hub.serve(self)
+
+    def on_reserve(
+        self,
+        client: Client,
+        question: int,
+        request: Request,
+        purpose: str,
+    ) -> None:
+        """A process wants bundles, or to know whether there can be such ("check", "rehearse")."""
+        try:
+            if purpose == "rehearse":
+                self._hub.reply(client, question, self._ledger.rehearse(request))
+                return
+            demand = self._ledger.check(request)
+        except DrayError as error:
+            self._hub.refuse(client, question, error)
+            return
+        if purpose == "check":
+            self._hub.reply(client, question, None)
+            return
+        future = client.leases[question] = self._ledger.reserve_checked(demand)
+        future.add_done_callback(
+            lambda f: self._hub.lock.later(lambda: self._granted(client, question, f))
+        )
+
+    def on_offers(self, client: Client, question: int) -> None:
+        """A process wants to know the nodes."""
+        self._hub.reply(client, question, self._ledger.alive())
+
+    def _granted(self, client: Client, question: int, future: Future[Any]) -> None:
+        if question in client.leases:  # it still wants it
+            held = future.result()
+            self._hub.reply(client, question, (question, held.nodes, held.devices, held.bundles))
+
+    def on_return(self, client: Client, question: int) -> None:
+        """A process needs its bundles no more."""
+        self._hub.give_back(client, question)

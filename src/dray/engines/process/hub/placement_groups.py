@@ -1,0 +1,159 @@
+"""Placement groups in the hub: each has a ledger of its own, whose nodes are its bundles."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dray.engines.process.hub.actors import Actors
+from dray.engines.process.hub.functions import BUNDLE_LABEL
+from dray.engines.process.hub.hub import Hub
+from dray.engines.process.hub.records import Client, GroupRecord, WorkerProcess
+from dray.engines.process.hub.tasks import Tasks
+from dray.engines.rpc.serialization import failed
+from dray.errors import DrayError, GroupRemovedError
+from dray.scheduling.ledger import Held, Ledger
+from dray.scheduling.requests import Node, Request
+
+
+class Groups:
+    """All placement groups of a session.
+
+    Args:
+        hub: Objects and questions.
+        tasks: Whose kinds may run in groups.
+        actors: Those that live in groups.
+        stop: Ends a worker's process at once.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        tasks: Tasks,
+        actors: Actors,
+        stop: Callable[[WorkerProcess], None],
+    ) -> None:
+        self._hub = hub
+        self._tasks = tasks
+        self._actors = actors
+        self._stop = stop
+        self._names: dict[str, int] = {}
+        hub.serve(self)
+
+    def on_group(
+        self,
+        client: Client,
+        question: int,
+        number: int,
+        ready: int,
+        bundles: Sequence[Mapping[str, float]],
+        strategy: str,
+        name: str,
+        selectors: Sequence[Mapping[str, str]],
+    ) -> None:
+        """A process asks for bundles."""
+        self._hub.own(client, ready)
+        request = Request(bundles, strategy, selectors)
+        try:
+            demand = self._tasks.ledger.check(request)
+        except DrayError as error:
+            self._hub.refuse(client, question, error)
+            return
+        # Where the bundles lie is known later; what they hold is known now.
+        nodes = [
+            Node(
+                f"bundle {index}",
+                "",
+                dict(bundle),
+                {BUNDLE_LABEL: str(index)},
+                {name: () for name in bundle if name in self._tasks.ledger.device_names},
+            )
+            for index, bundle in enumerate(bundles)
+        ]
+        ledger = Ledger(nodes, "make a placement group with larger bundles")
+        ledger.pause()
+        record = GroupRecord(number, ready, bundles, strategy, name, ledger)
+        self._hub.store.hold(ready)
+        self._tasks.kinds.groups[number] = record
+        if name:
+            self._names[name] = number
+        self._hub.reply(client, question, None)
+        record.asked = self._tasks.ledger.reserve_checked(demand)
+        record.asked.add_done_callback(lambda f: self._on_granted(record, f))
+
+    def _on_granted(self, record: GroupRecord, future: Any) -> None:
+        if not future.cancelled():
+            self._hub.lock.later(lambda: self._granted(record, future.result()))
+
+    def _granted(self, record: GroupRecord, held: Held) -> None:
+        if record.state == "REMOVED":
+            held.release()
+            return
+        record.held, record.state = held, "CREATED"
+        record.ledger.settle_on(held)
+        self._hub.store.seal(record.ready, pickle.dumps(None, 5))
+
+    def on_remove_group(self, client: Client, question: int, number: int) -> None:
+        """A process removes a group."""
+        record = self._tasks.kinds.groups.get(number)
+        if record is not None and record.state != "REMOVED":
+            self.remove(record)
+        self._hub.reply(client, question, None)
+
+    def remove(self, record: GroupRecord) -> None:
+        """Gives the bundles of a group back, and kills what runs in them."""
+        record.state = "REMOVED"
+        if self._names.get(record.name) == record.number:
+            del self._names[record.name]
+        error = failed(GroupRemovedError("its placement group was removed"))
+        for task in list(self._tasks.running.values()):
+            if task.kind.shape.group == record.number and task.actor is None:
+                worker = task.worker
+                task.retries = 0
+                self._tasks.end(task, error)
+                if worker is not None:
+                    self._stop(worker)
+        for actor in list(self._actors.all.values()):
+            inside = actor.creation.kind.shape.group == record.number
+            if inside and actor.state != "dead":
+                actor.restarts = 0
+                self._actors.kill(actor, True)
+        if record.held is not None:
+            record.held.release()
+        else:
+            record.asked.cancel()
+            self._hub.store.seal(record.ready, error)
+        self._hub.store.drop(record.ready)
+
+    def _found(self, client: Client, record: GroupRecord) -> tuple[int, Any, int]:
+        self._hub.give(client, record.ready)
+        return record.number, [dict(bundle) for bundle in record.bundles], record.ready
+
+    def on_named_group(self, client: Client, question: int, name: str) -> None:
+        """A process looks for a group by its name."""
+        number = self._names.get(name)
+        record = None if number is None else self._tasks.kinds.groups[number]
+        found = None if record is None else self._found(client, record)
+        self._hub.reply(client, question, found)
+
+    def on_group_of(self, client: Client, question: int, number: int) -> None:
+        """A process looks for a group by its number."""
+        self._hub.reply(client, question, self._found(client, self._tasks.kinds.groups[number]))
+
+    def table(self) -> list[dict[str, Any]]:
+        """Returns what is known of every group, as JSON can say it."""
+        return [
+            {
+                "placement_group_id": f"{record.number:032x}",
+                "name": record.name,
+                "state": record.state,
+                "strategy": record.strategy,
+                "bundles": {i: dict(bundle) for i, bundle in enumerate(record.bundles)},
+                "bundles_to_node_id": {
+                    i: node.node_id
+                    for i, node in enumerate(record.held.nodes if record.held else [])
+                },
+            }
+            for record in self._tasks.kinds.groups.values()
+        ]

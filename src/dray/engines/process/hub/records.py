@@ -1,0 +1,313 @@
+"""What the hub keeps of each process, task and actor, as plain data."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from dray.engines.rpc.framing import Inbox, Outbox
+from dray.errors import EngineError, WorkerDiedError
+from dray.scheduling.ledger import Held, Ledger
+from dray.scheduling.placement import Demand
+from dray.scheduling.requests import Node, Reservation
+
+RuntimeKey = tuple[tuple[tuple[str, str], ...], str | None]
+
+
+class Line:
+    """A socket to a process that talks to the hub.
+
+    Attributes:
+        client: What the hub knows of the process.
+        gone: Whether nothing can be sent any more.
+    """
+
+    client: Client
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self.inbox = Inbox(sock)
+        self.outbox = Outbox(sock)
+        self.gone = False
+
+    def close(self) -> None:
+        """Frees the socket."""
+        self.sock.close()
+
+
+class WorkerProcess(Line):
+    """One worker process for tasks and actors.
+
+    Attributes:
+        number: Unique in the engine.
+        theirs: The worker's end of the socket; closed once it has it.
+        node: The node it belongs to.
+        runtime_env: What it finds around itself.
+        pid: Its process, once that is known.
+        task: The task that it runs.
+        actor: The actor that lives in it.
+        lease: The resources that it works with.
+        retiring: Whether it was asked to end.
+    """
+
+    def __init__(
+        self, number: int, node: Node, runtime_env: RuntimeKey, on_exit: Callable[..., None]
+    ) -> None:
+        sock, self.theirs = socket.socketpair()
+        super().__init__(sock)
+        self.number = number
+        self.node = node
+        self.runtime_env = runtime_env
+        self.pid: int | None = None
+        self.task: Task | None = None
+        self.actor: ActorRecord | None = None
+        self.shape: Shape | None = None
+        self.lease: Held | None = None
+        self.known: set[bytes] = set()
+        self.calls: dict[bytes, int] = {}
+        self.retiring = False
+        self._on_exit = on_exit
+
+    @property
+    def title(self) -> str:
+        """How its output is marked."""
+        if self.actor is not None:
+            return self.actor.creation.kind.name
+        return self.task.kind.name if self.task is not None else "worker"
+
+    def on_start(self, pid: int, node: Node) -> None:
+        """Takes note of its start; called by the fork server's notices."""
+        self.pid = pid
+
+    def on_exit(self, exitcode: int | None, killed: bool) -> None:
+        """Takes note of its end; called by the fork server's notices."""
+        self._on_exit(self, WorkerDiedError(exitcode))
+
+    def on_failure(self, error: EngineError) -> None:
+        """Takes note that it could not be started; called by the fork server's notices."""
+        self._on_exit(self, error)
+
+
+class Client:
+    """A process that talks to the hub: the driver, a worker, or a guest.
+
+    Args:
+        number: Its own number.
+        reply: Takes the number of a question and its answer.
+        worker: The worker process it is, if it is one.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        reply: Callable[[int, Any], None],
+        worker: WorkerProcess | None = None,
+    ) -> None:
+        self.number = number
+        self.reply = reply
+        self.worker = worker
+        self.holds: set[int] = set()
+        self.pins: dict[int, int] = {}
+        self.rooms: dict[tuple[Any, ...], Sequence[int]] = {}
+        # What it waits for: gathers, and for others what is called when it waits no longer.
+        self.questions: dict[int, Gather | Callable[[], None]] = {}
+        self.reading: list[tuple[Any, ...]] = []
+        self.blocked = 0
+        self.leases: dict[int, Future[Reservation]] = {}  # of an engine within a worker
+
+
+class Gather:
+    """A process that waits for objects: for all of some, or for a number of them."""
+
+    __slots__ = (
+        *("blocks", "calls", "client", "need", "numbers", "question", "ready", "wants_values"),
+    )
+
+    def __init__(
+        self, client: Client, question: int, numbers: Sequence[int], need: int, wants_values: bool
+    ) -> None:
+        self.client = client
+        self.question = question
+        self.numbers = numbers
+        self.need = need
+        self.wants_values = wants_values
+        self.ready = 0
+        self.blocks = False
+        self.calls: list[tuple[Any, Callable[[], None]]] = []  # that tell of what is missing
+
+
+@dataclass(eq=False)
+class Shape:
+    """Tasks that ask for the same, and so can take each other's place.
+
+    Attributes:
+        demand: What one of them asks for.
+        ledger: Where.
+        runtime_env: What they find around themselves: variables, as pairs, and a directory.
+        resources: The same quantities, as the tasks see them.
+        waiting: Those that can run, oldest first.
+        asked: Whether the ledger has a request of this shape.
+        group: The placement group they run in.
+        capture: Whether what they start runs there as well.
+    """
+
+    demand: Demand
+    ledger: Ledger
+    runtime_env: tuple[tuple[tuple[str, str], ...], str | None]
+    resources: Mapping[str, float]
+    waiting: deque[Task] = field(default_factory=deque)
+    asked: bool = False
+    group: int | None = None
+    capture: bool = False
+
+
+@dataclass(eq=False)
+class Kind:
+    """A function or class, with its options, as a process has told of it."""
+
+    key: bytes
+    what: str
+    blob: Any
+    nested: Sequence[int]
+    options: Mapping[str, Any]
+    shape: Shape
+    name: str
+
+
+class Task:
+    """A task, or a call of an actor's method.
+
+    Attributes:
+        number: Its number, which is that of its first result.
+        kind: What runs.
+        results: The numbers of its results.
+        payload: Its arguments.
+        deps: The objects that are awaited before it runs.
+        nested: The objects that its arguments refer to.
+        returns: How many results, or "stream".
+        client: Who submitted it.
+        parent: The task that submitted it.
+        unready: How many of `deps` are not there yet.
+        retries: How often it may run again; -1 is without limit.
+        worker: Where it runs.
+        actor: Whose method it is.
+        details: Of a call: method, name, concurrency group, retries, retried exceptions.
+        items: Of a stream: the numbers of its items so far.
+    """
+
+    __slots__ = (
+        *("actor", "attempt", "cancelled", "client", "deps", "details", "items", "kind", "nested"),
+        *("number", "over", "parent", "payload", "results", "retries", "returns", "unready"),
+        *("since", "worker"),
+    )
+
+    def __init__(
+        self,
+        number: int,
+        kind: Kind,
+        results: Sequence[int],
+        payload: Any,
+        deps: Sequence[int],
+        nested: Iterable[int],
+        returns: Any,
+        client: Client,
+        parent: int | None,
+    ) -> None:
+        self.number = number
+        self.kind = kind
+        self.results = results
+        self.payload = payload
+        self.deps = deps
+        self.nested = nested
+        self.returns = returns
+        self.client = client
+        self.parent = parent
+        self.unready = 0
+        self.retries = 0
+        self.worker: WorkerProcess | None = None
+        self.actor: ActorRecord | None = None
+        self.details: Any = None
+        self.cancelled = False
+        self.over = False
+        self.attempt = 0
+        self.since = 0.0
+        self.items: list[int] | None = [] if returns == "stream" else None
+
+    @property
+    def title(self) -> str:
+        """How messages call it."""
+        if self.actor is not None:
+            return f"method {self.details[1]} of actor {self.actor.title}"
+        return f"task {self.kind.name}"
+
+
+@dataclass(eq=False)
+class ActorRecord:
+    """An actor.
+
+    Attributes:
+        number: Its number; handles count as references to it.
+        creation: The task that makes it.
+        state: "waiting", "starting", "alive", "restarting" or "dead".
+        waiting: Calls that are not sent yet, in order.
+        running: Calls that are sent, by number.
+        restarts: How often it may be made again; -1 is without limit.
+        detached: Whether it lives on without a handle.
+        ending: Whether it ends when its calls are done, because nobody has a handle any more.
+        death: The payload that its calls get, once it is dead.
+        unstarted: Why no process could be started for it.
+    """
+
+    number: int
+    creation: Task
+    state: str = "waiting"
+    worker: WorkerProcess | None = None
+    held: Held | None = None
+    waiting: deque[Task] = field(default_factory=deque)
+    running: dict[int, Task] = field(default_factory=dict)
+    restarts: int = 0
+    was_restarted: bool = False
+    name: str | None = None
+    namespace: str = ""
+    ending: bool = False
+    detached: bool = False
+    exiting: bool = False
+    killed: bool = False
+    death: Any = None
+    unstarted: EngineError | None = None
+
+    @property
+    def actor_id(self) -> str:
+        """Its id, as programs know it."""
+        return f"{self.number:032x}"
+
+    @property
+    def title(self) -> str:
+        """How messages call it."""
+        kind = self.creation.kind.name
+        return kind if self.name is None else f"{kind} ({self.name!r})"
+
+
+@dataclass(eq=False)
+class GroupRecord:
+    """A placement group.
+
+    Attributes:
+        ready: The object that is there when its bundles are set aside.
+        ledger: What lies in its bundles; each bundle is a node of it.
+    """
+
+    number: int
+    ready: int
+    bundles: Sequence[Mapping[str, float]]
+    strategy: str
+    name: str
+    ledger: Ledger
+    held: Held | None = None
+    asked: Any = None
+    state: str = "PENDING"

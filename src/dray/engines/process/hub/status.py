@@ -1,0 +1,125 @@
+"""What the hub knows, for people and programs that look: nodes, actors, tasks, and what waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dray.engines.local import describe_node, nodes_of
+from dray.engines.process.hub.actors import Actors
+from dray.engines.process.hub.hub import Hub
+from dray.engines.process.hub.placement_groups import Groups
+from dray.engines.process.hub.records import ActorRecord, Client, Task
+from dray.engines.process.hub.tasks import Tasks
+from dray.engines.process.hub.worker_pool import Pool
+from dray.status import ActorStatus, ObjectsStatus, ProgramStatus, TaskStatus, WaitingStatus
+
+# A program with more than this many tasks wants numbers, not a list.
+_MOST_LISTED = 100
+
+
+class Status:
+    """Answers questions about the session."""
+
+    def __init__(self, hub: Hub, tasks: Tasks, actors: Actors, groups: Groups, pool: Pool) -> None:
+        self._hub = hub
+        self._tasks = tasks
+        self._actors = actors
+        self._groups = groups
+        self._pool = pool
+        hub.serve(self)
+
+    def on_query(self, client: Client, question: int, what: str) -> None:
+        """A process wants to know something."""
+        answers: dict[str, Callable[[], Any]] = {
+            "names": self._names,
+            "groups": self._groups.table,
+            "nodes": self._nodes,
+            "total": self._total,
+            "available": self._tasks.ledger.available,
+            "status": self._status,
+        }
+        self._hub.reply(client, question, answers[what]())
+
+    def _names(self) -> list[dict[str, str]]:
+        return [{"name": name, "namespace": space} for space, name in self._actors.names]
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        ledger = self._tasks.ledger
+        nodes = enumerate(ledger.nodes)
+        return [describe_node(node, alive=i not in ledger.dead) for i, node in nodes]
+
+    def _total(self) -> dict[str, float]:
+        total: dict[str, float] = {}
+        for node in self._tasks.ready_nodes():
+            for name, quantity in node.resources.items():
+                total[name] = total.get(name, 0) + quantity
+        return total
+
+    def _status(self) -> ProgramStatus:
+        running = self._tasks.running.values()
+        calls = [task for task in running if task.actor is None or task.details is not None]
+        return ProgramStatus(
+            engine="process",
+            nodes=nodes_of(self._tasks.ledger),
+            actors=[self._actor(actor) for actor in self._actors.all.values()],
+            tasks=[self._task(task) for task in calls[:_MOST_LISTED]],
+            task_count=len(calls),
+            waiting=self._waiting(),
+            groups=self._groups.table(),
+            workers=len(self._pool.all),
+            objects=ObjectsStatus(**self._hub.store.status()),
+        )
+
+    def _actor(self, actor: ActorRecord) -> ActorStatus:
+        worker = actor.worker
+        return ActorStatus(
+            actor_id=actor.actor_id,
+            class_name=actor.creation.kind.name,
+            name=actor.name,
+            state=actor.state,
+            pid=None if worker is None else worker.pid,
+            node_id=None if worker is None else worker.node.node_id,
+            resources=dict(actor.creation.kind.shape.resources),
+            calls_waiting=len(actor.waiting),
+            calls_running=len(actor.running),
+        )
+
+    def _task(self, task: Task) -> TaskStatus:
+        if task.worker is not None:
+            state, why = "running", ""
+        elif task.unready:
+            state, why = "waiting", f"for {task.unready} of its arguments"
+        elif task.actor is not None:
+            state, why = "waiting", "for its actor"
+        else:
+            state, why = "waiting", "for resources"
+        return TaskStatus(
+            task_id=f"{task.number:032x}",
+            name=task.title,
+            state=state,
+            why=why,
+            pid=None if task.worker is None else task.worker.pid,
+            node_id=None if task.worker is None else task.worker.node.node_id,
+            seconds=round(time.monotonic() - task.since, 1),
+            resources={} if task.actor else dict(task.kind.shape.resources),
+        )
+
+    def _waiting(self) -> list[WaitingStatus]:
+        """Returns what waits for resources: each shape of demand, how many, and since when."""
+        counts = {shape.demand: len(shape.waiting) for shape in self._tasks.kinds.shapes.values()}
+        found = []
+        ledger = self._tasks.ledger
+        free, largest = ledger.available(), ledger.most_free_devices()
+        for entry, demand in ledger.waiting():
+            lacks = {}
+            for name, quantity in (
+                (n, q) for bundle in entry["bundles"] for n, q in bundle.items()
+            ):
+                lacks[name] = f"{quantity:g} asked, {free.get(name, 0):g} free in all"
+                if quantity < 1 and name in largest:
+                    lacks[name] += f", at most {largest[name]:g} on one device"
+            entry["requests"] = max(entry["requests"], counts.get(demand, 0))
+            found.append(WaitingStatus(**entry, why=lacks))
+        return found

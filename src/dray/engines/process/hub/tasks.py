@@ -1,0 +1,452 @@
+"""Tasks in the hub: from the call over the queue of its shape to a worker, and its results back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from dray.engines.process.hub.functions import Kinds
+from dray.engines.process.hub.hub import Hub
+from dray.engines.process.hub.records import Client, Shape, Task, WorkerProcess
+from dray.engines.process.hub.worker_pool import Pool
+from dray.engines.process.system_limits import SHORTAGES
+from dray.engines.rpc.framing import encode
+from dray.engines.rpc.serialization import SPILLED, STORED, failed, is_error
+from dray.engines.thread_limits import threads_for
+from dray.errors import (
+    ConfigError,
+    EngineError,
+    TaskCancelledError,
+    WorkerDiedError,
+)
+from dray.scheduling.ledger import Held, Ledger
+from dray.scheduling.requests import Node
+
+# Returns what limits a process to devices of a node, beside the variables that its user sets.
+Variables = Callable[
+    [Mapping[str, tuple[str, ...]], Node, Mapping[str, str]], dict[str, str | None]
+]
+
+
+class Tasks:
+    """Runs tasks on workers.
+
+    Args:
+        hub: Objects and questions.
+        ledger: What the nodes have.
+        pool: Worker processes.
+        send: Sends bytes to a worker.
+        stop: Ends a worker's process at once.
+        tell_cancelled: Has a worker hear, while it works, what is cancelled.
+        variables: Returns the environment variables that limit a process to devices.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        ledger: Ledger,
+        pool: Pool,
+        send: Callable[[WorkerProcess, bytes], None],
+        stop: Callable[[WorkerProcess], None],
+        tell_cancelled: Callable[[WorkerProcess, int], None],
+        variables: Variables,
+    ) -> None:
+        self._variables = variables
+        self.hub = hub
+        self.ledger = ledger
+        self.pool = pool
+        self.send = send
+        self.stop = stop
+        self._tell_cancelled = tell_cancelled
+        self.kinds = Kinds(hub, ledger)
+        self.running: dict[int, Task] = {}  # by number, calls of actors as well; also those waiting
+        self._children: dict[int, dict[int, Task]] = {}  # by the number of who has submitted them
+        self._makers: dict[int, Task] = {}  # of tasks with several results
+        self._unheard: dict[int, list[tuple[Client, int]]] = {}  # who cancels a call, and asks when
+        hub.when_blocked = self._on_blocked
+        hub.when_unblocked = self._on_unblocked
+        hub.serve(self)
+
+    # From the call to the queue.
+
+    def on_submit(
+        self,
+        client: Client,
+        key: bytes,
+        number: int,
+        numbers: Sequence[int],
+        payload: Any,
+        deps: Sequence[int],
+        nested: Sequence[int],
+        returns: Any,
+        parent: int | None,
+    ) -> None:
+        """A process submits a task."""
+        kind = self.kinds.all[key]
+        task = Task(number, kind, numbers, payload, deps, nested, returns, client, parent)
+        task.retries = kind.options["max_retries"]
+        self.accept(task)
+        if not task.unready and not task.over:
+            self.enqueue(task)
+
+    def accept(self, task: Task) -> None:
+        """Takes a task, or an actor's call, into the books; counts what it has to wait for."""
+        hub, store = self.hub, self.hub.store
+        for number in task.results:
+            hub.own(task.client, number)
+        if task.items is not None:
+            self.begin_stream(task)
+        for number in task.deps:
+            store.hold(number)
+        for number in task.nested:
+            store.hold(number)
+        payload = hub.arrived(task.client, task.payload)
+        if type(payload) is tuple and payload[0] == STORED:
+            store.pin(payload[1])
+        self.running[task.number] = task
+        task.since = time.monotonic()
+        if task.parent is not None:
+            self._children.setdefault(task.parent, {})[task.number] = task
+        for number in task.results[1:]:
+            self._makers[number] = task
+        for number in task.deps:
+            if not store.when_ready(number, lambda number=number: self._came(task, number)):  # type: ignore[misc]
+                task.unready += 1
+            elif not task.over and is_error(found := store.find(number).payload):
+                self.end(task, found)
+                return
+
+    def _came(self, task: Task, number: int) -> None:
+        task.unready -= 1
+        if task.over:
+            return
+        payload = self.hub.store.find(number).payload
+        if is_error(payload):
+            self.end(task, payload)
+        elif not task.unready:
+            self.became_ready(task)
+
+    def became_ready(self, task: Task) -> None:
+        """Called when all that a task or call has waited for is there."""
+        if task.actor is None:
+            self.enqueue(task)
+        else:
+            self.on_call_ready(task)
+
+    on_call_ready: Callable[[Task], None]
+
+    def enqueue(self, task: Task) -> None:
+        """Puts a task at the end of the queue of its shape."""
+        shape = task.kind.shape
+        shape.waiting.append(task)
+        if not shape.asked:
+            self.pump(shape)
+
+    def pump(self, shape: Shape) -> None:
+        """Asks for resources, if somebody in the queue needs them."""
+        if shape.asked or not shape.waiting:
+            return
+        shape.asked = True
+        future = shape.ledger.reserve_checked(shape.demand)
+        future.add_done_callback(
+            lambda f: self.hub.lock.later(lambda: self._granted(shape, f.result()))
+        )
+
+    def _granted(self, shape: Shape, held: Any) -> None:
+        shape.asked = False
+        self._skip_over(shape)
+        if not shape.waiting:
+            held.release()
+            return
+        if self._begin(shape, held):
+            self.pump(shape)
+
+    def _skip_over(self, shape: Shape) -> None:
+        while shape.waiting and shape.waiting[0].over:
+            shape.waiting.popleft()
+
+    def _begin(self, shape: Shape, held: Held) -> bool:
+        """Runs the first of a queue on a worker; returns whether to ask for the next."""
+        task = shape.waiting.popleft()
+        fresh = bool(self._most_calls(task))
+        try:
+            worker = self.pool.take(held.nodes[0], shape.runtime_env, fresh=fresh)
+        except SHORTAGES as error:
+            held.release()
+            if not fresh and self._has_workers(shape):
+                shape.waiting.appendleft(task)  # the first that is done takes it
+                return False
+            why = f"{task.title} has no worker process: {error}"
+            self.end(task, failed(EngineError(why)))
+            return True
+        worker.lease, worker.shape = held, shape
+        self._run(task, worker)
+        return True
+
+    def _has_workers(self, shape: Shape) -> bool:
+        """Returns whether workers are at work on a queue, and wait for nothing of it."""
+        return any(
+            worker.shape is shape and worker.task is not None and not worker.client.blocked
+            for worker in self.pool.all.values()
+        )
+
+    def _most_calls(self, task: Task) -> int:
+        """Returns after how many calls the task's process is replaced; 0 is never."""
+        most: int = task.kind.options["max_calls"]
+        return most
+
+    def _run(self, task: Task, worker: WorkerProcess) -> None:
+        worker.task = task
+        task.worker = worker
+        task.attempt += 1
+        self.dispatch(task, worker, ("run", self.grant(worker.lease, task.kind.shape)))
+
+    def grant(self, lease: Held | None, shape: Shape) -> Any:
+        """Returns what tells a worker of its accelerators: ids, and variables; None for none.
+
+        What a runtime environment sets itself stays as it is.
+        """
+        if lease is None or not lease.devices[0]:
+            return None
+        own = dict(shape.runtime_env[0])
+        return lease.devices[0], self._variables(lease.devices[0], lease.nodes[0], own)
+
+    def dispatch(self, task: Task, worker: WorkerProcess, head: tuple[Any, ...]) -> None:
+        """Sends a task or call to its worker."""
+        self.send(worker, self.frames_of(task, worker, head))
+
+    def frames_of(self, task: Task, worker: WorkerProcess, head: tuple[Any, ...]) -> bytes:
+        """Returns what tells a worker of a task or call."""
+        hub, kind, client, data = self.hub, task.kind, worker.client, b""
+        if kind.key not in worker.known:
+            worker.known.add(kind.key)
+            shape = kind.shape
+            info = {
+                "name": kind.name,
+                "resources": dict(shape.resources),
+                "group": shape.group,
+                "captures": shape.capture,
+                "runtime_env": kind.options["runtime_env"].as_dict(),
+                "retry_exceptions": kind.options.get("retry_exceptions", False),
+                "threads": threads_for(shape.resources),
+                "most_unread": kind.options.get("most_unread", 0),
+            }
+            data = encode(("kind", kind.key, kind.what, kind.blob, info))
+        payload = hub.hand_out(client, task.payload)
+        deps = [hub.hand_out(client, hub.store.find(number).payload) for number in task.deps]
+        message = (*head, task.number, kind.key, payload, deps, task.returns, task.details)
+        return data + encode(message)
+
+    # From the worker to the results.
+
+    def on_done(self, client: Client, number: int, values: Sequence[tuple[Any, Any]]) -> None:
+        """A task or call has returned."""
+        task = self.running.get(number)
+        worker = client.worker
+        if task is not None and task.worker is worker:
+            for result, (payload, nested) in zip(task.results, values, strict=True):
+                self.hub.store.seal(result, self.hub.arrived(client, payload), nested)
+            self.close(task)
+        self.left(number, worker)
+
+    def on_raised(self, client: Client, number: int, payload: Any, retriable: bool) -> None:
+        """A task or call has raised."""
+        task = self.running.get(number)
+        worker = client.worker
+        if task is not None and task.worker is worker:
+            if task.cancelled:
+                self.end(task, self._cancelled(task))
+            elif retriable and task.retries and not task.items:
+                task.retries -= 1
+                self._again(task)
+            else:
+                self.end(task, payload)
+        self.left(number, worker)
+
+    def _again(self, task: Task) -> None:
+        """Lets a task run once more."""
+        task.worker = None
+        if task.actor is None:
+            self.enqueue(task)
+        else:
+            task.actor.running.pop(task.number, None)
+            task.actor.waiting.appendleft(task)
+
+    def left(self, number: int, worker: WorkerProcess | None) -> None:
+        """A worker is done with a task; it gets the next one, or rests."""
+        if worker is None:
+            return
+        if worker.actor is not None:
+            self.on_call_left(number, worker)
+            return
+        shape, done = worker.shape, worker.task
+        worker.task = None
+        if shape is None or done is None:
+            return
+        key, most = done.kind.key, self._most_calls(done)
+        if most:
+            worker.calls[key] = worker.calls.get(key, 0) + 1
+            if worker.calls[key] >= most:
+                self.retire(worker)  # the resources are free when the process is gone
+                return
+        self._skip_over(shape)
+        if shape.waiting and not worker.client.blocked:
+            fits = not self._most_calls(shape.waiting[0]) or done.kind is shape.waiting[0].kind
+            if fits and not shape.ledger.contended(shape.demand):
+                self._run(shape.waiting.popleft(), worker)
+                return
+        self.rest(worker)
+        self.pump(shape)
+
+    on_call_left: Callable[[int, WorkerProcess], None]
+
+    def rest(self, worker: WorkerProcess) -> None:
+        """Takes a worker's resources back, and keeps it for later."""
+        lease, worker.lease, worker.shape = worker.lease, None, None
+        if worker.calls or not self.pool.give_back(worker):
+            self.retire(worker)
+        if lease is not None:
+            lease.release()
+
+    def retire(self, worker: WorkerProcess) -> None:
+        """Asks a worker to end."""
+        worker.retiring = True
+        self.send(worker, encode(("stop",)))
+
+    def end(self, task: Task, payload: Any) -> None:
+        """Ends a task with an error."""
+        if task.over:
+            return
+        if task.items is not None:
+            self.end_stream_with(task, payload)
+        self.close(task)  # first: what depends on it must not find it waiting
+        self.hub.fail(task.results, payload)
+        if task.actor is not None:
+            self.on_call_over(task, payload)
+
+    on_call_over: Callable[[Task, Any], None]
+    begin_stream: Callable[[Task], None]
+    end_stream_with: Callable[[Task, Any], None]
+    on_stream_over: Callable[[Task], None]
+
+    def close(self, task: Task) -> None:
+        """Takes a task out of the books."""
+        if task.over:
+            return
+        task.over = True
+        self.on_heard(task.client, task.number)
+        store = self.hub.store
+        self.running.pop(task.number, None)
+        if task.parent is not None:
+            siblings = self._children.get(task.parent, {})
+            siblings.pop(task.number, None)
+            if not siblings:
+                self._children.pop(task.parent, None)
+        for number in task.results[1:]:
+            self._makers.pop(number, None)
+        for number in (*task.deps, *task.nested):
+            store.drop(number)
+        payload, task.payload = task.payload, None
+        if type(payload) is tuple and payload[0] == STORED:
+            store.unpin(payload[1])
+        elif type(payload) is tuple and payload[0] == SPILLED:
+            store.free_disk(payload)
+        if task.items is not None:
+            self.on_stream_over(task)
+
+    # Blocking.
+
+    def _on_blocked(self, client: Client) -> None:
+        worker = client.worker
+        if worker is not None and worker.lease is not None:
+            worker.lease.lend()
+        if worker is not None and worker.shape is not None:
+            self.pump(worker.shape)  # the queue may have counted on this one
+
+    def _on_unblocked(self, client: Client) -> None:
+        worker = client.worker
+        if worker is not None and worker.lease is not None:
+            worker.lease.take_back()
+
+    # Ends.
+
+    def on_worker_gone(self, worker: WorkerProcess, error: EngineError) -> None:
+        """A worker's process has ended, or was not started; what it ran runs again, or fails."""
+        task, worker.task = worker.task, None
+        lease, worker.lease = worker.lease, None
+        shape = worker.shape
+        if lease is not None:
+            lease.release()
+        if task is not None and not task.over:
+            if task.cancelled:
+                self.end(task, self._cancelled(task))
+            elif not isinstance(error, WorkerDiedError):
+                why = EngineError(f"{task.title} has no worker process: {error}")
+                self.end(task, failed(why))
+            elif task.retries:
+                task.retries -= 1
+                self._again(task)
+            else:
+                self.end(task, failed(self._died(task, worker, error)))
+        if shape is not None:
+            self.pump(shape)
+
+    def _died(self, task: Task, worker: WorkerProcess, error: WorkerDiedError) -> WorkerDiedError:
+        tries = f" in attempt {task.attempt}" if task.attempt > 1 else ""
+        return type(error)(
+            error.exitcode,
+            out_of_memory=error.out_of_memory,
+            details=f"{task.title} (pid {worker.pid}, node {worker.node.node_id}) did not end: "
+            f"{error}{tries}; max_retries lets it run again",
+        )
+
+    def _cancelled(self, task: Task) -> tuple[int, bytes]:
+        return failed(TaskCancelledError(f"{task.title} was cancelled"))
+
+    def on_cancel(
+        self, client: Client, question: int, number: int, force: bool, recursive: bool
+    ) -> None:
+        """A process cancels a task or call."""
+        task = self.running.get(number) or self._makers.get(number)
+        if task is not None and task.actor is not None and force:
+            error = ConfigError(
+                "force=True is not for calls of actors, whose state would be lost; leave it out, "
+                "or use dray.kill(actor)"
+            )
+            self.hub.refuse(client, question, error)
+            return
+        if task is not None and task.actor is not None and not task.cancelled:
+            self._unheard[task.number] = []
+        if task is not None:
+            self.cancel(task, force, recursive)
+        if task is not None and task.number in self._unheard:
+            # A call that waits in its worker must not begin after this is answered.
+            self._unheard[task.number].append((client, question))
+        else:
+            self.hub.reply(client, question, None)
+
+    def on_heard(self, client: Client, number: int) -> None:
+        """A worker has taken note that a call is cancelled."""
+        for asked, question in self._unheard.pop(number, ()):
+            self.hub.reply(asked, question, None)
+
+    def cancel(self, task: Task, force: bool, recursive: bool) -> None:
+        """Cancels a task, and what it has submitted."""
+        if recursive:
+            for child in list(self._children.get(task.number, {}).values()):
+                self.cancel(child, force and child.actor is None, True)
+        if task.over or (task.cancelled and not force):
+            return
+        task.cancelled = True
+        if task.worker is None:
+            self.end(task, self._cancelled(task))
+        elif task.actor is None and force:
+            self.stop(task.worker)
+        else:
+            self._tell_cancelled(task.worker, task.number)
+
+    def ready_nodes(self) -> list[Node]:
+        """Returns the nodes that are there."""
+        dead = self.ledger.dead
+        return [node for i, node in enumerate(self.ledger.nodes) if i not in dead]

@@ -1,0 +1,118 @@
+"""Worker processes for tasks and actors, as the driver holds them: started, idle, gone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from dray.engines.process.hub.records import RuntimeKey, WorkerProcess
+from dray.engines.rpc.io_thread import Reader
+from dray.engines.terminal_lines import last_state
+from dray.scheduling.requests import Node
+
+
+class OutputTap:
+    """Shows what workers print, each line with its origin.
+
+    Args:
+        reader: Waits for output.
+        show: Takes a stream's name and a line.
+    """
+
+    def __init__(self, reader: Reader, show: Callable[[str, str], None]) -> None:
+        self._reader = reader
+        self._show = show
+        self._open: dict[int, tuple[WorkerProcess, str, bytearray]] = {}
+
+    def watch(self, worker: WorkerProcess, fd: int, stream: str) -> None:
+        """Takes a descriptor, as its owner, from which a worker's output is read."""
+        os.set_blocking(fd, False)
+        self._open[fd] = (worker, stream, bytearray())
+        self._reader.watch(fd, lambda: self._read(fd), lambda _: self._close(fd))
+
+    def _read(self, fd: int) -> bool:
+        worker, stream, rest = self._open[fd]
+        try:
+            data = os.read(fd, 65536)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        rest += data
+        *lines, last = bytes(rest).split(b"\n")
+        if not data and last:
+            lines.append(last)
+        for line in lines:
+            self._show(stream, f"({worker.title} pid={worker.pid}) {last_state(line)}")
+        rest[:] = last
+        if not data:
+            self._close(fd)
+        return bool(data)
+
+    def drain(self, worker: WorkerProcess) -> None:
+        """Shows what a worker that is gone has left."""
+        self._reader.do_tasks()
+        for fd, (owner, _, _) in list(self._open.items()):
+            if owner is worker:
+                self._finish(fd)
+
+    def forget(self, worker: WorkerProcess) -> None:
+        """Lets a worker's output be that was not started. From any thread."""
+        self._reader.run(lambda: self.drain(worker))
+
+    def _finish(self, fd: int) -> None:
+        while fd in self._open and self._read(fd):
+            pass
+        if fd in self._open:
+            self._close(fd)
+
+    def _close(self, fd: int) -> None:
+        self._reader.unwatch(fd)
+        del self._open[fd]
+        os.close(fd)
+
+    def close(self) -> None:
+        """Shows what is left and frees the descriptors."""
+        for fd in list(self._open):
+            self._finish(fd)
+
+
+class Pool:
+    """The workers that no task uses now.
+
+    Args:
+        start: Starts a worker process for a node and a runtime environment.
+        most_idle: How many are kept for each of both.
+    """
+
+    def __init__(self, start: Callable[[Node, RuntimeKey], WorkerProcess], most_idle: int) -> None:
+        self._start = start
+        self._most_idle = most_idle
+        self._idle: dict[tuple[str, RuntimeKey], list[WorkerProcess]] = {}
+        self.all: dict[int, WorkerProcess] = {}
+
+    def take(self, node: Node, runtime_env: RuntimeKey, *, fresh: bool = False) -> WorkerProcess:
+        """Returns a worker that nobody uses; a new one if there is none, or if asked for."""
+        idle = self._idle.get((node.node_id, runtime_env), [])
+        while idle and not fresh:
+            worker = idle.pop()
+            if not worker.gone:
+                return worker
+        worker = self._start(node, runtime_env)
+        self.all[worker.number] = worker
+        return worker
+
+    def give_back(self, worker: WorkerProcess) -> bool:
+        """Takes a worker that is not used any more; returns False if there are enough."""
+        idle = self._idle.setdefault((worker.node.node_id, worker.runtime_env), [])
+        if len(idle) >= self._most_idle:
+            return False
+        idle.append(worker)
+        return True
+
+    def forget(self, worker: WorkerProcess) -> None:
+        """Takes note that a worker is gone."""
+        self.all.pop(worker.number, None)
+        idle = self._idle.get((worker.node.node_id, worker.runtime_env), [])
+        if worker in idle:
+            idle.remove(worker)

@@ -1,0 +1,1 @@
+"""Starts of worker processes by fork servers, and removal of anything they leave."""

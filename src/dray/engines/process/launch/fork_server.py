@@ -1,0 +1,331 @@
+"""The fork server: imports the frameworks once, then forks a worker whenever the driver asks.
+
+It is a fresh interpreter (it never runs the user's `__main__`), it has one thread, and it opens no
+CUDA context, no OpenMP pool and no XLA client, so that its forks are clean. It is also the parent
+of all workers: it reaps them, says how they ended, and kills what they leave behind.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import faulthandler
+import gc
+import os
+import selectors
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+
+from dray.engines import thread_limits
+from dray.engines.process import system_limits
+from dray.engines.process.launch import resource_tracker
+from dray.engines.process.launch.resource_tracker import Leftovers
+from dray.engines.process.worker import worker
+from dray.engines.rpc import actor_host, lifeline, wire
+
+_INHERITED = 3  # standard input, output and error keep their numbers
+_MOST_FDS = 6  # that come with a request
+
+
+class ForkServer:
+    """Serves one driver over one socket.
+
+    Args:
+        control: Requests come in and notices go out here.
+        driver: The driver's pid.
+        spawn: Start each worker as a fresh interpreter instead of a fork.
+        open_files: How many files each worker may have open.
+    """
+
+    def __init__(self, control: socket.socket, driver: int, spawn: bool, open_files: int) -> None:
+        self._control = control
+        self._driver = driver
+        self._spawn = spawn
+        self._worker_open_files = open_files
+        self._open_files = system_limits.OpenFiles()
+        self._workers: dict[int, int] = {}  # pid -> number
+        self._leftovers: dict[int, Leftovers] = {}  # pid -> what it has made
+        self._selector = selectors.DefaultSelector()
+        self._wakeup, wakeup_in = socket.socketpair()
+        self._wakeup_in = wakeup_in
+        self._helpers: frozenset[int] = frozenset()
+        self._handle = lifeline.open_process_handle(driver)
+
+    def serve(self) -> None:
+        """Serves until the driver is gone, then kills every worker and all that is below them."""
+        lifeline.adopt_orphans()
+        self._helpers = frozenset(lifeline.children(os.getpid()))  # of what has been imported
+        self._wakeup.setblocking(False)
+        self._wakeup_in.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wakeup_in.fileno(), warn_on_full_buffer=False)
+        self._selector.register(self._control, selectors.EVENT_READ, self._on_request)
+        self._selector.register(self._wakeup, selectors.EVENT_READ, self._on_child)
+        if self._handle is not None:
+            self._selector.register(self._handle, selectors.EVENT_READ, self._on_driver_gone)
+        try:
+            while True:
+                for key, _ in self._selector.select():
+                    key.data()
+        except EOFError:
+            pass
+        finally:
+            lifeline.kill_below(os.getpid())
+            for pid in self._workers:
+                lifeline.kill_group(pid)
+            for pid in self._workers:
+                self._clean_up_after(pid)
+
+    def _on_driver_gone(self) -> None:
+        raise EOFError
+
+    def _on_request(self) -> None:
+        try:
+            data, fds, _, _ = socket.recv_fds(self._control, wire.REQUEST.size, _MOST_FDS)
+        except ConnectionError:
+            raise EOFError from None
+        if not data:
+            raise EOFError
+        kind, number, value = wire.REQUEST.unpack(data)
+        if kind == wire.KILL:
+            self._kill(number)
+        elif kind == wire.CANCEL:
+            self._cancel(number, value)
+        elif kind == wire.FORK:
+            self._fork(number, fds, value)
+
+    def _fork(self, number: int, fds: list[int], count: int) -> None:
+        """Starts a worker; a failure is that of this worker alone."""
+        try:
+            if len(fds) < count:  # the kernel leaves out what there is no room for
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            pid = self._start(fds)
+        except OSError as error:
+            self._notify(wire.FAILED, number, error.errno or 0)
+        else:
+            self._workers[pid] = number
+            self._notify(wire.STARTED, number, pid)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _start(self, fds: list[int]) -> int:
+        made = Leftovers()
+        self._open_files.make_room(made.inlet)
+        try:
+            pid = self._start_telling(made, fds)
+        except OSError:
+            os.close(made.outlet)
+            raise
+        finally:
+            os.close(made.inlet)
+        self._leftovers[pid] = made
+        self._selector.register(made.outlet, selectors.EVENT_READ, lambda: self._listen(pid))
+        return pid
+
+    def _start_telling(self, made: Leftovers, fds: list[int]) -> int:
+        if self._spawn:
+            for fd in (made.inlet, *fds):
+                os.set_inheritable(fd, True)
+            numbers = (self._worker_open_files, made.inlet, *fds)
+            command = interpreter(sys.path, "worker", *map(str, numbers))
+            return os.posix_spawn(command[0], command, os.environ, setpgroup=0)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._forget()
+                os.close(made.outlet)
+                become_worker(self._worker_open_files, made.inlet, fds)
+            finally:
+                os._exit(1)
+        with contextlib.suppress(OSError):  # the child does it too; whoever is first wins
+            os.setpgid(pid, pid)
+        return pid
+
+    def _forget(self) -> None:
+        """Drops, in a child, what belongs to the server."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._selector.close()
+        for sock in (self._control, self._wakeup, self._wakeup_in):
+            sock.close()
+        if self._handle is not None:
+            os.close(self._handle)
+        for made in self._leftovers.values():
+            os.close(made.outlet)
+
+    def _cancel(self, number: int, task: int) -> None:
+        for pid, known in self._workers.items():
+            if known == number:
+                with contextlib.suppress(OSError):  # it is gone, or hears of nothing any more
+                    self._leftovers[pid].tell_back(wire.CANCELLED.pack(task))
+
+    def _kill(self, number: int) -> None:
+        for pid, known in list(self._workers.items()):
+            if known == number and not self._reap(pid):
+                lifeline.kill_group(pid)
+                _, status = os.waitpid(pid, 0)
+                self._gone(pid, status, killed=True)
+
+    def _on_child(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._wakeup.recv(4096):
+                pass
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] in self._workers:
+                    self._gone(*ended, killed=False)
+        self._kill_orphans()
+
+    def _reap(self, pid: int) -> bool:
+        """Takes note if a worker has ended by itself; returns whether it has."""
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            self._gone(pid, status, killed=False)
+        return bool(done)
+
+    def _gone(self, pid: int, status: int, *, killed: bool) -> None:
+        lifeline.kill_group(pid)  # what the worker started goes with it
+        self._kill_orphans()
+        self._clean_up_after(pid)
+        number = self._workers.pop(pid)
+        self._notify(wire.EXITED, number, os.waitstatus_to_exitcode(status), killed)
+
+    def _kill_orphans(self) -> None:
+        """Kills what a worker that is gone had started in a session of its own.
+
+        It has become a child of this process; a worker that lives keeps its own.
+        """
+        for pid in lifeline.children(os.getpid()):
+            if pid not in self._workers and pid not in self._helpers:
+                lifeline.kill_family(pid)
+
+    def _listen(self, pid: int) -> None:
+        made = self._leftovers.get(pid)  # None if its end came in the same round of events
+        if made is not None and not made.read():
+            self._selector.unregister(made.outlet)
+
+    def _clean_up_after(self, pid: int) -> None:
+        made = self._leftovers.pop(pid)
+        with contextlib.suppress(KeyError):  # the worker has closed it
+            self._selector.unregister(made.outlet)
+        made.remove([*self._leftovers.values()])
+
+    def _notify(self, kind: bytes, number: int, value: int, flag: bool = False) -> None:
+        try:
+            self._control.sendall(wire.NOTICE.pack(kind, number, value, flag))
+        except OSError:
+            raise EOFError from None
+
+
+def become_worker(open_files: int, inlet: int, fds: list[int]) -> None:
+    """Turns this process into a worker; never returns.
+
+    Args:
+        open_files: How many files it may have open.
+        inlet: A socket to the server: where to tell what must not be left behind, and where a
+            worker of tasks and actors hears of what is cancelled.
+        fds: What become standard output and error, then a socket; then a second one for a training
+            worker, or where objects lie in memory and on the disk.
+    """
+    with contextlib.suppress(PermissionError):  # a spawned worker leads its group already
+        os.setpgid(0, 0)
+    lifeline.children_die_with_me()
+    lifeline.adopt_orphans()
+    lifeline.end_well_without_parent()
+    system_limits.restore_open_files(open_files)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    out, err, *own = fds
+    for fd in (inlet, *own):
+        os.set_inheritable(fd, False)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (out, 1), (err, 2)):
+        os.dup2(source, target)
+    for fd in (null, out, err):
+        if fd >= _INHERITED:
+            os.close(fd)
+    # New ones: those of a server that is a fork of the driver are whatever the driver made them.
+    sys.stdout = actor_host.text_stream(1)
+    sys.stderr = actor_host.text_stream(2)
+    resource_tracker.tell(inlet)
+    faulthandler.enable()
+    atexit._clear()  # what the server's imports registered is the server's
+    gc.enable()
+    if len(own) > 2:
+        worker.run(inlet, own)
+    worker.be_guest(socket.socket(fileno=own[1]))
+    actor_host.run(Connection(own[0]))
+
+
+def _import_for_workers(modules: Sequence[str]) -> None:
+    """Imports what workers will need, so that they share it."""
+    gc.disable()  # a collection during imports finds nothing, and costs 5 % of the time
+    actor_host.import_quietly(("cloudpickle", "multiprocessing.resource_tracker", *modules))
+    if "numpy" in sys.modules:
+        actor_host.import_quietly((thread_limits.TELLS_BLAS,))
+    gc.freeze()  # so that a worker's collector does not write to, and so copy, shared pages
+
+
+def interpreter(path: Sequence[str], *arguments: str) -> list[str]:
+    """Returns the command that runs `main` with these arguments in a fresh interpreter.
+
+    The import path goes along, so that dray and the user's modules are found wherever the driver
+    found them; and the command is no module, so that the new `__main__` is empty.
+    """
+    code = (
+        f"import sys; sys.path[:] = {list(path)!r}; "
+        f"from {__name__} import main; main({list(arguments)!r})"
+    )
+    return [sys.executable, "-c", code]
+
+
+def main(arguments: list[str]) -> None:
+    """Runs a fork server, or in spawn mode, a worker.
+
+    Args:
+        arguments: `serve CONTROL_FD LIFELINE_FD DRIVER_PID OPEN_FILES METHOD MODULE...` or
+            `worker OPEN_FILES INLET FD...`, as `become_worker` takes them.
+    """
+    role, *rest = arguments
+    if role == "worker":
+        open_files, inlet, *fds = map(int, rest)
+        become_worker(open_files, inlet, fds)
+        return
+    control_fd, lifeline_fd, driver, open_files_, method, *modules = rest
+    serve(int(control_fd), int(lifeline_fd), int(driver), int(open_files_), method, modules)
+
+
+def serve(
+    control_fd: int,
+    lifeline_fd: int,
+    driver: int,
+    open_files: int,
+    method: str,
+    modules: Sequence[str],
+) -> None:
+    """Runs a fork server to its end, in a process of its own; never returns.
+
+    Args:
+        control_fd: A socket to the driver.
+        lifeline_fd: A pipe that closes when the driver dies.
+        driver: The driver's pid.
+        open_files: How many files a worker may have open.
+        method: "fork" or "spawn".
+        modules: What to import first.
+    """
+    lifeline.signal_on_hangup(lifeline_fd)
+    for fd in (control_fd, lifeline_fd):  # or workers would hold them open when this process dies
+        os.set_inheritable(fd, False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which no worker inherits blocked
+    spawn = method == "spawn"
+    if not spawn:
+        _import_for_workers(modules)
+    server = ForkServer(socket.socket(fileno=control_fd), driver, spawn, open_files)
+    os.close(lifeline_fd)
+    server.serve()
+    os._exit(0)

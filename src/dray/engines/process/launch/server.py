@@ -1,0 +1,151 @@
+"""The driver's end of a fork server: asks it for workers, and for their end."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from dray.engines.process import system_limits
+from dray.engines.process.launch import driver_fork, fork_server
+from dray.engines.process.launch.driver_fork import Clone
+from dray.engines.process.system_limits import OpenFiles
+from dray.engines.rpc import wire
+from dray.errors import EngineError
+from dray.scheduling.requests import Node
+
+
+class Basis(NamedTuple):
+    """What a fork server has before it makes workers.
+
+    Attributes:
+        modules: What it imports.
+        variables: What its environment has beside the driver's; libraries read it as they are
+            imported, and the C library as a process begins.
+    """
+
+    modules: tuple[str, ...]
+    variables: tuple[tuple[str, str], ...] = ()
+
+
+class Forked(Protocol):
+    """A worker in its driver's hands, which hears what becomes of its process."""
+
+    number: int
+    pid: int | None
+
+    def on_start(self, pid: int, node: Node) -> None: ...
+
+    def on_exit(self, exitcode: int | None, killed: bool) -> None: ...
+
+    def on_failure(self, error: EngineError) -> None: ...
+
+
+class Server:
+    """The driver's end of one fork server process.
+
+    Args:
+        basis: What it has before it makes workers.
+        method: How it makes them.
+        share_imports: Whether it may be a fork of the driver.
+        open_files: How many files this process may have open.
+
+    Raises:
+        EngineError: There is no room for its process, or for what leads to it.
+    """
+
+    def __init__(
+        self, basis: Basis, method: str, share_imports: bool, open_files: OpenFiles
+    ) -> None:
+        self.basis = basis
+        self.actors: dict[int, tuple[Forked, Node]] = {}
+        self._lock = threading.Lock()
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            try:
+                self.control, far = socket.socketpair()
+                ours.callback(self.control.close)
+                theirs.callback(far.close)
+                lifeline_read, self._lifeline = os.pipe()
+                ours.callback(os.close, self._lifeline)
+                theirs.callback(os.close, lifeline_read)
+                open_files.make_room(self._lifeline)
+                fds = (far.fileno(), lifeline_read)
+                self._process = _start_server(fds, method, basis, share_imports, open_files)
+            except OSError as error:
+                why = system_limits.describe(error.errno or 0)
+                raise EngineError(f"the fork server could not be started: {why}") from error
+            ours.pop_all()
+
+    def fork(self, actor: Forked, node: Node, fds: Sequence[int]) -> None:
+        """Asks for a worker process for an actor."""
+        with self._lock:
+            self.actors[actor.number] = (actor, node)
+            try:
+                request = wire.REQUEST.pack(wire.FORK, actor.number, len(fds))
+                socket.send_fds(self.control, [request], fds)
+            except OSError as error:
+                self.actors.pop(actor.number, None)
+                raise EngineError(
+                    f"the fork server is gone (status {self._process.poll()}): {error}"
+                ) from error
+
+    def ended(self) -> bool:
+        """Returns whether the server process is over."""
+        return self._process.poll() is not None
+
+    def kill(self, number: int) -> None:
+        """Asks for a worker's end; nothing happens if it is over already."""
+        with self._lock, contextlib.suppress(OSError):
+            self.control.sendall(wire.REQUEST.pack(wire.KILL, number, 0))
+
+    def cancel(self, number: int, task: int) -> None:
+        """Has a worker hear that a task is cancelled; nothing happens if it is over already."""
+        with self._lock, contextlib.suppress(OSError):
+            self.control.sendall(wire.REQUEST.pack(wire.CANCEL, number, task))
+
+    def dismiss_if_idle(self) -> bool:
+        """Asks the server to end, if it has no workers; returns whether it will."""
+        with self._lock, contextlib.suppress(OSError):
+            if not self.actors:
+                self.control.shutdown(socket.SHUT_WR)
+        return not self.actors
+
+    def close(self) -> None:
+        """Ends the server, which ends its workers, and waits until it is gone."""
+        self.control.close()
+        os.close(self._lifeline)
+        self._process.wait()
+
+
+def _start_server(
+    fds: tuple[int, int], method: str, basis: Basis, share_imports: bool, open_files: OpenFiles
+) -> Clone | subprocess.Popen[bytes]:
+    """Starts a fork server: as a fork of this process, or an interpreter of its own."""
+    modules, variables = basis
+    numbers = (*fds, os.getpid(), open_files.at_first)
+    if share_imports and method == "fork" and not variables and driver_fork.can_share(modules):
+        serve = functools.partial(fork_server.serve, *numbers, method, modules)
+        shared = driver_fork.fork_driver(serve, keep=fds)
+        if shared is not None:
+            return shared
+    command = fork_server.interpreter(sys.path, "serve", *map(str, numbers), method, *modules)
+    environ = {**os.environ, **dict(variables)}
+    with _without_interrupts():
+        return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, env=environ)
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Blocks Ctrl-C in what this thread starts, until that lets it through."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,360 @@
+"""Who waits for an answer reads it himself: threads take turns at one set of sockets.
+
+A thread that waits while another one reads costs two switches between threads an answer, which is
+more than all the rest of a call. So the thread that waits reads, for everybody; when it has what it
+wants it leaves, and another one that waits takes over. A driver has a thread besides that reads
+while nobody waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, TypeVar
+
+from dray import interrupts
+from dray.engines.process.lock import IN_A_FINALISER
+from dray.errors import EngineError
+from dray.interrupts import pending
+
+T = TypeVar("T")
+# How long nobody must have read before the background thread does. It looks that often while a
+# program asks again and again, which costs less than to be woken each time.
+_LINGER_S = 0.001
+
+# To fall asleep and be woken takes a thread tens of microseconds, and a core that was idle is slow
+# at first: calls one at a time are three times faster if those who wait stay awake. Who has waited
+# for less than the first stays awake for the second, and then sleeps.
+_SHORT_S = 0.0001
+_AWAKE_S = 0.00005
+
+# The system's calls take no time beyond 24 days; who waits for longer looks up once a day.
+_LONGEST_S = 86400.0
+
+
+class Doze:
+    """Waits awake for a moment, but only where the last wait was a short one.
+
+    Args:
+        cores: How many there are; with one alone, whoever is waited for needs it.
+    """
+
+    def __init__(self, cores: int) -> None:
+        self._several_cores = cores > 1
+        self._short = False
+
+    def until(self, look: Callable[[], T], sleep: Callable[[], T]) -> T:
+        """Returns what `look` finds, or else what `sleep` does.
+
+        Args:
+            look: Returns at once; something false if there is nothing.
+            sleep: Waits.
+        """
+        began = time.perf_counter()
+        if self._short:
+            while time.perf_counter() - began < _AWAKE_S:
+                found = look()
+                if found:
+                    return found
+        found = sleep()
+        self._short = self._several_cores and time.perf_counter() - began < _SHORT_S
+        return found
+
+
+class Waiter:
+    """Something that a thread waits for, once."""
+
+    __slots__ = ("_lock", "done", "value")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.value: Any = None
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def sleep(self, timeout_s: float | None) -> None:
+        """Sleeps until somebody wakes it, perhaps for nothing."""
+        self._lock.acquire(timeout=-1 if timeout_s is None else timeout_s)
+
+    def wake(self) -> None:
+        """Wakes it. A second call before it sleeps again does nothing."""
+        with contextlib.suppress(RuntimeError):
+            self._lock.release()
+
+
+class Turns:
+    """Lets threads read in turns.
+
+    Args:
+        read: Waits for something to read, at most so many seconds, and deals with it.
+        interrupt: Has a `read` in another thread return soon.
+    """
+
+    def __init__(self, read: Callable[[float | None], None], interrupt: Callable[[], None]) -> None:
+        self._read = read
+        self._interrupt = interrupt
+        self._baton = threading.Lock()
+        self._leader: Waiter | None = None
+        self._leading_thread = 0
+        self._reading_thread = 0  # which has the baton; 0 if nobody does
+        self._is_aside = False  # it does something else at the moment, see `aside`
+        self._followers: set[Waiter] = set()
+        self._counting = threading.Lock()
+        self._guests = 0
+        self._visits = 0
+        self._closed = False
+        self._end: Callable[[], EngineError] | None = None  # why nobody shall wait any more
+        self._left = threading.Event()  # set when somebody leaves after that
+        self._background: Waiter | None = None
+        self._parked = False  # the background thread sleeps until somebody leaves
+        self._thread: threading.Thread | None = None
+        interrupts.attend(self)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether several threads wait here."""
+        return self._guests > 1
+
+    def wait(
+        self, waiter: Waiter, timeout_s: float | None = None, *, interruptible: bool = True
+    ) -> bool:
+        """Waits, and reads meanwhile if nobody else does; returns whether it is done.
+
+        Args:
+            waiter: What to wait for.
+            timeout_s: How long; None is without limit.
+            interruptible: Whether handlers of signals run meanwhile, and may raise. If not, the
+                answer must be near.
+
+        Raises:
+            EngineError: Nothing will come any more.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self._wait(waiter, deadline, interruptible):
+            if self._end is not None:
+                raise self._end()
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+            interrupts.deliver()
+        return True
+
+    def _wait(self, waiter: Waiter, deadline: float | None, interruptible: bool) -> bool:
+        """Waits until the time is up or a handler is due; returns whether it is done."""
+        if waiter.done:
+            return True
+        self._enter()
+        try:
+            while not waiter.done and self._end is None:
+                if interruptible and pending and interrupts.due():
+                    break
+                if not self._take_turn(waiter, deadline, interruptible):
+                    break
+            return waiter.done
+        finally:
+            self._leave()
+
+    def read_once(self) -> bool:
+        """Reads once, if nobody else does; returns whether it did."""
+        if not self._baton.acquire(blocking=False):
+            return False
+        self._reading_thread = threading.get_ident()
+        try:
+            self._read(None)
+        finally:
+            self._put_down()
+            if self._followers:
+                self._promote()
+        return True
+
+    def finish(self, waiter: Waiter) -> None:
+        """Says that a waiter has what it waits for."""
+        waiter.done = True
+        if self._leader is waiter:
+            if self._leading_thread != threading.get_ident():
+                self._interrupt()
+        else:
+            waiter.wake()
+
+    def disturb(self) -> None:
+        """Has all that wait look up, whoever they are: a handler may be due."""
+        for follower in tuple(self._followers):
+            follower.wake()
+        self._interrupt()
+
+    def end(self, error: Callable[[], EngineError]) -> None:
+        """Ends every wait, and those to come, with an error.
+
+        Args:
+            error: Makes it.
+        """
+        self._end = error
+        self.disturb()
+
+    def _take_turn(self, waiter: Waiter, deadline: float | None, interruptible: bool) -> bool:
+        """Reads or sleeps for a while; returns False when the time is up."""
+        if self.reads_here():
+            return self._lead_within(waiter, deadline, interruptible)
+        if self._baton.acquire(blocking=False):
+            self._leader = waiter
+            self._reading_thread = self._leading_thread = threading.get_ident()
+            try:
+                return self._lead(waiter, deadline, interruptible)
+            finally:
+                self._leader = None
+                self._put_down()
+                self._promote()
+        self._followers.add(waiter)
+        try:
+            leader = self._leader
+            if leader is None and not self._baton.locked():
+                return True  # whoever read has just left, and may not have seen this one
+            if leader is not None and leader is self._background:
+                self._interrupt()
+            left = None if deadline is None else deadline - time.monotonic()
+            if waiter.done or self._end is not None:
+                return True
+            if interruptible and pending and interrupts.due():
+                return True  # not before this one is a follower, which a handler wakes
+            if left is not None and left <= 0:
+                return False
+            waiter.sleep(None if left is None else min(left, _LONGEST_S))
+            return True
+        finally:
+            self._followers.discard(waiter)
+
+    def _lead(self, waiter: Waiter, deadline: float | None, interruptible: bool) -> bool:
+        while not waiter.done and self._end is None:
+            if interruptible and pending and interrupts.due():
+                return True
+            left = None
+            if deadline is not None:
+                left = min(max(0.0, deadline - time.monotonic()), _LONGEST_S)
+            self._read(left)
+            if left == 0 and not waiter.done:
+                return False
+        return True
+
+    def reads_here(self) -> bool:
+        """Returns whether it is this thread that reads."""
+        return self._reading_thread == threading.get_ident()
+
+    def aside(self, task: Callable[[], None]) -> None:
+        """Does something of the program's on the thread that reads, between two messages.
+
+        It may wait itself: then this thread reads on meanwhile.
+        """
+        if not self.reads_here():
+            task()
+            return
+        outer, self._is_aside = self._is_aside, True
+        try:
+            task()
+        finally:
+            self._is_aside = outer
+
+    def _lead_within(self, waiter: Waiter, deadline: float | None, interruptible: bool) -> bool:
+        """Reads for what this thread waits for while it reads."""
+        if not self._is_aside:
+            raise EngineError(IN_A_FINALISER)
+        outer, self._leader, self._is_aside = self._leader, waiter, False
+        try:
+            return self._lead(waiter, deadline, interruptible)
+        finally:
+            self._leader, self._is_aside = outer, True
+
+    def _put_down(self) -> None:
+        self._reading_thread = 0
+        self._baton.release()
+
+    def _promote(self) -> None:
+        """Wakes one that waits, to read from now on."""
+        for follower in tuple(self._followers):
+            if not follower.done:
+                follower.wake()
+                return
+
+    def _enter(self) -> None:
+        with self._counting:
+            self._guests += 1
+            self._visits += 1
+
+    def _leave(self) -> None:
+        with self._counting:
+            self._guests -= 1
+            parked, self._parked = self._parked, False
+        if parked and self._background is not None:
+            self._background.wake()
+        if self._end is not None:
+            self._left.set()
+        if self._followers and not self._baton.locked():
+            self._promote()  # this one may have been woken to read, and has its answer, or no time
+
+    def start_background(self, name: str) -> None:
+        """Starts the thread that reads while nobody waits, unless there is one."""
+        with self._counting:
+            if self._thread is not None or self._closed:
+                return
+            self._background = Waiter()
+            self._thread = threading.Thread(target=self._stand_in, name=name, daemon=True)
+        self._thread.start()
+
+    def _stand_in(self) -> None:
+        me, seen = self._background, -1
+        assert me is not None
+        while not self._closed:
+            with self._counting:
+                visits, quiet = self._visits, self._visits == seen
+                self._parked = quiet and self._guests > 0
+            if self._parked:
+                me.sleep(None)
+            elif not quiet:
+                me.sleep(_LINGER_S)
+            else:
+                self._lead_for_nobody(me)
+            seen = visits
+
+    def _lead_for_nobody(self, me: Waiter) -> None:
+        self._followers.add(me)
+        try:
+            if not self._baton.acquire(blocking=False):
+                me.sleep(None)  # whoever reads now wakes a follower when it leaves
+                return
+        finally:
+            self._followers.discard(me)
+        self._leader = me
+        self._reading_thread = self._leading_thread = threading.get_ident()
+        try:
+            while not self._closed and not self._guests:
+                self._read(None)
+        finally:
+            self._leader = None
+            self._put_down()
+            self._promote()
+
+    def close(self) -> None:
+        """Ends the background thread, after `end`; nobody else waits or reads any more then."""
+        with self._counting:
+            self._closed = True
+        if self._thread is not None and self._thread is not threading.current_thread():
+            if self._background is not None:
+                self._background.wake()
+            self._interrupt()
+            self._thread.join()
+        own = _waits_of_this_thread()
+        while self._guests > own:
+            self._left.wait()
+            self._left.clear()
+
+
+def _waits_of_this_thread() -> int:
+    """Returns how often this thread waits: what it has read may have called whatever closes."""
+    count = 0
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        count += frame.f_code is Turns._wait.__code__
+        frame = frame.f_back
+    return count

@@ -1,0 +1,1 @@
+"""The object store: values, shared memory, and the references that keep them."""

@@ -1,0 +1,323 @@
+"""References as one process holds them, and how the hub learns of their coming and going."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from dray.engines.rpc.serialization import note_reference
+from dray.engines.runtime import (
+    CallOptions,
+    Group,
+    ObjectRef,
+    ObjectRefGenerator,
+    RemoteObject,
+    Submit,
+)
+from dray.interrupts import final, shielded
+
+
+class Home(Protocol):
+    """What references need of the process that they live in."""
+
+    table: RefTable
+
+    def meet(self, number: int) -> None:
+        """Takes note of a reference that has come in."""
+
+    def keep(self, number: int) -> None:
+        """Takes note of a reference whose end will not be told."""
+
+    def future_of(self, ref: ProcessRef) -> Future[Any]:
+        """Returns a future of an object's value."""
+
+    def wait(
+        self, refs: Sequence[Any], num_returns: int, timeout_s: float | None, fetch: bool
+    ) -> tuple[list[ObjectRef], list[ObjectRef]]:
+        """Waits until so many are ready."""
+
+    def next_item(self, stream: int, index: int) -> ObjectRef | None:
+        """Returns the reference of an item of a stream; None at its end."""
+
+    def next_item_future(self, stream: int, index: int) -> Future[Any]:
+        """Returns a future of the same."""
+
+    def bind_method(self, actor: ProcessActor, method: str, options: CallOptions) -> Submit:
+        """Returns what calls an actor's method."""
+
+    def wait_for_group(self, group: ProcessGroup, timeout_s: float | None) -> bool:
+        """Waits for a group."""
+
+    def remove_group(self, group: ProcessGroup) -> None:
+        """Removes a group."""
+
+
+class RefTable:
+    """How many references to each object live in this process.
+
+    A reference may die at any moment, also while its own thread is in here; so its end is only
+    noted then, and dealt with by whoever has the lock, at the latest when the lock is released.
+
+    Args:
+        tell: Tells the hub that this process holds an object, or does not any more.
+        settle: Deals with what was noted, if nobody has the lock.
+    """
+
+    def __init__(self, tell: Callable[[str, int], None], settle: Callable[[], None]) -> None:
+        self._tell = tell
+        self._settle = settle
+        self.counts: dict[int, int] = {}
+        self.dropped: deque[int] = deque()
+        self.unpinned: deque[int] = deque()
+
+    def drop(self, number: int) -> None:
+        """Notes that a reference has died."""
+        self.dropped.append(number)
+        self._settle()
+
+    def unpin(self, region: int) -> None:
+        """Notes that nobody here looks into a region of shared memory any more."""
+        self.unpinned.append(region)
+        self._settle()
+
+    # With the lock held.
+
+    def born(self, number: int) -> None:
+        """Takes note of an object's first reference, which the hub knows of."""
+        self.counts[number] = self.counts.get(number, 0) + 1
+
+    def met(self, number: int) -> None:
+        """Takes note of a reference that has come in."""
+        count = self.counts.get(number, 0)
+        self.counts[number] = count + 1
+        if not count:
+            self._tell("hold", number)
+
+    def settle(self) -> None:
+        """Deals with what was noted."""
+        while self.dropped:
+            number = self.dropped.popleft()
+            left = self.counts.get(number, 0) - 1
+            if left > 0:
+                self.counts[number] = left
+            else:
+                self.counts.pop(number, None)
+                self._tell("drop", number)
+        while self.unpinned:
+            self._tell("unpin", self.unpinned.popleft())
+
+
+_home: Home | None = None
+
+
+_join: Callable[[], object] | None = None
+
+
+def settle_in(home: Home) -> None:
+    """Says which runtime's references this process's are; the last one counts."""
+    global _home
+    _home = home
+
+
+def settle_in_later(join: Callable[[], object]) -> None:
+    """Says what calls `settle_in`, once a reference comes to this process."""
+    global _home, _join
+    _home, _join = None, join
+
+
+def _at_home() -> Home:
+    if _home is None and _join is not None:
+        _join()
+    if _home is None:
+        raise RuntimeError(
+            "a reference of dray's was unpickled in a process that is no part of a session"
+        )
+    return _home
+
+
+class _Counted:
+    """Something with a number that the hub keeps while somebody refers to it."""
+
+    __slots__ = ("__weakref__", "home", "number")
+
+    def __init__(self, home: Home, number: int) -> None:
+        self.home = home
+        self.number = number
+
+    @final
+    def __del__(self) -> None:
+        self.home.table.drop(self.number)
+
+    def pickle_number(self) -> int:
+        """Returns the number, for somebody who will know it in another process."""
+        if not note_reference(self.number):
+            # Pickled by somebody else's pickler: nobody can say when it will be forgotten.
+            self.home.keep(self.number)
+        return self.number
+
+
+class ProcessRef(_Counted, ObjectRef):
+    """A reference to an object of a session."""
+
+    __slots__ = ()
+
+    def binary(self) -> bytes:
+        return self.number.to_bytes(16, "big")
+
+    def future(self) -> Future[Any]:
+        return self.home.future_of(self)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return asyncio.wrap_future(self.future()).__await__()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProcessRef) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_arrived_ref, (self.pickle_number(),))
+
+
+@shielded
+def _arrived_ref(number: int) -> ProcessRef:
+    home = _at_home()
+    home.meet(number)
+    return ProcessRef(home, number)
+
+
+class ProcessGenerator(_Counted, ObjectRefGenerator):
+    """The references of what a generator task yields."""
+
+    __slots__ = ("_ended", "_index", "_next")
+
+    def __init__(self, home: Home, number: int, index: int = 0) -> None:
+        super().__init__(home, number)
+        self._index = index
+        self._next: ObjectRef | None = None  # looked at ahead
+        self._ended = False
+
+    @property
+    def next_item(self) -> tuple[int, int]:
+        """The stream, and the index of the item that comes next."""
+        return self.number, self._index
+
+    def __next__(self) -> ObjectRef:
+        ref = self._next or self.home.next_item(self.number, self._index)
+        self._next = None
+        if ref is None:
+            raise StopIteration
+        self._index += 1
+        return ref
+
+    async def __anext__(self) -> ObjectRef:
+        ref: ObjectRef | None = self._next
+        if ref is None:
+            ref = await asyncio.wrap_future(self.home.next_item_future(self.number, self._index))
+        self._next = None
+        if ref is None:
+            raise StopAsyncIteration
+        self._index += 1
+        return ref
+
+    def next_ready(self) -> bool:
+        self._look_ahead()
+        return self._next is not None
+
+    def is_finished(self) -> bool:
+        self._look_ahead()
+        return self._ended
+
+    def _look_ahead(self) -> None:
+        if self._next is None and not self._ended and self.home.wait((self,), 1, 0, False)[0]:
+            self._next = self.home.next_item(self.number, self._index)
+            self._ended = self._next is None
+
+    @shielded
+    def completed(self) -> ObjectRef:
+        self.home.meet(self.number)
+        return ProcessRef(self.home, self.number)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProcessGenerator) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_arrived_generator, (self.pickle_number(), self._index))
+
+
+@shielded
+def _arrived_generator(number: int, index: int) -> ProcessGenerator:
+    home = _at_home()
+    home.meet(number)
+    return ProcessGenerator(home, number, index)
+
+
+class ProcessActor(_Counted, RemoteObject):
+    """An actor of a session."""
+
+    def __init__(
+        self,
+        home: Home,
+        number: int,
+        class_name: str,
+        methods: Mapping[str, Mapping[str, Any]],
+    ) -> None:
+        super().__init__(home, number)
+        self.class_name = class_name
+        self.methods = methods
+
+    def bind(self, method: str, options: CallOptions) -> Submit:
+        return self.home.bind_method(self, method, options)
+
+    @property
+    def actor_id(self) -> str:
+        return f"{self.number:032x}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_arrived_actor, (self.pickle_number(), self.class_name, dict(self.methods)))
+
+
+@shielded
+def _arrived_actor(number: int, class_name: str, methods: Mapping[str, Any]) -> ProcessActor:
+    home = _at_home()
+    home.meet(number)
+    return ProcessActor(home, number, class_name, methods)
+
+
+class ProcessGroup(Group):
+    """A placement group of a session; it lives until it is removed."""
+
+    def __init__(
+        self, home: Home, number: int, bundles: Sequence[Mapping[str, float]], ready: ProcessRef
+    ) -> None:
+        self.home = home
+        self.number = number
+        self.bundles = bundles
+        self._ready = ready
+
+    @property
+    def group_id(self) -> str:
+        return f"{self.number:032x}"
+
+    def ready(self) -> ObjectRef:
+        return self._ready
+
+    def wait(self, timeout_s: float | None) -> bool:
+        return self.home.wait_for_group(self, timeout_s)
+
+    def remove(self) -> None:
+        self.home.remove_group(self)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_arrived_group, (self.number, [dict(b) for b in self.bundles], self._ready))
+
+
+def _arrived_group(number: int, bundles: Sequence[Any], ready: ProcessRef) -> ProcessGroup:
+    return ProcessGroup(_at_home(), number, bundles, ready)

@@ -1,0 +1,302 @@
+"""Memory that the processes of a session share: one file without a name, and who uses which part.
+
+The file is anonymous, so the kernel frees it when the last process of the session is gone, however
+it went. Large objects lie in it; readers see them without a copy.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import ctypes
+import mmap
+import os
+import sys
+import tempfile
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from dray import host
+from dray.interrupts import final
+
+_PAGE = 4096
+# Memory that was used before is three times as fast to write as fresh memory; so much is kept.
+_WARM_BYTES = 256 << 20
+# From this size on several threads write.
+_PARALLEL_BYTES = 8 << 20
+_MOST_WRITERS = 4
+# So often a place is written as a file before it is worth a map.
+_FILE_WRITES = 2
+_MOST_PLACES = 1000
+_PUNCH = 0x1 | 0x2  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0)
+
+
+def round_up(size: int) -> int:
+    """Returns a size in whole pages."""
+    return -(-size // _PAGE) * _PAGE
+
+
+class Allocator:
+    """Who uses which part of `size` bytes. Pure bookkeeping: best fit, neighbours are joined."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.used = 0
+        self._starts = [0]
+        self._lengths = {0: size}
+
+    def take(self, length: int) -> int | None:
+        """Returns the start of a free part, which is now used; None if none is large enough."""
+        best = -1
+        for start in self._starts:
+            have = self._lengths[start]
+            if have >= length and (best < 0 or have < self._lengths[best]):
+                best = start
+                if have == length:
+                    break
+        if best < 0:
+            return None
+        have = self._lengths.pop(best)
+        index = bisect.bisect_left(self._starts, best)
+        if have == length:
+            del self._starts[index]
+        else:
+            self._starts[index] = best + length
+            self._lengths[best + length] = have - length
+        self.used += length
+        return best
+
+    def free(self, start: int, length: int) -> None:
+        """Gives a part back."""
+        self.used -= length
+        index = bisect.bisect_left(self._starts, start)
+        after = self._starts[index] if index < len(self._starts) else None
+        if after is not None and start + length == after:
+            length += self._lengths.pop(after)
+            del self._starts[index]
+        if index:
+            before = self._starts[index - 1]
+            if before + self._lengths[before] == start:
+                self._lengths[before] += length
+                return
+        self._starts.insert(index, start)
+        self._lengths[start] = length
+
+
+class Arena:
+    """The shared file, as one process uses it.
+
+    Args:
+        fd: The file; owned by this object.
+        size: How large it may become, in bytes.
+    """
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.fd = fd
+        self.size = size
+        self._warm = 0
+        self._map: mmap.mmap | None = None
+        self._address = 0
+        self._out: memoryview | None = None
+        self._writes: dict[tuple[int, int], int] = {}
+
+    @classmethod
+    def create(cls, size: int) -> Arena:
+        """Makes a new one; it takes memory only where it is written."""
+        size = round_up(size)
+        if hasattr(os, "memfd_create"):
+            fd = os.memfd_create("dray-objects", os.MFD_CLOEXEC)
+        else:
+            fd = _unnamed_file()
+        os.ftruncate(fd, size)
+        return cls(fd, size)
+
+    def write(self, offset: int, parts: Sequence[Any]) -> None:
+        """Writes parts one after another, each beginning at a whole page.
+
+        Where memory is fresh, writing it as a file is seven times as fast as through a map. Where
+        this process has a map of the pages already it is half as fast; so a place that is written
+        again and again is written through a map.
+        """
+        place = (offset, sum(len(memoryview(part).cast("B")) for part in parts))
+        if len(self._writes) > _MOST_PLACES:
+            self._writes.clear()
+        self._writes[place] = times = self._writes.get(place, 0) + 1
+        for part in parts:
+            view = memoryview(part).cast("B")
+            if times > _FILE_WRITES and len(view) >= _PARALLEL_BYTES and (out := self._writable()):
+                out[offset : offset + len(view)] = view
+            elif len(view) >= _PARALLEL_BYTES:
+                _write_in_parallel(self.fd, view, offset)
+            else:
+                _write(self.fd, view, offset)
+            offset += round_up(len(view))
+
+    def _writable(self) -> memoryview | None:
+        if self._out is None:
+            with contextlib.suppress(OSError):  # no room for a map: it is written as a file
+                self._out = memoryview(mmap.mmap(self.fd, self.size))
+        return self._out
+
+    def view(self, offset: int, length: int, on_end: Callable[[], object]) -> Any:
+        """Returns a part as it is, without a copy.
+
+        What is written to it stays in this process.
+
+        Args:
+            offset: Where it begins.
+            length: How long it is.
+            on_end: Called when nobody uses it any more.
+
+        Raises:
+            OSError: This process has no room for a map of the file.
+        """
+        if self._map is None:
+            flags = mmap.MAP_PRIVATE | _NORESERVE
+            self._map = mmap.mmap(
+                self.fd, self.size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE
+            )
+            self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        part = (ctypes.c_char * length).from_address(self._address + offset)
+        _watch(part, on_end)
+        return part
+
+    def forget_changes(self, offset: int, length: int) -> None:
+        """Drops what this process has written to a view."""
+        if self._map is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self._map.madvise(mmap.MADV_DONTNEED, offset, round_up(length))
+
+    def freed(self, offset: int, length: int) -> None:
+        """Gives memory back that nobody uses, unless little is kept for the next object."""
+        if self._warm + length <= _WARM_BYTES:
+            self._warm += length
+        else:
+            punch(self.fd, offset, length)
+
+    def taken(self, length: int) -> None:
+        """Takes note that memory is used again."""
+        self._warm = max(0, self._warm - length)
+
+    def close(self) -> None:
+        """Closes the file; views that are still used stay good."""
+        os.close(self.fd)
+
+
+def _write(fd: int, view: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(view):
+        done += os.pwrite(fd, view[done:], offset + done)
+
+
+def _write_in_parallel(fd: int, view: memoryview, offset: int) -> None:
+    """Writes with several threads: one core alone does not use all of the memory's speed."""
+    count = min(_MOST_WRITERS, host.cpu_count())
+    share = round_up(-(-len(view) // count))
+    pieces = [(start, view[start : start + share]) for start in range(0, len(view), share)]
+    try:
+        with ThreadPoolExecutor(len(pieces)) as pool:
+            written = [pool.submit(_write, fd, piece, offset + start) for start, piece in pieces]
+    except RuntimeError:  # no thread can be started: this one writes
+        _write(fd, view, offset)
+        return
+    for future in written:
+        future.result()
+
+
+_watched: dict[int, Any] = {}
+
+
+def _watch(part: Any, on_end: Callable[[], object]) -> None:
+    """Calls back when an object is gone."""
+
+    @final
+    def ended(reference: Any) -> None:
+        _watched.pop(id(reference), None)
+        on_end()
+
+    reference = weakref.ref(part, ended)
+    _watched[id(reference)] = reference
+
+
+def _unnamed_file() -> int:
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+class DiskArena:
+    """Where objects go when the memory is full: a file without a name, on the disk."""
+
+    def __init__(self, fd: int | None = None) -> None:
+        self.trouble: OSError | None = None  # there is no such file, which matters when it is used
+        if fd is None:
+            try:
+                fd = _unnamed_file()
+            except OSError as error:
+                self.trouble = error
+                fd = os.open(os.devnull, os.O_RDWR)  # workers are given it
+        self.fd = fd
+        self._allocator = Allocator(1 << 50)
+
+    @property
+    def used(self) -> int:
+        """How many bytes lie there."""
+        return self._allocator.used
+
+    def write(self, offset: int, parts: Sequence[Any]) -> None:
+        """Writes parts one after another, each beginning at a whole page."""
+        for part in parts:
+            view = memoryview(part).cast("B")
+            _write(self.fd, view, offset)
+            offset += round_up(len(view))
+
+    def take(self, length: int) -> int:
+        """Returns the start of a free part.
+
+        Raises:
+            OSError: There is no file.
+        """
+        if self.trouble is not None:
+            raise type(self.trouble)(*self.trouble.args)
+        offset = self._allocator.take(length)
+        assert offset is not None
+        return offset
+
+    def free(self, offset: int, length: int) -> None:
+        """Gives a part back, and its blocks to the disk."""
+        self._allocator.free(offset, length)
+        punch(self.fd, offset, length)
+
+    def copy_from(self, source: int, offset: int, target: int, length: int) -> None:
+        """Copies a part of another file to a place here."""
+        while length:
+            data = os.pread(source, min(length, 8 << 20), offset)
+            _write(self.fd, memoryview(data), target)
+            offset, target, length = offset + len(data), target + len(data), length - len(data)
+
+    def close(self) -> None:
+        """Closes the file, and frees what it has taken."""
+        os.close(self.fd)
+
+
+def punch(fd: int, offset: int, length: int) -> None:
+    """Gives the memory or blocks of a part of a file back (Linux)."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None)
+        libc.fallocate(fd, _PUNCH, ctypes.c_long(offset), ctypes.c_long(length))
+
+
+def read_at(fd: int, offset: int, length: int) -> bytearray:
+    """Reads a part of a file."""
+    data = bytearray(length)
+    view = memoryview(data)
+    done = 0
+    while done < length:
+        count = os.preadv(fd, [view[done:]], offset + done)
+        if not count:
+            raise OSError("the file ends too early")
+        done += count
+    return data

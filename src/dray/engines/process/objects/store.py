@@ -1,0 +1,287 @@
+"""The object store: what every object's value is, who refers to it, and where large ones lie."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from dray.engines.process.objects.shared_memory import Allocator, Arena, DiskArena, round_up
+from dray.engines.rpc.serialization import SPILLED, STORED, failed
+from dray.errors import ObjectLostError, ObjectStoreFullError
+
+
+class Entry:
+    """An object.
+
+    Attributes:
+        payload: Stands for its value; None while that is not there.
+        holds: How many processes, tasks and other objects refer to it.
+        nested: The objects that its value refers to.
+        waiting: Called when the value is there.
+        on_unused: Called when nobody refers to it any more.
+    """
+
+    __slots__ = ("holds", "nested", "on_unused", "payload", "waiting")
+
+    def __init__(self) -> None:
+        self.payload: Any = None
+        self.holds = 0
+        self.nested: Iterable[int] = ()
+        self.waiting: list[Callable[[], None]] | None = None
+        self.on_unused: Callable[[], None] | None = None
+
+
+class Region:
+    """A part of shared memory.
+
+    Attributes:
+        offset: Where it begins.
+        length: How long it is, in whole pages.
+        pins: How many processes look into it.
+        owner: The object that lies in it; None before it is written, and once that is unused.
+    """
+
+    __slots__ = ("length", "offset", "owner", "pins")
+
+    def __init__(self, offset: int, length: int) -> None:
+        self.offset = offset
+        self.length = length
+        self.pins = 0
+        self.owner: int | None = None
+
+
+class Store:
+    """Every object of a session. Not safe to use from several threads: the hub has a lock.
+
+    Args:
+        limit: How many bytes large objects may take in memory.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.arena = Arena.create(limit)
+        self.disk = DiskArena()
+        self._allocator = Allocator(self.arena.size)
+        self._entries: dict[int, Entry] = {}
+        self._regions: OrderedDict[int, Region] = OrderedDict()  # least recently used first
+        self._next_region = 0
+        self._disk_readers: dict[int, int] = {}
+        self._disk_unused: dict[int, int] = {}
+
+    # Objects.
+
+    def add(self, number: int) -> Entry:
+        """Begins an object, held once."""
+        entry = self._entries.get(number)
+        if entry is None:
+            entry = self._entries[number] = Entry()
+        entry.holds += 1
+        return entry
+
+    def find(self, number: int) -> Entry:
+        """Returns an object, even if it is one that is gone."""
+        entry = self._entries.get(number)
+        if entry is None:
+            entry = Entry()
+            entry.payload = failed(
+                ObjectLostError(
+                    "the object is gone: its last reference died before this one was used; keep a "
+                    "reference to it, or hand it on inside an argument or a value"
+                )
+            )
+        return entry
+
+    def exists(self, number: int) -> bool:
+        """Returns whether somebody refers to an object."""
+        return number in self._entries
+
+    def seal(self, number: int, payload: Any, nested: Iterable[int] = ()) -> None:
+        """Gives an object its value, if anybody refers to it."""
+        entry = self._entries.get(number)
+        if entry is None or entry.payload is not None:
+            self._give_up(payload)
+            return
+        for inner in nested:
+            self.hold(inner)
+        entry.nested = nested
+        entry.payload = payload
+        if type(payload) is tuple and payload[0] == STORED:
+            self._regions[payload[1]].owner = number
+        waiting, entry.waiting = entry.waiting, None
+        for callback in waiting or ():
+            callback()
+
+    def _give_up(self, payload: Any) -> None:
+        if type(payload) is tuple and payload[0] == STORED:
+            self._free_if_unused(payload[1])
+
+    def hold(self, number: int) -> None:
+        """Takes note of somebody who refers to an object."""
+        entry = self._entries.get(number)
+        if entry is not None:
+            entry.holds += 1
+
+    def drop(self, number: int) -> None:
+        """Takes note that somebody refers to an object no more; the last one frees it."""
+        todo = [number]
+        while todo:
+            number = todo.pop()
+            entry = self._entries.get(number)
+            if entry is None:
+                continue
+            entry.holds -= 1
+            if entry.holds > 0:
+                continue
+            del self._entries[number]
+            todo += entry.nested
+            payload = entry.payload
+            if type(payload) is tuple:
+                if payload[0] == STORED:
+                    self._regions[payload[1]].owner = None
+                    self._free_if_unused(payload[1])
+                elif payload[0] == SPILLED:
+                    self.free_disk(payload)
+            if entry.on_unused is not None:
+                entry.on_unused()
+
+    def when_ready(self, number: int, callback: Callable[[], None]) -> bool:
+        """Calls back when a value is there; returns True, and does not, if it is there already."""
+        entry = self.find(number)
+        if entry.payload is not None:
+            return True
+        if entry.waiting is None:
+            entry.waiting = []
+        entry.waiting.append(callback)
+        return False
+
+    def forget_call(self, number: int, callback: Callable[[], None]) -> None:
+        """Takes back what `when_ready` was asked for."""
+        entry = self._entries.get(number)
+        if entry is not None and entry.waiting is not None and callback in entry.waiting:
+            entry.waiting.remove(callback)
+
+    # Memory.
+
+    def room(self, lengths: Iterable[int]) -> tuple[Any, ...]:
+        """Returns where the parts of an object may be written, as the beginning of its payload.
+
+        What has not been used for long goes to the disk if need be; if all memory is in use, so
+        does the new object.
+
+        Raises:
+            ObjectStoreFullError: The disk is full as well.
+        """
+        total = _length(lengths)
+        offset = self._allocator.take(total)
+        while offset is None and self._spill_one():
+            offset = self._allocator.take(total)
+        if offset is None:
+            try:
+                return (SPILLED, self.disk.take(total))
+            except OSError as error:
+                raise self._full(error) from error
+        self.arena.taken(total)
+        self._next_region += 1
+        self._regions[self._next_region] = Region(offset, total)
+        return (STORED, self._next_region, offset)
+
+    def _spill_one(self) -> bool:
+        """Moves the least recently used object that nobody looks at to the disk."""
+        for number, region in self._regions.items():
+            if region.owner is not None and not region.pins:
+                entry = self._entries[region.owner]
+                _, _, offset, lengths, writable = entry.payload
+                try:
+                    target = self.disk.take(region.length)
+                except OSError as error:
+                    raise self._full(error) from error
+                try:
+                    self.disk.copy_from(self.arena.fd, offset, target, region.length)
+                except OSError as error:
+                    self.disk.free(target, region.length)
+                    raise self._full(error) from error
+                entry.payload = (SPILLED, target, lengths, writable)
+                region.owner = None
+                self._free_if_unused(number)
+                return True
+        return False
+
+    def _full(self, error: OSError) -> ObjectStoreFullError:
+        return ObjectStoreFullError(
+            f"the object store's memory ({self.arena.size >> 20} MiB) is full, and objects cannot "
+            f"be moved to the disk: {error}. Drop references to what is not needed, free space "
+            f"in the temporary directory{_temporary_directory()}, set TMPDIR to another one, or "
+            "raise dray.init(object_store_memory=...)"
+        )
+
+    def forget_room(self, place: tuple[Any, ...], lengths: Iterable[int]) -> None:
+        """Frees what `room` gave and nobody has used."""
+        if place[0] == STORED:
+            self._free_if_unused(place[1])
+        else:
+            self.disk.free(place[1], _length(lengths))
+
+    def _free_if_unused(self, number: int) -> None:
+        region = self._regions.get(number)
+        if region is not None and region.owner is None and not region.pins:
+            del self._regions[number]
+            self._allocator.free(region.offset, region.length)
+            self.arena.freed(region.offset, region.length)
+
+    def pin(self, number: int) -> None:
+        """Takes note of a process that looks into a region."""
+        self._regions[number].pins += 1
+        self._regions.move_to_end(number)
+
+    def unpin(self, number: int) -> None:
+        """Takes note that it does no more."""
+        region = self._regions.get(number)
+        if region is not None:
+            region.pins -= 1
+            self._free_if_unused(number)
+
+    def pin_disk(self, payload: tuple[Any, ...]) -> None:
+        """Takes note of a process that is about to read an object from the disk."""
+        self._disk_readers[payload[1]] = self._disk_readers.get(payload[1], 0) + 1
+
+    def unpin_disk(self, payload: tuple[Any, ...]) -> None:
+        """Takes note that it has."""
+        offset = payload[1]
+        self._disk_readers[offset] -= 1
+        if not self._disk_readers[offset]:
+            del self._disk_readers[offset]
+            if offset in self._disk_unused:
+                self.disk.free(offset, self._disk_unused.pop(offset))
+
+    def free_disk(self, payload: tuple[Any, ...]) -> None:
+        """Frees an object on the disk, once nobody reads it."""
+        if payload[1] in self._disk_readers:
+            self._disk_unused[payload[1]] = _length(payload[2])
+        else:
+            self.disk.free(payload[1], _length(payload[2]))
+
+    def status(self) -> dict[str, int]:
+        """Returns what is stored, in bytes."""
+        return {
+            "objects": len(self._entries),
+            "memory_bytes": self._allocator.used,
+            "memory_limit_bytes": self.arena.size,
+            "disk_bytes": self.disk.used,
+        }
+
+    def close(self) -> None:
+        """Frees everything; views that are still used stay good."""
+        self.arena.close()
+        self.disk.close()
+
+
+def _temporary_directory() -> str:
+    try:
+        return f" ({tempfile.gettempdir()})"
+    except OSError:  # there is none, as the error says that this is about
+        return ""
+
+
+def _length(lengths: Iterable[int]) -> int:
+    return sum(round_up(length) for length in lengths) or round_up(1)

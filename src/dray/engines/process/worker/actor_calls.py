@@ -1,0 +1,206 @@
+"""The calls of an actor in its worker: one after another, in threads, or in an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from typing import Any
+
+from dray.engines.process.client.runtime import ActorExit
+from dray.engines.process.worker.results import Results
+from dray.engines.rpc.actor_host import EndOfForks, exit_status, is_intended, method_of
+
+_DEFAULT = ""
+_ASYNC_CONCURRENCY = 1000
+
+
+class ActorCalls:
+    """Runs the calls of one actor.
+
+    Args:
+        results: Loads arguments, and sends results and errors.
+        leave: Ends the process, with a status.
+        kind: Its class.
+        around: What its code can know of itself.
+        details: Name, whether it is made again, concurrency, groups, whether it is async, the group
+            of each method, and its accelerators.
+        running: Says what runs in a thread or coroutine.
+    """
+
+    def __init__(
+        self,
+        results: Results,
+        leave: Callable[[int], None],
+        kind: type,
+        around: Mapping[str, Any],
+        details: tuple[Any, ...],
+        running: ContextVar[Mapping[str, Any]],
+    ) -> None:
+        _, _, concurrency, groups, is_async, group_of, _ = details
+        self._results = results
+        self._leave = leave
+        self._kind = kind
+        self._around = around
+        self._running = running
+        self._group_of: Mapping[str, str | None] = group_of
+        self._actor: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: dict[int, asyncio.Task[Any]] = {}
+        self._cancelled: set[int] = set()
+        self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._semaphores: dict[str, asyncio.Semaphore] = {}
+        sizes = {_DEFAULT: concurrency, **groups}
+        if is_async:
+            self._start_loop({name: size or _ASYNC_CONCURRENCY for name, size in sizes.items()})
+        elif groups or (concurrency or 1) > 1:
+            self._pools = {
+                name: ThreadPoolExecutor(size or 1, f"dray-{name or 'calls'}")
+                for name, size in sizes.items()
+            }
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether calls run elsewhere than on the main thread."""
+        return self._loop is not None or bool(self._pools)
+
+    def _start_loop(self, sizes: Mapping[str, int]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._semaphores = {name: asyncio.Semaphore(size) for name, size in sizes.items()}
+        ready = threading.Event()
+
+        def run() -> None:
+            assert self._loop is not None
+            asyncio.set_event_loop(self._loop)
+            self._loop.call_soon(ready.set)
+            self._loop.run_forever()
+
+        threading.Thread(target=run, name="dray-async", daemon=True).start()
+        ready.wait()
+
+    def make(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Makes the actor's object."""
+        if self._loop is None:
+            with EndOfForks():
+                self._actor = self._kind(*args, **kwargs)
+            return
+
+        async def make() -> SystemExit | None:
+            self._running.set(self._around)
+            try:
+                with EndOfForks():
+                    self._actor = await _made(self._kind, args, kwargs)
+            except SystemExit as error:  # raised, it would end the loop
+                return error
+            return None
+
+        exited = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
+        if exited is not None:
+            raise exited
+
+    def take(self, message: tuple[Any, ...]) -> bool:
+        """Takes a call that does not run on the main thread; returns False for one that does."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._begin_coroutine, message)
+            return True
+        if self._pools:
+            pool = self._pools.get(self._group(message), self._pools[_DEFAULT])
+            pool.submit(self.run, message)
+            return True
+        return False
+
+    def _group(self, message: tuple[Any, ...]) -> str:
+        method, _, group, *_ = message[6]
+        return group or self._group_of.get(method) or _DEFAULT
+
+    def run(self, message: tuple[Any, ...]) -> None:
+        """Runs a call."""
+        _, number, _, payload, deps, returns, details = message
+        method, name, _, _, retried, unread = details
+        results = self._results
+        if number in self._cancelled:
+            results.runtime.say("raised", number, b"", False)
+            return
+        here = {"task_id": number, "task_name": name, "function": method}
+        self._running.set({**self._around, **here})
+        try:
+            args, kwargs = results.arguments(payload, deps)
+            with EndOfForks():
+                value = method_of(self._actor, method)(*args, **kwargs)
+                del args, kwargs
+                values = results.pack_results(value, returns, name, number, unread)
+        except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
+            self._ended(number, name, retried, error)
+        else:
+            results.runtime.say("done", number, values)
+
+    def _ended(self, number: int, name: str, retried: Any, error: BaseException) -> None:
+        """Tells of a call that has raised; the actor may end with it."""
+        results = self._results
+        if isinstance(error, ActorExit) or (isinstance(error, SystemExit) and is_intended(error)):
+            results.runtime.say("exiting", self._around["actor"])
+            self._leave(0)
+            return
+        if isinstance(error, SystemExit):
+            self._leave(exit_status(error))
+            return
+        where = f"method {name} of actor {self._around['name']}"
+        results.tell_error(number, error, where, retried)
+
+    # In the event loop.
+
+    def _begin_coroutine(self, message: tuple[Any, ...]) -> None:
+        assert self._loop is not None
+        number = message[1]
+        task = self._loop.create_task(self._run_coroutine(message))
+        self._tasks[number] = task
+        task.add_done_callback(lambda _: self._tasks.pop(number, None))
+
+    async def _run_coroutine(self, message: tuple[Any, ...]) -> None:
+        _, number, _, payload, deps, returns, details = message
+        method, name, _, _, retried, _ = details
+        results = self._results
+        semaphore = self._semaphores.get(self._group(message), self._semaphores[_DEFAULT])
+        try:
+            async with semaphore:
+                here = {"task_id": number, "task_name": name, "function": method}
+                self._running.set({**self._around, **here})
+                with EndOfForks():
+                    args, kwargs = results.arguments(payload, deps)
+                    value = method_of(self._actor, method)(*args, **kwargs)
+                    if inspect.isawaitable(value):
+                        value = await value
+                    if inspect.isasyncgen(value):
+                        index = 0
+                        async for item in value:
+                            results.send_item(number, index, item, name)
+                            index += 1
+                        value = ()
+                    values = results.pack_results(value, returns, name, number)
+        except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
+            self._ended(number, name, retried, error)
+        else:
+            results.runtime.say("done", number, values)
+
+    def cancel(self, number: int) -> None:
+        """Cancels a call, if that is possible."""
+        self._cancelled.add(number)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._cancel_coroutine, number)
+
+    def _cancel_coroutine(self, number: int) -> None:
+        task = self._tasks.get(number)
+        if task is not None:
+            task.cancel()
+
+
+async def _made(kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Returns an object of a class, whose `__init__` may be async."""
+    if not inspect.iscoroutinefunction(kind.__init__):  # type: ignore[misc]
+        return kind(*args, **kwargs)
+    made: Any = kind.__new__(kind, *args, **kwargs)
+    await made.__init__(*args, **kwargs)
+    return made

@@ -1,0 +1,87 @@
+"""Arguments into a worker, and results and errors out of it."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from dray.engines.process.client.runtime import Awaited
+from dray.engines.process.worker.runtime import WorkerRuntime
+from dray.engines.result_lists import DynamicObjectRefGenerator
+from dray.engines.rpc import actor_host, serialization, wire
+from dray.engines.rpc.serialization import RAISED, pack
+
+
+class Results:
+    """Loads the arguments of tasks and calls, and packs what comes of them.
+
+    Args:
+        runtime: The worker's side of the conversation with the hub.
+    """
+
+    def __init__(self, runtime: WorkerRuntime) -> None:
+        self.runtime = runtime
+        self._kept: Any = None  # what must live until its references are the hub's to hold
+
+    def arguments(
+        self, payload: Any, deps: Sequence[Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments of a task or call."""
+        args, kwargs = self.runtime.load(payload)
+        if deps:
+            values = [self.runtime.load(dep) for dep in deps]
+            args = tuple(values[a.index] if type(a) is Awaited else a for a in args)
+            kwargs = {k: values[v.index] if type(v) is Awaited else v for k, v in kwargs.items()}
+        return args, kwargs
+
+    def pack_results(
+        self, value: Any, returns: Any, name: str, number: int, most_unread: int = 0
+    ) -> list[Any]:
+        """Returns the payloads of what a task or call has returned."""
+        if returns == 1:
+            return [self._pack(value, name)]
+        if returns == "stream":
+            for index, item in enumerate(value):
+                self.send_item(number, index, item, name)
+                self.keep_pace(number, index, most_unread)
+            return [self._pack(None, name)]
+        if returns == "dynamic":
+            self._kept = [self.runtime.put(item) for item in value]
+            return [self._pack(DynamicObjectRefGenerator(self._kept), name)]
+        if returns == 0:
+            return []
+        several = isinstance(value, list | tuple) or inspect.isgenerator(value)
+        values = list(value) if several else [value]
+        if len(values) != returns:
+            raise ValueError(f"{name} returned {len(values)} values, but num_returns is {returns}")
+        return [self._pack(item, name) for item in values]
+
+    def send_item(self, number: int, index: int, item: Any, name: str) -> None:
+        """Sends what a generator has yielded."""
+        payload, nested = self._pack(item, name)
+        self.runtime.say("item", number, index, next(self.runtime._ids), payload, nested)
+
+    def keep_pace(self, number: int, index: int, most_unread: int) -> None:
+        """Waits until a stream's reader is near enough."""
+        if most_unread and index + 1 >= most_unread:
+            self.runtime.await_answer("pace", number, index + 1 - most_unread)
+
+    def _pack(self, value: Any, name: str) -> tuple[Any, Sequence[int]]:
+        packed = pack(value, f"the return value of {name}")
+        return self.runtime.store(packed), packed.refs
+
+    def tell_error(
+        self, number: int, error: BaseException, where: str, retried: Any, word: str = "raised"
+    ) -> None:
+        """Tells the hub what a task or call has raised."""
+        payload = (
+            RAISED,
+            wire.dump_error(error, actor_host.users_part(error)),
+            f"{where} (pid {os.getpid()}, node {self.runtime._begin['node_id']})",
+        )
+        retried = serialization.types_of(retried)
+        retriable = retried is True or (bool(retried) and isinstance(error, tuple(retried)))
+        retriable = retriable and isinstance(error, Exception)
+        self.runtime.say(word, number, payload, *([retriable] if word == "raised" else []))

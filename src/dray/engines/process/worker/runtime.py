@@ -1,0 +1,172 @@
+"""A worker's half of the conversation with the hub: it goes over a socket."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dray import host
+from dray.engines.process.attach_socket import leave
+from dray.engines.process.client.conversation import Message
+from dray.engines.process.client.runtime import ProcessRuntime
+from dray.engines.process.leader_follower import Doze, Turns, Waiter
+from dray.engines.process.objects.shared_memory import Arena, DiskArena
+from dray.engines.rpc import lifeline
+from dray.engines.rpc.actor_host import refuse_forks
+from dray.engines.rpc.framing import Inbox, encode
+from dray.engines.runtime import Whereabouts
+from dray.errors import EngineError
+
+# What runs in this thread or coroutine.
+running: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("dray-task")
+
+
+class WorkerRuntime(ProcessRuntime):
+    """A worker's half of the conversation with the hub, over a socket."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        inbox: Inbox,
+        arena: Arena,
+        disk: DiskArena,
+        begin: Mapping[str, Any],
+        on_work: Callable[[Message], None],
+        may_pass_on: bool = False,
+    ) -> None:
+        self._sock = sock
+        self._may_pass_on = may_pass_on
+        self._inbox = inbox
+        self._arena = arena
+        self._disk = disk
+        self._begin = begin
+        self._on_work = on_work
+        self._pid = os.getpid()
+        self._doze = Doze(host.cpu_count())
+        # Whether another thread may want to end the main thread's waiting.
+        self.may_be_interrupted = False
+        self._idle = False
+        self._heard: deque[Message] = deque()
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
+        self._waker, self._wake = os.pipe()
+        self._poll.register(self._waker, select.POLLIN)
+        super().__init__(begin["number"], Turns(self.read, self._interrupt))
+
+    @property
+    def arena(self) -> Arena:
+        return self._arena
+
+    @property
+    def disk(self) -> DiskArena:
+        return self._disk
+
+    def here(self) -> Mapping[str, Any]:
+        return running.get(self._begin)
+
+    def post(self, message: Message) -> None:
+        refuse_forks(self._pid)
+        data = encode(message)
+        try:
+            self._sock.sendall(data)
+        except OSError:  # the driver is gone, and with it the reason to live
+            lifeline.end_with_family()
+
+    def read(self, timeout_s: float | None) -> None:
+        """Waits for something from the hub, and deals with it."""
+        if self._heard:  # within what was heard before
+            self._deal()
+            return
+        receive = self._inbox.receive
+
+        def look() -> list[Message] | None:
+            return receive(socket.MSG_DONTWAIT)
+
+        def sleep() -> list[Message] | None:
+            ready = self._poll.poll(None if timeout_s is None else timeout_s * 1000)
+            if any(fd == self._waker for fd, _ in ready):
+                os.read(self._waker, 4096)
+            return look() if any(fd == self._sock.fileno() for fd, _ in ready) else []
+
+        if timeout_s is not None or self.may_be_interrupted:
+            messages = sleep()
+        else:
+            messages = self._doze.until(look, receive if self._idle else sleep)
+        if messages is None:
+            lifeline.end_with_family()
+        self._heard += messages or ()
+        self._deal()
+
+    def _deal(self) -> None:
+        """Deals with what has been heard, in its order also where that waits and reads on."""
+        while self._heard:
+            message = self._heard.popleft()
+            if message[0] == "answer":
+                self.answered(message[1], message[2])
+            else:
+                self._on_work(message)
+
+    def _interrupt(self) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._wake, b"\0")
+
+    def wait_for_work(self, waiter: Waiter) -> None:
+        """Waits until there is work, or perhaps not yet."""
+        self._idle = True  # nothing runs that a signal might have to interrupt
+        try:
+            if self.may_be_interrupted or not self._turns.read_once():
+                self._turns.wait(waiter)
+        finally:
+            self._idle = False
+
+    def finish(self, waiter: Waiter) -> None:
+        """Says that a waiter is done."""
+        self._turns.finish(waiter)
+
+    def pass_on(self, door: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
+        """Tell the driver of a training worker of this process that wants to use tasks and actors.
+
+        Raises:
+            EngineError: The driver is not to be reached from here.
+        """
+        if not self._may_pass_on:
+            raise EngineError("a training within a training cannot reach the driver")
+        leave(self.demand("passage"), self._begin["number"], door)
+        self.say("guest", node_id, around)
+        door.close()
+
+    def whereabouts(self) -> Whereabouts:
+        here = self.here()
+        group = here.get("group")
+        task_id, actor = here.get("task_id"), here.get("actor")
+        return Whereabouts(
+            job_id=self._begin["job_id"],
+            node_id=self._begin["node_id"],
+            worker_id=f"{self._begin['number']:08x}",
+            namespace=self._begin["namespace"],
+            task_id=None if task_id is None else f"{task_id:032x}",
+            task_name=here.get("task_name"),
+            actor_id=here.get("actor_id") if actor is None else f"{actor:032x}",
+            actor_name=here.get("actor_name"),
+            resources=here.get("resources", {}),
+            group=None if group is None else self.group_of(group),
+            captures=bool(here.get("captures")),
+            was_restarted=bool(here.get("was_restarted")),
+            runtime_env=here.get("runtime_env", {}),
+            accelerator_ids=here.get("devices", {}),
+            task_function=_name_of(here.get("function"), here.get("name")),
+        )
+
+
+def _name_of(function: Any, title: Any) -> str | None:
+    """Return the name of a task's function in its module, or of a method in its actor's class."""
+    if isinstance(function, str):
+        return f"{title}.{function}"
+    name, module = getattr(function, "__qualname__", None), getattr(function, "__module__", None)
+    return None if function is None else f"{module}.{name}" if module else name

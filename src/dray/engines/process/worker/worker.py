@@ -1,0 +1,300 @@
+"""The worker's side: a process that runs tasks, or the calls of one actor, and talks to the hub."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dray import session
+from dray.engines import thread_limits
+from dray.engines.process.client.conversation import Message
+from dray.engines.process.leader_follower import Waiter
+from dray.engines.process.objects import references
+from dray.engines.process.objects.shared_memory import Arena, DiskArena
+from dray.engines.process.worker.actor_calls import ActorCalls
+from dray.engines.process.worker.results import Results
+from dray.engines.process.worker.runtime import WorkerRuntime, running
+from dray.engines.rpc import actor_host, lifeline, serialization, wire
+from dray.engines.rpc.actor_host import EndOfForks, exit_status, is_intended
+from dray.engines.rpc.framing import Inbox
+from dray.errors import EngineError
+
+
+class Worker:
+    """Runs what the hub sends; the main thread runs tasks and the calls of plain actors.
+
+    Args:
+        sock: To the hub, for work and answers.
+        control: To the fork server, for what must be heard during work.
+        arena: The shared memory.
+        disk: Where objects are that are not in memory.
+    """
+
+    def __init__(
+        self, sock: socket.socket, control: socket.socket, arena: Arena, disk: DiskArena
+    ) -> None:
+        self._control = control
+        self._sock = sock
+        self._arena = arena
+        self._disk = disk
+        self._work: deque[Message] = deque()
+        self._idle: Waiter | None = None
+        self._kinds: dict[bytes, tuple[Any, Mapping[str, Any]]] = {}
+        self._blobs: dict[bytes, tuple[Any, Mapping[str, Any]]] = {}
+        self._current = 0
+        self._cancelled = 0
+        self._over = False
+        self._status = 0
+        self._threads = 0
+        self.calls: ActorCalls | None = None
+        self.runtime: WorkerRuntime
+        self._results: Results
+
+    def serve(self) -> int:
+        """Works until the hub says stop, or what it runs exits; returns the exit status."""
+        inbox = Inbox(self._sock)
+        messages: list[Message] = []
+        while not messages:
+            received = inbox.receive()
+            if received is None:
+                os._exit(0)
+            messages = received
+        begin = messages.pop(0)[1]
+        actor_host.take_surroundings(begin["surroundings"])
+        self.runtime = WorkerRuntime(
+            self._sock, inbox, self._arena, self._disk, begin, self._take, may_pass_on=True
+        )
+        self._results = Results(self.runtime)
+        session.be_worker(lambda: self.runtime)
+        signal.signal(signal.SIGINT, self._on_interrupt)
+        threading.Thread(target=self._listen, name="dray-control", daemon=True).start()
+        for message in messages:
+            self._take(message)
+        while not self._over:
+            if self._work:
+                self._do(self._work.popleft())
+            else:
+                self._rest()
+        return self._status
+
+    def _rest(self) -> None:
+        if self.runtime.table.dropped or self.runtime.table.unpinned:
+            self.runtime.settle()
+        waiter = self._idle = Waiter()
+        if not self._work:
+            self.runtime.wait_for_work(waiter)
+        self._idle = None
+
+    def _take(self, message: Message) -> None:
+        """Takes a message that is work, in whatever thread reads."""
+        if message[0] == "call" and self.calls is not None and self.calls.take(message):
+            return
+        self._work.append(message)
+        idle = self._idle
+        if idle is not None:
+            self.runtime.finish(idle)
+
+    def _do(self, message: Message) -> None:
+        kind = message[0]
+        if kind == "run":
+            self._run(*message[1:])
+        elif kind == "call":
+            self._call(message)
+        elif kind == "kind":
+            self._blobs[message[1]] = message[3:]
+        elif kind == "make":
+            self._make(*message[1:])
+        elif kind == "stop":
+            self._over = True
+
+    # What runs.
+
+    def kind(self, key: bytes) -> tuple[Any, Mapping[str, Any]]:
+        """Returns a function or class, and what is known of it; computes with its threads."""
+        found = self._kinds.get(key)
+        _, info = found or self._blobs[key]
+        if info["threads"] != self._threads:
+            self._threads = info["threads"]
+            thread_limits.use(self._threads)
+        if found is None:
+            (data, buffers), _ = self._blobs[key]
+            found = self._kinds[key] = serialization.unpack(data, buffers), info
+        return found
+
+    def _run(
+        self,
+        grant: Any,
+        number: int,
+        key: bytes,
+        payload: Any,
+        deps: Sequence[Any],
+        returns: Any,
+        details: Any,
+    ) -> None:
+        info: Mapping[str, Any] = {"name": "a task"}
+        self._current = number
+        devices, variables = grant or ({}, {})
+        before = actor_host.set_variables(variables)
+        try:
+            if self._cancelled == number:
+                raise KeyboardInterrupt
+            function, info = self.kind(key)
+            here = {"task_id": number, "task_name": info["name"], "devices": devices}
+            running.set({**info, **here, "function": function})
+            args, kwargs = self._results.arguments(payload, deps)
+            with EndOfForks():
+                value = function(*args, **kwargs)
+                del args, kwargs
+                unread = info["most_unread"]
+                values = self._results.pack_results(value, returns, info["name"], number, unread)
+            self._current = 0
+        except SystemExit as error:  # as a crash: it is tried again, or fails
+            self._current = 0
+            self.leave(exit_status(error))
+        except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
+            self._current = 0
+            self._results.tell_error(
+                number, error, f"task {info['name']}", info.get("retry_exceptions")
+            )
+        else:
+            self.runtime.say("done", number, values)
+            del value  # not before: references in it are the hub's to hold from now on
+        finally:
+            actor_host.set_variables(before)
+
+    def _make(
+        self,
+        details: tuple[Any, ...],
+        number: int,
+        key: bytes,
+        payload: Any,
+        deps: Sequence[Any],
+        returns: Any,
+        nothing: Any,
+    ) -> None:
+        """Makes the actor that lives in this process."""
+        info: Mapping[str, Any] = {"name": "an actor"}
+        try:
+            name, was_restarted, *_, grant = details
+            devices, variables = grant or ({}, {})
+            actor_host.set_variables(variables)
+            kind, info = self.kind(key)
+            around = {
+                **info,
+                "devices": devices,
+                "actor": number,
+                "actor_name": name,
+                "was_restarted": was_restarted,
+            }
+            running.set(around)
+            self.calls = ActorCalls(self._results, self.leave, kind, around, details, running)
+            args, kwargs = self._results.arguments(payload, deps)
+            self.runtime.may_be_interrupted = self.calls.has_threads
+            self.calls.make(args, kwargs)
+        except SystemExit as error:
+            if is_intended(error):
+                self.runtime.say("exiting", number)
+            self.leave(exit_status(error))
+        except BaseException as error:  # noqa: BLE001 (it belongs to whoever made it)
+            self.calls = None
+            self._results.tell_error(
+                number, error, f"actor {info['name']}.__init__", None, "unmade"
+            )
+        else:
+            self.runtime.say("made", number)
+
+    def _call(self, message: Message) -> None:
+        assert self.calls is not None
+        self.calls.run(message)
+
+    def leave(self, status: int = 0) -> None:
+        """Ends the process after what runs now."""
+        self._over, self._status = True, status
+        idle = self._idle
+        if idle is not None:
+            self.runtime.finish(idle)
+
+    # What is heard during work.
+
+    def _listen(self) -> None:
+        size = wire.CANCELLED.size
+        with contextlib.suppress(OSError):
+            while len(data := self._control.recv(size, socket.MSG_WAITALL)) == size:
+                (number,) = wire.CANCELLED.unpack(data)
+                self._cancel(number)
+                self.runtime.say("heard", number)
+        if not self._over:
+            lifeline.end_with_family()
+
+    def _cancel(self, number: int) -> None:
+        if self.calls is not None:
+            self.calls.cancel(number)
+        else:
+            self._cancelled = number
+            if self._current != number:
+                return  # it has ended, or has not begun: then it never will
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    def _on_interrupt(self, signum: int, frame: Any) -> None:
+        """Ends the task that is to be cancelled, unless it has ended just before."""
+        if self._cancelled and self._cancelled == self._current:
+            self._cancelled = 0
+            raise KeyboardInterrupt
+
+
+def run(control: int, fds: Sequence[int]) -> None:
+    """Runs a worker process to its end; never returns.
+
+    Args:
+        control: The socket on which it hears of what is cancelled, and of its server's end.
+        fds: Its socket for work, the shared memory and the disk's file.
+    """
+
+    def serve() -> int:
+        sock, arena, disk = fds
+        size = os.fstat(arena).st_size
+        return Worker(
+            socket.socket(fileno=sock),
+            socket.socket(fileno=control),
+            Arena(arena, size),
+            DiskArena(disk),
+        ).serve()
+
+    actor_host.run_to_end(serve)
+
+
+def be_guest(door: socket.socket) -> None:
+    """Lets a training worker use tasks, actors and objects of its session, once it wants to.
+
+    Args:
+        door: A socket at which the driver listens.
+    """
+    session.be_worker(lambda: _join(door))
+    references.settle_in_later(session.current_runtime)
+
+
+def _join(door: socket.socket) -> WorkerRuntime:
+    door.sendall(b"?")
+    _, fds, _, _ = socket.recv_fds(door, 1, 2)
+    if not fds:
+        raise EngineError(
+            "tasks, actors and objects are not available here: a training within the train "
+            "function of another one has no way to the driver; use them in the outer one"
+        )
+    arena, disk = fds
+    inbox = Inbox(door)
+    messages: list[tuple[Any, ...]] = []
+    while not messages:
+        messages = inbox.receive() or []
+    size = os.fstat(arena).st_size
+    runtime = WorkerRuntime(
+        door, inbox, Arena(arena, size), DiskArena(disk), messages[0][1], lambda message: None
+    )
+    runtime.may_be_interrupted = True  # the user's threads come and go
+    return runtime

@@ -1,0 +1,77 @@
+"""Actors of a Ray cluster as their handles know them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from dray.engines.ray import ray_options
+from dray.engines.ray.errors import refused
+from dray.engines.ray.references import bare, bare_named, wrapper
+from dray.engines.runtime import OF_EVERY_ACTOR, CallOptions, RemoteObject, Returned, Submit
+
+
+class RayObject(RemoteObject):
+    """A handle of Ray's. Pickled with that inside, so Ray counts it wherever it travels.
+
+    Args:
+        handle: The handle.
+    """
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        self.class_name = handle._ray_actor_creation_function_descriptor.class_name
+
+    @functools.cached_property
+    def methods(self) -> Mapping[str, Mapping[str, Any]]:  # type: ignore[override]
+        """The methods, with what `dray.method` gave them: the handle carries it as `ray.method`'s.
+
+        A handle that was found by name knows nothing else of its class.
+        """
+        handle = self.handle
+        return {
+            name: _given(handle, name)
+            for name in handle._ray_method_signatures
+            if not name.startswith("__") or name in ("__call__", *OF_EVERY_ACTOR)
+        }
+
+    def bind(self, method: str, options: CallOptions) -> Submit:
+        """Returns what calls a method with these options."""
+        name = f"{self.class_name}.{method}"
+        try:
+            submit = (
+                getattr(self.handle, method).options(**ray_options.of_call(method, options)).remote
+            )
+        except (ValueError, TypeError) as error:
+            raise refused(error, name) from error
+        wrap = wrapper(options.num_returns)
+
+        def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Returned:
+            try:
+                return wrap(submit(*bare(args), **bare_named(kwargs)))
+            except Exception as error:
+                raise refused(error, name, args=args, kwargs=kwargs) from error
+
+        return call
+
+    @property
+    def actor_id(self) -> str:
+        """Its id, as text."""
+        text: str = self.handle._actor_id.hex()
+        return text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (RayObject, (self.handle,))
+
+
+def _given(handle: Any, method: str) -> dict[str, Any]:
+    num_returns = handle._ray_method_num_returns.get(method)
+    if num_returns is None and handle._ray_method_is_generator.get(method):
+        num_returns = "streaming"
+    given = {
+        "num_returns": num_returns,
+        "max_task_retries": handle._ray_method_max_task_retries.get(method),
+        "retry_exceptions": handle._ray_method_retry_exceptions.get(method),
+    }
+    return {name: value for name, value in given.items() if value is not None}

@@ -1,0 +1,90 @@
+"""What of the driver's surroundings goes along to a worker on another machine.
+
+A program finds on a cluster what it finds in a process of the driver's machine, as far as that
+means anything there: its directory and import path where the node has them, and environment
+variables that the node has not set itself, without those that describe the driver's machine.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from dray.engines.rpc import wire
+from dray.errors import ConfigError
+from dray.settings import is_rays_worker
+
+_THREADS = "OMP_NUM_THREADS"  # Ray sets it in its workers, where it is not given
+
+# Variables that say something of a machine, a session or an installation.
+_BOUND = frozenset(
+    (
+        *("_", "DISPLAY", "HOME", "HOST", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PATH", "PS1"),
+        *(
+            "PWD",
+            "PYTHONBREAKPOINT",
+            "PYTHONHOME",
+            "PYTHONPATH",
+            "PYTHONSTARTUP",
+            "SHELL",
+            "SHLVL",
+            "TEMP",
+            "TERM",
+        ),
+        *("TMP", "TMPDIR", "TTY", "TZ", "USER", "VIRTUAL_ENV"),
+    )
+)
+_BOUND_PREFIXES = (
+    *("ASCEND_", "BASH_", "CONDA_", "CUDA_VISIBLE", "DBUS_", "HABANA_", "HIP_VISIBLE"),
+    *("KUBERNETES_", "LC_", "LD_", "MEGASCALE_", "NEURON_RT_", "NVIDIA_", "ONEAPI_", "PBS_"),
+    *("PYENV_", "RAY_", "ROCR_", "SLURM_", "SSH_", "TPU_", "XDG_", "ZE_"),
+)
+
+
+def portable(environment: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that mean the same on another machine, without Ray's guesses."""
+    guessed = {_THREADS} if is_rays_worker() and not _was_given(_THREADS) else set()
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in _BOUND | guessed and not name.startswith(_BOUND_PREFIXES)
+    }
+
+
+def take(begin: wire.Begin, directory: str | None) -> None:
+    """Goes where the driver is, in a worker.
+
+    Args:
+        begin: The driver's surroundings.
+        directory: Where the worker must run; None leaves it to what the node has.
+
+    Raises:
+        ConfigError: The node does not have the directory.
+    """
+    if not _was_given(_THREADS):
+        os.environ.pop(_THREADS, None)  # Ray's guess; the framework's backend knows better
+    for name, value in begin.environment.items():
+        os.environ.setdefault(name, value)
+    if directory is not None:
+        if not os.path.isdir(directory):
+            raise ConfigError(
+                f"the worker's working_dir {directory} does not exist on node {os.uname().nodename}"
+                "; give it to dray.init(runtime_env=...), which carries it to all nodes, or give "
+                "one that all nodes share"
+            )
+        os.chdir(directory)
+        sys.path.insert(0, directory)
+    elif os.path.isdir(begin.cwd):
+        os.chdir(begin.cwd)
+    sys.path += [entry for entry in begin.path if entry not in sys.path]
+
+
+def _was_given(variable: str) -> bool:
+    """Returns whether a variable was there when this process began."""
+    try:
+        given = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(entry.startswith(variable.encode() + b"=") for entry in given)

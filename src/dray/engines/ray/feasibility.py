@@ -1,0 +1,108 @@
+"""Whether a cluster can ever run something, asked of it so rarely that submitting stays cheap."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+
+from dray.engines.ray import cluster
+from dray.engines.runtime import ActorOptions, TaskOptions
+from dray.errors import InfeasibleError
+from dray.scheduling.requests import Node, Request
+
+# For how long what the nodes offer is taken as known.
+_FRESH_S = 5.0
+
+_Key = tuple[object, ...]
+
+
+class Capacity:
+    """What the nodes of a cluster offer in all. Safe to use from several threads.
+
+    Args:
+        patience_s: For how long nodes may yet come that can hold what none can now.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._nodes: list[Node] = []
+        self._asked_at = -math.inf
+        self._fits: set[_Key] = set()
+
+    def check(self, what: str, request: Request, node_id: str = "") -> None:
+        """Returns if the cluster can hold a request, now or later.
+
+        Args:
+            what: How messages call what asks for it.
+            request: The bundles.
+            node_id: The one node that will do; empty is any.
+
+        Raises:
+            InfeasibleError: It never can, and no autoscaler will add nodes.
+        """
+        key = _key(request, node_id)
+        if time.monotonic() - self._asked_at > _FRESH_S:
+            self._ask()
+        if key in self._fits:
+            return
+        if self._lacking(request, node_id) is not None:
+
+            def lacking() -> InfeasibleError | None:
+                self._ask()  # a node may have come in the last seconds
+                return self._lacking(request, node_id)
+
+            error = cluster.still_lacking(lacking, self._patience_s)
+            if error is not None:
+                raise _named(what, error) from None
+        self._fits.add(key)
+
+    def _ask(self) -> None:
+        self._nodes = cluster.nodes()
+        self._fits = set()
+        self._asked_at = time.monotonic()
+
+    def _lacking(self, request: Request, node_id: str) -> InfeasibleError | None:
+        nodes = [node for node in self._nodes if node_id in ("", node.node_id)]
+        if node_id and not nodes:
+            return InfeasibleError(f"no node has the id {node_id}", asked={}, available={})
+        return cluster.lacking(request, nodes)
+
+
+def check_bundle(what: str, options: TaskOptions | ActorOptions) -> None:
+    """Returns if the one bundle that is asked for can hold something; Ray looks at all of them.
+
+    Raises:
+        InfeasibleError: It never can.
+    """
+    place = options.placement
+    if place.group is None:
+        return
+    asked = options.resources
+    if isinstance(options, ActorOptions):
+        asked = options.placement_resources
+    bundle = place.group.bundles[place.bundle]
+    short = [name for name, quantity in asked.items() if bundle.get(name, 0) < quantity]
+    if short:
+        raise InfeasibleError(
+            f"{what} can never run: it asks for {dict(asked)}, and bundle {place.bundle} of its "
+            f"placement group has {dict(bundle)}",
+            asked=asked,
+            available=bundle,
+        )
+
+
+def _key(request: Request, node_id: str) -> _Key:
+    def items(mapping: Mapping[str, object]) -> tuple[object, ...]:
+        return tuple(sorted(mapping.items()))
+
+    bundles, selectors = map(items, request.bundles), map(items, request.selectors)
+    return (tuple(bundles), request.strategy, tuple(selectors), node_id)
+
+
+def _named(what: str, error: InfeasibleError) -> InfeasibleError:
+    """Returns the error with a name, and without the advice that is meant for trainers."""
+    reason, advised, _ = str(error).partition(" Ask for ")
+    advice = " Ask for less, or add nodes to the cluster." if advised else ""
+    text = f"{what} can never run: {reason}{advice}"
+    return InfeasibleError(text, asked=error.asked, available=error.available)

@@ -1,0 +1,111 @@
+"""The visibility variables in Ray's workers: those that dray writes everywhere, or the user's.
+
+For AMD's and Intel's GPUs Ray writes one variable of each family, not the one that its own
+documentation shows; for NVIDIA and all others the two agree. What the user sets Ray writes over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from dray.accelerators import Family, families
+from dray.accelerators.detect import detect
+from dray.engines.rpc.actor_host import set_variables
+
+_TYPES = ("AMD-", "Intel-GPU-")
+_WRITTEN_BY_RAY = {"amd": "HIP_VISIBLE_DEVICES", "intel": "ZE_AFFINITY_MASK"}
+
+
+def differs() -> bool:
+    """Returns whether the cluster has GPUs for which Ray writes other variables than dray."""
+    return any(
+        name.startswith(tuple(f"accelerator_type:{kind}" for kind in _TYPES))
+        for name in ray.cluster_resources()
+    )
+
+
+def showing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that sets the variables first, and restores them at its end."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with _variables():
+            return function(*args, **kwargs)
+
+    return run
+
+
+def showing_actor(kind: type) -> type:
+    """Returns a class whose objects set the variables, for good, before they are made."""
+
+    def begin(self: Any, *args: Any, **kwargs: Any) -> None:
+        set_variables(_own_variables())
+        kind.__init__(self, *args, **kwargs)  # type: ignore[misc]
+
+    async def begin_async(self: Any, *args: Any, **kwargs: Any) -> None:
+        set_variables(_own_variables())
+        await kind.__init__(self, *args, **kwargs)  # type: ignore[misc]
+
+    is_async = inspect.iscoroutinefunction(kind.__init__)  # type: ignore[misc]
+    named = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    members = {"__init__": begin_async if is_async else begin, **named, "__doc__": kind.__doc__}
+    return type(kind)(kind.__name__, (kind,), members)
+
+
+def restore_user_variables() -> None:
+    """Sets the variables that the runtime environment names to what it says, in a worker.
+
+    A family's other variables are unset: each would count within what the user's leaves.
+    """
+    given = ray.get_runtime_context().runtime_env.get("env_vars") or {}
+    for family in families():
+        if given.keys() & set(family.variables):
+            set_variables({name: given.get(name) for name in family.variables})
+
+
+@contextlib.contextmanager
+def _variables() -> Iterator[None]:
+    before = set_variables(_own_variables())
+    try:
+        yield
+    finally:
+        set_variables(before)
+
+
+def _own_variables() -> dict[str, str | None]:
+    """Returns the variables for this worker's GPUs, if Ray has written others."""
+    ids = ray.get_runtime_context().get_accelerator_ids().get("GPU") or []
+    found = _family()
+    written = _WRITTEN_BY_RAY.get(found.name) if found is not None else None
+    if not ids or found is None or written is None or written not in os.environ:
+        return {}
+    if written in _first_environment():
+        return {}  # the node uses it
+    environ = {name: value for name, value in os.environ.items() if name != written}
+    # HIP counts among what ROCR leaves; Ray's worker dies if HIP's variable is not there.
+    left = ",".join(str(place) for place in range(len(ids))) if found.name == "amd" else None
+    return {written: left, **found.show(ids, environ, 0)}
+
+
+@functools.cache
+def _family() -> Family | None:
+    """Returns the family of this machine's GPUs; to look takes AMD's or Intel's library."""
+    return next((family for family, _ in detect() if family.resource == "GPU"), None)
+
+
+@functools.cache
+def _first_environment() -> frozenset[str]:
+    """Returns the names of the variables that this process began with (Linux)."""
+    try:
+        data = Path("/proc/self/environ").read_bytes()
+    except OSError:
+        return frozenset()
+    return frozenset(entry.partition(b"=")[0].decode() for entry in data.split(b"\0"))

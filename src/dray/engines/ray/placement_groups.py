@@ -1,0 +1,82 @@
+"""Placement groups of Ray's."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group_table,
+    remove_placement_group,
+)
+
+from dray.engines.ray.errors import translate
+from dray.engines.ray.references import RayRef
+from dray.engines.runtime import Group, ObjectRef
+
+# Ray waits for whole seconds, and has no way to say "without limit".
+_LONG_S = 3600
+
+
+class RayGroup(Group):
+    """A placement group of Ray's.
+
+    Args:
+        ray_group: That group.
+    """
+
+    def __init__(self, ray_group: PlacementGroup) -> None:
+        self.ray_group = ray_group
+
+    @functools.cached_property
+    def bundles(self) -> Sequence[Mapping[str, float]]:  # type: ignore[override]
+        """Name to quantity, for each bundle; the cluster is asked once."""
+        return [dict(bundle) for bundle in self.ray_group.bundle_specs]
+
+    @property
+    def group_id(self) -> str:
+        """Its id, as text."""
+        text: str = self.ray_group.id.hex()
+        return text
+
+    def ready(self) -> ObjectRef:
+        """Returns a reference that is ready when all bundles are set aside."""
+        return RayRef(self.ray_group.ready())
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Waits until all bundles are set aside; returns whether they are."""
+        try:
+            if timeout_s is None:
+                while not self.ray_group.wait(_LONG_S):
+                    pass
+                return True
+            if timeout_s and timeout_s == math.floor(timeout_s):
+                return bool(self.ray_group.wait(int(timeout_s)))
+            if timeout_s and not self._is_there():
+                ray.wait([self.ray_group.ready()], timeout=timeout_s)
+            return self._is_there()  # the reference is ready also when the group is gone
+        except Exception as error:
+            if "does not exist" in str(error):  # it was removed; Ray has no type of its own for it
+                return False
+            raise translate(error) from error
+
+    def _is_there(self) -> bool:
+        """Whether all bundles are set aside now."""
+        return bool(placement_group_table(self.ray_group).get("state") == "CREATED")
+
+    def remove(self) -> None:
+        """Gives the bundles back, and kills what runs in them."""
+        remove_placement_group(self.ray_group)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (RayGroup, (self.ray_group,))
+
+
+def all_groups() -> list[dict[str, Any]]:
+    """Returns what Ray knows of every placement group."""
+    shown = ("placement_group_id", "name", "state", "strategy", "bundles", "bundles_to_node_id")
+    return [{key: entry.get(key) for key in shown} for entry in placement_group_table().values()]

@@ -1,0 +1,144 @@
+"""References to objects in a Ray cluster: Ray's own, with dray's errors."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
+from typing import Any, Literal
+
+import ray
+from ray import cloudpickle
+from ray.exceptions import RayError
+
+from dray.engines.ray.errors import raise_result, result_error
+from dray.engines.result_lists import DynamicObjectRefGenerator
+from dray.engines.runtime import ObjectRef, ObjectRefGenerator, Returned
+from dray.errors import ConfigError
+
+
+class RayRef(ObjectRef):
+    """A reference of Ray's. Pickled with that inside, so Ray counts it wherever it travels.
+
+    Only Ray's own pickler says who owns a reference, without which it is never ready elsewhere.
+    """
+
+    __slots__ = ("ray_ref",)
+
+    def __init__(self, ray_ref: Any) -> None:
+        self.ray_ref = ray_ref
+
+    def binary(self) -> bytes:
+        """Returns the object's id as bytes."""
+        binary: bytes = self.ray_ref.binary()
+        return binary
+
+    def future(self) -> Future[Any]:
+        """Returns a future of the value."""
+        answer: Future[Any] = Future()
+
+        def pass_on(done: Future[Any]) -> None:
+            if not answer.set_running_or_notify_cancel():
+                return
+            error = done.exception()
+            if error is None:
+                answer.set_result(own_refs(done.result()))
+            else:
+                answer.set_exception(result_error(error) if isinstance(error, RayError) else error)
+
+        self.ray_ref.future().add_done_callback(pass_on)
+        return answer
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        try:
+            value = yield from self.ray_ref.__await__()
+        except RayError as error:
+            raise_result(error)
+        return own_refs(value)
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is RayRef and bool(other.ray_ref == self.ray_ref)
+
+    def __hash__(self) -> int:
+        return hash(self.ray_ref)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_arrived, (cloudpickle.dumps(self.ray_ref),))
+
+
+def _arrived(pickled: bytes) -> RayRef:
+    return RayRef(pickle.loads(pickled))
+
+
+class RayRefGenerator(ObjectRefGenerator):
+    """What Ray gives for a call that yields."""
+
+    __slots__ = ("ray_ref",)
+
+    def __init__(self, ray_generator: Any) -> None:
+        self.ray_ref = ray_generator  # Ray waits for it, and cancels it, as for a reference
+
+    def __iter__(self) -> RayRefGenerator:
+        return self
+
+    def __next__(self) -> ObjectRef:
+        return RayRef(next(self.ray_ref))
+
+    def __aiter__(self) -> RayRefGenerator:
+        return self
+
+    async def __anext__(self) -> ObjectRef:
+        return RayRef(await anext(self.ray_ref))
+
+    def completed(self) -> ObjectRef:
+        """Returns a reference that is ready when the generator has come to its end."""
+        return RayRef(self.ray_ref.completed())
+
+    def next_ready(self) -> bool:
+        return bool(self.ray_ref.next_ready())
+
+    def is_finished(self) -> bool:
+        return bool(self.ray_ref.is_finished())
+
+
+def own_refs(value: Any) -> Any:
+    """Returns a value as dray shows it: the references of a "dynamic" call are dray's."""
+    if type(value) is ray.DynamicObjectRefGenerator:
+        return DynamicObjectRefGenerator([RayRef(ref) for ref in value])
+    return value
+
+
+def ray_refs(refs: Sequence[Any]) -> list[Any]:
+    """Returns the references of Ray's that some references stand for.
+
+    Raises:
+        ConfigError: One belongs to another engine.
+    """
+    try:
+        return [ref.ray_ref for ref in refs]
+    except AttributeError:
+        raise ConfigError(
+            "a reference was made by another engine, which has been shut down since; its value is "
+            "gone with that engine"
+        ) from None
+
+
+def wrapper(num_returns: int | Literal["streaming", "dynamic"]) -> Callable[[Any], Returned]:
+    """Returns what makes dray's references of what a call of Ray's returned."""
+    if num_returns == "streaming":
+        return RayRefGenerator
+    if num_returns in (1, "dynamic"):
+        return RayRef
+    if num_returns == 0:
+        return lambda nothing: None
+    return lambda refs: [RayRef(ref) for ref in refs]
+
+
+def bare(args: tuple[Any, ...]) -> list[Any]:
+    """Returns arguments with references of Ray's in place of dray's: Ray awaits those."""
+    return [arg.ray_ref if type(arg) is RayRef else arg for arg in args]
+
+
+def bare_named(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Returns arguments that were given by name, in the same way."""
+    return {k: arg.ray_ref if type(arg) is RayRef else arg for k, arg in kwargs.items()}

@@ -1,0 +1,181 @@
+"""The driver's end of an actor in a Ray cluster: what Ray says of it, and what its wire says."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+from dray.engines.base import Mailbox, Started
+from dray.engines.ray.errors import is_crash, translate
+from dray.engines.ray.worker_channel import Hello
+from dray.engines.rpc.io_thread import Reader
+from dray.engines.rpc.remote_actor import RemoteActor
+from dray.errors import EngineError, NodeDiedError
+
+# A node that lives says within milliseconds that a worker of its has died, or seconds under load.
+_SILENCE_S = 1.0
+# How long after a worker's end its last output may take to come.
+_LAST_WORDS_S = 1.0
+# How long a worker that has left in good order may take to end: users' exit handlers run then.
+_LEAVING_S = 60.0
+
+
+class RayActor(RemoteActor):
+    """An actor of a Ray cluster.
+
+    Two things tell its end. The connection closes, at once. Ray says why, as a rule within
+    milliseconds, because the node has seen its worker die; if it says nothing, and the node does
+    not answer when called, the node is gone as well, long before Ray itself gives it up.
+
+    Args:
+        number: Unique in the engine.
+        name: How messages call it.
+        mailbox: Gets its events.
+        reader: The engine's reader thread.
+        is_gone: Calls a node by its id, and tells whether it does not answer.
+        on_over: Called when the end has been told.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        mailbox: Mailbox,
+        reader: Reader,
+        is_gone: Callable[[str], bool],
+        on_over: Callable[[RayActor], object],
+    ) -> None:
+        super().__init__(number, name, mailbox, reader)
+        self._is_gone = is_gone
+        self._on_over = on_over
+        self._end: Callable[[], None] | None = None
+        self._hello: Hello | None = None
+        self._verdict: EngineError | None = None
+        self._crashed = False
+        self._hung_up = False
+        self._killed = False
+        self._timers: list[threading.Timer] = []
+        self._awaits_last_words = False
+        self._over = threading.Event()
+
+    def is_over(self) -> bool:
+        """Returns whether its end has been told."""
+        return self._over.is_set()
+
+    def lives_in(self, end: Callable[[], None]) -> None:
+        """Takes what ends the process."""
+        self._end = end
+
+    def kill(self) -> None:
+        if self._hung_up and not self.has_left:
+            return  # it is gone, and Ray is about to say why
+        self._killed = True
+        if self._end is not None:
+            self._end()
+
+    # On the reader thread.
+
+    def on_hello(self, hello: Hello, connection: Connection) -> None:
+        """Takes one of the worker's connections."""
+        if self.is_over():
+            connection.close()
+        elif hello.stream != "wire":
+            self.attach_output(_own_descriptor(connection), hello.stream)
+        else:
+            self._hello = hello
+            self.pid = hello.pid
+            self.attach(connection)
+            self.mailbox.put(Started(self, hello.node_id, hello.address, hello.devices))
+
+    def refuse(self, error: EngineError) -> None:
+        """Ends a worker that cannot be used."""
+        self.on_verdict(error)
+        if self._end is not None:
+            self._end()
+
+    def on_hangup(self) -> None:
+        self._hung_up = True
+        if self._verdict is None:
+            self._later(_SILENCE_S, self._call_node)
+        self._conclude()
+
+    def _call_node(self) -> None:
+        """Looks, in a thread of its own, whether the silent node is there."""
+        if self.is_over() or self._verdict is not None or self._hello is None:
+            return
+        try:
+            gone = self._is_gone(self._hello.node_id)
+        except Exception:
+            if self.is_over():  # and nobody is connected to Ray any more
+                return
+            raise
+        if gone:
+            self._reader.run(self._on_node_gone)
+        else:
+            self._later(_SILENCE_S, self._call_node)
+
+    def on_verdict(self, error: BaseException | None) -> None:
+        """Takes what Ray says of the process's end."""
+        if self._verdict is not None:
+            return
+        translated = EngineError("its process ended") if error is None else translate(error)
+        if not isinstance(translated, EngineError):
+            translated = EngineError(str(translated))
+        self._crashed = error is not None and is_crash(error)
+        self._verdict = translated
+        self._conclude()
+
+    def _on_node_gone(self) -> None:
+        assert self._hello is not None
+        node = f"{self._hello.address} ({self._hello.node_id[:8]})"
+        self.on_verdict(
+            NodeDiedError(None, details=f"its connection broke, and its node {node} is gone")
+        )
+
+    def on_output_end(self) -> None:
+        self._conclude()
+
+    def _conclude(self) -> None:
+        """Tells the end, once it is certain and the last words are there."""
+        if self._verdict is None or self.is_over():
+            return
+        leaving = self.has_left and not self._hung_up
+        if not leaving and not self.has_output:
+            self._tell_end()
+        elif not self._awaits_last_words or not leaving:
+            self._awaits_last_words = True
+            patience = _LEAVING_S if leaving else _LAST_WORDS_S
+            self._later(patience, lambda: self._reader.run(self._tell_end))
+
+    def _tell_end(self) -> None:
+        if self.is_over() or self._verdict is None:
+            return
+        self.on_death(self._verdict, expected=self.has_left or self._was_killed())
+        self._on_over(self)
+
+    def on_death(self, error: EngineError, *, expected: bool) -> None:
+        self._over.set()
+        self._end = None
+        for timer in self._timers:
+            timer.cancel()
+        super().on_death(error, expected=expected)
+
+    def _was_killed(self) -> bool:
+        """Whether dray's kill ended it, rather than something that came before the kill."""
+        return self._killed and not self._crashed
+
+    def _later(self, delay_s: float, task: Callable[[], object]) -> None:
+        """Does something later, in a thread of its own."""
+        timer = threading.Timer(delay_s, task)
+        timer.daemon = True
+        timer.start()
+        self._timers.append(timer)
+
+
+def _own_descriptor(connection: Connection) -> int:
+    """Takes the descriptor out of a connection, which closes."""
+    fd = os.dup(connection.fileno())
+    connection.close()
+    return fd

@@ -1,0 +1,165 @@
+"""How workers on other nodes reach the driver: TCP connections that prove a key both ways.
+
+A worker opens three: one that speaks `wire.py`, and one each for its standard output and error.
+The driver listens on its node's address alone, on a port that the system picks; the key is made
+anew for every engine and travels to workers through Ray. As with Ray itself, what is said
+afterwards is not encrypted: the cluster's network is trusted not to be altered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import secrets
+import socket
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from typing import NamedTuple
+
+from dray.engines.rpc.io_thread import Reader
+from dray.version import VERSION
+
+_HANDSHAKE_S = 10
+# When to give up the other machine: in seconds, and for what was sent to it in milliseconds.
+_KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 15_000}
+# Of dray and Python; what is pickled by one minor version of Python may not load in another.
+VERSIONS = (VERSION, ".".join(platform.python_version_tuple()[:2]))
+
+
+class Meeting(NamedTuple):
+    """What a worker must know to reach its driver.
+
+    Attributes:
+        host: The driver's address.
+        port: Where it listens.
+        key: What both sides prove to have.
+        number: The actor's number.
+    """
+
+    host: str
+    port: int
+    key: bytes
+    number: int
+
+
+class Hello(NamedTuple):
+    """The first thing a worker says on a connection.
+
+    Attributes:
+        number: The actor's number.
+        stream: "wire", "stdout" or "stderr".
+        pid: Its process.
+        node_id: Its node.
+        address: That node's address.
+        devices: Resource name to the ids of the devices it holds.
+        versions: Of dray and Python.
+    """
+
+    number: int
+    stream: str
+    pid: int
+    node_id: str
+    address: str
+    devices: Mapping[str, Sequence[str]]
+    versions: tuple[str, str] = VERSIONS
+
+
+class Link:
+    """The driver's end: listens, and hands over connections that have proved the key.
+
+    Args:
+        host: The address to listen on.
+        reader: Tells when somebody calls.
+        on_hello: Gets what a worker said, and the connection, in the reader's thread.
+    """
+
+    def __init__(
+        self, host: str, reader: Reader, on_hello: Callable[[Hello, Connection], None]
+    ) -> None:
+        self._reader = reader
+        self._on_hello = on_hello
+        self._key = secrets.token_bytes(32)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family, backlog=1024)
+        self._address = self._listener.getsockname()[:2]
+        reader.watch(self._listener, self._on_call)
+
+    def meeting(self, number: int) -> Meeting:
+        """Returns what the worker with this number must know."""
+        host, port = self._address
+        return Meeting(host, port, self._key, number)
+
+    def _on_call(self) -> None:
+        # It may have hung up already; or there is no room for a thread, and it finds nobody.
+        with contextlib.suppress(OSError, RuntimeError):
+            caller, _ = self._listener.accept()
+            # In a thread of its own: a caller that says nothing must not hold up the others.
+            threading.Thread(
+                target=self._shake_hands, args=(caller,), name="dray-handshake", daemon=True
+            ).start()
+
+    def _shake_hands(self, caller: socket.socket) -> None:
+        _tune(caller)
+        connection = Connection(caller.detach())
+        try:
+            deliver_challenge(connection, self._key)
+            answer_challenge(connection, self._key)
+            hello: Hello = connection.recv()
+            _set_patience(connection, 0)
+        except (AuthenticationError, EOFError, OSError):
+            connection.close()
+            return
+        self._reader.run(lambda: self._on_hello(hello, connection))
+
+    def close(self) -> None:
+        """Stops to listen, once the reader has ended."""
+        self._reader.unwatch(self._listener)
+        self._listener.close()
+
+
+def call(meeting: Meeting, hello: Hello) -> Connection:
+    """Opens a connection to the driver, in a worker.
+
+    Raises:
+        OSError: The driver cannot be reached, or has another key.
+    """
+    try:
+        caller = socket.create_connection((meeting.host, meeting.port), timeout=_HANDSHAKE_S)
+    except OSError as error:
+        raise ConnectionError(
+            f"the worker cannot reach its driver at {meeting.host}:{meeting.port} ({error}); the "
+            "driver must run on a node of the cluster, and nodes must let each other connect"
+        ) from error
+    caller.settimeout(None)
+    _tune(caller)
+    connection = Connection(caller.detach())
+    try:
+        answer_challenge(connection, meeting.key)
+        deliver_challenge(connection, meeting.key)
+    except (AuthenticationError, EOFError) as error:
+        connection.close()
+        raise ConnectionError(
+            f"{meeting.host}:{meeting.port} is not this worker's driver"
+        ) from error
+    connection.send(hello)
+    _set_patience(connection, 0)
+    return connection
+
+
+def _tune(sock: socket.socket) -> None:
+    """Sends small messages at once, and notices within seconds that the other machine is gone."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _HANDSHAKE_S, 0))
+
+
+def _set_patience(connection: Connection, seconds: int) -> None:
+    """Sets how long a read may take; 0 is without limit."""
+    with socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))

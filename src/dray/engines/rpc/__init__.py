@@ -1,0 +1,1 @@
+"""Messages between a driver and its workers, for the engines whose workers are processes."""

@@ -1,0 +1,279 @@
+"""The worker's side of an actor: its calls on the main thread, its signals on a control thread."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import importlib
+import os
+import pickle
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from dray import interrupts, session
+from dray.engines.rpc import lifeline, wire
+from dray.errors import EngineError
+
+
+class ActorHost:
+    """Serves one actor until the driver says stop or goes away.
+
+    Args:
+        connection: To the driver.
+        take_surroundings: Puts this process where the first message says.
+    """
+
+    def __init__(
+        self, connection: Connection, take_surroundings: Callable[[wire.Begin], None]
+    ) -> None:
+        self._connection = connection
+        self._take_surroundings = take_surroundings
+        self._sending = threading.Lock()
+        self._calls: queue.SimpleQueue[wire.Call | None] = queue.SimpleQueue()
+        self._actor: Any = None
+        self._made = threading.Event()
+        self._over = False
+        self._pid = os.getpid()
+
+    def serve(self) -> None:
+        """Makes the actor, then runs its calls in the order they come, until it is stopped."""
+        begin = self._connection.recv()
+        self._take_surroundings(begin)
+        threading.Thread(target=self._control, name="dray-control", daemon=True).start()
+        self._actor = wire.load(begin.factory)(self.post)
+        self._made.set()
+        while (call := self._calls.get()) is not None:
+            self._send(self._answer(call))
+        close_actor(self._actor)
+        self._over = True
+        self._send(wire.Left())
+
+    def post(self, message: Any) -> None:
+        """Pushes a message to the actor's mailbox; it is of plain values and importable classes."""
+        self._send(wire.Message(message))
+
+    def _answer(self, call: wire.Call) -> wire.Answer:
+        try:
+            method, args = wire.load(call.payload)
+            with EndOfForks():
+                value = getattr(self._actor, method)(*args)
+            return wire.Answer(call.number, "returned", wire.dump(value, "the return value"))
+        except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
+            return wire.Answer(call.number, "raised", wire.dump_error(error, users_part(error)))
+
+    def _send(self, message: wire.ToDriver) -> None:
+        refuse_forks(self._pid)
+        data = pickle.dumps(message, protocol=5)  # faster than the connection's own pickler
+        with self._sending:
+            try:
+                self._connection.send_bytes(data)
+            except OSError:  # the driver is gone, and with it the reason to live
+                lifeline.end_with_family()
+
+    def _control(self) -> None:
+        try:
+            while True:
+                message = self._connection.recv()
+                if isinstance(message, wire.Call):
+                    self._calls.put(message)
+                elif isinstance(message, wire.Signal):
+                    self._made.wait()
+                    method, args = wire.load(message.payload)
+                    getattr(self._actor, method)(*args)
+                elif isinstance(message, wire.Stop):
+                    self._calls.put(None)
+        except (EOFError, OSError):
+            if not self._over:
+                lifeline.end_with_family()
+
+
+def close_actor(actor: Any) -> None:
+    """Lets an actor that has a `close` method free what it holds."""
+    close = getattr(actor, "close", None)
+    if close is not None:
+        close()
+
+
+def method_of(actor: Any, name: str) -> Any:
+    """Return a method as the actor's class has it, which an attribute of that name may hide."""
+    if name in _OF_EVERY_ACTOR:
+        return functools.partial(_OF_EVERY_ACTOR[name], actor)
+    if name in getattr(actor, "__dict__", ()):
+        kind = type(actor)
+        for part in kind.__mro__:
+            if name in part.__dict__:
+                found = part.__dict__[name]
+                return found.__get__(actor, kind) if hasattr(found, "__get__") else found
+    return getattr(actor, name)
+
+
+def _call(actor: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return function(actor, *args, **kwargs)
+
+
+# What `runtime.OF_EVERY_ACTOR` names.
+_OF_EVERY_ACTOR: Mapping[str, Callable[..., Any]] = {
+    "__ray_ready__": lambda actor: True,
+    "__ray_call__": _call,
+    "__ray_terminate__": lambda actor: session.current_runtime().exit_actor(),
+}
+
+
+def text_stream(fd: int) -> TextIO:
+    """Returns a stream for `sys.stdout` or `sys.stderr` that shows every line at once."""
+    return os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
+
+
+def import_quietly(modules: Iterable[str]) -> None:
+    """Imports what will be needed; what fails to import fails again, in sight, where it is used."""
+    for module in modules:
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
+
+
+def users_part(error: BaseException) -> Any:
+    """Returns the traceback without the frames of dray that lead to the user's function."""
+    here = str(Path(__file__).resolve().parents[2]) + os.sep
+    step = error.__traceback__
+    while step is not None and step.tb_frame.f_code.co_filename.startswith(here):
+        step = step.tb_next
+    return step
+
+
+def take_surroundings(begin: wire.Begin) -> None:
+    """Puts this process where the driver is: environment, directory, import path."""
+    os.environ.clear()
+    os.environ.update(begin.environment)
+    if begin.cwd:
+        os.chdir(begin.cwd)
+    sys.path[:] = begin.path
+    _reset_inherited_state()
+
+
+def set_variables(variables: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Sets environment variables, and unsets None ones; returns what they were before."""
+    before = {name: os.environ.get(name) for name in variables}
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    return before
+
+
+def _reset_inherited_state() -> None:
+    """Makes a fork start as a fresh process would, where libraries keep state of their own.
+
+    Python seeds `random` anew after a fork by itself.
+    """
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
+        torch.set_default_dtype(torch.float32)
+        torch.set_grad_enabled(True)
+
+
+class EndOfForks:
+    """Around a user's function: what it has forked off this process and let return ends there.
+
+    For a fork has all that the worker has, and would go on as that worker.
+    """
+
+    __slots__ = ("_pid",)
+
+    def __enter__(self) -> None:
+        self._pid = os.getpid()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
+        if os.getpid() != self._pid:
+            _leave_fork(error)
+
+
+def refuse_forks(pid: int) -> None:
+    """Refuses to speak for a worker in a process that was forked off it.
+
+    Raises:
+        EngineError: This is such a process.
+    """
+    if os.getpid() != pid:
+        raise EngineError(
+            f"process {os.getpid()} was forked off the worker {pid}, and cannot use dray: report, "
+            "get and call in the worker itself, and pass the values on"
+        )
+
+
+def exit_status(error: SystemExit) -> int:
+    """Return the status with which a script ends that raises this; say on stderr what it says."""
+    status: Any = error.code or 0
+    if not isinstance(status, int):
+        print(status, file=sys.stderr)
+        return 1
+    return status & 0xFF
+
+
+def is_intended(error: SystemExit) -> bool:
+    """Return whether an actor that raises this has ended on purpose.
+
+    As on Ray, only `sys.exit(0)` says so; `sys.exit()` does not.
+    """
+    return error.code is not None and error.code == 0
+
+
+def _leave_fork(error: BaseException | None) -> None:
+    status = 0
+    if isinstance(error, SystemExit):
+        status = exit_status(error)
+    elif error is not None:
+        sys.excepthook(type(error), error, users_part(error))
+        status = 1
+    run_to_end(lambda: _leave(status))
+
+
+def _leave(status: int = 0) -> None:
+    """Ends this process as a script would end, without the slow teardown of a forked heap."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if "multiprocessing.util" in sys.modules:  # joins and ends data loaders and pools
+        _disown_siblings()
+        sys.modules["multiprocessing.util"]._exit_function()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _disown_siblings() -> None:
+    """Has a fork not end the data loaders of the process that it was forked off."""
+    children = sys.modules["multiprocessing.process"]._children
+    children -= {child for child in children if child._parent_pid != os.getpid()}
+
+
+@interrupts.bottom
+def run_to_end(serve: Callable[[], int | None]) -> None:
+    """Runs what a worker process is for, then ends the process; never returns.
+
+    Args:
+        serve: Returns the exit status; None is 0.
+    """
+    interrupts.begin_process()
+    try:
+        _leave(serve() or 0)
+    except BaseException:  # noqa: BLE001 (the process ends here, whatever it was)
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def run(connection: Connection) -> None:
+    """Runs a worker process to its end; never returns."""
+    run_to_end(ActorHost(connection, take_surroundings).serve)

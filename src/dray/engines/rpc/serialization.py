@@ -1,0 +1,229 @@
+"""Values on their way between processes: pickled, large buffers apart, references noted.
+
+A payload is what stands for a value in messages:
+
+- `bytes`: its pickle;
+- `(INLINE, pickle, buffers, writable)`: the same, with buffers that the pickle refers to;
+- `(STORED, region, offset, lengths, writable)`: in shared memory, the pickle first;
+- `(SPILLED, offset, lengths, writable)`: on the disk;
+- `(RAISED, error, where)`: a task raised; `(FAILED, error)`: dray's own error stands in its place;
+  `(UNMADE, error, where, actor id)`: an actor is gone, because its `__init__` raised.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from dray.engines.rpc import wire
+from dray.errors import ActorDiedError, DrayError, raised_in_task
+from dray.interrupts import interruptible, is_handlers
+
+INLINE, STORED, SPILLED, RAISED, FAILED, UNMADE = 1, 2, 3, 4, 5, 6
+# Larger values go to shared memory.
+INLINE_BYTES = 100 << 10
+
+_PLAIN = frozenset((int, float, bool, type(None), str, bytes))
+_collecting = threading.local()
+
+
+class Packed(NamedTuple):
+    """A value, pickled.
+
+    Attributes:
+        data: The pickle.
+        buffers: What the pickle refers to, where it lies.
+        refs: The ids of references within.
+        writable: Which buffers must be writable when they come back.
+    """
+
+    data: bytes
+    buffers: Sequence[memoryview] = ()
+    refs: Sequence[int] = ()
+    writable: Sequence[int] = ()
+
+    @property
+    def size(self) -> int:
+        """How many bytes it takes."""
+        return len(self.data) + sum(len(buffer) for buffer in self.buffers)
+
+    def inline(self) -> Any:
+        """Returns the payload that holds all of it."""
+        if not self.buffers:
+            return self.data
+        return (INLINE, self.data, [bytes(b) for b in self.buffers], tuple(self.writable))
+
+
+def note_reference(number: int) -> bool:
+    """Takes note that a reference is being pickled; returns False if nobody takes notes."""
+    refs = getattr(_collecting, "refs", None)
+    if refs is None:
+        return False
+    refs.append(number)
+    return True
+
+
+@contextmanager
+def noting_references() -> Iterator[list[int]]:
+    """Collects the references that are pickled meanwhile in this thread."""
+    before = getattr(_collecting, "refs", None)
+    refs: list[int] = []
+    _collecting.refs = refs
+    try:
+        yield refs
+    finally:
+        _collecting.refs = before
+
+
+def pack(value: Any, what: str) -> Packed:
+    """Pickles a value, functions and classes of `__main__` by value.
+
+    Raises:
+        SerializationError: It cannot be pickled; the message names the object that is to blame.
+    """
+    if type(value) in _PLAIN:
+        return Packed(pickle.dumps(value, 5))
+    with noting_references() as refs:
+        buffers: list[pickle.PickleBuffer] = []
+        file = io.BytesIO()
+        pickler = _pickler_class()(file, buffers)
+        try:
+            pickler.dump(value)
+            raw = [buffer.raw() for buffer in buffers]
+        except Exception as error:
+            if is_handlers(error):
+                raise
+            return Packed(wire.dump(value, what), refs=refs)
+    return Packed(file.getvalue(), raw, refs, pickler.writable)
+
+
+_NOTHING = Packed(pickle.dumps(((), {}), 5))
+
+
+def pack_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> Packed:
+    """Pickles a call's arguments."""
+    if not kwargs:
+        if not args:
+            return _NOTHING
+        for value in args:
+            if type(value) not in _PLAIN:
+                break
+        else:
+            return Packed(pickle.dumps((args, kwargs), 5))
+    return pack((args, kwargs), what)
+
+
+def unpack(data: Any, buffers: Sequence[Any] = ()) -> Any:
+    """Returns the value."""
+    return pickle.loads(data, buffers=buffers) if buffers else pickle.loads(data)
+
+
+def pack_types(types: Any) -> Any:
+    """Return exception types as they travel to processes that may not have their module."""
+    return types if types is None or isinstance(types, bool) else pack(types, "exceptions").data
+
+
+def types_of(packed: Any) -> Any:
+    """Return exception types that `pack_types` has packed."""
+    return unpack(packed) if isinstance(packed, bytes) else packed
+
+
+def unpack_inline(payload: Any) -> Any:
+    """Returns the value of an inline payload."""
+    return unpack(payload) if type(payload) is bytes else unpack(*open_inline(payload))
+
+
+def open_inline(payload: Any) -> tuple[bytes, list[Any]]:
+    """Returns the pickle of an inline payload that has buffers, and those."""
+    _, data, buffers, writable = payload
+    return data, [bytearray(b) if i in writable else b for i, b in enumerate(buffers)]
+
+
+def is_error(payload: Any) -> bool:
+    """Returns whether a payload stands for an error."""
+    return type(payload) is tuple and payload[0] >= RAISED
+
+
+def failed(error: DrayError) -> tuple[int, bytes]:
+    """Returns the payload of an error of dray's."""
+    return (FAILED, pickle.dumps(error, 5))
+
+
+@interruptible
+def error_of(payload: Any) -> BaseException:
+    """Returns the error that a payload stands for."""
+    if payload[0] == FAILED:
+        error: BaseException = pickle.loads(payload[1])
+        return error
+    kind, dumped, where, *actor_id = payload
+    cause = wire.load_error(dumped)
+    text = str(cause.__cause__).strip()
+    cause.__cause__ = None
+    raised = raised_in_task(cause, where, text)
+    if kind == RAISED:
+        return raised
+    died = ActorDiedError(
+        None,
+        details=f"the actor could not be made: {raised}",
+        actor_id=actor_id[0],
+        actor_init_failed=True,
+    )
+    died.__cause__ = raised
+    return died
+
+
+_picklers: dict[str, Any] = {}
+
+
+def _pickler_class() -> Any:
+    """Returns the pickler's class, made when it is first needed: cloudpickle is slow to import."""
+    if "class" not in _picklers:
+        _picklers["class"] = _make_pickler_class()
+    return _picklers["class"]
+
+
+def _make_pickler_class() -> Any:
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        """cloudpickle's, with buffers of tensors kept apart as well."""
+
+        def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer]) -> None:
+            super().__init__(file, protocol=5, buffer_callback=buffers.append)
+            self._buffers = buffers
+            self.writable: list[int] = []
+
+        def reducer_override(self, obj: Any) -> Any:
+            kind = type(obj)
+            if kind.__name__ == "Tensor" and kind.__module__ == "torch" and _is_simple(obj):
+                import torch
+
+                flat = obj.detach().reshape(-1).view(torch.uint8).numpy()
+                buffer = pickle.PickleBuffer(flat)
+                # A tensor may be written to at any time: its memory must be writable.
+                self.writable.append(len(self._buffers))
+                return _tensor, (buffer, str(obj.dtype)[6:], tuple(obj.shape))
+            return super().reducer_override(obj)
+
+    return Pickler
+
+
+def _is_simple(tensor: Any) -> bool:
+    return bool(
+        tensor.device.type == "cpu"
+        and not tensor.requires_grad
+        and str(tensor.layout) == "torch.strided"
+        and tensor.is_contiguous()
+        and tensor.numel()
+        and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+    )
+
+
+def _tensor(buffer: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+    torch = sys.modules.get("torch") or __import__("torch")
+    return torch.frombuffer(buffer, dtype=getattr(torch, dtype)).reshape(shape)

@@ -1,0 +1,270 @@
+"""How calls, answers and errors look between a driver and its workers, and how they are pickled."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from types import CodeType, FunctionType, TracebackType
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from dray.engines import thread_limits
+from dray.errors import RemoteTraceback, SerializationError, text_of
+from dray.interrupts import is_handlers
+
+# Driver -> fork server: FORK, KILL or CANCEL, and the worker's number. FORK carries descriptors and
+# says how many; CANCEL says which task or call.
+REQUEST = struct.Struct("!cQQ")
+FORK, KILL, CANCEL = b"f", b"k", b"c"
+# Fork server -> driver: STARTED with a pid, EXITED with a status and whether KILL asked for it, or
+# FAILED with the error's number.
+NOTICE = struct.Struct("!cQq?")
+STARTED, EXITED, FAILED = b"s", b"x", b"f"
+# Fork server -> worker: which task or call is cancelled.
+CANCELLED = struct.Struct("!Q")
+
+
+class Begin(NamedTuple):
+    """First message to a worker: the driver's surroundings, and what to make there."""
+
+    environment: dict[str, str]
+    cwd: str
+    path: list[str]
+    factory: bytes = b""
+
+    @classmethod
+    def like_here(
+        cls, variables: Mapping[str, str | None], directory: str | None, factory: bytes = b""
+    ) -> Begin:
+        """Returns this process's surroundings, with other variables and another directory.
+
+        Args:
+            variables: What to change in the environment; None is to be unset.
+            directory: The working directory; None is this process's.
+            factory: See above.
+        """
+        environment = {**thread_limits.users_environment(), **variables}
+        return cls(
+            {name: value for name, value in environment.items() if value is not None},
+            directory or working_directory(),
+            [*import_path(directory, variables), *sys.path],
+            factory,
+        )
+
+
+def working_directory() -> str:
+    """Return where this process is; "" if that directory is gone."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
+
+
+def import_path(directory: str | None, variables: Mapping[str, str | None]) -> list[str]:
+    """Returns where Python is to look first: in a working directory, then as PYTHONPATH says."""
+    entries = (variables.get("PYTHONPATH") or "").split(os.pathsep)
+    return [entry for entry in (directory, *entries) if entry]
+
+
+class Call(NamedTuple):
+    """Call a method on the main thread and answer under the same number."""
+
+    number: int
+    payload: bytes
+
+
+class Signal(NamedTuple):
+    """Call a method on the control thread; no answer."""
+
+    payload: bytes
+
+
+class Stop(NamedTuple):
+    """Finish the calls made so far, then exit."""
+
+
+class Answer(NamedTuple):
+    """What a call returned, or the error it raised, pickled."""
+
+    number: int
+    kind: Literal["returned", "raised"]
+    payload: bytes
+
+
+class Message(NamedTuple):
+    """What an actor pushes: plain values and importable classes."""
+
+    message: Any
+
+
+class Left(NamedTuple):
+    """Last message of a worker: it has done all it was asked, and its process ends now."""
+
+
+ToWorker: TypeAlias = "Begin | Call | Signal | Stop"
+ToDriver: TypeAlias = "Answer | Message | Left"
+
+
+def dump(value: Any, what: str) -> bytes:
+    """Pickles a value, functions and classes of `__main__` by value.
+
+    Raises:
+        SerializationError: It cannot be pickled; the message names the object that is to blame.
+    """
+    import cloudpickle
+
+    try:
+        pickled: bytes = cloudpickle.dumps(value, protocol=5)
+    except Exception as error:
+        if is_handlers(error):
+            raise
+        culprit, said = _find_culprit(value, what), text_of(error)
+        raise SerializationError(
+            f"{what} cannot be sent to another process: {culprit} cannot be pickled ({said}). "
+            "Create it inside the function, or pass what it is made from."
+        ) from error
+    return pickled
+
+
+def load(payload: bytes) -> Any:
+    """Unpickles what `dump` made."""
+    return pickle.loads(payload)
+
+
+def _pickles(value: Any) -> bool:
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(value, protocol=5)
+    except Exception as error:
+        if is_handlers(error):
+            raise
+        return False
+    return True
+
+
+def _find_culprit(value: Any, path: str, depth: int = 0) -> str:
+    """Names the innermost part of a value that does not pickle."""
+    if depth < 6:
+        try:
+            for name, part in _parts(value):
+                if not _pickles(part):
+                    return _find_culprit(part, f"{path} -> {name}", depth + 1)
+        except Exception as error:
+            if is_handlers(error):
+                raise
+    return f"{path} (a {type(value).__module__}.{type(value).__qualname__})"
+
+
+def _names_used(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_used(constant)
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields what a value is made of, by the names that its author would recognise."""
+    if isinstance(value, FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            yield f"variable {name!r}", cell.cell_contents
+        for name in dict.fromkeys(_names_used(value.__code__)):
+            if name in value.__globals__:
+                yield f"global {name!r}", value.__globals__[name]
+        for index, default in enumerate(value.__defaults__ or ()):
+            yield f"default argument {index}", default
+    elif isinstance(value, dict):
+        yield from ((f"key {key!r}", part) for key, part in value.items())
+    elif isinstance(value, list | tuple | set):
+        yield from ((f"item {index}", part) for index, part in enumerate(value))
+    elif hasattr(value, "func") and hasattr(value, "args"):  # functools.partial
+        yield from (("function", value.func), ("arguments", value.args))
+        yield "keyword arguments", getattr(value, "keywords", {})
+    elif isinstance(value, type) or hasattr(value, "__dict__"):
+        yield from ((f"attribute {name!r}", part) for name, part in vars(value).items())
+
+
+def dump_error(error: BaseException, skip: TracebackType | None = None) -> bytes:
+    """Pickles an error with its traceback as text; a stand-in where the error does not pickle.
+
+    Args:
+        error: What was raised.
+        skip: Where the user's part of the traceback begins; the frames above are dray's.
+    """
+    text = "".join(traceback.format_exception(type(error), error, skip or error.__traceback__))
+    said = text_of(error)
+    stand_in = RuntimeError(f"{type(error).__name__}: {said}")
+    pickled = _dump_alike(error, said) or _dump_parts(error) or dump(stand_in, "the error")
+    return pickle.dumps((pickled, text), protocol=5)
+
+
+def _dump_alike(error: BaseException, said: str) -> bytes:
+    """Pickles an error as its class would have it; nothing if what comes back is another one.
+
+    Unpickling calls the class with `args`, which are what its `__init__` gave to `super()`, and
+    not always what it takes itself.
+    """
+    try:
+        pickled = dump(error, "the error")
+        copy = load(pickled)
+        return pickled if isinstance(copy, BaseException) and text_of(copy) == said else b""
+    except Exception:  # noqa: BLE001 (a user's exception class may fail in any way)
+        return b""
+
+
+def _dump_parts(error: BaseException) -> bytes:
+    """Pickles an error so that its class is not called; nothing if that fails too.
+
+    An attribute that cannot be pickled is None there: without it, a `__getattr__` might fail.
+    """
+    kind = type(error)
+    try:
+        _, args, *state = _builtin_base(kind).__reduce__(error)
+        args = tuple(arg if _pickles(arg) else text_of(arg) for arg in args)
+        kept = {k: v if _pickles(v) else None for part in state for k, v in part.items()}
+        pickled = dump(_Rebuilt(kind, args, kept), "the error")
+        load(pickled)
+    except Exception:  # noqa: BLE001 (as above)
+        return b""
+    return pickled
+
+
+class _Rebuilt(NamedTuple):
+    """Pickles as a call of `_rebuild`."""
+
+    kind: type[BaseException]
+    args: tuple[Any, ...]
+    state: dict[str, Any]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, tuple(self)
+
+
+def _rebuild(
+    kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]
+) -> BaseException:
+    base = _builtin_base(kind)
+    error: BaseException = base.__new__(kind, *args)
+    base.__init__(error, *args)
+    base.__setstate__(error, state)
+    return error
+
+
+def _builtin_base(kind: type[BaseException]) -> Any:
+    """Returns the nearest class that Python itself defines, whose methods ask for nothing more."""
+    return next(base for base in kind.__mro__ if base.__module__ == "builtins")
+
+
+def load_error(payload: bytes) -> BaseException:
+    """Unpickles an error; its cause is its traceback in the worker."""
+    pickled, text = pickle.loads(payload)
+    try:
+        error = load(pickled)
+    except Exception as trouble:  # noqa: BLE001 (its class may not be importable here)
+        error = RuntimeError(f"{text.strip().splitlines()[-1]} (cannot be rebuilt here: {trouble})")
+    error.__cause__ = RemoteTraceback(text)
+    assert isinstance(error, BaseException)
+    return error

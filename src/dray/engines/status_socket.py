@@ -1,0 +1,172 @@
+"""How `dray status` finds the programs of this user, and asks them.
+
+A program listens on a Unix socket whose name lies in no directory (Linux only), so that nothing is
+left when its process is killed. Names lie in the network namespace, which containers may share, and
+everybody can take one: so a part of it is random, and both sides look at the other one's user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import secrets
+import selectors
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dray.engines.rpc.io_thread import Reader
+
+_PATIENCE_S = 2.0
+_logger = logging.getLogger(__name__)
+
+
+def _prefix() -> str:
+    return f"dray-{os.getuid()}-"
+
+
+class Beacon:
+    """Answers those who ask for a program's status.
+
+    A program that cannot listen is not shown, and works.
+
+    Args:
+        reader: Tells when somebody calls.
+        status: What to answer, as JSON can say it.
+    """
+
+    def __init__(self, reader: Reader, status: Callable[[], dict[str, Any]]) -> None:
+        self._reader = reader
+        self._status = status
+        self._listener: socket.socket | None = None
+        if sys.platform == "linux":
+            try:
+                self._listener = _listen()
+            except OSError as error:
+                _logger.debug("dray status will not show this program: %s", error)
+            else:
+                reader.watch(self._listener, self._on_call)
+
+    def _on_call(self) -> None:
+        assert self._listener is not None
+        try:
+            caller, _ = self._listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # it would be called again at once
+                _logger.debug("dray status does not show this program any more: %s", error)
+                self.close()
+            return
+        with caller, contextlib.suppress(OSError):  # whoever called may have hung up
+            caller.settimeout(_PATIENCE_S)
+            if peer_of(caller).user == os.getuid():
+                caller.sendall(json.dumps(self._answer()).encode())
+
+    def _answer(self) -> dict[str, Any]:
+        try:
+            return self._status()
+        except Exception as error:
+            _logger.debug("dray status was not answered", exc_info=True)
+            return {"engine": "process", "note": f"it cannot tell: {error!r}"}
+
+    def close(self) -> None:
+        """Stops to listen. On the reader's thread, or once that has ended."""
+        if self._listener is not None:
+            self._reader.unwatch(self._listener)
+            self._listener.close()
+            self._listener = None
+
+
+def _listen() -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(f"\0{_prefix()}{os.getpid()}-{secrets.token_hex(8)}")
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+class Peer(NamedTuple):
+    """Who listens or calls at the other end.
+
+    Attributes:
+        pid: Its process; 0 if that is in a container which this process does not see into.
+        user: Its user.
+    """
+
+    pid: int
+    user: int
+
+
+def peer_of(sock: socket.socket) -> Peer:
+    """Returns who is at the other end of a Unix socket, as the kernel knows it."""
+    if sys.platform != "linux":
+        return Peer(0, -1)
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, user, _ = struct.unpack("3i", credentials)
+    return Peer(pid, user)
+
+
+def sessions() -> list[dict[str, Any]]:
+    """Returns the status of every program of this user on this machine, with its pid."""
+    found: list[dict[str, Any]] = []
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
+        for name in _names():
+            caller = stack.enter_context(socket.socket(socket.AF_UNIX))
+            caller.setblocking(False)
+            with contextlib.suppress(OSError):  # it has just ended
+                caller.connect(f"\0{name}")
+                peer = peer_of(caller)
+                if peer.user == os.getuid():
+                    entry: dict[str, Any] = {"pid": peer.pid or _pid_in(name)}
+                    if not peer.pid:
+                        entry["note"] = "in another container"
+                    selector.register(caller, selectors.EVENT_READ, (entry, bytearray()))
+                    continue
+            caller.close()
+        for entry, answer in _hear(selector):
+            found.append({**answer, **entry})
+    return sorted(found, key=lambda entry: int(entry["pid"]))
+
+
+def _hear(selector: selectors.BaseSelector) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Returns what those who were called have answered, for all in the same time."""
+    heard = []
+    deadline = time.monotonic() + _PATIENCE_S
+    while selector.get_map() and (left := deadline - time.monotonic()) > 0:
+        for key, _ in selector.select(left):
+            entry, data = key.data
+            piece = b""
+            with contextlib.suppress(OSError):
+                piece = key.fileobj.recv(1 << 16)  # type: ignore[union-attr]
+            data += piece
+            if not piece:
+                selector.unregister(key.fileobj)
+                with contextlib.suppress(ValueError):  # it has just ended
+                    heard.append((entry, json.loads(data)))
+    silent = {"engine": "process", "note": "it does not answer"}
+    return heard + [(key.data[0], silent) for key in selector.get_map().values()]
+
+
+def _names() -> list[str]:
+    prefix = f"@{_prefix()}"
+    try:
+        text = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # only Linux has it
+        return []
+    names = (line.split()[-1] for line in text.splitlines() if line)
+    return [name[1:] for name in dict.fromkeys(names) if name.startswith(prefix)]
+
+
+def _pid_in(name: str) -> int:
+    """Returns the pid that a program has for itself."""
+    pid = name.removeprefix(_prefix()).partition("-")[0]
+    return int(pid) if pid.isdigit() else 0

@@ -1,0 +1,484 @@
+"""Every error that dray raises, as one tree.
+
+DrayError
+├── ConfigError (ValueError)            the request is malformed
+│   ├── ArgumentTypeError (TypeError)   an argument is not of a kind that could be meant
+│   ├── AlreadyInitializedError (RuntimeError) dray.init() was called twice
+│   ├── NameTakenError                  another actor has the name already
+│   └── NoSuchCheckpointError (RuntimeError) it asks for a checkpoint that a run does not have
+├── InfeasibleError                     the request is well-formed, but no machine here can meet it
+├── MissingDependencyError (ImportError) an optional package is not installed
+├── AbsentError                         a name, module or argument that dray does not have
+│   ├── AbsentNameError (AttributeError)
+│   │   └── DeprecatedNameError (DeprecationWarning)      Ray is giving it up as well
+│   ├── AbsentImportError (ImportError)
+│   │   └── AbsentModuleError (ModuleNotFoundError)
+│   └── AbsentArgumentError (ConfigError, TypeError)
+│       └── DeprecatedArgumentError (DeprecationWarning)  Ray is giving it up as well
+├── SerializationError (TypeError)      an object cannot travel between processes
+├── NotInTrainingError (RuntimeError)   a function of the train loop was called outside a worker
+├── StorageError (OSError)              a run directory or checkpoint cannot be written or read
+│   └── NoRunError (RuntimeError)       there is no run in a directory
+├── GetTimeoutError (TimeoutError)      a result did not come in time
+├── TaskCancelledError                  a call was cancelled before it ended
+├── TaskError                           a task or an actor's method raised; also of the user's type
+├── PendingCallsLimitExceeded           an actor has as many waiting calls as it was made for
+├── EngineError                         the engine itself broke
+│   ├── WorkerDiedError                 a worker's process ended before its work did
+│   │   ├── OutOfMemoryError            because it was killed for want of memory
+│   │   ├── NodeDiedError               because its node did, or can no longer be reached
+│   │   └── ActorError                  an actor's process ended before a call of it did
+│   │       ├── ActorDiedError          the actor is gone
+│   │       └── ActorUnavailableError   it is being made again, the call is lost
+│   ├── GroupRemovedError               a placement group was removed, with what ran in it
+│   ├── RuntimeEnvSetupError            a worker's runtime environment cannot be made
+│   ├── ObjectLostError                 an object is gone, with the process or node that held it
+│   ├── ObjectStoreFullError            there is no room for an object, in memory or on disk
+│   └── ClusterUnreachableError (ConnectionError)  no cluster there, or one that does not fit
+└── TrainingFailedError                 fit() did not reach its end
+    ├── StartTimeoutError (TimeoutError) because the resources did not become free in time
+    ├── WorkerGroupError                because of a worker: the user's function or its process
+    └── ControllerError                 because of the driver: a callback, the storage, dray itself
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import re
+import shlex
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+
+from dray.errors.base import DrayError as DrayError
+from dray.errors.base import RemoteTraceback as RemoteTraceback
+from dray.errors.base import mixed_with as mixed_with
+from dray.errors.base import text_of as text_of
+from dray.errors.training import ControllerError as ControllerError
+from dray.errors.training import StartTimeoutError as StartTimeoutError
+from dray.errors.training import TrainingFailedError as TrainingFailedError
+from dray.errors.training import WorkerGroupError as WorkerGroupError
+from dray.errors.training import as_instance_of_cause as as_instance_of_cause
+from dray.errors.training import raised_in_driver as raised_in_driver
+
+
+class ConfigError(DrayError, ValueError):
+    """A request is malformed; the message names the argument and what is allowed."""
+
+
+class ArgumentTypeError(ConfigError, TypeError):
+    """An argument is not of a kind that could be meant, or a call does not fit its signature."""
+
+
+class AlreadyInitializedError(ConfigError, RuntimeError):
+    """`dray.init()` was called while an engine runs."""
+
+
+class NameTakenError(ConfigError):
+    """An actor cannot be made under a name that another one has."""
+
+
+class NoSuchCheckpointError(ConfigError, RuntimeError):
+    """A run has no checkpoint of the kind that was asked for."""
+
+
+class InfeasibleError(DrayError):
+    """No node, now or later, can offer what was asked.
+
+    Attributes:
+        asked: The resources of the whole request.
+        available: The resources of the nearest node.
+    """
+
+    def __init__(
+        self, message: str, *, asked: Mapping[str, float], available: Mapping[str, float]
+    ) -> None:
+        super().__init__(message)
+        self.asked = dict(asked)
+        self.available = dict(available)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        rebuild = functools.partial(type(self), asked=self.asked, available=self.available)
+        return (rebuild, self.args)
+
+
+class MissingDependencyError(DrayError, ImportError):
+    """An optional package is needed and not installed.
+
+    Attributes:
+        package: Its name.
+        requirement: What to ask pip for.
+        instead: What can be done without it, if anything.
+    """
+
+    def __init__(self, package: str, requirement: str, instead: str = "") -> None:
+        super().__init__(
+            f"{package} is not installed, and this needs it. Install it with: "
+            f"pip install {shlex.quote(requirement)}" + (f"; {instead}" if instead else "")
+        )
+        self.package = package
+        self.requirement = requirement
+        self.instead = instead
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.package, self.requirement, self.instead))
+
+
+class AbsentError(DrayError):
+    """dray does not have what is asked for by name; the message says what to use instead.
+
+    Attributes:
+        owner: The module, class or function that does not have it.
+        absent: The name.
+    """
+
+    def __init__(self, message: str, *, owner: str, absent: str) -> None:
+        super().__init__(message)
+        self.owner = owner
+        self.absent = absent
+
+    def __reduce__(self) -> tuple[object, ...]:
+        rebuild = functools.partial(type(self), owner=self.owner, absent=self.absent)
+        return (rebuild, (str(self),))
+
+
+class AbsentNameError(AbsentError, AttributeError):
+    """A module or class has no such attribute."""
+
+
+class DeprecatedNameError(AbsentNameError, DeprecationWarning):
+    """A class has no such attribute, and Ray is giving it up as well."""
+
+
+class AbsentImportError(AbsentError, ImportError):
+    """A name cannot be imported from a module of dray."""
+
+
+class AbsentModuleError(AbsentImportError, ModuleNotFoundError):
+    """dray has no such module."""
+
+
+class AbsentArgumentError(AbsentError, ConfigError, TypeError):
+    """A function or class does not take such an argument."""
+
+
+class DeprecatedArgumentError(AbsentArgumentError, DeprecationWarning):
+    """A function or class does not take such an argument, and Ray is giving it up as well."""
+
+
+class SerializationError(DrayError, TypeError):
+    """An object cannot be sent to, or back from, a worker process."""
+
+
+class NotInTrainingError(DrayError, RuntimeError):
+    """A function that belongs inside a train function was called elsewhere."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name}() was called outside a train function. It works only inside the function "
+            "that a trainer runs: call it there, or guard it in code that runs in both places."
+        )
+        self.name = name
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.name,))
+
+
+class StorageError(DrayError, OSError):
+    """A run directory or checkpoint cannot be written, read or trusted.
+
+    Attributes:
+        errno: The system's number for what went wrong, such as `errno.ENOSPC`; None if dray itself
+            has found it.
+    """
+
+    @classmethod
+    def of(cls, error: OSError, what: str) -> StorageError:
+        """Return this error for one of the system.
+
+        Args:
+            error: The system's.
+            what: What cannot be done, with the path.
+        """
+        advice = _STORAGE_ADVICE.get(errno.errorcode.get(error.errno or 0, ""))
+        new = cls(f"{what}: {error}{f'; {advice}' if advice else ''}")
+        new.errno = error.errno
+        return new
+
+    @classmethod
+    @contextlib.contextmanager
+    def instead(cls, what: str) -> Iterator[None]:
+        """Raise this error where the system raises one of its own.
+
+        Args:
+            what: What cannot be done then, with the path.
+        """
+        try:
+            yield
+        except StorageError:
+            raise
+        except OSError as error:
+            raise cls.of(error, what) from error
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), self.args, {**vars(self), "errno": self.errno})
+
+
+# What to do about the system's errors, by their names.
+_STORAGE_ADVICE = {
+    "ENOSPC": "make room on the disk, and run again under the same name",
+    "EDQUOT": "make room in your quota, and run again under the same name",
+    "EFBIG": "raise the limit of the size of files (ulimit -f)",
+    "EROFS": "the file system is read-only now, as after an error of its disk",
+    "EIO": "look at the disk, or the network file system",
+    "ESTALE": "the network file system has lost it; mount it again",
+    "ENOENT": "it was deleted, or its file system is not mounted",
+    "EACCES": "it belongs to somebody else",
+    "EPERM": "it belongs to somebody else",
+    "ENAMETOOLONG": "choose a shorter name",
+}
+
+
+class NoRunError(StorageError, RuntimeError):
+    """There is no run in a directory."""
+
+
+class EngineError(DrayError):
+    """The engine that runs the workers broke."""
+
+
+class WorkerDiedError(EngineError):
+    """A worker's process ended before its work did.
+
+    Attributes:
+        exitcode: The exit status; negative is the number of the signal that killed it;
+            None where the engine cannot know.
+        out_of_memory: Whether it was killed for want of memory.
+        details: What the engine says about it.
+    """
+
+    def __init__(
+        self, exitcode: int | None, *, out_of_memory: bool = False, details: str = ""
+    ) -> None:
+        text = details or _describe_exit(exitcode, out_of_memory=out_of_memory)
+        super().__init__(text)
+        self.exitcode = exitcode
+        self.out_of_memory = out_of_memory
+        self.details = details
+
+    def __reduce__(self) -> tuple[object, ...]:
+        rebuild = functools.partial(
+            type(self), out_of_memory=self.out_of_memory, details=self.details
+        )
+        return (rebuild, (self.exitcode,))
+
+
+class OutOfMemoryError(WorkerDiedError):
+    """A worker's process was killed for want of memory."""
+
+
+class NodeDiedError(WorkerDiedError):
+    """A worker is gone because its node is, or can no longer be reached."""
+
+
+class ActorError(WorkerDiedError):
+    """A call of an actor is lost, because its process ended.
+
+    Attributes:
+        actor_id: The actor's id, where the engine tells it.
+        actor_init_failed: Whether its `__init__` raised.
+        preempted: Whether its node was taken away with a warning before.
+    """
+
+    preempted = False
+
+    def __init__(
+        self,
+        exitcode: int | None,
+        *,
+        out_of_memory: bool = False,
+        details: str = "",
+        actor_id: str | None = None,
+        actor_init_failed: bool = False,
+    ) -> None:
+        super().__init__(exitcode, out_of_memory=out_of_memory, details=details)
+        self.actor_id = actor_id
+        self.actor_init_failed = actor_init_failed
+
+    @property
+    def error_msg(self) -> str:
+        """The message."""
+        return str(self)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        rebuild = functools.partial(
+            type(self),
+            out_of_memory=self.out_of_memory,
+            details=self.details,
+            actor_id=self.actor_id,
+            actor_init_failed=self.actor_init_failed,
+        )
+        return (rebuild, (self.exitcode,))
+
+
+class ActorDiedError(ActorError):
+    """An actor is gone: killed, crashed, or its `__init__` raised."""
+
+
+class ActorUnavailableError(ActorError):
+    """An actor's process died in the middle of a call; the actor is being made again."""
+
+
+class GroupRemovedError(EngineError):
+    """A task or actor ended because its placement group was removed."""
+
+
+class RuntimeEnvSetupError(EngineError):
+    """A worker's runtime environment cannot be made."""
+
+
+class ObjectLostError(EngineError):
+    """An object is gone, with the process or the node that held it."""
+
+
+class ObjectStoreFullError(EngineError):
+    """There is no room for an object, in memory or on the disk."""
+
+
+class ClusterUnreachableError(EngineError, ConnectionError):
+    """There is no cluster at the address, or it does not fit this program."""
+
+
+class GetTimeoutError(DrayError, TimeoutError):
+    """A result did not come in time."""
+
+
+class TaskCancelledError(DrayError):
+    """A call was cancelled before it ended."""
+
+
+class PendingCallsLimitExceeded(DrayError):
+    """An actor has as many waiting calls as its `max_pending_calls` allows."""
+
+
+class TaskError(DrayError):
+    """A task or an actor's method raised.
+
+    What `get` raises is also an instance of what the user's code raised, so `except ValueError`
+    catches a task's ValueError; its cause is the traceback in the worker.
+
+    Attributes:
+        cause: What the user's code raised.
+        where: Which task or method of which actor, in which process and on which node.
+        remote_traceback: The traceback there, as text.
+        function_name: The task's name, or the method's with its class, as text.
+        pid: The process; None if that is not known.
+        ip: The node's address.
+    """
+
+    # Not properties: what the user's exception has under these names shall be found.
+    function_name = functools.cached_property(lambda self: _part_of(self.where, "name"))
+    pid = functools.cached_property(lambda self: int(_part_of(self.where, "pid") or 0) or None)
+    ip = functools.cached_property(lambda self: _part_of(self.where, "ip") or "127.0.0.1")
+
+    def __init__(self, cause: BaseException, where: str, remote_traceback: str) -> None:
+        Exception.__init__(self, f"{where} raised {type(cause).__name__}: {text_of(cause)}")
+        self.cause = cause
+        self.where = where
+        self.remote_traceback = remote_traceback
+        self.__cause__ = RemoteTraceback(remote_traceback)
+
+    def __str__(self) -> str:
+        return f"{self.where} raised {type(self.cause).__name__}: {text_of(self.cause)}"
+
+    @property
+    def traceback_str(self) -> str:
+        """The traceback in the worker, as text, under the name that Ray has for it."""
+        return self.remote_traceback
+
+    def as_instanceof_cause(self) -> TaskError:
+        """Returns this error as an instance of the user's exception type too."""
+        return raised_in_task(self.cause, self.where, self.remote_traceback)
+
+    make_dual_exception_instance = as_instanceof_cause
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (raised_in_task, (self.cause, self.where, self.remote_traceback))
+
+
+# "task f (pid 1, node n)", "method m of actor A (pid 1, node n)", "task f (pid=1, ip=10.0.0.1)".
+_WHERE = re.compile(
+    r"(?:task|(?:actor )?method) (?P<name>.+?)(?: of actor (?P<actor>.+?))?"
+    r"(?: \(pid[ =](?P<pid>\d+)(?:, ip=(?P<ip>[^,)]+))?.*\))?"
+)
+
+
+def _part_of(where: str, part: str) -> str:
+    """Return what is said of one thing in where an error was raised; "" if nothing is."""
+    found = _WHERE.fullmatch(where)
+    said = (found[part] or "") if found else ""
+    if found and part == "name" and found["actor"] and "." not in said:
+        return f"{found['actor']}.{said}"
+    return said
+
+
+def raised_in_task(cause: BaseException, where: str, remote_traceback: str) -> TaskError:
+    """Returns a `TaskError` that is an instance of its cause's type too, where Python allows it."""
+    error = TaskError(cause, where, remote_traceback)
+    while isinstance(cause, TaskError):  # tasks that waited for one another: the first one counts
+        cause = cause.cause
+    return _twin(error, cause)
+
+
+def _twin(error: TaskError, cause: BaseException) -> TaskError:
+    return mixed_with(
+        error, cause, lambda both: both(error.cause, error.where, error.remote_traceback)
+    )
+
+
+def _describe_exit(exitcode: int | None, *, out_of_memory: bool) -> str:
+    if exitcode is None:
+        return "its process is gone, and nothing is left to tell why"
+    if exitcode >= 0:
+        return f"its process exited with status {exitcode} in the middle of its work"
+    try:
+        name = signal.Signals(-exitcode).name
+    except ValueError:
+        name = "unknown"
+    text = f"its process was killed by signal {-exitcode} ({name})"
+    if out_of_memory:
+        return f"{text}; the kernel's out-of-memory killer struck at that time: use less memory"
+    hints = {
+        "SIGKILL": "somebody or something outside killed it (kill -9, a container's memory limit)",
+        "SIGSEGV": "native code touched memory it does not own; the log holds the Python stack",
+        "SIGABRT": "native code gave up; the log holds its last words",
+        "SIGBUS": "often a full /dev/shm or disk under a memory-mapped file",
+    }
+    return f"{text}; {hints[name]}" if name in hints else text
+
+
+def shown(value: object) -> str:
+    """Return a value as a message shows it; a user's class may fail to say what it is."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 (a user's code may raise anything)
+        return f"<{type(value).__qualname__}, its repr() failed>"
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Returns names as English: `a`, `a and b`, `a, b and c`."""
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def describe(error: BaseException) -> str:
+    """Return a failure in one line."""
+    if isinstance(error, SystemExit):
+        return f"the train function called sys.exit({error.code!r})"
+    if isinstance(error, WorkerDiedError):
+        return str(error)
+    first_line = text_of(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__

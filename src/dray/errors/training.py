@@ -1,0 +1,131 @@
+"""The errors of training; programs find them in `dray.errors`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dray.errors.base import DrayError, mixed_with, text_of
+
+
+class TrainingFailedError(DrayError):
+    """`fit()` did not reach its end. The two subclasses say on whose side."""
+
+    __module__ = "dray.errors"  # where programs find it
+
+
+class StartTimeoutError(TrainingFailedError, TimeoutError):
+    """A run waited for resources as long as it may.
+
+    Attributes:
+        seconds: How long that was.
+        reason: What was missing at the end.
+    """
+
+    __module__ = "dray.errors"  # where programs find it
+
+    def __init__(self, seconds: float, reason: str) -> None:
+        super().__init__(
+            f"the run could not start within {seconds:g} s: {reason} To wait longer, set "
+            "DRAY_START_TIMEOUT_S (seconds)"
+        )
+        self.seconds = seconds
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.seconds, self.reason))
+
+
+class WorkerGroupError(TrainingFailedError):
+    """Workers failed; the first of them is the cause, the others' errors follow from it.
+
+    When the cause is an exception of the user's function, what `fit()` raises is also an instance
+    of that exception's type, so `except ValueError` catches a worker's ValueError.
+
+    Attributes:
+        worker_failures: rank -> the exception of that rank, the cause first.
+        rank: The rank that failed first.
+        log_path: That rank's log file, or None.
+    """
+
+    __module__ = "dray.errors"  # where programs find it
+
+    def __init__(
+        self,
+        error_message: str,
+        worker_failures: Mapping[int, BaseException],
+        *,
+        log_path: str | None = None,
+    ) -> None:
+        # Not super().__init__: a subclass made by `raised_as` has the user's class in its MRO.
+        Exception.__init__(self, error_message)
+        self.message = error_message
+        self.worker_failures = dict(worker_failures)
+        self.rank = next(iter(self.worker_failures), None)
+        self.log_path = log_path
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        given = (self.message, self.worker_failures, self.log_path)
+        mixed = type(self) is not WorkerGroupError
+        return (_rebuild_mixed_group_error if mixed else _rebuild_group_error, given)
+
+
+def _rebuild_group_error(
+    message: str, failures: Mapping[int, BaseException], log_path: str | None
+) -> WorkerGroupError:
+    return WorkerGroupError(message, failures, log_path=log_path)
+
+
+def _rebuild_mixed_group_error(
+    message: str, failures: Mapping[int, BaseException], log_path: str | None
+) -> WorkerGroupError:
+    return as_instance_of_cause(_rebuild_group_error(message, failures, log_path))
+
+
+def as_instance_of_cause(error: WorkerGroupError) -> WorkerGroupError:
+    """Returns `error` as an instance of its first failure's type too, where Python allows it."""
+    cause = next(iter(error.worker_failures.values()), None)
+    if not isinstance(cause, Exception) or isinstance(cause, WorkerGroupError):
+        return error
+    return mixed_with(
+        error,
+        cause,
+        lambda both: both(error.message, error.worker_failures, log_path=error.log_path),
+    )
+
+
+class ControllerError(TrainingFailedError):
+    """The driver's side of a run failed.
+
+    What `fit()` raises is also an instance of that failure's type, so `except OSError` catches a
+    full disk.
+
+    Attributes:
+        controller_failure: The exception that ended the run.
+    """
+
+    __module__ = "dray.errors"  # where programs find it
+
+    def __init__(self, controller_failure: BaseException) -> None:
+        self.message = (
+            "The run was ended by its controller, not by a worker: "
+            f"{type(controller_failure).__name__}: {text_of(controller_failure)}"
+        )
+        Exception.__init__(self, self.message)  # as in WorkerGroupError
+        self.controller_failure = controller_failure
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        mixed = type(self) is not ControllerError
+        return (raised_in_driver if mixed else ControllerError, (self.controller_failure,))
+
+
+def raised_in_driver(cause: BaseException) -> ControllerError:
+    """Returns a `ControllerError` that is of its cause's type too, where Python allows it."""
+    error = mixed_with(ControllerError(cause), cause, lambda both: both(cause))
+    error.__cause__ = cause
+    return error

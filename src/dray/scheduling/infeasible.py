@@ -1,0 +1,325 @@
+"""Why a request can never be met, in words: what is missing, the nearest node, what to ask for."""
+
+from __future__ import annotations
+
+import bisect
+import difflib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from dray.accelerators import Family, family_of
+from dray.accelerators.tpu_topology import POD_TYPE_LABEL, SLICE_NAME_LABEL
+from dray.accelerators.type_names import meant
+from dray.errors import InfeasibleError
+from dray.scheduling import labels
+from dray.scheduling.capacity import UNIT, Quantities, Room, from_fixed
+from dray.scheduling.placement import Bundle, Demand, Selector, place
+from dray.scheduling.requests import Node, Slices
+from dray.scheduling.tpu_slices import hosts_of_slices
+
+# A node with accelerators of a type has 1 of a resource of this name, and a request takes a bit.
+ACCELERATOR_TYPE = "accelerator_type:"
+# More names than this are not listed.
+_LISTED = 8
+_FLAGS = {"GPU": "use_gpu=True", "TPU": "use_tpu=True"}
+_ARGUMENTS = {"CPU": "num_cpus=...", "GPU": "num_gpus=..."}
+
+
+def families_on(resources: Mapping[str, float]) -> dict[str, Family]:
+    """Returns the families of the accelerators that a node offers, by resource name."""
+    types = [name.removeprefix(ACCELERATOR_TYPE) for name in resources if ACCELERATOR_TYPE in name]
+    return {
+        name: family
+        for name, quantity in resources.items()
+        if quantity and (family := family_of(name, types)) is not None
+    }
+
+
+def infeasible(
+    demand: Demand,
+    nodes: Sequence[Node],
+    totals: Sequence[Quantities],
+    unmatched: Sequence[Selector],
+    remedy: str,
+) -> InfeasibleError:
+    """Returns the error of a request that no nodes can meet.
+
+    Args:
+        demand: What was asked for.
+        nodes: What there is.
+        totals: What each node offers in all.
+        unmatched: The selectors that no node matches.
+        remedy: How a user gets more; "{arguments}" in it stands for arguments of `dray.init` that
+            say what this machine has, "{nodes}" for the one that makes nodes up.
+    """
+    there = [(n, t) for n, t in zip(nodes, totals, strict=True) if t]  # the others are gone
+    if there:
+        nodes, totals = [node for node, _ in there], [quantities for _, quantities in there]
+    asked: Quantities = {}
+    for bundle in demand.bundles:
+        for name, units in bundle.quantities:
+            asked[name] = asked.get(name, 0) + units
+    if demand.slices is not None:  # how slices are taken is nothing to tell
+        asked.pop(demand.slices.head, None)
+    nearest = max(
+        range(len(nodes)),
+        key=lambda i: sum(min(totals[i].get(n, 0) / asked[n], 1.0) for n in asked),
+    )
+    total = {n: sum(t.get(n, 0) for t in totals) for n in {*asked, *(n for t in totals for n in t)}}
+    short = [name for name in asked if total[name] < asked[name]]
+    unknown = [name for name in short if not total[name]]
+    here = "{arguments}" in remedy  # rather than on nodes of a cluster, or made up
+    if demand.slices is not None and (
+        of_slices := _of_slices(demand, demand.slices, nodes, totals)
+    ):
+        reason, advice = of_slices
+        advice = advice or _without(["TPU"], demand.lasting, here)
+    elif unknown:
+        reason = _not_offered(unknown, total, nodes)
+        advice = _without(unknown, demand.lasting, here)
+    elif short:
+        reason = "; ".join(
+            f"{_amount(n, asked[n])} {n} asked, {_amount(n, total[n])} {n} exist" for n in short
+        )
+        advice = _less(demand, nodes, totals)
+    elif unmatched:
+        reason = _no_such_labels(unmatched[0], nodes)
+        advice = "Ask for other labels (label_selector), "
+    else:
+        reason, advice = _do_not_fit(demand), _less(demand, nodes, totals)
+    pretended = here and any(family_of(name) is not None for name in unknown)
+    made_up = "nodes=..." if demand.slices is None else "nodes=dray.testing.tpu_slice(...)"
+    declared = made_up
+    if demand.slices is None:
+        declared = _arguments(unknown or short, () if short else unmatched)
+    remedy = remedy.format(arguments=declared, nodes=made_up)
+    return InfeasibleError(
+        f"The nodes cannot offer this: {reason}. Nearest node: {nodes[nearest].title} with "
+        f"{_describe(totals[nearest], nodes[nearest : nearest + 1])}. "
+        f"{advice}or {remedy}{', for tests' if pretended else ''}.",
+        asked=from_fixed(asked),
+        available=from_fixed(totals[nearest]),
+    )
+
+
+# What is missing.
+
+
+def _not_offered(unknown: Sequence[str], total: Quantities, nodes: Sequence[Node]) -> str:
+    there = [name for name, units in total.items() if units]
+    offered = ", ".join(_shown(there, nodes)) or "nothing"
+    return f"no node offers {', '.join(unknown)} (nodes offer {offered}){_near(unknown, there)}"
+
+
+def _near(unknown: Iterable[str], offered: Sequence[str]) -> str:
+    """Returns what may have been meant: something that is offered, or a type that exists.
+
+    What is the right name of an accelerator, or of its type, is no slip of the pen.
+    """
+    kinds = [name.removeprefix(ACCELERATOR_TYPE) for name in offered if ACCELERATOR_TYPE in name]
+    near: list[str] = []
+    for name in unknown:
+        if name.startswith(ACCELERATOR_TYPE):
+            near += meant(name.removeprefix(ACCELERATOR_TYPE), tuple(kinds))
+        elif family_of(name) is None:
+            near += difflib.get_close_matches(name, offered, 2)
+    return f"; did you mean {' or '.join(near)}" if near else ""
+
+
+def _no_such_labels(selector: Selector, nodes: Sequence[Node]) -> str:
+    asked = [(name, value) for name, value in selector if name != POD_TYPE_LABEL]
+    wanted = ", ".join(f"{name}={value}" for name, value in asked)
+    kind = {name: value for name, value in selector if name == POD_TYPE_LABEL}
+    there = [node.all_labels for node in nodes if labels.matches(kind, node.all_labels)]
+    names = sorted({name for each in there for name in each} - {labels.NODE_ID})
+    only = f"they have only {_some(names)}" if names else "they have no labels"
+    why: list[str] = []
+    for name, value in asked:
+        values = sorted({each[name] for each in there if name in each})
+        if not values:
+            why.append(f"none has {name}, {only}")
+        elif not any(labels.matches({name: value}, each) for each in there):
+            why.append(f"they have {name}={_some(values, ' or ')}")
+    return f"no node has the labels {wanted}: {'; '.join(why) or 'no single one has them all'}"
+
+
+def _do_not_fit(demand: Demand) -> str:
+    if len(demand.bundles) == 1:
+        (bundle,) = demand.bundles
+        where = ", ".join(f"{name}={value}" for name, value in bundle.selector)
+        node = f"node with the labels {where}" if where else "single node"
+        return f"no {node} has {_describe(dict(bundle.quantities))}"
+    selectors = any(bundle.selector for bundle in demand.bundles)
+    return (
+        f"the {len(demand.bundles)} bundles do not fit the nodes under strategy {demand.strategy}"
+        + (" and their label selectors" if selectors else "")
+    )
+
+
+def _of_slices(
+    demand: Demand, wanted: Slices, nodes: Sequence[Node], totals: Sequence[Quantities]
+) -> tuple[str, str] | None:
+    """Returns what is missing of whole TPU slices, and what to ask for; None if it is not them."""
+    kind, slices = wanted.kind, hosts_of_slices(nodes)
+    kinds = Counter(
+        (nodes[hosts[0]].labels.get(POD_TYPE_LABEL, "of a kind"), len(hosts))
+        for hosts in slices.values()
+    )
+    right = [
+        hosts
+        for hosts in slices.values()
+        if len(hosts) == wanted.hosts and nodes[hosts[0]].labels.get(POD_TYPE_LABEL) == kind
+    ]
+    if len(right) < wanted.count:
+        reason = (
+            f"{wanted.count} whole TPU {_counted(wanted.count, 'slice')} {kind} of "
+            f"{_counted(wanted.hosts, 'host', number=True)} asked, {_slices_there(kinds)}"
+        )
+        if right:
+            return reason, "Ask for fewer slices (num_workers), "
+        return reason, "Ask for another topology, " if kinds else ""
+    for name, units in demand.bundles[wanted.hosts - 1].quantities:
+        if name == wanted.head:
+            continue
+        least = sorted(min(totals[host].get(name, 0) for host in hosts) for hosts in right)
+        if least[-wanted.count] < units:
+            reason = (
+                f"each host of a TPU slice {kind} has to offer {_amount(name, units)} {name}, and "
+                f"offers {_amount(name, least[-wanted.count])} {name}"
+            )
+            return reason, "Ask for less each (resources_per_worker), "
+    return None
+
+
+def _slices_there(kinds: Mapping[tuple[str, int], int]) -> str:
+    each = [
+        f"{number} {kind} of {_counted(hosts, 'host', number=True)}"
+        for (kind, hosts), number in sorted(kinds.items())
+    ]
+    return f"there {'is' if sum(kinds.values()) == 1 else 'are'} {_some(each) or 'none'}"
+
+
+# What to do.
+
+
+def _without(unknown: Sequence[str], lasting: bool, here: bool) -> str:
+    """Returns what to ask for where there is nothing of something."""
+    accelerator = next((name for name in unknown if family_of(name) is not None), None)
+    if accelerator is None:
+        if any(name.startswith(ACCELERATOR_TYPE) for name in unknown):
+            return "Ask for another accelerator_type, "
+        return "Ask for something else (resources_per_worker), " if lasting else "Ask for less, "
+    flag = _FLAGS.get(accelerator, f"{accelerator!r} in resources_per_worker")
+    how = f" (leave out {flag} and all else about it)" if lasting else ""
+    doctor = "look at `dray doctor`, which says what this machine has, " if here else ""
+    return f"Ask for no {accelerator}{how}, {doctor}"
+
+
+def _less(demand: Demand, nodes: Sequence[Node], totals: Sequence[Quantities]) -> str:
+    """Returns what to ask for where there is too little, as something to copy."""
+    if not demand.lasting:  # a task
+        return "Ask for less, "
+    if demand.slices is not None:
+        return "Ask for fewer slices (num_workers), "
+    proposed = _less_each(demand, nodes, totals)
+    if proposed is None:
+        return "Ask for less (num_workers, resources_per_worker), "
+    one = len(demand.bundles) == 1
+    how = "Ask for less" if one else "Ask for fewer workers, or for less each"
+    return f"{how} (resources_per_worker={proposed}), "
+
+
+def _less_each(
+    demand: Demand, nodes: Sequence[Node], totals: Sequence[Quantities]
+) -> dict[str, float] | None:
+    """Returns how much each of the bundles like the first one could have so that all fit."""
+    rooms = [
+        Room(total, [name for name in node.devices if total.get(name)])
+        for node, total in zip(nodes, totals, strict=True)
+    ]
+    first = demand.bundles[0]
+    allowed = {b: _allowed(b, nodes) for b in {*demand.bundles}}
+    types = [(name, units) for name, units in first.quantities if ACCELERATOR_TYPE in name]
+    right = [rooms[index] for index in allowed[first] if rooms[index].fits(types)]
+    count = demand.bundles.count(first)
+    each = {name: _most_of(name, units, right, count) for name, units in first.quantities}
+    if not all(each.values()) or each == dict(first.quantities):
+        return None
+    less = first._replace(quantities=tuple(sorted(each.items())))
+    bundles = tuple(less if bundle == first else bundle for bundle in demand.bundles)
+    if place(demand._replace(bundles=bundles), rooms, [allowed[b] for b in demand.bundles]) is None:
+        return None
+    return from_fixed({n: u for n, u in each.items() if not n.startswith(ACCELERATOR_TYPE)})
+
+
+def _allowed(bundle: Bundle, nodes: Sequence[Node]) -> set[int]:
+    return {i for i, n in enumerate(nodes) if labels.matches(dict(bundle.selector), n.all_labels)}
+
+
+def _most_of(name: str, units: int, rooms: Sequence[Room], count: int) -> int:
+    """Returns how much of something so many could each get, up to some units; 0 for nothing."""
+
+    def too_much(each: int) -> bool:
+        return sum(room.times([(name, each)], count) for room in rooms) < count
+
+    if not too_much(units):
+        return units
+    there = max((room.quantities.get(name, 0) for room in rooms), default=0)
+    steps = _steps(name, min(units, there))
+    at = bisect.bisect_left(steps, True, key=too_much)
+    return steps[at - 1] if at else 0
+
+
+def _steps(name: str, units: int) -> Sequence[int]:
+    """Returns the quantities up to some units that may be asked for and are easy to read."""
+    family = family_of(name)
+    if family is None:
+        step = UNIT if name == "memory" else UNIT // 100
+        return range(step, units + 1, step)
+    parts = range(UNIT // 100, UNIT, UNIT // 100) if family.fractions else ()
+    whole = [size * UNIT for size in family.sizes or range(1, units // UNIT + 1)]
+    return [step for step in (*parts, *whole) if step <= units]
+
+
+def _arguments(names: Sequence[str], unmatched: Sequence[Selector]) -> str:
+    """Returns the arguments of `dray.init` that declare what is missing."""
+    if unmatched:
+        return "labels=..."
+    own = [_ARGUMENTS.get(name, "resources=...") for name in names]
+    return ", ".join(dict.fromkeys(own)) or "num_cpus=..., resources=..."
+
+
+# In words.
+
+
+def _counted(count: int, noun: str, *, number: bool = False) -> str:
+    return f"{f'{count} ' if number else ''}{noun}{'' if count == 1 else 's'}"
+
+
+def _some(names: Sequence[str], between: str = ", ") -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return between.join(names[:_LISTED]) + more
+
+
+def _amount(name: str, units: int) -> str:
+    if name == "memory":
+        return f"{units / UNIT / 2**30:.1f} GiB"
+    return f"{units / UNIT:g}"
+
+
+def _describe(quantities: Quantities, nodes: Iterable[Node] = ()) -> str:
+    return ", ".join(
+        f"{_amount(name, quantities[name])} {name}" for name in _shown(quantities, nodes)
+    )
+
+
+def _shown(names: Iterable[str], nodes: Iterable[Node]) -> list[str]:
+    """Returns the resources that are there for users: not those that name a node or a slice."""
+    slices = {node.labels.get(SLICE_NAME_LABEL) for node in nodes}
+    return sorted(
+        name
+        for name in names
+        if name not in slices
+        and not name.startswith("node:")  # Ray gives every node one of its own
+        and not (name.startswith("TPU-") and name.endswith("-head"))
+    )

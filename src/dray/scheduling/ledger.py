@@ -1,0 +1,506 @@
+"""The ledger: who holds which resources of which node, in exact fixed point.
+
+Quantities are integers of 1/10000, so thirds and tenths add up and come back whole. Requests are
+met first in, first out for each shape of demand. A shape that does not fit now lets others pass,
+but only for a while: then nobody takes what it lacks, unless what it lacks is held for good.
+Accelerators are taken device by device: a fraction lies on one device, never across two.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from dray.errors import ConfigError
+from dray.interrupts import shielded
+from dray.scheduling import labels
+from dray.scheduling.capacity import UNIT, Part, Room, from_fixed, to_fixed
+from dray.scheduling.device_locks import Claims
+from dray.scheduling.infeasible import infeasible
+from dray.scheduling.placement import (
+    STRATEGIES,
+    Demand,
+    Seat,
+    Selector,
+    demand_of,
+    place,
+    seats_in_turn,
+)
+from dray.scheduling.requests import Node, Rehearsal, Request, Reservation
+from dray.scheduling.tpu_slices import place_on_slices
+
+# How long a request lets others pass that take what it lacks.
+PATIENCE_S = 1.0
+
+
+class Claim(NamedTuple):
+    """What one bundle holds.
+
+    Attributes:
+        node: Its node's place in the ledger.
+        quantities: How much of what.
+        parts: Of accelerators, which devices.
+    """
+
+    node: int
+    quantities: tuple[tuple[str, int], ...]
+    parts: Mapping[str, Sequence[Part]]
+
+
+class Held(Reservation):
+    """Bundles that lie on nodes of a ledger.
+
+    Attributes:
+        nodes: The node of each bundle.
+        devices: For each bundle the ids of its accelerators, by resource name.
+    """
+
+    def __init__(self, ledger: Ledger, claims: list[Claim], demand: Demand) -> None:
+        self.nodes = [ledger.nodes[claim.node] for claim in claims]
+        self.devices = _devices(self.nodes, [claim.parts for claim in claims], demand)
+        self._demand = demand
+        self._ledger = ledger
+        self.claims = claims
+        self.lasting = demand.lasting
+        self._lent = False
+
+    @property
+    def bundles(self) -> list[dict[str, float]]:
+        """What each bundle is of."""
+        return [from_fixed(dict(bundle.quantities)) for bundle in self._demand.bundles]
+
+    @property
+    def broken(self) -> bool:
+        return any(claim.node in self._ledger.dead for claim in self.claims)
+
+    @shielded
+    def release(self) -> None:
+        """Gives everything back. A second call does nothing."""
+        self.take_back()
+        claims, self.claims = self.claims, []
+        self._ledger._give_back(claims, self.lasting)
+
+    @shielded
+    def exchange(self, request: Request) -> Held | None:
+        """Takes what a request asks for in place of this, if it fits; see `Reservation`."""
+        self.take_back()
+        held = self._ledger._retake(self.claims, self.lasting, demand_of(request))
+        if held is not None:
+            self.claims = []
+        return held
+
+    def lend(self) -> None:
+        """Lets others use the CPUs, while what holds them waits for others' work."""
+        if not self._lent:
+            self._lent = True
+            self._ledger._lend(self.claims, 1)
+
+    def take_back(self) -> None:
+        """Takes them again, at once; there may be too many in use for a while."""
+        if self._lent:
+            self._lent = False
+            self._ledger._lend(self.claims, -1)
+
+
+class Ledger:
+    """Reserves bundles of resources on nodes. Safe to use from several threads.
+
+    Args:
+        nodes: What there is.
+        remedy: How a user gets more, for messages; see `infeasible`.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        remedy: str = "declare more with dray.init({arguments})",
+    ) -> None:
+        self.nodes = list(nodes)
+        self._remedy = remedy
+        self.device_names = {name for node in nodes for name in node.devices}
+        self._total = [Room(to_fixed(node.resources), node.devices) for node in nodes]
+        self._free = [total.copy() for total in self._total]
+        # All but what is held by what does not end by itself: actors, groups, training.
+        self._unsettled = [total.copy() for total in self._total]
+        self._waiting: dict[Demand, deque[tuple[float, Future[Reservation]]]] = {}
+        self._lock = threading.RLock()
+        self.claims: Claims | None = None  # of physical devices, set by an engine that has such
+        self._barred: dict[tuple[str, str], Claim] = {}
+        self.dead: set[int] = set()
+        self._alive = set(range(len(self.nodes)))
+        self._paused = False
+        self._closed = False
+
+    def close(self) -> None:
+        """Cancels what waits, and all that is asked for from now on."""
+        with self._lock:
+            self._closed = True
+            waiting = [future for queue in self._waiting.values() for _, future in queue]
+            self._waiting.clear()
+        for future in waiting:
+            future.cancel()
+
+    def available(self) -> dict[str, float]:
+        """Returns what is free now, summed over the nodes."""
+        with self._lock:
+            names = dict.fromkeys(name for total in self._total for name in total.quantities)
+            free = [room.usable() for room in self._free]
+            return from_fixed({n: sum(f.get(n, 0) for f in free) for n in names})
+
+    def waiting(self) -> list[tuple[dict[str, Any], Demand]]:
+        """Returns what waits: as JSON can say it (what, how many, since when), and as a demand."""
+        now = time.monotonic()
+        with self._lock:
+            return [
+                (
+                    {
+                        "bundles": [from_fixed(dict(b.quantities)) for b in demand.bundles],
+                        "strategy": demand.strategy,
+                        "requests": len(requests),
+                        "seconds": round(now - requests[0][0], 1),
+                    },
+                    demand,
+                )
+                for demand, requests in self._waiting.items()
+                if requests
+            ]
+
+    def alive(self) -> list[Node]:
+        """Returns the nodes that have not died."""
+        return [self.nodes[index] for index in sorted(self._alive)]
+
+    def contended(self, demand: Demand) -> bool:
+        """Returns whether somebody waits for something else."""
+        return any(other != demand for other in tuple(self._waiting))
+
+    def free_of(self, index: int) -> dict[str, float]:
+        """Returns what is free on a node."""
+        with self._lock:
+            return from_fixed(self._free[index].usable())
+
+    def devices_of(self, index: int) -> list[dict[str, Any]]:
+        """Returns the accelerators of a node, and how much of each is free, as JSON can say it."""
+        with self._lock:
+            devices, free = self.nodes[index].devices, self._free[index].devices
+            others = self.claims.others() if self.claims is not None else {}
+            return [
+                {
+                    "resource": name,
+                    "id": device,
+                    "free": from_fixed({"": free[name].free_of(place)})[""],
+                    "held_by": getattr(others.get((name, device)), "pid", None),
+                }
+                for name, ids in devices.items()
+                if name in free
+                for place, device in enumerate(ids)
+            ]
+
+    def most_free_devices(self) -> dict[str, float]:
+        """Returns how much is free of the device of each kind that has most."""
+        with self._lock:
+            found: dict[str, int] = {}
+            for room in self._free:
+                for name, devices in room.devices.items():
+                    found[name] = max(found.get(name, 0), devices.largest)
+            return from_fixed(found)
+
+    def pause(self) -> None:
+        """Grants nothing until `settle_on` is called."""
+        self._paused = True
+
+    def settle_on(self, held: Held) -> None:
+        """Says where what were bundles so far lie, and begins to grant."""
+        with self._lock:
+            self.nodes = [
+                replace(
+                    real,
+                    resources=ours.resources,
+                    labels={**real.labels, **ours.labels},
+                    devices=devices,
+                )
+                for real, ours, devices in zip(held.nodes, self.nodes, held.devices, strict=True)
+            ]
+            self._paused = False
+        self._grant()
+
+    def remove_node(self, node_id: str) -> None:
+        """Takes a node away, with all it offers."""
+        with self._lock:
+            for index, node in enumerate(self.nodes):
+                if node.node_id == node_id:
+                    self.dead.add(index)
+                    self._alive.discard(index)
+                    for rooms in (self._total, self._free, self._unsettled):
+                        rooms[index] = Room({})
+
+    def check(self, request: Request) -> Demand:
+        """Returns the shape of a request; see `Engine.check`."""
+        if request.strategy not in STRATEGIES:
+            raise ConfigError(
+                f"placement strategy {request.strategy!r} is not one of {', '.join(STRATEGIES)}"
+            )
+        demand = demand_of(request)
+        if self._place(demand, self._total) is None:
+            raise infeasible(
+                demand,
+                self.nodes,
+                [room.quantities for room in self._total],
+                [
+                    bundle.selector
+                    for bundle in demand.bundles
+                    if not self._allowed(bundle.selector)
+                ],
+                self._remedy,
+            )
+        return demand
+
+    def rehearse(self, request: Request) -> Rehearsal:
+        """Returns where bundles would lie now; see `Engine.rehearse`."""
+        demand = demand_of(request)
+        with self._lock:
+            others = self.claims.others() if self.claims is not None else {}
+            free = self._without(others)
+            chosen = self._place(demand, free)
+            if chosen is None:
+                wanted = demand.bundles[0].quantities
+                left = {i: from_fixed(free[i].usable(wanted)) for i in sorted(self._alive)}
+                taken = [f"{name} {device} by {who}" for (name, device), who in others.items()]
+                return Rehearsal(free=[(self.nodes[i], left[i]) for i in left], taken=taken)
+            nodes = [self.nodes[seat.node] for seat in chosen]
+            return Rehearsal(nodes, _devices(nodes, [seat.parts for seat in chosen], demand))
+
+    def _without(self, others: Iterable[tuple[str, str]]) -> list[Room]:
+        """Returns what is free, without the devices that other programs have."""
+        free = list(self._free)
+        for name, device in set(others) - self._barred.keys():
+            for index, node in enumerate(self.nodes):
+                if device in node.devices.get(name, ()):
+                    free[index] = free[index].copy()
+                    place = list(node.devices[name]).index(device)
+                    left = free[index].devices[name].free_of(place)
+                    free[index].add([(name, left)], {name: [Part(place, left)]}, -1)
+        return free
+
+    def reserve(self, request: Request) -> Future[Reservation]:
+        """Asks for bundles; see `Engine.reserve`."""
+        return self.reserve_checked(self.check(request))
+
+    @shielded
+    def reserve_checked(self, demand: Demand) -> Future[Reservation]:
+        """Asks for what `check` has returned."""
+        future: Future[Reservation] = Future()
+        with self._lock:
+            if self._closed:
+                future.cancel()
+                return future
+            self._waiting.setdefault(demand, deque()).append((time.monotonic(), future))
+        self._grant()
+        if not future.done():
+            future.add_done_callback(self._on_cancel)
+        return future
+
+    def _on_cancel(self, future: Future[Reservation]) -> None:
+        """What somebody waits for no more may have held up others."""
+        if future.cancelled():
+            self._grant()
+
+    def _give_back(self, claims: Sequence[Claim], lasting: bool) -> None:
+        with self._lock:
+            self._add(claims, lasting, 1)
+        if claims:
+            self._grant()
+
+    def _retake(self, claims: Sequence[Claim], lasting: bool, demand: Demand) -> Held | None:
+        """Takes what a demand asks for in place of these claims, or nothing."""
+        with self._lock:
+            if any(claim.node in self.dead for claim in claims):
+                return None
+            for claim in claims:
+                self._add_one(claim, lasting, 1)
+            held = self._take(demand)
+            for claim in claims:
+                if held is None:
+                    self._add_one(claim, lasting, -1)
+                else:
+                    self._let_go(claim)
+        if held is not None:
+            self._grant()
+        return held
+
+    def _lend(self, claims: Sequence[Claim], sign: int) -> None:
+        with self._lock:
+            for index, quantities, _ in claims:
+                if index not in self.dead:
+                    cpus = [(name, units) for name, units in quantities if name == "CPU"]
+                    self._free[index].add(cpus, {}, sign)
+        if sign > 0:
+            self._grant()
+
+    def _grant(self) -> None:
+        """Meets what can be met now, oldest first; what does not fit waits for its turn."""
+        if not self._waiting or self._paused:
+            return
+        granted: list[tuple[Future[Reservation], Held]] = []
+        with self._lock:
+            now = time.monotonic()
+            kept: set[str] = set()  # resources that an older request has waited for long enough
+            for demand in sorted(self._waiting, key=lambda demand: self._waiting[demand][0][0]):
+                requests = self._waiting[demand]
+                while requests:
+                    since, future = requests[0]
+                    if future.cancelled():
+                        requests.popleft()
+                        continue
+                    held = None
+                    if not kept or not kept.intersection(_names(demand)):
+                        held = self._take(demand)
+                    if held is None:
+                        if now - since > PATIENCE_S and self._may_come(demand):
+                            kept.update(self._lacks(demand))
+                        break
+                    requests.popleft()
+                    if future.set_running_or_notify_cancel():
+                        granted.append((future, held))
+                    else:
+                        self._add(held.claims, held.lasting, 1)
+                if not requests:
+                    del self._waiting[demand]
+        for future, reservation in granted:  # outside the lock: callbacks may reserve again
+            future.set_result(reservation)
+
+    def _may_come(self, demand: Demand) -> bool:
+        """Returns whether it would fit if all that ends by itself had ended."""
+        return self._place(demand, self._unsettled) is not None
+
+    def _lacks(self, demand: Demand) -> set[str]:
+        """Returns the resources of which no node has enough for one of its bundles."""
+        short = {
+            name
+            for bundle in demand.bundles
+            for name, units in bundle.quantities
+            if not any(free.fits([(name, units)]) for free in self._free)
+        }
+        return short or set(_names(demand))
+
+    def _take(self, demand: Demand) -> Held | None:
+        """Takes what a demand asks for, or nothing if it does not fit."""
+        while (chosen := self._place(demand, self._free)) is not None:
+            claims = [
+                Claim(seat.node, bundle.quantities, seat.parts)
+                for seat, bundle in zip(chosen, demand.bundles, strict=True)
+            ]
+            for claim in claims:
+                self._add_one(claim, demand.lasting, -1)
+            foreign = self._claim(claims)
+            if foreign is None:
+                return Held(self, claims, demand)
+            for claim in claims:
+                self._add_one(claim, demand.lasting, 1)
+            self._bar(*foreign)
+        return None
+
+    def _add(self, claims: Sequence[Claim], lasting: bool, sign: int) -> None:
+        for claim in claims:
+            if claim.node in self.dead:
+                continue
+            self._add_one(claim, lasting, sign)
+            self._let_go(claim)
+
+    def _add_one(self, claim: Claim, lasting: bool, sign: int) -> None:
+        self._free[claim.node].add(claim.quantities, claim.parts, sign)
+        if lasting:
+            self._unsettled[claim.node].add(claim.quantities, claim.parts, sign)
+
+    # Devices that other programs of this machine use.
+
+    def _devices_of(self, claim: Claim) -> list[tuple[str, str]]:
+        ids = self.nodes[claim.node].devices
+        return [(name, ids[name][p.device]) for name, parts in claim.parts.items() for p in parts]
+
+    def _claim(self, claims: Sequence[Claim]) -> tuple[int, tuple[str, str]] | None:
+        """Claims the devices that are about to be given out, all or none.
+
+        Returns:
+            One that another program has, with its node; None if there is none.
+        """
+        if self.claims is None:
+            return None
+        taken: list[tuple[str, str]] = []
+        for claim in claims:
+            for device in self._devices_of(claim):
+                if not self.claims.take(device):
+                    for other in taken:
+                        self.claims.give_back(other)
+                    return claim.node, device
+                taken.append(device)
+        return None
+
+    def _let_go(self, claim: Claim) -> None:
+        """Lets other programs use a claim's devices, unless another claim of ours has them too."""
+        if self.claims is not None:
+            for device in self._devices_of(claim):
+                self.claims.give_back(device)
+
+    def _bar(self, node: int, device: tuple[str, str]) -> None:
+        """Takes a device that another program has out of what is free."""
+        name, device_id = device
+        part = Part(self.nodes[node].devices[name].index(device_id), UNIT)
+        self._barred[device] = Claim(node, ((name, UNIT),), {name: [part]})
+        self._add_one(self._barred[device], False, -1)
+
+    def unbar(self, device: tuple[str, str]) -> None:
+        """Takes note that another program may have let a device go."""
+        with self._lock:
+            barred = self._barred.pop(device, None)
+            if barred is not None:
+                self._add_one(barred, False, 1)
+        self._grant()
+
+    def _place(self, demand: Demand, rooms: Sequence[Room]) -> list[Seat] | None:
+        """Returns a seat for each bundle, or None if they do not fit together."""
+        known: dict[Selector, set[int]] = {(): self._alive}
+        for bundle in demand.bundles:
+            if bundle.selector not in known:
+                known[bundle.selector] = self._allowed(bundle.selector)
+        allowed = [known[bundle.selector] for bundle in demand.bundles]
+        if demand.slices is not None:
+            chosen = place_on_slices(demand, rooms, allowed, self.nodes)
+            return (
+                None if chosen is None else seats_in_turn(enumerate(chosen), demand.bundles, rooms)
+            )
+        return place(demand, rooms, allowed)
+
+    def _allowed(self, selector: Selector) -> set[int]:
+        """Returns the nodes that a selector allows, by index."""
+        if not selector:
+            return self._alive
+        wanted = dict(selector)
+        nodes = self.nodes
+        return {i for i in self._alive if labels.matches(wanted, nodes[i].all_labels)}
+
+
+def _devices(
+    nodes: Sequence[Node], parts: Sequence[Mapping[str, Sequence[Part]]], demand: Demand
+) -> list[dict[str, tuple[str, ...]]]:
+    """Returns for each bundle the ids of those devices held for it that it asks for."""
+    devices = []
+    for bundle, (node, each) in enumerate(zip(nodes, parts, strict=True)):
+        spare = demand.slices.held_at(bundle) if demand.slices is not None else {}
+        devices.append(
+            {
+                name: tuple(
+                    node.devices[name][p.device] for p in taken[: len(taken) - spare.get(name, 0)]
+                )
+                for name, taken in each.items()
+            }
+        )
+    return devices
+
+
+def _names(demand: Demand) -> set[str]:
+    return {name for bundle in demand.bundles for name, _ in bundle.quantities}

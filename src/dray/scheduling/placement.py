@@ -1,0 +1,437 @@
+"""Where bundles of resources go: which node takes which, under a strategy."""
+
+from __future__ import annotations
+
+import heapq
+import sys
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from dray.scheduling.capacity import UNIT, Part, Room, to_fixed
+from dray.scheduling.requests import Request, Slices
+
+STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+
+Selector = tuple[tuple[str, str], ...]
+Wanted = tuple[tuple[str, int], ...]
+
+
+class Bundle(NamedTuple):
+    """What one bundle asks for: quantities in fixed point, and labels of its node."""
+
+    quantities: Wanted
+    selector: Selector = ()
+
+
+class Demand(NamedTuple):
+    """The shape of a request; requests of one shape are met in turn."""
+
+    bundles: tuple[Bundle, ...]
+    strategy: str
+    lasting: bool = True
+    slices: Slices | None = None
+
+
+def demand_of(request: Request) -> Demand:
+    """Returns the shape of a request.
+
+    Raises:
+        ConfigError: A quantity is malformed.
+    """
+    # Workers ask for the same, as the same objects: each is looked at once.
+    selectors = request.selectors or [{}] * len(request.bundles)
+    pairs = list(zip(request.bundles, selectors, strict=True))
+    different = {(id(bundle), id(selector)): (bundle, selector) for bundle, selector in pairs}
+    known = {
+        key: Bundle(tuple(sorted(to_fixed(bundle).items())), tuple(sorted(selector.items())))
+        for key, (bundle, selector) in different.items()
+    }
+    bundles = [known[id(bundle), id(selector)] for bundle, selector in pairs]
+    if request.slices is not None:
+        also = map(request.slices.held_at, range(len(bundles)))
+        bundles = [_with(bundle, held) for bundle, held in zip(bundles, also, strict=True)]
+    return Demand(tuple(bundles), request.strategy, request.lasting, request.slices)
+
+
+def _with(bundle: Bundle, more: Mapping[str, int]) -> Bundle:
+    quantities = Counter(dict(bundle.quantities))
+    quantities.update({name: number * UNIT for name, number in more.items()})
+    return bundle._replace(quantities=tuple(sorted((+quantities).items())))
+
+
+class Seat(NamedTuple):
+    """Where a bundle lies.
+
+    Attributes:
+        node: Its node's index.
+        parts: Of accelerators, which devices.
+    """
+
+    node: int
+    parts: Mapping[str, Sequence[Part]]
+
+
+def place(demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]]) -> list[Seat] | None:
+    """Returns a seat for each bundle, or None if they do not fit together.
+
+    One bundle after another goes to the node whose turn it is among those with room for it. When
+    they are packed, it is the turn of the node with most bundles of this demand, then of the first
+    one; when they are spread, of that with fewest, then with most free CPU, then of the first one.
+    A bundle that finds no room lets others move, one a node; then all is tried in another order.
+
+    None is a proof where all bundles want the same, or all but one want the same of the same nodes,
+    and under the strict strategies; except that fractions of devices, of bundles that want
+    different ones and share a node, may be put so that one finds no room. With other mixtures,
+    which is bin packing, a way may be missed.
+
+    Args:
+        demand: The bundles.
+        rooms: What is free on each node; they are left as they are.
+        allowed: For each bundle the nodes that it may lie on.
+    """
+    strategy = demand.strategy
+    if len(demand.bundles) == 1:
+        wanted = demand.bundles[0].quantities
+        index = _place_one(wanted, strategy, rooms, allowed[0])
+        return None if index is None else [Seat(index, rooms[index].choose(wanted))]
+    kinds = _kinds(demand.bundles, allowed)
+    if strategy == "STRICT_PACK" and kinds:
+        return _on_one_node(kinds, demand.bundles, rooms)
+    once = strategy == "STRICT_SPREAD"
+    if _too_little(kinds, rooms, once):
+        return None
+    spread = once or strategy == "SPREAD"
+    seats = _fill(_Filling(kinds, rooms, spread, once), _in_turn(kinds))
+    if seats is None and not once and len({kind.wanted for kind in kinds}) > 1:
+        seats = _fill(_Filling(kinds, rooms, spread, once), _scarce_first(kinds, rooms), True)
+    return seats
+
+
+def seats_in_turn(
+    turns: Iterable[tuple[int, int]], bundles: Sequence[Bundle], rooms: Sequence[Room]
+) -> list[Seat] | None:
+    """Returns the seats of bundles on the nodes that are given, or None if one finds no room.
+
+    Args:
+        turns: The position and the node of each, in the order in which they take their devices.
+        bundles: What they ask for.
+        rooms: What is free on each node; they are left as they are.
+    """
+    left: dict[int, Room] = {}
+    seats: dict[int, Seat] = {}
+    for position, node in turns:
+        room = left[node] = left.get(node) or rooms[node].copy()
+        wanted = bundles[position].quantities
+        if not room.fits(wanted):
+            return None
+        seats[position] = Seat(node, room.take(wanted))
+    return [seats[position] for position in range(len(seats))]
+
+
+def _place_one(
+    wanted: Wanted, strategy: str, rooms: Sequence[Room], allowed: set[int]
+) -> int | None:
+    nodes: Sequence[int] = range(len(rooms)) if len(allowed) == len(rooms) else sorted(allowed)
+    if strategy.endswith("SPREAD"):
+        nodes = sorted(nodes, key=lambda index: -_cpus(rooms[index]))
+    for index in nodes:
+        if rooms[index].fits(wanted):
+            return index
+    return None
+
+
+def _cpus(room: Room) -> int:
+    return room.quantities.get("CPU", 0)
+
+
+class _Kind(NamedTuple):
+    """Bundles that want the same, of the same nodes, by their places in the demand."""
+
+    wanted: Wanted
+    nodes: frozenset[int]
+    positions: list[int]
+
+
+def _kinds(bundles: Iterable[Bundle], allowed: Sequence[set[int]]) -> list[_Kind]:
+    once_each = {id(nodes): nodes for nodes in allowed}  # mostly they are one and the same
+    frozen = {key: frozenset(nodes) for key, nodes in once_each.items()}
+    kinds: dict[tuple[Wanted, frozenset[int]], _Kind] = {}
+    for position, (bundle, some) in enumerate(zip(bundles, allowed, strict=True)):
+        key = bundle.quantities, frozen[id(some)]
+        if key not in kinds:
+            kinds[key] = _Kind(*key, [])
+        kinds[key].positions.append(position)
+    return list(kinds.values())
+
+
+def _in_turn(kinds: Sequence[_Kind]) -> Iterator[tuple[int, int]]:
+    """Yields the position and the kind's number of each bundle, in the order they are placed.
+
+    Bundles that few nodes may take go first, or freer ones would take their places.
+    """
+    return _sorted_by([len(kind.nodes) for kind in kinds], kinds)
+
+
+def _scarce_first(kinds: Sequence[_Kind], rooms: Sequence[Room]) -> Iterator[tuple[int, int]]:
+    """Yields the same by how many of a kind would fit, but those that have no like before all."""
+    places = [
+        (len(k.positions) > 1, sum(rooms[i].times(k.wanted, sys.maxsize) for i in k.nodes))
+        for k in kinds
+    ]
+    return _sorted_by(places, kinds)
+
+
+def _sorted_by(keys: Sequence[Any], kinds: Sequence[_Kind]) -> Iterator[tuple[int, int]]:
+    turns = sorted(
+        (keys[number], position, number)
+        for number, kind in enumerate(kinds)
+        for position in kind.positions
+    )
+    return ((position, number) for _, position, number in turns)
+
+
+def _sums(kinds: Iterable[_Kind]) -> Wanted:
+    sums: Counter[str] = Counter()
+    for kind in kinds:
+        for name, units in kind.wanted:
+            sums[name] += units * len(kind.positions)
+    return tuple(sums.items())
+
+
+def _too_little(kinds: Iterable[_Kind], rooms: Sequence[Room], once: bool) -> bool:
+    """Returns whether a look at each kind, or at the sums, shows that not all will fit."""
+    if once and sum(len(kind.positions) for kind in kinds) > len(rooms):
+        return True
+    for name, units in _sums(kinds):
+        # What is lent and used again is negative for a while.
+        if sum(max(0, room.quantities.get(name, 0)) for room in rooms) < units:
+            return True
+    for kind in kinds:
+        missing = len(kind.positions)
+        for index in kind.nodes:
+            missing -= rooms[index].times(kind.wanted, 1 if once else missing)
+            if not missing:
+                break
+        else:
+            return True
+    return False
+
+
+def _on_one_node(
+    kinds: Sequence[_Kind], bundles: Sequence[Bundle], rooms: Sequence[Room]
+) -> list[Seat] | None:
+    """Returns the seats of all bundles on the first node that takes them all."""
+    sums = _sums(kinds)
+    turns = list(_in_turn(kinds))
+    for index in sorted(frozenset.intersection(*{kind.nodes for kind in kinds})):
+        room = rooms[index]
+        if any(room.quantities.get(name, 0) < units for name, units in sums):
+            continue
+        counts = ((kind.wanted, len(kind.positions)) for kind in kinds)
+        if any(room.times(each, count) < count for each, count in counts):
+            continue
+        seats = seats_in_turn(((position, index) for position, _ in turns), bundles, rooms)
+        if seats is not None:
+            return seats
+    return None
+
+
+def _fill(
+    filling: _Filling, turns: Iterable[tuple[int, int]], with_care: bool = False
+) -> list[Seat] | None:
+    """Returns a seat for each bundle.
+
+    Args:
+        filling: The nodes.
+        turns: The position and the kind's number of each bundle, in the order they are placed.
+        with_care: Whether those that have no like go where they take least from others.
+    """
+    lines = [_Line(filling, kind) for kind in filling.kinds]
+    for position, number in turns:
+        lone = with_care and len(filling.kinds[number].positions) == 1
+        index = filling.least_missed(number) if lone else lines[number].next()
+        if index is None:
+            index = filling.make_room(number)
+        if index is None:
+            return None
+        filling.put(position, number, index)
+    return [filling.seats[position] for position in range(len(filling.seats))]
+
+
+class _Filling:
+    """Nodes that bundles are put on one by one.
+
+    Attributes:
+        kinds: The bundles.
+        rooms: What is left on each node.
+        used: How many bundles each has got.
+        seats: Where bundles lie, by their positions.
+        history: The nodes that bundles were put on, one after another.
+        spread: Whether it is the turn of the node with fewest bundles, not of that with most.
+        once: Whether a node takes at most one.
+    """
+
+    def __init__(
+        self, kinds: Sequence[_Kind], rooms: Sequence[Room], spread: bool, once: bool
+    ) -> None:
+        self.kinds = kinds
+        self.rooms = list(rooms)  # each is copied before it is changed
+        self.used = [0] * len(rooms)
+        self.seats: dict[int, Seat] = {}
+        self.history: list[int] = []
+        self.spread, self.once = spread, once
+        self._sorted: dict[frozenset[int], list[int]] = {}
+
+    def turn(self, index: int) -> tuple[int, int, int]:
+        """Returns what is smaller for a node whose turn is earlier."""
+        if self.spread:
+            return self.used[index], -_cpus(self.rooms[index]), index
+        return -self.used[index], 0, index
+
+    def in_turn(self, nodes: frozenset[int]) -> list[int]:
+        """Returns nodes in the order of their turns at the start."""
+        if nodes not in self._sorted:
+            self._sorted[nodes] = sorted(nodes, key=self.turn)
+        return self._sorted[nodes]
+
+    def put(self, position: int, number: int, index: int) -> None:
+        """Puts a bundle of a kind on a node that has room for it."""
+        wanted = self.kinds[number].wanted
+        if self.once:
+            parts = self.rooms[index].choose(wanted)
+        else:
+            if not self.used[index]:
+                self.rooms[index] = self.rooms[index].copy()
+            parts = self.rooms[index].take(wanted)
+        self.seats[position] = Seat(index, parts)
+        self.used[index] += 1
+        self.history.append(index)
+
+    def _take_away(self, position: int, number: int) -> int:
+        index, parts = self.seats.pop(position)
+        if not self.once:
+            self.rooms[index].add(self.kinds[number].wanted, parts, 1)
+        self.used[index] -= 1
+        return index
+
+    def least_missed(self, number: int) -> int | None:
+        """Returns the node on which a bundle takes fewest places of the most frequent others."""
+        kind = self.kinds[number]
+        others = [other for other in self.kinds if other is not kind]
+        most = max(others, key=lambda other: len(other.positions))
+        count = len(most.positions)
+
+        def missed(index: int) -> int:
+            if index not in most.nodes:
+                return 0
+            room = self.rooms[index].copy()
+            before = room.times(most.wanted, count)
+            room.take(kind.wanted)
+            return before - room.times(most.wanted, count)
+
+        fitting = (index for index in kind.nodes if self.rooms[index].fits(kind.wanted))
+        return min(fitting, key=lambda index: (missed(index), self.turn(index)), default=None)
+
+    def make_room(self, number: int) -> int | None:
+        """Moves bundles, one a node, until a node has room for one more of a kind.
+
+        It looks for the shortest chain of moves. That is an augmenting path, as in bipartite
+        matching; Berge (1957) shows that if there is none, no placement of one bundle more exists,
+        where each takes the place of another.
+
+        Returns:
+            The node; None if there is no such chain.
+        """
+        numbers = {p: n for n, kind in enumerate(self.kinds) for p in kind.positions}
+        on: dict[int, dict[int, int]] = {}  # node -> kind -> one bundle of that kind there
+        for position, seat in self.seats.items():
+            on.setdefault(seat.node, {})[numbers[position]] = position
+        comer: dict[int, int] = {}  # node -> the bundle that would come; -1 is the new one
+        reached = {number}
+        queue = deque([(-1, number)])
+        while queue:
+            position, number = queue.popleft()
+            wanted = self.kinds[number].wanted
+            for index in self.in_turn(self.kinds[number].nodes):
+                if index in comer:
+                    continue
+                if self._fits(index, wanted):
+                    return self._move(position, index, comer, numbers)
+                for other, leaving in on.get(index, {}).items():
+                    if other not in reached and self._fits_without(leaving, other, wanted):
+                        reached.add(other)
+                        comer[index] = position
+                        queue.append((leaving, other))
+        return None
+
+    def _fits(self, index: int, wanted: Wanted) -> bool:
+        return not (self.once and self.used[index]) and self.rooms[index].fits(wanted)
+
+    def _fits_without(self, leaving: int, number: int, wanted: Wanted) -> bool:
+        index, parts = self.seats[leaving]
+        if self.once:
+            return self.rooms[index].fits(wanted)
+        if self.kinds[number].wanted == wanted:
+            return True
+        room = self.rooms[index].copy()
+        room.add(self.kinds[number].wanted, parts, 1)
+        return room.fits(wanted)
+
+    def _move(
+        self, position: int, index: int, comer: Mapping[int, int], numbers: Mapping[int, int]
+    ) -> int:
+        """Moves a bundle to a node, to its place the one that would come there, and so on."""
+        while position >= 0:
+            left = self._take_away(position, numbers[position])
+            self.put(position, numbers[position], index)
+            index, position = left, comer[left]
+        return index
+
+
+class _Line:
+    """The nodes that bundles of one kind may go to, in the order of their turns.
+
+    Rooms only shrink: a node that has too little for this kind leaves the line for good.
+    """
+
+    def __init__(self, filling: _Filling, kind: _Kind) -> None:
+        self._filling, self._kind = filling, kind
+        self._nodes = filling.in_turn(kind.nodes)
+        self._unused = (
+            index
+            for index in self._nodes
+            if not filling.used[index] and filling.rooms[index].fits(kind.wanted)
+        )
+        self._heap: list[tuple[int, int, int]] = []  # of those used: their turns, past ones too
+        self._seen = 0  # of the history
+
+    def next(self) -> int | None:
+        """Returns the node whose turn it is, on which the caller must put a bundle."""
+        if not self._filling.spread:
+            index = self._next_used()
+            return next(self._unused, None) if index is None else index
+        index = next(self._unused, None)
+        return self._next_used() if index is None and not self._filling.once else index
+
+    def _next_used(self) -> int | None:
+        self._catch_up()
+        filling, wanted = self._filling, self._kind.wanted
+        while self._heap:
+            turn = heapq.heappop(self._heap)
+            index = turn[-1]
+            if turn == filling.turn(index) and filling.rooms[index].fits(wanted):
+                return index
+        return None
+
+    def _catch_up(self) -> None:
+        """Takes note of the nodes that got bundles, of any kind, since the last call."""
+        filling, nodes = self._filling, self._nodes
+        news = filling.history[self._seen :]
+        self._seen = len(filling.history)
+        if len(news) > len(nodes):
+            self._heap = [filling.turn(index) for index in nodes if filling.used[index]]
+            heapq.heapify(self._heap)
+            return
+        for index in self._kind.nodes.intersection(news):
+            heapq.heappush(self._heap, filling.turn(index))

@@ -1,0 +1,137 @@
+"""Nodes, and requests for bundles of their resources, as plain data."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dray.accelerators.tpu_topology import head_resource
+from dray.scheduling.labels import NODE_ID
+
+
+@dataclass(frozen=True)
+class Node:
+    """One machine of the engine, and what it offers in all.
+
+    Attributes:
+        node_id: A name that is unique in this engine.
+        address: Where collectives of this node listen.
+        resources: Name to quantity: CPU in cores, memory in bytes, others as declared.
+        labels: Name to value; requests select nodes by them.
+        devices: Of accelerators the ids, by resource name, in the node's order; a cluster engine
+            may not know them.
+        families: Of accelerators the family's name, by resource name.
+    """
+
+    node_id: str
+    address: str
+    resources: Mapping[str, float]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    devices: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    families: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """How messages call it."""
+        return self.node_id if len(self.node_id) < 24 else f"{self.address} ({self.node_id[:8]})"
+
+    @property
+    def all_labels(self) -> dict[str, str]:
+        """Its labels, with the one that has its id."""
+        return {**self.labels, NODE_ID: self.node_id}
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Whole TPU slices for the first bundles of a request, a bundle a host.
+
+    Attributes:
+        count: How many slices.
+        kind: Their pod type, as in "v6e-16".
+        hosts: The hosts of each.
+        spare: How many chips of each host its bundle does not ask for; they are held with it.
+    """
+
+    count: int
+    kind: str
+    hosts: int
+    spare: int = 0
+
+    @property
+    def head(self) -> str:
+        """The resource of which the first of several hosts has 1: who holds it has the slice."""
+        return head_resource(self.kind) if self.hosts > 1 else ""
+
+    def held_at(self, bundle: int) -> dict[str, int]:
+        """Returns what is held for one of a request's bundles besides what it asks for."""
+        if bundle >= self.count * self.hosts:
+            return {}
+        head = {self.head: 1} if self.head and bundle % self.hosts == 0 else {}
+        return {"TPU": self.spare, **head}
+
+
+@dataclass(frozen=True)
+class Request:
+    """Bundles of resources that are wanted together.
+
+    Attributes:
+        bundles: Name to quantity, for each bundle.
+        strategy: How bundles spread over nodes: one of `placing.STRATEGIES`.
+        selectors: For each bundle the labels that its node must have (`labels.py`); or empty.
+        lasting: Whether it is for something that does not end by itself, unlike a task.
+        slices: What the first bundles are to lie on, whatever the strategy; None is any nodes.
+    """
+
+    bundles: Sequence[Mapping[str, float]]
+    strategy: str = "PACK"
+    selectors: Sequence[Mapping[str, str]] = ()
+    lasting: bool = True
+    slices: Slices | None = None
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """Where a request's bundles would lie if they were reserved now.
+
+    Attributes:
+        nodes: For each bundle its node; None if they do not fit now.
+        devices: For each bundle the ids of its accelerators, by resource name, where the engine
+            knows them before it gives them out.
+        free: For each node of the engine, what is free there now; empty if the bundles fit.
+        chooser: Who decides in the end, if that is not the engine itself.
+        taken: The devices that other programs of a node have, and who these are, in words.
+    """
+
+    nodes: Sequence[Node] | None = None
+    devices: Sequence[Mapping[str, tuple[str, ...]]] = ()
+    free: Sequence[tuple[Node, Mapping[str, float]]] = ()
+    chooser: str = ""
+    taken: Sequence[str] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether they fit now."""
+        return self.nodes is not None
+
+
+class Reservation(ABC):
+    """The bundles of a request, set aside until they are released."""
+
+    @property
+    def broken(self) -> bool:
+        """Whether a part of it is gone, with a node that died; then ask for a new one."""
+        return False
+
+    @abstractmethod
+    def release(self) -> None:
+        """Gives everything back. A second call does nothing."""
+
+    def exchange(self, request: Request) -> Reservation | None:
+        """Takes what a request asks for in place of this, before anybody else can.
+
+        Returns:
+            The new reservation, and this one holds nothing any more. None if it does not fit now,
+            or the engine cannot do that; then this one stays as it is.
+        """
+        return None

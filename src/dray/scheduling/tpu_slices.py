@@ -1,0 +1,91 @@
+"""Which TPU slices a request gets: whole ones, a bundle a host, in the order of the hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dray.accelerators.tpu_topology import POD_TYPE_LABEL, SLICE_NAME_LABEL, WORKER_ID_LABEL
+from dray.scheduling.capacity import Room
+from dray.scheduling.placement import Demand
+from dray.scheduling.requests import Node
+
+
+def slice_of(node: Node) -> str:
+    """Returns the name of the TPU slice that a node is a part of; "" if it is of none.
+
+    A slice of one host need not have a name: Kubernetes gives it none.
+    """
+    labels = node.labels
+    return labels.get(SLICE_NAME_LABEL) or (node.node_id if POD_TYPE_LABEL in labels else "")
+
+
+def host_order(node: Node) -> int:
+    """Returns a host's place in its slice."""
+    worker = node.labels.get(WORKER_ID_LABEL, "")
+    return int(worker) if worker.isdecimal() else 0
+
+
+def place_on_slices(
+    demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]], nodes: Sequence[Node]
+) -> list[int] | None:
+    """Returns a node's index for each bundle, or None if there are not enough free slices.
+
+    Args:
+        demand: The bundles; `demand.slices` says how many of the first ones make up a slice.
+        rooms: What is free on each node.
+        allowed: For each bundle the nodes that it may lie on.
+        nodes: What there is.
+    """
+    assert demand.slices is not None
+    count, size = demand.slices.count, demand.slices.hosts
+    wanted = [bundle.quantities for bundle in demand.bundles]
+    chosen: list[int] = []
+    for hosts in hosts_of_slices(nodes).values():
+        if len(chosen) == count * size:
+            break
+        first = len(chosen)
+        places = range(first, first + size)
+        if len(hosts) == size and all(
+            host in allowed[place] and rooms[host].fits(wanted[place])
+            for place, host in zip(places, hosts, strict=True)
+        ):
+            chosen += hosts
+    if len(chosen) < count * size:
+        return None
+    return _add_rest(chosen, wanted, rooms, allowed)
+
+
+def hosts_of_slices(nodes: Sequence[Node]) -> dict[str, list[int]]:
+    """Returns the hosts of each slice by its name, in order, by their index."""
+    slices: dict[str, list[int]] = {}
+    for index, node in enumerate(nodes):
+        name = slice_of(node)
+        if name:
+            slices.setdefault(name, []).append(index)
+    return {
+        name: sorted(hosts, key=lambda i: host_order(nodes[i])) for name, hosts in slices.items()
+    }
+
+
+def _add_rest(
+    chosen: list[int],
+    wanted: Sequence[Sequence[tuple[str, int]]],
+    rooms: Sequence[Room],
+    allowed: Sequence[set[int]],
+) -> list[int] | None:
+    """Places the bundles that need no slice beside those that do."""
+    if len(chosen) == len(wanted):
+        return chosen
+    left = list(rooms)
+    for place, host in enumerate(chosen):
+        left[host] = left[host].copy()
+        left[host].add(wanted[place], left[host].choose(wanted[place]), -1)
+    for place in range(len(chosen), len(wanted)):
+        fitting = (i for i in allowed[place] if left[i].fits(wanted[place]))
+        host = min(fitting, default=-1)
+        if host < 0:
+            return None
+        left[host] = left[host].copy()
+        left[host].add(wanted[place], left[host].choose(wanted[place]), -1)
+        chosen.append(host)
+    return chosen

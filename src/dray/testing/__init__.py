@@ -1,0 +1,111 @@
+"""What tests of programs need: simulated nodes that die, TPU slices, and made-up hosts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dray import session
+from dray.accelerators import family_of
+from dray.accelerators.tpu_topology import (
+    ACCELERATOR_TYPE_LABEL,
+    Slice,
+    host_labels,
+    host_resources,
+)
+from dray.errors import ConfigError
+from dray.testing.fake_host import FakeHost
+
+__all__ = ["FakeHost", "kill_node", "tpu_slice"]
+
+
+def kill_node(node_id: str) -> None:
+    """Ends a simulated node: every process on it dies, and nothing is placed there any more.
+
+    Stored objects survive, because on one machine they lie in memory that all nodes share.
+
+    Args:
+        node_id: One of those that `dray.init(nodes=[...])` made.
+
+    Raises:
+        ConfigError: There is no such node, or the engine's nodes are real.
+
+    Example:
+        >>> import dray, dray.testing
+        >>> context = dray.init(nodes=[{"node_id": "a"}, {"node_id": "b"}])
+        >>> dray.testing.kill_node("b")
+        >>> [node["Alive"] for node in dray.nodes()]
+        [True, False]
+        >>> dray.shutdown()
+    """
+    engine = session.current_engine()
+    lose_node = getattr(engine, "lose_node", None)
+    if lose_node is None:
+        raise ConfigError(
+            f"the nodes of the {engine.name} engine are not simulated; kill_node() is for "
+            "dray.init(nodes=[...]) on the process engine"
+        )
+    lose_node(node_id)
+
+
+def tpu_slice(
+    topology: str,
+    accelerator_type: str,
+    *,
+    name: str = "slice-0",
+    num_cpus: float = 8,
+    chips_per_host: int | None = None,
+) -> list[dict[str, Any]]:
+    """Returns the hosts of a TPU slice as simulated nodes, with what real ones publish.
+
+    Args:
+        topology: How the chips are laid out, as in "4x4".
+        accelerator_type: As in "TPU-V6E".
+        name: The slice's. Each host has 1 of a resource of this name, and its node's id begins
+            with it. For several slices, add the lists of several names.
+        num_cpus: How many CPUs each host is said to have.
+        chips_per_host: How many chips each host has. Default: as many as the hosts that Google
+            Cloud makes for the topology.
+
+    Returns:
+        What `dray.init(nodes=...)` takes.
+
+    Raises:
+        ConfigError: There is no such slice, or the name or the number of chips cannot be.
+
+    Example:
+        >>> import dray, dray.testing
+        >>> context = dray.init(nodes=dray.testing.tpu_slice("4x4", "TPU-V6E"))
+        >>> dray.cluster_resources()["TPU"]
+        16
+        >>> dray.shutdown()
+    """
+    slice = Slice.parse(topology, accelerator_type)
+    if name in ("", "CPU", "memory") or family_of(name):
+        raise ConfigError(f"name={name!r}: a slice needs a name that is not that of a resource")
+    chips = _chips_per_host(slice, chips_per_host)
+    workers = [str(worker) for worker in range(slice.chips // chips)]
+    return [
+        {
+            "node_id": f"{name}-{worker}",
+            "num_cpus": num_cpus,
+            "resources": {"TPU": chips, **host_resources(name, worker, slice.pod_type)},
+            "labels": {
+                ACCELERATOR_TYPE_LABEL: accelerator_type,
+                **host_labels(name, worker, slice.topology, slice.pod_type),
+            },
+            "accelerator_type": accelerator_type,
+        }
+        for worker in workers
+    ]
+
+
+def _chips_per_host(slice: Slice, given: int | None) -> int:
+    if given is None:
+        return slice.chips_per_host
+    valid = [size for size in (1, 2, 4, 8) if slice.chips % size == 0]
+    if given not in valid:
+        raise ConfigError(
+            f"chips_per_host={given!r}: hosts of a slice with {slice.chips} chips have "
+            f"{' or '.join(map(str, valid))}"
+        )
+    return given

@@ -1,0 +1,190 @@
+"""A host that is not there: its device files, vendors' packages and tools, and metadata server."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import ClassVar
+
+_METADATA = "/computeMetadata/v1/instance/"
+
+
+class FakeHost:
+    """Makes dray, and processes that it starts, see the accelerators of a made-up host.
+
+    Everything is undone at the end. One may be used within another, which then shows through
+    except for the files. Start it before `dray.init()`, and end it after `dray.shutdown()`.
+
+    Args:
+        files: Path, relative to the root, to what the file says.
+        directories: Paths of empty directories.
+        modules: Dotted name to the Python source of a module that takes the real one's place.
+        commands: Name to what a command prints; a text that starts with "#!" is the program itself.
+        environment: Variables to set, or to unset where the value is None.
+        metadata: Key to value of the cloud's metadata server; without it, there is no such server.
+
+    Example:
+        >>> from dray.accelerators.vendors.neuron import Neuron
+        >>> devices = {"dev/neuron0": ""}
+        >>> with FakeHost(files=devices, commands={"neuron-ls": '[{"nc_count": 2}]'}):
+        ...     Neuron().find().count
+        2
+    """
+
+    def __init__(
+        self,
+        *,
+        files: Mapping[str, str] | None = None,
+        directories: Sequence[str] = (),
+        modules: Mapping[str, str] | None = None,
+        commands: Mapping[str, str] | None = None,
+        environment: Mapping[str, str | None] | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        self._files = dict(files or {})
+        self._directories = tuple(directories)
+        self._modules = dict(modules or {})
+        self._commands = dict(commands or {})
+        self._environment = dict(environment or {})
+        self._metadata = None if metadata is None else dict(metadata)
+        self._undo = ExitStack()
+
+    def __enter__(self) -> FakeHost:
+        with ExitStack() as undo:
+            self._begin(undo)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._undo.close()
+
+    def _begin(self, undo: ExitStack) -> None:
+        home = Path(tempfile.mkdtemp(prefix="dray-host-"))
+        undo.callback(shutil.rmtree, home, ignore_errors=True)
+        root, modules, commands = home / "root", home / "modules", home / "bin"
+        for directory in (root, modules, commands, *(root / d for d in self._directories)):
+            directory.mkdir(parents=True, exist_ok=True)
+        for path, text in self._files.items():
+            _write(root / path, text)
+        for name, source in self._modules.items():
+            _write_module(modules, name, source)
+        for name, text in self._commands.items():
+            _write_command(commands / name, text)
+        _import_from(modules, {name.partition(".")[0] for name in self._modules}, undo)
+        variables = {
+            "DRAY_HOST_ROOT": str(root),
+            "DRAY_CLAIMS": str(home / "claims"),
+            "GCE_METADATA_HOST": _serve(self._metadata, undo),
+            "PATH": _before("PATH", commands),
+            "PYTHONPATH": _before("PYTHONPATH", modules),
+            **self._environment,
+        }
+        for name, value in variables.items():
+            undo.callback(_set_variable, name, os.environ.get(name))
+            _set_variable(name, value)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def _write_module(directory: Path, name: str, source: str) -> None:
+    *packages, last = name.split(".")
+    for package in packages:
+        directory = directory / package
+        directory.mkdir(exist_ok=True)
+        (directory / "__init__.py").touch()
+    # A package, so that a module may be in it whichever of the two comes first.
+    _write(directory / last / "__init__.py", source)
+
+
+def _write_command(path: Path, text: str) -> None:
+    if not text.startswith("#!"):
+        printed = path.with_name(f"{path.name}.txt")
+        printed.write_text(text)
+        text = f"#!/bin/sh\ncat '{printed}'\n"
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def _import_from(directory: Path, names: set[str], undo: ExitStack) -> None:
+    """Lets imports find modules there first, though others of that name be imported already."""
+    real = _forget(names)
+    undo.callback(sys.modules.update, real)
+    undo.callback(_forget, names)
+    undo.callback(sys.path_importer_cache.pop, str(directory), None)
+    undo.callback(sys.path.remove, str(directory))
+    sys.path.insert(0, str(directory))
+    importlib.invalidate_caches()
+
+
+def _forget(names: set[str]) -> dict[str, ModuleType]:
+    """Takes modules, and what is in them, out of those that are imported."""
+    theirs = [name for name in sys.modules if name.partition(".")[0] in names]
+    return {name: sys.modules.pop(name) for name in theirs}
+
+
+def _before(variable: str, directory: Path) -> str:
+    return os.pathsep.join(filter(None, (str(directory), os.environ.get(variable))))
+
+
+def _set_variable(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+def _serve(metadata: Mapping[str, str] | None, undo: ExitStack) -> str:
+    """Starts a metadata server, and returns its host and port; without metadata, it refuses."""
+    if metadata is None:
+        # Bound, so that nobody else gets the port; it does not listen.
+        closed = undo.enter_context(socket.socket())
+        closed.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{closed.getsockname()[1]}"
+    handler = type("Handler", (_Handler,), {"metadata": metadata})
+    server = undo.enter_context(HTTPServer(("127.0.0.1", 0), handler))
+    serving = threading.Thread(
+        target=server.serve_forever, args=(0.02,), name="dray-fake-metadata", daemon=True
+    )
+    serving.start()
+    undo.callback(serving.join)
+    undo.callback(server.shutdown)
+    return f"127.0.0.1:{server.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    metadata: ClassVar[Mapping[str, str]] = {}
+    timeout = 30  # One that connects and says nothing does not keep the others waiting.
+
+    def do_GET(self) -> None:
+        """Answers as Google Cloud's server does, which wants its header."""
+        key = self.path.partition(_METADATA)[2].removeprefix("attributes/")
+        status = 200 if key in self.metadata else 404
+        if self.headers.get("Metadata-Flavor") != "Google":
+            status = 403
+        body = self.metadata[key].encode() if status == 200 else b""
+        self.send_response(status)
+        self.send_header("Metadata-Flavor", "Google")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""

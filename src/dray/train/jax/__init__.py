@@ -1,0 +1,459 @@
+"""JAX: the trainer, and how its workers become one JAX program over all their devices."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import inspect
+import math
+import mmap
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dray.accelerators import families
+from dray.answers import answer_for, answers_arguments
+from dray.errors import ConfigError, MissingDependencyError
+from dray.train.backend import Backend, BackendConfig, check_seconds
+from dray.train.config import RunConfig
+from dray.train.context import current_seat
+from dray.train.jax.rendezvous import Invitation, invite, meet
+from dray.train.planning.ranks import Position, family_at, shares_devices
+from dray.train.run.worker_group import WorkerGroup
+from dray.train.scaling import ScalingConfig
+from dray.train.trainer import DataParallelTrainer
+from dray.train.worker.cpu_affinity import asked_threads
+from dray.train.worker.network_env import choose_interface, tell_slices
+
+__all__ = ["JaxConfig", "JaxTrainer"]
+
+_GPU_PLATFORMS = ("cuda", "rocm")
+# As long as JAX itself waits for other processes.
+_MEETING_S = 300.0
+# How long a collective on CPUs may take; jaxlib 0.8.2 knows it, 0.8.0 does not.
+_LIMIT_FLAG = "xla_cpu_collective_timeout_seconds"
+# The packages of which one must be there for JAX to use a platform.
+_PLUGINS = {
+    "cuda": ("jax_cuda13_plugin", "jax_cuda12_plugin"),
+    "rocm": ("jax_rocm7_plugin", "jax_rocm60_plugin"),
+    "tpu": ("libtpu",),
+}
+# How soon to knock again at a coordinator that does not listen yet; it is a matter of milliseconds.
+_KNOCK_AGAIN_S = 0.005
+# How much later than JAX dray gives up on workers that part, and JAX than dray on those that meet.
+_SLACK_S = 10
+
+
+@dataclass
+class JaxConfig(BackendConfig):
+    """How workers become one JAX program.
+
+    JAX runs on what each worker has: on its GPUs or TPU chips, else on its CPUs. The environment
+    variable `JAX_PLATFORMS`, on the driver or in `worker_runtime_env`, decides before all else.
+
+    Args:
+        use_tpu: Whether JAX runs on TPUs; default: if the workers have some.
+        use_gpu: Whether JAX runs on GPUs; default: if the workers have some.
+        timeout_s: How long workers may take to find one another, and on CPUs how long a collective
+            may take, in seconds; default: as JAX itself, 300 for the one and 1800 for the other.
+        shutdown_timeout_s: How long they may take to part, in seconds.
+
+    Raises:
+        ConfigError: A value is malformed, or both `use_tpu` and `use_gpu` are wanted.
+    """
+
+    use_tpu: bool | None = None
+    use_gpu: bool | None = None
+    timeout_s: float | None = None
+    shutdown_timeout_s: float = 60
+
+    def __post_init__(self) -> None:
+        for name in ("use_tpu", "use_gpu"):
+            if not isinstance(getattr(self, name), bool | None):
+                raise ConfigError(
+                    f"{name} must be True, False, or None (if the workers have some), not "
+                    f"{getattr(self, name)!r}"
+                )
+        if self.timeout_s is not None:
+            self.timeout_s = check_seconds(self.timeout_s, "timeout_s")
+        self.shutdown_timeout_s = check_seconds(self.shutdown_timeout_s, "shutdown_timeout_s")
+        if self.use_tpu and self.use_gpu:
+            raise ConfigError("use_tpu=True and use_gpu=True exclude each other; drop one")
+        self.modules = (
+            *BackendConfig.modules,
+            "jax",
+            "jax.experimental.multihost_utils",
+            "dray.train.jax",
+        )
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        """The hooks that set JAX up."""
+        return JaxBackend
+
+    @property
+    def framework(self) -> str:
+        """JAX."""
+        return "jax"
+
+
+@answers_arguments("JaxTrainer")
+class JaxTrainer(DataParallelTrainer):
+    """Runs a JAX train function on many workers, which are the processes of one JAX program.
+
+    In the function, `jax.devices()` are the devices of all workers, `jax.local_devices()` are the
+    worker's own, and `jax.process_index()` is its rank. Several CPU workers are one program too.
+
+    Args:
+        train_loop_per_worker: The function; it takes no argument, or one: the config.
+        train_loop_config: What the function gets, if it takes an argument.
+        jax_config: How to set JAX up.
+        scaling_config: How many workers, with what; default: one, with one CPU.
+        dataset_config: None; Ray Data is not here yet.
+        run_config: The run's name, place and behaviour.
+        datasets: None, or empty.
+        validation_config: None; `report()` validates nothing yet.
+
+    Raises:
+        ConfigError: An argument is malformed.
+        MissingDependencyError: jax is not installed.
+
+    Example:
+        >>> trainer = JaxTrainer(train_loop, scaling_config=ScalingConfig(num_workers=2))
+        >>> result = trainer.fit()
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
+        *,
+        train_loop_config: Mapping[str, Any] | None = None,
+        jax_config: JaxConfig | None = None,
+        scaling_config: ScalingConfig | None = None,
+        dataset_config: Any = None,
+        run_config: RunConfig | None = None,
+        datasets: Any = None,
+        validation_config: Any = None,
+    ) -> None:
+        if importlib.util.find_spec("jax") is None:
+            raise MissingDependencyError("jax", "jax>=0.4.36")
+        if jax_config is not None and not isinstance(jax_config, JaxConfig):
+            raise ConfigError(f"jax_config must be a JaxConfig, not {jax_config!r}")
+        super().__init__(
+            train_loop_per_worker,
+            train_loop_config=train_loop_config,
+            backend_config=jax_config or JaxConfig(),
+            scaling_config=scaling_config,
+            run_config=run_config,
+            datasets=datasets,
+            dataset_config=dataset_config,
+            validation_config=validation_config,
+        )
+
+
+class JaxBackend(Backend):
+    """Gives every worker its platform, and joins several of them before the train function."""
+
+    def collectives(
+        self,
+        positions: Sequence[Position],
+        backend_config: BackendConfig,
+        environ: Mapping[str, str],
+    ) -> tuple[str, str]:
+        """Return what JAX would run on."""
+        assert isinstance(backend_config, JaxConfig)
+        family = family_at(positions[0].place)
+        platforms = _platforms(None if family is None else family.name, backend_config)
+        chosen = environ.get("JAX_PLATFORMS") or platforms or "its default"
+        _check_sharing(chosen, sharing=shares_devices(positions))
+        return f"JAX on {chosen}", ""
+
+    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        """Prepare JAX on every worker; several of them then meet at rank 0."""
+        assert isinstance(backend_config, JaxConfig)
+        workers = worker_group.workers
+        slices = [worker.slice_name for worker in workers]
+        address = workers[0].address
+        sharing = shares_devices(worker_group.positions)
+        answers = worker_group.execute(
+            _prepare, backend_config, slices, address, sharing, _this_process()
+        )
+        for rank, trouble in enumerate(answers):
+            if trouble and (backend_config.use_gpu or backend_config.use_tpu):
+                raise ConfigError(f"rank {rank}: {trouble}")
+            if trouble:
+                worker_group.warn(f"rank {rank}: {trouble}, so it runs on the CPU")
+                break
+        if len(workers) > 1:
+            invitation = worker_group.execute_single(
+                0, invite, address, backend_config.timeout_s or _MEETING_S
+            )
+            port = worker_group.execute_single(0, _hold_port, address)
+            worker_group.execute(_join, backend_config, invitation, port)
+
+    def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        """Have the workers part."""
+        assert isinstance(backend_config, JaxConfig)
+        if len(worker_group) > 1:  # JAX's own limit comes first, and says more
+            limit_s = backend_config.shutdown_timeout_s + _SLACK_S
+            worker_group.execute(_part, timeout_s=limit_s)
+
+
+def _this_process() -> tuple[str, int]:
+    return socket.gethostname(), os.getpid()
+
+
+def _check_sharing(platforms: str, *, sharing: bool) -> None:
+    """Raise ConfigError if two workers would use one GPU: JAX has nothing but NCCL (or RCCL)."""
+    if sharing and not {*_GPU_PLATFORMS, "gpu"}.isdisjoint(platforms.split(",")):
+        raise ConfigError(
+            "workers share a GPU, and JAX connects them by NCCL, which cannot connect two ranks on "
+            "one GPU; give each worker a whole GPU, or have JAX run on CPUs with "
+            "JaxConfig(use_gpu=False) or JAX_PLATFORMS=cpu"
+        )
+
+
+# In the worker.
+
+
+def _prepare(
+    config: JaxConfig, slices: Sequence[str], address: str, sharing: bool, driver: tuple[str, int]
+) -> str:
+    """Set what JAX reads, before anything in this worker uses it.
+
+    Returns:
+        Why JAX cannot use the worker's accelerator, or "".
+
+    Raises:
+        ConfigError: Two workers would use one GPU.
+    """
+    if _this_process() == driver:  # with the inline engine JAX is the user's own
+        return ""
+    assignment = current_seat("JaxTrainer").assignment
+    platforms = _platforms(assignment.family, config)
+    _check_sharing(os.environ.get("JAX_PLATFORMS") or platforms or "", sharing=sharing)
+    trouble = ""
+    if platforms is not None and "JAX_PLATFORMS" not in os.environ:
+        os.environ["JAX_PLATFORMS"] = platforms
+        trouble = _lacks_plugin(platforms.partition(",")[0])
+    os.environ.setdefault("JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo")
+    os.environ.setdefault("NPROC", str(asked_threads(os.environ)))  # XLA's word for threads
+    if os.environ.get("JAX_PLATFORMS", "").startswith((*_GPU_PLATFORMS, "gpu")):
+        choose_interface(assignment.address)
+    if assignment.world_size > 1 and config.timeout_s is not None:
+        _limit_collectives(config.timeout_s)
+    on_tpu = assignment.family == "tpu"
+    if on_tpu:
+        tell_slices(slices, assignment.rank, address)
+    _take_variables(on_tpu=on_tpu)
+    return trouble
+
+
+def _limit_collectives(timeout_s: float) -> None:
+    """Have a collective on CPUs fail when a rank does not come to it, if this JAX can do that.
+
+    The other platforms have no such limit, and libraries of their own, which end the process at a
+    flag that they do not know.
+    """
+    flags = os.environ.get("XLA_FLAGS", "").strip()
+    in_a_file = bool(flags) and not flags.startswith("-")
+    if in_a_file or _LIMIT_FLAG in flags or os.environ.get("JAX_PLATFORMS") != "cpu":
+        return
+    if _knows(_LIMIT_FLAG):
+        os.environ["XLA_FLAGS"] = f"{flags} --{_LIMIT_FLAG}={math.ceil(timeout_s)}".lstrip()
+
+
+def _knows(flag: str) -> bool:
+    """Return whether jaxlib has a flag: nothing tells its flags without reading `XLA_FLAGS`."""
+    import jaxlib
+
+    for library in Path(jaxlib.__file__).parent.glob("libjax_common.*"):
+        with (
+            library.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            if content.find(flag.encode()) >= 0:
+                return True
+    return False
+
+
+def _lacks_plugin(platform: str) -> str:
+    """Return what must be installed for JAX to use a platform; JAX itself falls back silently."""
+    from importlib.metadata import entry_points
+
+    packages = _PLUGINS.get(platform)
+    if packages is None:
+        return ""
+    there = any(importlib.util.find_spec(package) is not None for package in packages)
+    if there or any(platform in plugin.name for plugin in entry_points(group="jax_plugins")):
+        return ""
+    return (
+        f"JAX has no support for {platform} here; install it on every node, for example with "
+        f"pip install 'jax[{platform}]'"
+    )
+
+
+def _platforms(family: str | None, config: JaxConfig) -> str | None:
+    """Return what `JAX_PLATFORMS` is to be; None leaves it to JAX, which may have a plugin.
+
+    The CPU is always there beside the accelerator, as JAX itself has it: for callbacks, and for
+    what is not worth the accelerator.
+    """
+    known = {known.name: known.jax_platform for known in families()} if family else {}
+    platform = known.get(family) if family else "cpu"
+    if config.use_tpu:
+        platform = "tpu"
+    elif config.use_gpu and platform not in _GPU_PLATFORMS:
+        platform = "cuda"
+    elif (config.use_tpu is False and platform == "tpu") or (
+        config.use_gpu is False and platform in _GPU_PLATFORMS
+    ):
+        platform = "cpu"
+    return platform if platform in ("cpu", None) else f"{platform},cpu"
+
+
+def _take_variables(*, on_tpu: bool) -> None:
+    """Have JAX read the environment, whenever it was imported: the fork server had another one."""
+    imported = "jax" in sys.modules
+    import jax
+
+    if imported:
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # as the import does
+        if on_tpu:  # the import has set variables too, for libtpu, which the fork server has kept
+            from jax._src.cloud_tpu_init import cloud_tpu_init
+
+            cloud_tpu_init()
+    parsers: dict[object, Callable[[str], object]] = {bool: _to_bool, int: int, float: float}
+    for name, (kind, *_) in jax.config.meta.items():
+        text = os.environ.get(name.upper())
+        if text is not None:
+            jax.config.update(name, parsers.get(kind, str)(text))
+
+
+def _to_bool(text: str) -> bool:
+    return text.lower() in ("y", "yes", "t", "true", "on", "1")
+
+
+_held_port: socket.socket | None = None
+
+
+def _hold_port(address: str) -> int:
+    """Find a free port for rank 0's coordinator, and keep it from everybody else.
+
+    The coordinator can be given neither a listening socket nor port 0. But gRPC binds with
+    SO_REUSEPORT, so it can listen at a port that this process has bound in the same way; without
+    the option, or as another user, nobody can, and the kernel gives the port to no one. A socket
+    that does not listen gets no connections. Source: `man 7 socket`, SO_REUSEPORT.
+    """
+    global _held_port
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    _held_port = socket.socket(family, socket.SOCK_STREAM)
+    _held_port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    _held_port.bind((address, 0))
+    port: int = _held_port.getsockname()[1]
+    return port
+
+
+def _join(config: JaxConfig, invitation: Invitation, port: int) -> None:
+    """Make this worker a process of the JAX program."""
+    import jax
+
+    global _held_port
+    assignment = current_seat("JaxTrainer").assignment
+    _keep_collectives_at(assignment.address)
+    address, timeout_s = invitation.address, invitation.timeout_s
+    meet(invitation, assignment.rank, assignment.world_size)
+    if assignment.rank > 0:
+        _wait_for_coordinator(address, port, timeout_s)
+    coordinator = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    options = {
+        "shutdown_timeout_seconds": math.ceil(config.shutdown_timeout_s),
+        # Else JAX looks at Slurm's and others' variables for which of the devices to use.
+        "cluster_detection_method": "deactivate",
+    }
+    known = inspect.signature(jax.distributed.initialize).parameters
+    with _without_proxies():
+        jax.distributed.initialize(
+            coordinator,
+            assignment.world_size,
+            assignment.rank,
+            coordinator_bind_address=coordinator,
+            # It aborts the process, and names nobody: what dray says comes first.
+            initialization_timeout=math.ceil(timeout_s) + _SLACK_S,
+            **{name: value for name, value in options.items() if name in known},
+        )
+    if _held_port is not None:
+        _held_port.close()
+        _held_port = None
+
+
+def _wait_for_coordinator(address: str, port: int, timeout_s: float) -> None:
+    """Wait until rank 0 listens: gRPC, once refused, waits a second before it tries again.
+
+    Raises:
+        TimeoutError: It cannot be reached.
+    """
+    deadline = time.monotonic() + timeout_s
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            socket.create_connection((address, port), left).close()
+        except ConnectionRefusedError:
+            time.sleep(_KNOCK_AGAIN_S)
+        except TimeoutError:
+            break
+        else:
+            return
+    raise TimeoutError(
+        f"rank 0 did not answer at {address}:{port} within {timeout_s:g} s; see that nodes may "
+        "connect to each other at any port, or raise JaxConfig(timeout_s=...)"
+    )
+
+
+@contextlib.contextmanager
+def _without_proxies() -> Iterator[None]:
+    """Hide proxies from gRPC, which would look for the other workers behind them."""
+    hidden = {k: v for k, v in os.environ.items() if k.lower().endswith("_proxy")}
+    for name in hidden:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
+def _keep_collectives_at(address: str) -> None:
+    """Have collectives on CPUs listen at this node's address.
+
+    JAX would take the one that the host's name resolves to, if it does, and has no option for it.
+    """
+    from jax._src import distributed, xla_bridge
+    from jax._src.lib import xla_client
+    from jax.extend import backend
+
+    make_client = getattr(xla_bridge, "make_cpu_client", None)
+    make_gloo = getattr(getattr(xla_client, "_xla", None), "make_gloo_tcp_collectives", None)
+    if make_client is None or make_gloo is None:  # an internal part of JAX that has moved
+        return
+
+    def make() -> Any:
+        program = distributed.global_state.client
+        chosen = os.environ["JAX_CPU_COLLECTIVES_IMPLEMENTATION"]
+        gloo = make_gloo(program, hostname=address) if program and chosen == "gloo" else None
+        return make_client(gloo)
+
+    backend.register_backend_factory("cpu", make, priority=0, fail_quietly=False)
+
+
+def _part() -> None:
+    """Take this worker out of the program, if the train function has not done it."""
+    import jax
+
+    jax.distributed.shutdown()
+
+
+answer_for(__name__)

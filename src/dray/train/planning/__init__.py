@@ -1,0 +1,1 @@
+"""Decisions before a run starts: placement, ranks, and explanations of refusals."""

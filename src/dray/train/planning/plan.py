@@ -1,0 +1,358 @@
+"""What a run would do: which worker goes where with what, or why it cannot start now."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import copy
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dray import host
+from dray.engines.base import Engine
+from dray.errors import InfeasibleError
+from dray.scheduling.capacity import UNIT, from_fixed, to_fixed
+from dray.scheduling.requests import Node, Rehearsal, Request
+from dray.train.backend import Backend, BackendConfig
+from dray.train.config import RunConfig
+from dray.train.planning.explain import Free, amounts, lacks, nearest_change
+from dray.train.planning.ranks import Place, Position, seat
+from dray.train.scaling import ScalingConfig
+from dray.train.worker.cpu_affinity import asked_threads, threads_per_worker
+
+_LOOPBACK = ("127.0.0.1", "::1")
+# More nodes or workers than this are summed up when people read.
+_SHOWN = 16
+
+
+@dataclass(frozen=True)
+class PlannedWorker:
+    """Where one worker would run, and with what.
+
+    Attributes:
+        rank: Its rank among all.
+        node: Its node's id.
+        address: Its node's address.
+        node_rank: The rank of its node.
+        local_rank: Its rank among those of its node.
+        devices: The ids of its accelerators by resource name; empty where it has none, or where a
+            cluster chooses them later.
+        threads: How many threads it would compute with.
+    """
+
+    rank: int
+    node: str
+    address: str
+    node_rank: int
+    local_rank: int
+    devices: Mapping[str, Sequence[str]]
+    threads: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do if it started now.
+
+    Attributes:
+        fits: Whether it could start now.
+        possible: Whether it could if everything were free, or a cluster grew.
+        num_workers: How many workers it would start, or would like to.
+        resources_per_worker: What each would get.
+        workers: Where each would run, by rank; empty if they do not fit now.
+        backend: How they would talk to each other.
+        interface: The network interface for that; None where only the nodes know.
+        master_address: Where they would meet.
+        reason: Why they do not fit now; "" if they do.
+        nodes: For each node that is too small or busy now, what it lacks for one worker.
+        advice: The nearest change that would fit; "" if nothing is near.
+        notes: What else the user should know.
+    """
+
+    fits: bool
+    possible: bool
+    num_workers: int
+    resources_per_worker: Mapping[str, float]
+    workers: Sequence[PlannedWorker] = ()
+    backend: str = ""
+    interface: str | None = None
+    master_address: str | None = None
+    reason: str = ""
+    nodes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    advice: str = ""
+    notes: Sequence[str] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON can say it."""
+        return dataclasses.asdict(self)
+
+    @property
+    def why(self) -> str:
+        """Why it does not fit now, node by node, and the nearest change, in a paragraph."""
+        return " ".join(filter(None, (self.reason, _listing(self.nodes), self.advice)))
+
+    def __str__(self) -> str:
+        """Return the plan as people read it."""
+        each = amounts(self.resources_per_worker)
+        count = f"{self.num_workers} worker{'s' if self.num_workers != 1 else ''}, {each} each"
+        if not self.fits:
+            verdict = "cannot start now" if self.possible else "can never start here"
+            parts = [f"{count}: {verdict}", f"  {self.reason}"]
+            shown = list(self.nodes.items())
+            parts += [f"  {node}: {text}" for node, text in shown[:_SHOWN]]
+            if len(shown) > _SHOWN:
+                parts.append(f"  ... and {len(shown) - _SHOWN} more nodes")
+            return "\n".join([*parts, *([f"  {self.advice}"] if self.advice else [])])
+        interface = f" over {self.interface}" if self.interface else ""
+        head = f"{count}: fits now\n  {self.backend}{interface}, meeting at {self.master_address}"
+        lines = [_line(worker) for worker in self.workers[:_SHOWN]]
+        if len(self.workers) > _SHOWN:
+            lines.append(f"  ... and {len(self.workers) - _SHOWN} more workers")
+        return "\n".join([head, *lines, *(f"  note: {note}" for note in self.notes)])
+
+
+class Planned(SystemExit):
+    """Ends a script at its first `fit()`, when it is only asked for the plan.
+
+    Args:
+        plan: The plan.
+        path: Where to write it, for `dray plan`; if there is one already, that stays.
+    """
+
+    def __init__(self, plan: Plan, path: Path) -> None:
+        super().__init__(0 if plan.fits else 1)
+        with contextlib.suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
+            json.dump({"text": str(plan), "plan": plan.to_dict()}, file)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (SystemExit, (self.code,))
+
+
+def make_plan(
+    engine: Engine,
+    scaling: ScalingConfig,
+    config: RunConfig,
+    backend: tuple[Backend, BackendConfig],
+    impossible: InfeasibleError | None = None,
+) -> Plan:
+    """Return what a run would do if it started now; start and reserve nothing.
+
+    Args:
+        engine: Where it would run.
+        scaling: How many workers, and what each gets.
+        config: The run's other options.
+        backend: What connects the workers.
+        impossible: Why it can never start, where the engine has said so already.
+
+    Raises:
+        ConfigError: The workers' accelerators and the framework do not go together, or the engine
+            cannot make the workers' runtime environment.
+    """
+    workers, rehearsal = choose_size(engine, scaling)
+    if rehearsal.nodes is None:
+        impossible = impossible or _impossible(engine, scaling, config, workers)
+        if scaling.trainer_bundle:
+            return _without_trainer(engine, scaling, config, backend, possible=impossible is None)
+        return _refusal(engine, scaling, workers, rehearsal, impossible)
+    engine.check(Request([]), config.runtime_env)  # the bundles fit, as is known by now
+    places = [
+        Place(node, devices)
+        for node, devices in zip(rehearsal.nodes[:workers], rehearsal.devices, strict=False)
+    ]
+    positions = seat(places)
+    hooks, options = backend
+    variables = {**os.environ, **engine.env_vars, **config.runtime_env.env_vars}
+    name, note = hooks.collectives(positions, options, variables)
+    return Plan(
+        fits=True,
+        possible=True,
+        num_workers=workers,
+        resources_per_worker=scaling.bundle,
+        workers=_planned(positions, scaling, variables, known=not rehearsal.chooser),
+        backend=name,
+        interface=_interface(positions[0].place.node.address, name, variables),
+        master_address=positions[0].place.node.address,
+        notes=[*filter(None, (note, _choice(rehearsal)))],
+    )
+
+
+def _choice(rehearsal: Rehearsal) -> str:
+    if not rehearsal.chooser:
+        return ""
+    return f"{rehearsal.chooser} chooses among the nodes that fit; this is one way"
+
+
+def choose_size(engine: Engine, scaling: ScalingConfig) -> tuple[int, Rehearsal]:
+    """Return how many workers to start, as many as fit, and where they would go.
+
+    If not even the least fit, that is how many to wait for.
+    """
+    if not engine.distributed:
+        return 1, engine.rehearse(scaling.request(1))
+    sizes = scaling.sizes
+    if len(sizes) > 1:
+        sizes = sizes_with_room(engine, scaling) or sizes[:1]
+    rehearsal = engine.rehearse(scaling.request(sizes[-1]))
+    if rehearsal.fits or len(sizes) == 1:
+        return sizes[-1], rehearsal
+    size = _largest(engine, scaling, _with_room(sizes[:-1], scaling, rehearsal.free))
+    return (size or sizes[0]), engine.rehearse(scaling.request(size or sizes[0]))
+
+
+def sizes_with_room(engine: Engine, scaling: ScalingConfig) -> range:
+    """Return the numbers of workers for which there is enough, if nobody else used it."""
+    return _with_room(scaling.sizes, scaling, _all_of(engine))
+
+
+def _largest(engine: Engine, scaling: ScalingConfig, sizes: range) -> int:
+    """Return the largest of some sizes, in ascending order, that would fit now; 0 for none."""
+
+    def too_many(size: int) -> bool:
+        return not engine.rehearse(scaling.request(size)).fits
+
+    if not sizes or not too_many(sizes[-1]):  # as a rule, what nodes have decides
+        return sizes[-1] if sizes else 0
+    at = bisect.bisect_left(sizes, True, key=too_many)
+    return sizes[at - 1] if at else 0
+
+
+def _all_of(engine: Engine) -> Free:
+    """Return what nodes would have free if nobody used them."""
+    return [(node, node.resources) for node in engine.nodes()]
+
+
+def _with_room(sizes: range, scaling: ScalingConfig, there: Free) -> range:
+    """Return those of some sizes, in ascending order, for which quantities alone would do."""
+    bundle = to_fixed(scaling.bundle)
+    most = sum(
+        min(int(left.get(name, 0) * UNIT + 0.5) // units for name, units in bundle.items())
+        for _, left in there
+    )
+    return sizes[: bisect.bisect_right(sizes, most)]
+
+
+def _planned(
+    positions: Sequence[Position],
+    scaling: ScalingConfig,
+    variables: Mapping[str, str],
+    *,
+    known: bool,
+) -> list[PlannedWorker]:
+    asked = asked_threads(variables)
+    cpus, here = (scaling.resources_per_worker or {}).get("CPU"), host.cpu_count()
+
+    def threads(node: Node, local_world_size: int) -> int:
+        cores = here if node.address in _LOOPBACK else int(node.resources.get("CPU", 1))
+        own = max(1, cores // local_world_size) if scaling.pin_workers else 0
+        return asked or threads_per_worker(cores, local_world_size, cpus, own)
+
+    return [
+        PlannedWorker(
+            position.rank,
+            position.place.node.node_id,
+            position.place.node.address,
+            position.node_rank,
+            position.local_rank,
+            {name: tuple(ids) for name, ids in position.place.devices.items()} if known else {},
+            threads(position.place.node, position.local_world_size),
+        )
+        for position in positions
+    ]
+
+
+def _interface(address: str, backend: str, variables: Mapping[str, str]) -> str | None:
+    over_nccl = ("nccl", "JAX on cuda", "JAX on rocm", "JAX on gpu")
+    name = "GLOO_SOCKET_IFNAME" if "gloo" in backend else ""  # JAX's gloo does not read it
+    if any(part in backend for part in over_nccl):
+        name = "NCCL_SOCKET_IFNAME"
+    return variables.get(name) or host.interface_of(address)
+
+
+# Why it does not fit.
+
+
+def _impossible(
+    engine: Engine, scaling: ScalingConfig, config: RunConfig, workers: int
+) -> InfeasibleError | None:
+    try:
+        engine.check(scaling.request(workers), config.runtime_env)
+    except InfeasibleError as error:
+        return error
+    return None
+
+
+def _refusal(
+    engine: Engine,
+    scaling: ScalingConfig,
+    workers: int,
+    rehearsal: Rehearsal,
+    impossible: InfeasibleError | None,
+) -> Plan:
+    lacking = impossible or engine.lacking(scaling.request(workers))
+    if lacking is not None:
+        reason = str(lacking)
+    else:
+        asked = {name: units * workers for name, units in to_fixed(scaling.bundle).items()}
+        taken = f": {'; '.join(rehearsal.taken)}" if rehearsal.taken else ""
+        reason = f"{amounts(from_fixed(asked))} asked; others use what is missing{taken}."
+    smaller = range(scaling.step, workers, scaling.step)
+    fitting = _largest(engine, scaling, _with_room(smaller, scaling, rehearsal.free))
+    return Plan(
+        fits=False,
+        possible=impossible is None,
+        num_workers=workers,
+        resources_per_worker=scaling.bundle,
+        reason=reason,
+        nodes=lacks(scaling, rehearsal.free),
+        advice=nearest_change(scaling, workers, fitting, rehearsal.free),
+    )
+
+
+def _without_trainer(
+    engine: Engine,
+    scaling: ScalingConfig,
+    config: RunConfig,
+    backend: tuple[Backend, BackendConfig],
+    *,
+    possible: bool,
+) -> Plan:
+    """Return why workers and the controller's share do not fit, by what the workers alone need."""
+    alone = copy.copy(scaling)
+    alone.trainer_resources = None
+    plan = make_plan(engine, alone, config, backend)
+    reason = plan.reason
+    if plan.fits:
+        reason = "The workers would fit, but trainer_resources not beside them."
+    elif plan.possible and not possible:
+        reason = (
+            "The workers would fit when others are done, but trainer_resources never beside them."
+        )
+    leave_out = (
+        f"Leave out trainer_resources ({amounts(scaling.trainer_bundle)}): the controller needs "
+        "nothing."
+    )
+    return dataclasses.replace(
+        plan,
+        fits=False,
+        possible=possible,
+        workers=(),
+        reason=reason,
+        advice=f"{plan.advice} {leave_out}".lstrip(),
+    )
+
+
+def _listing(nodes: Mapping[str, str]) -> str:
+    shown = [f"{node}: {text}" for node, text in nodes.items()]
+    rest = f"; and {len(shown) - _SHOWN} more nodes" if len(shown) > _SHOWN else ""
+    return f"{'; '.join(shown[:_SHOWN])}{rest}." if shown else ""
+
+
+def _line(worker: PlannedWorker) -> str:
+    devices = "".join(f", {name} {','.join(ids)}" for name, ids in worker.devices.items() if ids)
+    threads = f"{worker.threads} thread{'s' if worker.threads != 1 else ''}"
+    where = "" if worker.address in _LOOPBACK else f" ({worker.address})"
+    return f"  rank {worker.rank}: {worker.node}{where}{devices}, {threads}"

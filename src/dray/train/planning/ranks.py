@@ -1,0 +1,156 @@
+"""Which rank each worker gets, and what it is told of the others on its node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dray.accelerators import Family, family_named
+from dray.accelerators.vendors.nvidia import is_slice
+from dray.scheduling.requests import Node
+from dray.scheduling.tpu_slices import host_order, slice_of
+
+Devices = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one worker runs.
+
+    Attributes:
+        node: Its node.
+        devices: The ids of its accelerators, by resource name.
+    """
+
+    node: Node
+    devices: Devices = field(default_factory=dict)
+
+    @property
+    def slice_name(self) -> str:
+        """The TPU slice that its node is a part of; "" if it is of none."""
+        return slice_of(self.node)
+
+
+@dataclass(frozen=True)
+class Position:
+    """One worker among all.
+
+    Attributes:
+        place: Where it runs.
+        bundle: The number that it was asked for with.
+        rank: Its rank among all.
+        local_rank: Its rank among those of its node.
+        local_world_size: How many are on its node.
+        node_rank: The rank of its node.
+        node_devices: The ids of the accelerators that workers of its node have, by resource name.
+    """
+
+    place: Place
+    bundle: int
+    rank: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    node_devices: Mapping[str, tuple[str, ...]]
+
+
+def seat(places: Sequence[Place]) -> list[Position]:
+    """Give every worker its rank: node by node, on a node by device, then as they were asked for.
+
+    The hosts of a TPU slice come one after another, in the slice's order.
+
+    Args:
+        places: Where each worker runs, in the order in which they were asked for.
+
+    Returns:
+        The workers, by rank.
+    """
+    by_node: dict[str, list[int]] = {}
+    for bundle, place in enumerate(places):
+        by_node.setdefault(place.node.node_id, []).append(bundle)
+    slices = {name: i for i, name in enumerate(dict.fromkeys(p.slice_name for p in places))}
+    nodes = sorted(
+        by_node.values(),
+        key=lambda bundles: (
+            slices[places[bundles[0]].slice_name],
+            host_order(places[bundles[0]].node) if places[bundles[0]].slice_name else 0,
+        ),
+    )
+    positions: list[Position] = []
+    for node_rank, bundles in enumerate(nodes):
+        order = _order(places[bundles[0]].node)
+        devices = _devices_of([places[bundle] for bundle in bundles], order)
+        bundles = sorted(bundles, key=lambda bundle: (_first(places[bundle], order), bundle))
+        first = len(positions)
+        for local_rank, bundle in enumerate(bundles):
+            positions.append(
+                Position(
+                    places[bundle],
+                    bundle,
+                    first + local_rank,
+                    local_rank,
+                    len(bundles),
+                    node_rank,
+                    devices,
+                )
+            )
+    return positions
+
+
+def family_at(place: Place) -> Family | None:
+    """Return the family of a worker's accelerators; None if it has none."""
+    for resource, ids in place.devices.items():
+        name = place.node.families.get(resource)
+        if ids and name is not None:
+            return family_named(name)
+    return None
+
+
+def shares_devices(positions: Sequence[Position]) -> bool:
+    """Return whether two workers of a node have the same device.
+
+    MIG slices of a node count as one: NCCL knows ranks by the GPU (NVIDIA/nccl, issue 1716), which
+    the name of a slice does not tell.
+    """
+    return any(
+        sum(len(position.place.devices.get(name, ())) for position in local)
+        > len({"MIG" if is_slice(i) else i for i in ids})
+        for local in _nodes(positions)
+        for name, ids in local[0].node_devices.items()
+    )
+
+
+def _nodes(positions: Sequence[Position]) -> list[list[Position]]:
+    nodes: dict[int, list[Position]] = {}
+    for position in positions:
+        nodes.setdefault(position.node_rank, []).append(position)
+    return list(nodes.values())
+
+
+def _devices_of(
+    places: Sequence[Place], order: Mapping[tuple[str, str], int]
+) -> dict[str, tuple[str, ...]]:
+    """Return all devices of a node's workers, in the node's order, or else by number and name."""
+    found: dict[str, set[str]] = {}
+    for place in places:
+        for name, ids in place.devices.items():
+            found.setdefault(name, set()).update(ids)
+    return {
+        name: tuple(sorted(ids, key=lambda i: _key(name, i, order))) for name, ids in found.items()
+    }
+
+
+def _order(node: Node) -> dict[tuple[str, str], int]:
+    return {(name, i): at for name, ids in node.devices.items() for at, i in enumerate(ids)}
+
+
+def _key(name: str, device: str, order: Mapping[tuple[str, str], int]) -> tuple[int, str]:
+    at = order.get((name, device))
+    if at is not None:
+        return at, ""
+    return (int(device), "") if device.isdecimal() else (len(order), device)
+
+
+def _first(place: Place, order: Mapping[tuple[str, str], int]) -> tuple[int, str]:
+    keys = [_key(name, i, order) for name, ids in place.devices.items() for i in ids]
+    return min(keys, default=(0, ""))

@@ -1,0 +1,181 @@
+"""How a run gets its resources: how much it asks for, what it says meanwhile, when it gives up."""
+
+from __future__ import annotations
+
+import bisect
+import math
+import time
+from concurrent.futures import Future
+
+from dray.engines.base import Engine, Mailbox
+from dray.errors import DrayError, EngineError, InfeasibleError, StartTimeoutError
+from dray.scheduling.requests import Reservation
+from dray.train.backend import Backend, BackendConfig
+from dray.train.config import RunConfig
+from dray.train.planning.plan import choose_size, make_plan, sizes_with_room
+from dray.train.run.alarm import Alarm
+from dray.train.run.events import Reserved, StillWaiting
+from dray.train.run.progress import Progress
+from dray.train.scaling import ScalingConfig
+
+# Waits that are shorter are not worth a line.
+_WORTH_A_LINE_S = 1.0
+# How often to look whether what is waited for has changed, of which no engine tells.
+_LOOK_AGAIN_S = 5.0
+# What is free takes an engine a moment to give, however short the limit.
+_GRANT_S = 10.0
+
+
+class Admission:
+    """Asks an engine for what a run needs, until it has it or has waited too long.
+
+    Attributes:
+        size: How many workers it asks for, or has.
+        reservation: What it has.
+
+    Args:
+        engine: The engine.
+        scaling: What is needed.
+        config: The run's config, for its plan.
+        backend: The framework, for the plan.
+        progress: Tells the user.
+        mailbox: Gets `Reserved` and `StillWaiting`.
+        limit_s: How long to wait.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        scaling: ScalingConfig,
+        config: RunConfig,
+        backend: tuple[Backend, BackendConfig],
+        progress: Progress,
+        mailbox: Mailbox,
+        limit_s: float,
+    ) -> None:
+        self._engine = engine
+        self._scaling = scaling
+        self._config = config
+        self._backend = backend
+        self._progress = progress
+        self._mailbox = mailbox
+        self._limit_s = limit_s
+        self.size = scaling.min_workers if engine.distributed else 1
+        self.reservation: Reservation | None = None
+        self._asked: Future[Reservation] | None = None
+        self._since = math.inf
+        self._due = -math.inf  # until when what was free is on its way, and looks as if taken
+        self._told = ""
+        self._alarm = Alarm(mailbox)
+
+    def ask(self) -> None:
+        """Ask for as many workers as fit, or for the least of them; the mailbox hears of it.
+
+        `Reserved` is the answer, for `granted`. While there is none, `StillWaiting` comes from time
+        to time, for `look`.
+        """
+        self._since = time.monotonic()
+        self._told = ""
+        size, fits = self.size, False
+        if self._scaling.elasticity_enabled:
+            size, rehearsal = choose_size(self._engine, self._scaling)
+            fits = rehearsal.fits
+        elif self._engine.distributed and self._limit_s < _GRANT_S:
+            fits = self._engine.rehearse(self._scaling.request(size)).fits
+        self._request(size, fits)
+        self._look_later()
+
+    def _look_later(self) -> None:
+        if self._asked is not None and not self._asked.done():
+            self._alarm.set(self._next_look_s(), StillWaiting())
+
+    def _request(self, size: int, fits: bool) -> None:
+        self.size = size
+        soon = fits and self._engine.distributed
+        self._due = time.monotonic() + _GRANT_S if soon else -math.inf
+        self._asked = self._engine.reserve(self._scaling.request(size))
+        self._asked.add_done_callback(lambda future: self._mailbox.put(Reserved(future)))
+
+    def _next_look_s(self) -> float:
+        waited = time.monotonic() - self._since
+        usual = _LOOK_AGAIN_S if waited >= _WORTH_A_LINE_S else _WORTH_A_LINE_S
+        left = self._limit_s - waited
+        return min(usual, left) if left > 0 else usual
+
+    def granted(self, future: Future[Reservation]) -> bool:
+        """Take an answer; return whether the run can start.
+
+        Raises:
+            DrayError: There will be no resources.
+        """
+        if future is not self._asked:  # asked for something else since
+            if not future.cancelled() and future.exception() is None:
+                future.result().release()
+            return False
+        self._alarm.cancel()
+        self._asked = None
+        if future.cancelled():
+            raise EngineError("dray.shutdown() was called while fit() waited for resources")
+        self.reservation = future.result()
+        if self._scaling.elasticity_enabled and self._engine.distributed:
+            self._grow()
+        return True
+
+    def _grow(self) -> None:
+        """Take more instead, if there is room for more than when it was asked for."""
+        assert self.reservation is not None
+        sizes = sizes_with_room(self._engine, self._scaling)
+        sizes = sizes[bisect.bisect_right(sizes, self.size) :]
+        while sizes:
+            middle = len(sizes) // 2
+            larger = self.reservation.exchange(self._scaling.request(sizes[middle]))
+            if larger is None:
+                sizes = sizes[:middle]
+            else:
+                self.reservation, self.size = larger, sizes[middle]
+                sizes = sizes[middle + 1 :]
+
+    def look(self) -> DrayError | None:
+        """Say what is waited for if that has changed; return why to wait no longer, if so."""
+        error = self._look()
+        if error is None:
+            self._look_later()
+        return error
+
+    def _look(self) -> DrayError | None:
+        if self._asked is None or self._asked.done():
+            return None  # the answer is in the mailbox
+        now = time.monotonic()
+        waited_s, coming = now - self._since, now < self._due
+        if self._scaling.elasticity_enabled and waited_s < self._limit_s:
+            size, rehearsal = choose_size(self._engine, self._scaling)
+            if rehearsal.fits and (size > self.size or (size < self.size and not coming)):
+                self.release()
+                self._request(size, fits=True)
+                return None
+        plan = make_plan(self._engine, self._scaling, self._config, self._backend)
+        why = plan.why or (
+            "what it asks for is free, but not given yet; who asked before it is served first."
+        )
+        if not coming and waited_s >= max(self._limit_s, _GRANT_S if plan.fits else 0.0):
+            lacking = self._engine.lacking(self._scaling.request(self.size))
+            if lacking is not None:
+                return InfeasibleError(why, asked=lacking.asked, available=lacking.available)
+            return StartTimeoutError(self._limit_s, why)
+        if why != self._told and not coming:
+            self._told = why
+            self._progress.warn(f"waiting up to {self._limit_s:g} s for resources: {why}")
+        return None
+
+    def release(self) -> None:
+        """Give back what it has, and take back what it asks for."""
+        self._alarm.cancel()
+        asked, self._asked = self._asked, None
+        if asked is not None and not asked.cancel() and asked.exception() is None:
+            asked.result().release()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        reservation, self.reservation = self.reservation, None
+        if reservation is not None:
+            reservation.release()

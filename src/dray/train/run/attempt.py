@@ -1,0 +1,203 @@
+"""One start of a run's workers: who they are, what they have reported, who has ended or failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from dray.engines.base import Actor, Died
+from dray.errors import RemoteTraceback, WorkerGroupError
+from dray.train.checkpoint import Checkpoint
+from dray.train.run.checkpoint_store import Commits
+from dray.train.run.failure import FailureLog, to_error
+from dray.train.run.report_tracker import CollectiveBook, Entry, ReportBook
+from dray.train.run.waits import Wait
+from dray.train.run.worker_group import WorkerGroup
+from dray.train.storage.metrics_codec import decode
+from dray.train.storage.run_directory import RunDirectory
+from dray.train.worker import run_messages
+
+# What `UserCallback.after_report` gets: the metrics of each rank, and the checkpoint.
+Reports = tuple[list[dict[str, Any]], Checkpoint | None]
+
+
+class Attempt:
+    """One start of a run's workers, as the controller follows it.
+
+    Args:
+        number: How often workers were started before.
+        group: The workers.
+        directory: Where they stage.
+        commits: Makes checkpoints of what they have staged.
+        barrier: As `RunConfig.report_barrier`.
+
+    Attributes:
+        alive: The actors whose end is not known.
+        running: The ranks whose function has not ended.
+        failures: What has failed.
+        at_failure: The ranks whose function had not ended when the first of them failed.
+        stop_at: The report at which ranks were asked to stop.
+        patient: Whether it is worth waiting for reports that are not made yet.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        group: WorkerGroup,
+        directory: RunDirectory,
+        commits: Commits,
+        *,
+        barrier: bool,
+    ) -> None:
+        self.number = number
+        self.group = group
+        self.alive: set[Actor] = {worker.actor for worker in group.workers}
+        self.running = set(range(len(group)))
+        self.failures = FailureLog()
+        self.at_failure: set[int] = set()
+        self.stop_at: int | None = None
+        self.patient = True
+        self._directory = directory
+        self._commits = commits
+        self._barrier = barrier
+        self._book = ReportBook(len(group), barrier=barrier)
+        self._collectives = CollectiveBook(len(group))
+        self._stopped: set[int] = set()
+        self._listings: list[tuple[int, run_messages.Listing]] = []
+
+    # What ranks say.
+
+    def take(self, rank: int, message: Any) -> bool:
+        """Take a message of a rank; `settle` does what is due then.
+
+        Returns:
+            Whether the rank waits for others now.
+
+        Raises:
+            TrainingFailedError: It has come to another collective than the others.
+        """
+        if isinstance(message, run_messages.Reported):
+            self._book.reported(rank, message, time.monotonic())
+            return self._barrier or message.files is not None
+        if isinstance(message, run_messages.Staged):
+            self._book.staged(rank, message)
+        elif isinstance(message, run_messages.Joined):
+            data = self._collectives.joined(rank, message, time.monotonic())
+            if data is not None:
+                self.group.tell(run_messages.Gathered(message.sequence, data))
+            return data is None
+        elif isinstance(message, run_messages.Listing):
+            self._listings.append((rank, message))
+        return False
+
+    def settle(self) -> Iterator[Reports]:
+        """Do what is due: have files staged, commit; yield the reports that are complete.
+
+        Raises:
+            StorageError: A checkpoint cannot be committed.
+        """
+        for waiting in (*self._book.given_up(), *self._collectives.given_up(self._stopped)):
+            self.group.tell(run_messages.GivenUp(), waiting)
+        for entry in self._book.to_stage():
+            staging = self._commits.staging(entry)
+            for rank, files in entry.shares.items():
+                self.group.tell(run_messages.Share(entry.report, str(staging), files), [rank])
+        for entry in self._book.complete():
+            checkpoint = self._commit(entry)
+            yield [decode(entry.metrics[rank]) for rank in sorted(entry.metrics)], checkpoint
+        for rank, asked in list(self._listings):
+            if self._book.is_done(asked.below):
+                self._listings.remove((rank, asked))
+                self.group.tell(run_messages.Listed(asked.request, self._commits.listed()), [rank])
+
+    def _commit(self, entry: Entry) -> Checkpoint | None:
+        path = None
+        if entry.trouble is not None:
+            self._commits.abandon(entry)
+        elif entry.files:
+            path = self._commits.commit(entry, len(self.group))
+        if entry.files or self._barrier:
+            kept = None if path is None else str(path)
+            self.group.tell(run_messages.ReportDone(entry.report, kept, entry.trouble))
+        return None if path is None else Checkpoint(path)
+
+    def check_collectives(self) -> None:
+        """Look whether those who wait in a collective can still be met there.
+
+        Raises:
+            TrainingFailedError: They wait for a rank whose function has returned.
+        """
+        self._collectives.check(self.running)
+
+    def ask_to_stop(self) -> None:
+        """Ask all ranks to stop at the same report, the next one of whoever is ahead."""
+        if self.stop_at is None:
+            self.stop_at = self._book.newest + 1
+            self.group.tell(run_messages.StopAsked(self.stop_at))
+
+    # How ranks end.
+
+    def returned(self, rank: int, *, stopped: bool) -> None:
+        """Take note that a rank's function has returned, perhaps because it was asked to stop."""
+        self.running.discard(rank)
+        if stopped:
+            self._stopped.add(rank)
+        note = self._book.stopped if stopped else self._book.ended
+        note(rank, time.monotonic())
+
+    def failed(self, rank: int, error: BaseException) -> None:
+        """Take note that a rank has failed; what it has reported before counts."""
+        if not self.failures:
+            self.at_failure = set(self.running)
+        self.failures.add(rank, error)
+        self.running.discard(rank)
+        self._book.failed(rank)
+
+    def error(self, failures_so_far: int) -> WorkerGroupError:
+        """Return what `fit()` raises if the workers are not started again."""
+        failures = self.failures.by_cause()
+        rank, cause = next(iter(failures.items()))
+        log = self._directory.log_path(self.number, rank)
+        error = to_error(
+            failures,
+            log if log.exists() else None,
+            self._directory.path,
+            failures_so_far,
+            sorted(self.at_failure),
+            sorted(set(range(len(self.group))) - self.at_failure),
+        )
+        if not isinstance(cause.__cause__, RemoteTraceback):  # else the message holds it
+            error.__cause__ = cause
+        return error
+
+    def died(self, event: Died) -> None:
+        """Take note that a worker's process has ended."""
+        self.alive.discard(event.actor)
+
+    # What is under way.
+
+    def to_commit(self) -> list[int]:
+        """Return the reports that every rank has made, and whose files are on their way."""
+        return self._book.to_commit()
+
+    def under_way(self, within_s: float) -> bool:
+        """Return whether a report that the failed ranks have made may still be committed.
+
+        Args:
+            within_s: As for `ReportBook.behind`.
+        """
+        if self._book.to_commit():
+            return True
+        return self.patient and bool(self._book.behind(time.monotonic(), within_s))
+
+    def waits(self) -> list[Wait]:
+        """Return who is waited for."""
+        return [*self._book.waits(), *self._collectives.waits()]
+
+    def where(self, rank: int) -> str:
+        """Return where a rank runs, and how to look at it."""
+        worker = self.group.workers[rank]
+        pid = worker.actor.pid
+        look = f"; `py-spy dump --pid {pid}` shows where it is" if pid is not None else ""
+        return f"rank {rank}: pid {pid}, node {worker.node_id}{look}"

@@ -1,0 +1,119 @@
+"""The checkpoints of a run: made whole at once, gone on from if they are sound, deleted if many."""
+
+from __future__ import annotations
+
+import errno
+import time
+from pathlib import Path
+from typing import Any
+
+from dray.errors import StorageError
+from dray.train.config import CheckpointConfig
+from dray.train.run.journal import Journal
+from dray.train.run.progress import Progress
+from dray.train.run.report_tracker import Entry
+from dray.train.run.retention import score, surplus
+from dray.train.storage.manifest import Committed
+from dray.train.storage.run_directory import RunDirectory
+
+
+class Commits:
+    """Knows the checkpoints that a run has committed.
+
+    Args:
+        directory: The run's.
+        config: Which of them to keep.
+        progress: Tells the user.
+    """
+
+    def __init__(
+        self, directory: RunDirectory, config: CheckpointConfig, progress: Progress
+    ) -> None:
+        self._directory = directory
+        self._config = config
+        self._progress = progress
+        self._journal = Journal(directory, progress)
+        self._kept = directory.checkpoints()
+
+    def newest_good(self) -> Committed | None:
+        """Return the newest checkpoint that is as it was committed, if there is one.
+
+        Those that are not are known from then on: they do not count, and nothing deletes them.
+        """
+        found = bool(self._kept)
+        for committed in reversed(list(self._kept)):
+            damaged = self._directory.damage(committed)
+            if damaged is None:
+                return committed
+            self._kept.remove(committed)
+            self._progress.warn(
+                f"{committed.path.name} is damaged ({damaged} is not as it was committed) and left "
+                "as it is; going back to the one before"
+            )
+            self._journal.record("damaged checkpoint", checkpoint=committed.path.name, file=damaged)
+        if found:
+            self._progress.warn("no sound checkpoint is left: the run begins anew")
+        return None
+
+    def staging(self, entry: Entry) -> Path:
+        """Return the directory, made if need be, in which a report's files are put together.
+
+        Raises:
+            StorageError: It cannot be made.
+        """
+        if entry.in_place and entry.directory is not None:
+            return self._directory.path / entry.directory
+        return self._directory.begin_staging(entry.report)
+
+    def abandon(self, entry: Entry) -> None:
+        """Delete what was put together of a report's checkpoint; what lies in place is the user's.
+
+        Raises:
+            StorageError: It cannot be deleted.
+        """
+        if not entry.in_place:
+            self._directory.abandon_staging(entry.report)
+
+    def listed(self) -> tuple[tuple[str, dict[str, Any]], ...]:
+        """Return the checkpoints that there are, oldest first: path and rank 0's metrics."""
+        return tuple((str(each.path), each.metrics[min(each.metrics)]) for each in self._kept)
+
+    def commit(self, entry: Entry, world_size: int) -> Path:
+        """Make the staged files of a report a checkpoint, and delete what is not to be kept.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        name = entry.directory or self._directory.next_checkpoint_name()
+        path = self._directory.path / name
+        committed = Committed(
+            path, entry.report, world_size, entry.staged, entry.metrics, time.time()
+        )
+        staged = path if entry.in_place else self._directory.staging(entry.report)
+        self._directory.commit(staged, committed)
+        self._kept = [*(known for known in self._kept if known.path != path), committed]
+        self._look_at_score(committed)
+        for old in surplus(self._kept, self._config):
+            self._delete(old)
+        self._progress.committed(path)
+        return path
+
+    def _delete(self, old: Committed) -> None:
+        try:
+            self._directory.delete(old)
+        except StorageError as error:
+            if error.errno != errno.ENOENT:  # else the user has deleted it
+                self._directory.warn_once(str(error))
+                return  # it is tried again with the next one
+        self._kept.remove(old)
+
+    def _look_at_score(self, committed: Committed) -> None:
+        attribute = self._config.checkpoint_score_attribute
+        if attribute is None or score(committed, attribute, "max") is not None:
+            return
+        names = ", ".join(committed.rank_zero_metrics()) or "none"
+        self._directory.warn_once(
+            f"{committed.path.name} came without a number called {attribute!r} "
+            f"(checkpoint_score_attribute), so it ranks below those that have one; its metrics: "
+            f"{names}"
+        )

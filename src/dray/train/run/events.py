@@ -1,0 +1,94 @@
+"""What the controller's mailbox holds besides what the engine puts there, and how a run ends."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from dray.engines.base import Actor
+from dray.scheduling.requests import Reservation
+from dray.train.run.state import State
+from dray.train.run.worker_group import Worker
+from dray.train.worker.train_worker import Ended
+
+
+@dataclass(frozen=True)
+class Reserved:
+    """The reservation has been granted."""
+
+    future: Future[Reservation]
+
+
+@dataclass(frozen=True)
+class StillWaiting:
+    """The reservation has not been granted yet."""
+
+
+@dataclass(frozen=True)
+class StillStarting:
+    """Workers take long to start."""
+
+
+@dataclass(frozen=True)
+class FunctionEnded:
+    """The train function of a rank has returned or raised."""
+
+    worker: Worker
+    future: Future[Ended]
+
+    @property
+    def actor(self) -> Actor:
+        """Whose function it was."""
+        return self.worker.actor
+
+
+@dataclass(frozen=True)
+class BackedOff:
+    """It is time to restart."""
+
+
+@dataclass(frozen=True)
+class EngineClosed:
+    """The session has ended, in another thread."""
+
+
+@dataclass(frozen=True)
+class Interrupt:
+    """The user pressed Ctrl-C, or ends the program otherwise.
+
+    Attributes:
+        cause: How.
+    """
+
+    cause: str
+
+
+@dataclass(frozen=True)
+class StopRequest:
+    """A callback has said that the training has come far enough."""
+
+
+@dataclass(frozen=True)
+class GraceOver:
+    """What has not come by now will not come by itself."""
+
+
+@dataclass(frozen=True)
+class LookAtWaits:
+    """Somebody may have waited for long."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        state: One of the final states.
+        return_value: What rank 0's function returned.
+        error: What `fit()` raises, if it raises.
+    """
+
+    state: State
+    return_value: Any = None
+    error: BaseException | None = None

@@ -1,0 +1,189 @@
+"""Failures of workers: which one is the cause, how it is told, and when to try again. No I/O."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dray.errors import (
+    ConfigError,
+    DrayError,
+    EngineError,
+    InfeasibleError,
+    RemoteTraceback,
+    TrainingFailedError,
+    WorkerDiedError,
+    WorkerGroupError,
+    as_instance_of_cause,
+    describe,
+    join_names,
+    raised_in_driver,
+    text_of,
+)
+
+_FIRST_BACK_OFF_S = 1.0
+_LONGEST_BACK_OFF_S = 30.0
+
+
+@dataclass
+class FailurePolicy:
+    """Decides about restarts.
+
+    Attributes:
+        max_failures: As in `FailureConfig`.
+        max_preemption_failures: As in `FailureConfig`.
+        failures: How many there have been, lost nodes left out.
+        lost_nodes: How often a node was lost.
+    """
+
+    max_failures: int
+    max_preemption_failures: int = -1
+    failures: int = 0
+    lost_nodes: int = 0
+    _in_a_row: int = 0
+
+    @property
+    def total(self) -> int:
+        """How often workers have failed, whatever the reason."""
+        return self.failures + self.lost_nodes
+
+    def failed(self, *, lost_node: bool = False) -> bool:
+        """Count one failure; return whether to try again."""
+        self._in_a_row += 1
+        if lost_node:
+            self.lost_nodes += 1
+        else:
+            self.failures += 1
+        count, limit = self._count(lost_node)
+        return limit < 0 or count <= limit
+
+    def progressed(self) -> None:
+        """Take note that the run has come further: the next restart is at once again."""
+        self._in_a_row = 0
+
+    def _count(self, lost_node: bool) -> tuple[int, int]:
+        if lost_node:
+            return self.lost_nodes, self.max_preemption_failures
+        return self.failures, self.max_failures
+
+    def count(self, lost_node: bool) -> str:
+        """Return which failure this was, of how many."""
+        count, limit = self._count(lost_node)
+        what = "lost node" if lost_node else "failure"
+        return f"{what} {count}, {'no limit' if limit < 0 else f'{limit} allowed'}"
+
+    def back_off_s(self) -> float:
+        """Return how long to wait before the next try: not at all at first, then ever longer."""
+        if self._in_a_row <= 1:
+            return 0.0
+        return float(min(_FIRST_BACK_OFF_S * 2 ** (self._in_a_row - 2), _LONGEST_BACK_OFF_S))
+
+
+class FailureLog:
+    """The failures of one attempt, in the order they became known."""
+
+    def __init__(self) -> None:
+        self._failures: dict[int, BaseException] = {}
+
+    def add(self, rank: int, error: BaseException) -> None:
+        """Take note of a rank's failure; its first one counts."""
+        self._failures.setdefault(rank, error)
+
+    def __bool__(self) -> bool:
+        """Return whether anything has failed."""
+        return bool(self._failures)
+
+    def by_cause(self) -> dict[int, BaseException]:
+        """Return rank -> error, the cause first.
+
+        A process that died by itself comes before exceptions: its peers' errors (a lost connection)
+        may become known before its own end. An abort does not, because frameworks abort a process
+        when a peer is gone.
+        """
+        ranks = sorted(self._failures, key=lambda rank: not _is_sudden(self._failures[rank]))
+        return {rank: self._failures[rank] for rank in ranks}
+
+
+def is_death(error: BaseException | None) -> bool:
+    """Return whether a call failed because its worker has ended, of which `Died` tells too."""
+    return isinstance(error, EngineError) and not isinstance(error.__cause__, RemoteTraceback)
+
+
+def _is_sudden(error: BaseException) -> bool:
+    return isinstance(error, WorkerDiedError) and error.exitcode != -signal.SIGABRT
+
+
+def _waited_for(running: Sequence[int], returned: Sequence[int]) -> list[str]:
+    """Say for whom a rank may have waited: first for those who cannot come any more."""
+    if returned:
+        word = "ranks" if len(returned) > 1 else "rank"
+        names = join_names([str(rank) for rank in returned])
+        return [
+            f"{word} {names} had returned already; every rank must make the same collective calls, "
+            "so give each the same number of batches"
+        ]
+    if not running:
+        return []
+    which = f"rank {running[0]}"
+    if len(running) > 1:
+        which = f"one of the ranks {join_names([str(rank) for rank in running])}"
+    return [f"it waited for {which}; the log may say where that was"]
+
+
+def _is_timeout(error: BaseException) -> bool:
+    """Return whether a rank waited in vain; PyTorch's backends have no type for it."""
+    text = text_of(error).lower()
+    return isinstance(error, TimeoutError) or "timed out" in text or "timeout" in text
+
+
+def to_driver_error(error: BaseException) -> DrayError:
+    """Return what `fit()` raises when the driver's own side has failed."""
+    if isinstance(error, TrainingFailedError | InfeasibleError | ConfigError):
+        return error
+    return raised_in_driver(error)
+
+
+def to_error(
+    failures: Mapping[int, BaseException],
+    log_path: Path | None,
+    run_path: Path,
+    failures_so_far: int,
+    running: Sequence[int] = (),
+    returned: Sequence[int] = (),
+) -> WorkerGroupError:
+    """Return what `fit()` raises.
+
+    Args:
+        failures: rank -> error, the cause first.
+        log_path: The log of the first failing rank, if it has one.
+        run_path: The run directory.
+        failures_so_far: How often the run has failed, this time included.
+        running: The ranks that were still at work when the first one failed.
+        returned: The ranks whose function had returned by then.
+    """
+    (rank, cause), *others = failures.items()
+    lines = [f"rank {rank} failed: {describe(cause)}"]
+    if isinstance(cause.__cause__, RemoteTraceback):
+        lines.append(cause.__cause__.text.rstrip())
+    followers: dict[str, list[str]] = {}
+    for other, error in others:
+        followers.setdefault(describe(error), []).append(str(other))
+    for text, ranks in followers.items():
+        word = "ranks" if len(ranks) > 1 else "rank"
+        lines.append(f"{word} {join_names(ranks)} failed after that: {text}")
+    if _is_timeout(cause):
+        lines += _waited_for([other for other in running if other not in failures], returned)
+    if failures_so_far > 1:
+        lines.append(f"this was failure number {failures_so_far} of the run")
+    if log_path is not None:
+        lines.append(f"log of rank {rank}: {log_path}")
+    lines.append(
+        f"the run is in {run_path}; run again under the same name to go on from its newest "
+        "checkpoint, or set FailureConfig(max_failures=...) to restart without being asked"
+    )
+    error = WorkerGroupError(
+        "\n".join(lines), failures, log_path=None if log_path is None else str(log_path)
+    )
+    return as_instance_of_cause(error)

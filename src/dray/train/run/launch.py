@@ -1,0 +1,125 @@
+"""How the workers of an attempt get to work, and part: seats, and the framework's hooks."""
+
+from __future__ import annotations
+
+from dray.engines.base import Engine, Mailbox
+from dray.errors import describe
+from dray.scheduling.requests import Reservation
+from dray.settings import Settings
+from dray.train.backend import Backend, BackendConfig
+from dray.train.config import RunConfig
+from dray.train.planning.ranks import family_at
+from dray.train.run.failure import is_death
+from dray.train.run.progress import Progress
+from dray.train.run.worker_group import Interrupted, RankFailed, Worker, WorkerGroup
+from dray.train.scaling import ScalingConfig
+from dray.train.storage.manifest import Committed
+from dray.train.storage.run_directory import RunDirectory
+from dray.train.worker.run_messages import Assignment, RunInfo
+
+
+class Launch:
+    """Starts workers, again after each failure.
+
+    Args:
+        engine: Where they run.
+        directory: The run's.
+        scaling: What each gets.
+        config: What they find around themselves.
+        backend: The framework and its config.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        directory: RunDirectory,
+        scaling: ScalingConfig,
+        config: RunConfig,
+        backend: tuple[Backend, BackendConfig],
+    ) -> None:
+        self._engine = engine
+        self._directory = directory
+        self._scaling = scaling
+        self._config = config
+        self._backend, self._backend_config = backend
+
+    def start(
+        self, reservation: Reservation, size: int, mailbox: Mailbox, progress: Progress
+    ) -> WorkerGroup:
+        """Begin to start so many workers; the mailbox hears of each."""
+        return WorkerGroup.start(
+            self._engine,
+            reservation,
+            size,
+            mailbox=mailbox,
+            runtime_env=self._config.runtime_env,
+            modules=self._backend_config.modules,
+            warn=progress.warn,
+        )
+
+    def give_ranks(self, group: WorkerGroup, attempt: int, checkpoint: Committed | None) -> None:
+        """Tell workers that have started which rank each has, and from where to go on.
+
+        Raises:
+            RankFailed: A worker could not take its seat.
+        """
+        moved = Settings().own_directories
+        run = RunInfo(
+            path=str(self._directory.path),
+            token=None if self._config.shared_storage else self._directory.token(),
+            attempt=attempt,
+            first_report=checkpoint.report + 1 if checkpoint else 0,
+            checkpoint=str(checkpoint.path) if checkpoint else None,
+            report_barrier=self._config.report_barrier,
+            working_directory=str(self._directory.working_directory) if moved else None,
+        )
+        nodes = {node.node_id: node for node in self._engine.nodes()}
+        size = len(group)
+        group.take_seats(nodes, lambda worker: self._assignment(worker, size, run))
+
+    def _assignment(self, worker: Worker, world_size: int, run: RunInfo) -> Assignment:
+        position = worker.position
+        assert position is not None
+        family = family_at(position.place)
+        own_variables = {*self._engine.env_vars, *self._config.runtime_env.env_vars}
+        return Assignment(
+            rank=position.rank,
+            world_size=world_size,
+            local_rank=position.local_rank,
+            local_world_size=position.local_world_size,
+            node_rank=position.node_rank,
+            address=worker.address,
+            run=run,
+            family=None if family is None else family.name,
+            devices={name: tuple(ids) for name, ids in worker.devices.items()},
+            node_devices=position.node_devices,
+            shares_devices=self._backend.share_cuda_visible_devices
+            and not (family is not None and own_variables.intersection(family.variables)),
+            cpus=(self._scaling.resources_per_worker or {}).get("CPU"),
+            pinned=self._scaling.pin_workers,
+        )
+
+    def set_up(self, group: WorkerGroup) -> None:
+        """Set the framework up on workers that have ranks."""
+        self._backend.on_start(group, self._backend_config)
+        self._backend.on_training_start(group, self._backend_config)
+
+    def part(self, group: WorkerGroup, progress: Progress) -> bool:
+        """Take the framework down, after all functions have returned: a failure undoes nothing.
+
+        Returns:
+            Whether it parted in good order; if not, the user has been told.
+        """
+        try:
+            self._backend.on_shutdown(group, self._backend_config)
+        except Interrupted:  # the controller's mailbox has it as well
+            return True
+        except RankFailed as error:
+            who, failure = f"rank {error.rank}", error.error
+        except Exception as error:  # noqa: BLE001 (a hook may raise anything)
+            who, failure = "the framework", error
+        else:
+            return True
+        if not is_death(failure):  # the controller tells of a death
+            progress.warn(f"{who} did not part in good order: {describe(failure)}")
+        return False

@@ -1,0 +1,231 @@
+"""What a run shows: bars of its workers, its state, what workers print, and a closing summary."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dray.engines.terminal_lines import Rows
+from dray.status import TrainingStatus, WorkerStatus
+from dray.train.run.line_dedup import Folder, Shown, describe_ranks
+from dray.train.run.screens import Screen
+from dray.train.run.state import State
+
+# Of so many ranks the bars are shown, and of so many workers the processes.
+_MOST_SHOWN = 8
+_HERE = ("127.0.0.1", "localhost")
+
+
+def format_metrics(metrics: Mapping[str, Any], limit: int = 6) -> str:
+    """Return metrics in one short line."""
+    parts = [f"{name}={_short(value)}" for name, value in list(metrics.items())[:limit]]
+    return " ".join(parts) + (" ..." if len(metrics) > limit else "")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{value:.4g}"
+    text = str(value)
+    return text if len(text) <= 24 else f"{text[:21]}..."
+
+
+def _plain(value: Any) -> Any:
+    """Return a metric as JSON can say it."""
+    finite = isinstance(value, float) and math.isfinite(value)
+    return value if finite or isinstance(value, int | str | None) else str(value)
+
+
+class Progress:
+    """Tells the user how a run goes.
+
+    Args:
+        name: The run's name.
+        path: The run's directory.
+        screen: Where to.
+        log_level: As in `LoggingConfig`.
+        fold: Whether a line that ranks repeat is shown once, with how often it came.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        path: Path,
+        screen: Screen,
+        log_level: str = "INFO",
+        *,
+        fold: bool = True,
+    ) -> None:
+        self._name = name
+        self._path = path
+        self._screen = screen
+        self._level = logging.getLevelName(log_level)
+        self._folder = Folder() if fold else Folder(window_s=0)
+        self._rows: dict[tuple[int, str], Rows] = {}
+        self._start = time.monotonic()
+        self._state = State.INITIALIZING
+        self._latest = ""
+        self._attempt = 0
+        self._workers: Sequence[Mapping[str, Any]] = ()
+        self._report: tuple[int, Mapping[str, Any], float] | None = None
+        self.reports = 0
+        self.checkpoint: Path | None = None
+
+    def started(self, attempt: int, world_size: int, checkpoint: Any) -> None:
+        """Tell that workers are about to start."""
+        self._attempt, self._workers = attempt, ()
+        workers = f"{world_size} worker{'s' if world_size != 1 else ''}"
+        if checkpoint:
+            self.checkpoint = checkpoint.path
+        origin = f", going on from {checkpoint.path.name}" if checkpoint else ""
+        self._info(f"{self._name}: attempt {attempt}, {workers}{origin}; logs in {self._path}")
+
+    def placed(self, workers: Sequence[Mapping[str, Any]], framework: str = "") -> None:
+        """Tell that workers have ranks now, and are about to train.
+
+        Args:
+            workers: For each rank its pid, node, address and devices.
+            framework: How they are connected, in a few words.
+        """
+        self._workers = workers
+        self._info(f"{self._name}: {describe_workers(workers)}{framework and f'; {framework}'}")
+
+    def state(self, state: State) -> None:
+        """Take note that the run is in another state."""
+        self._state = state
+        self._screen_status()
+
+    def reported(self, report: int, metrics: Mapping[str, Any]) -> None:
+        """Take note that rank 0 has reported."""
+        self.reports += 1
+        self._report = report, metrics, time.monotonic()
+        self._latest = f"report {report}: {format_metrics(metrics)}"
+        self._screen_status(news=self.reports == 1)
+
+    def committed(self, path: Path) -> None:
+        """Take note that a checkpoint exists now."""
+        self.checkpoint = path
+
+    def warn(self, text: str) -> None:
+        """Tell something that the user should know."""
+        if self._level <= logging.WARNING:
+            self._screen.lines([f"{self._name}: {text}"], "stderr")
+
+    def output(self, rank: int, stream: str, data: bytes) -> None:
+        """Show what a worker has written."""
+        if self._level > logging.INFO:
+            return
+        now = time.monotonic()
+        rows = self._rows.setdefault((rank, stream), Rows())
+        self._show(now, [(rank, stream, text) for text in rows.feed(data, now)])
+        self._screen_status()
+
+    def training(self, waits: Sequence[str]) -> TrainingStatus:
+        """Return what `dray status` shows of the run. May be called from any thread.
+
+        Args:
+            waits: Who is waited for, in words.
+        """
+        now = time.monotonic()
+        report, metrics, at = self._report or (None, {}, now)
+        return TrainingStatus(
+            name=self._name,
+            path=str(self._path),
+            state=self._state.value,
+            attempt=self._attempt,
+            seconds=round(now - self._start, 1),
+            workers=[
+                WorkerStatus(
+                    rank=rank,
+                    pid=worker["pid"],
+                    node=worker["node"],
+                    address=worker["address"],
+                    devices={name: list(ids) for name, ids in worker.get("devices", {}).items()},
+                )
+                for rank, worker in enumerate(self._workers)
+            ],
+            report=report,
+            metrics={name: _plain(value) for name, value in metrics.items()},
+            since_report_s=None if report is None else round(now - at, 1),
+            checkpoint=None if self.checkpoint is None else self.checkpoint.name,
+            waits=list(waits),
+        )
+
+    def aside(self) -> contextlib.AbstractContextManager[None]:
+        """Make way for what callbacks print."""
+        return self._screen.aside()
+
+    def close(self) -> None:
+        """Show what was held back, and take the status away."""
+        now = time.monotonic()
+        ended, self._rows = self._rows, {}
+        rests = {key: rows.feed(b"", now, last=True) for key, rows in ended.items()}
+        self._show(now, [(*key, text) for key, texts in rests.items() for text in texts])
+        self._print(list(self._folder.flush()))
+        self._screen.close()
+
+    def summary(self, state: State, best: str) -> None:
+        """Show how the run ended."""
+        seconds = time.monotonic() - self._start
+        reports = f"{self.reports} report{'s' if self.reports != 1 else ''}"
+        if not self.reports:
+            reports = "no report of rank 0"
+        parts = [f"{self._name}: {state.value} in {seconds:.1f} s, {reports}"]
+        if best:
+            parts.append(best)
+        if self.checkpoint is not None:
+            parts.append(f"checkpoint {self.checkpoint.name}")
+        self._info(", ".join([*parts, f"in {self._path}"]))
+
+    def _info(self, text: str) -> None:
+        if self._level <= logging.INFO:
+            self._screen.lines([text])
+
+    def _screen_status(self, *, news: bool = False) -> None:
+        if self._level <= logging.INFO:
+            self._screen.status(self._describe, news=news)
+
+    def _describe(self) -> list[str]:
+        """Return the bars of workers, and the state of the run. May be called from any thread."""
+        bars = list(self._bars())
+        ranks = sorted({rank for rank, _ in bars})
+        shown = [line for rank, line in bars if rank in ranks[:_MOST_SHOWN]]
+        if ranks[_MOST_SHOWN:]:
+            shown.append(f"(and {describe_ranks(ranks[_MOST_SHOWN:])})")
+        seconds = time.monotonic() - self._start
+        parts = [f"{self._name}: {self._state.value} {seconds:.0f} s", self._latest]
+        if self.checkpoint is not None:
+            parts.append(self.checkpoint.name)
+        return [*shown, ", ".join(filter(None, parts))]
+
+    def _bars(self) -> Iterator[tuple[int, str]]:
+        for (rank, _), rows in sorted(self._rows.copy().items()):
+            for text in rows.live:
+                yield rank, f"(rank {rank}) {text}"
+
+    def _show(self, now: float, lines: Sequence[tuple[int, str, str]]) -> None:
+        settled = [(*key, text) for key, rows in self._rows.items() for text in rows.settle(now)]
+        feed = self._folder.feed
+        self._print([shown for line in (*lines, *settled) for shown in feed(*line, now)])
+
+    def _print(self, lines: Sequence[Shown]) -> None:
+        for stream, group in itertools.groupby(lines, lambda shown: shown.stream):
+            self._screen.lines([shown.line for shown in group], stream)
+
+
+def describe_workers(workers: Sequence[Mapping[str, Any]]) -> str:
+    """Return in one line where the workers of a run are, by rank."""
+    nodes: dict[str, list[str]] = {}
+    for rank, worker in enumerate(workers[:_MOST_SHOWN]):
+        nodes.setdefault(worker["address"], []).append(f"rank {rank} pid {worker['pid']}")
+    more = len(workers) - _MOST_SHOWN
+    places = [
+        f"{', '.join(ranks)} on {'this machine' if address in _HERE else address}"
+        for address, ranks in nodes.items()
+    ]
+    return "; ".join(places) + (f"; and {more} more" if more > 0 else "")

@@ -1,0 +1,88 @@
+"""What the ranks of an attempt write: kept in a file each, and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import IO
+
+from dray.engines.base import Output
+from dray.errors import StorageError
+from dray.train.run.progress import Progress
+from dray.train.storage.run_directory import RunDirectory
+
+# Whose output it is, once that is known: workers write before they have ranks.
+RankOf = Callable[[], "int | None"]
+
+
+class Logs:
+    """The log files of one attempt after another.
+
+    Args:
+        directory: Where they are.
+        progress: Shows what is written; None shows nothing.
+    """
+
+    def __init__(self, directory: RunDirectory, progress: Progress | None) -> None:
+        self._directory = directory
+        self._progress = progress
+        self._attempt = 0
+        self._world_size = 0
+        self._files: dict[int, IO[bytes]] = {}
+        self._early: list[tuple[RankOf, Output]] = []
+        self._ranked = False
+
+    def begin(self, attempt: int, world_size: int) -> None:
+        """Begin another attempt, whose workers have no ranks yet."""
+        self.close()
+        self._attempt, self._world_size = attempt, world_size
+
+    def give_ranks(self) -> None:
+        """Open a file for each rank: workers have ranks now.
+
+        Raises:
+            StorageError: It cannot be made.
+        """
+        self._ranked = True
+        for rank in range(self._world_size):
+            path = self._directory.log_path(self._attempt, rank)
+            with StorageError.instead(f"the log {path} cannot be written"):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._files[rank] = path.open("ab", buffering=0)
+        early, self._early = self._early, []
+        for rank_of, event in early:
+            self.take(rank_of, event)
+
+    def take(self, rank_of: RankOf, event: Output) -> None:
+        """Keep what a worker has written, if the disk takes it, and show it."""
+        rank = rank_of() if self._ranked else None
+        if rank is None:
+            self._early.append((rank_of, event))
+            return
+        self._keep(rank, event.data)
+        if self._progress is not None:
+            self._progress.output(rank, event.stream, event.data)
+
+    def _keep(self, rank: int, data: bytes) -> None:
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[self._files[rank].write(rest) :]
+        except OSError as error:
+            path = self._directory.log_path(self._attempt, rank)
+            self._directory.warn_once(
+                f"the log {path} cannot be written ({error}); what ranks write is lost, but for "
+                "what is shown here"
+            )
+
+    def close(self) -> None:
+        """Close the files; what workers wrote that died before they had ranks is kept too."""
+        if self._early and not self._ranked:
+            try:
+                self.give_ranks()
+            except StorageError as error:
+                self._directory.warn_once(str(error))
+        for file in self._files.values():
+            file.close()
+        self._files = {}
+        self._early = []
+        self._ranked = False

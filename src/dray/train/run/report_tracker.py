@@ -1,0 +1,283 @@
+"""The books of an attempt: which ranks came to which report and which collective. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+from dray.errors import TrainingFailedError
+from dray.train.run.waits import Wait, name_of
+from dray.train.storage.checkpoint_files import Fingerprint
+from dray.train.worker.run_messages import Joined, Reported, Staged
+
+# A rank that reports far ahead of the others (only rank 0 reports, say) is not waited for.
+MOST_OPEN = 1000
+
+
+@dataclass
+class Entry:
+    """One report as its ranks make it.
+
+    Attributes:
+        report: Its number.
+        since: When the first rank made it.
+        metrics: rank -> encoded metrics, of the ranks that have made it.
+        files: rank -> the files of the checkpoint it brought, if it brought one.
+        shares: rank -> the files it must stage; empty until every rank has reported.
+        staged: What has been staged so far.
+        staging: The ranks that still have files to stage.
+        trouble: Which rank could not, and why; then there is no checkpoint.
+        directory: The checkpoint's name, if a rank gave one.
+        in_place: Whether its files lie under that name already.
+        waiting: rank -> since when it waits for the others.
+    """
+
+    report: int
+    since: float
+    metrics: dict[int, dict[str, Any]] = field(default_factory=dict)
+    files: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    shares: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    staged: dict[str, Fingerprint] = field(default_factory=dict)
+    staging: set[int] = field(default_factory=set)
+    trouble: str | None = None
+    directory: str | None = None
+    in_place: bool = False
+    waiting: dict[int, float] = field(default_factory=dict)
+
+    def divide(self) -> None:
+        """Give every file to the lowest rank that has it."""
+        taken: set[str] = set()
+        for rank in sorted(self.files):
+            self.shares[rank] = tuple(name for name in self.files[rank] if name not in taken)
+            taken.update(self.shares[rank])
+        self.staging = {rank for rank, names in self.shares.items() if names}
+
+
+class ReportBook:
+    """Follows the reports of one attempt. What a failed rank has reported before counts.
+
+    Args:
+        world_size: How many ranks report.
+        barrier: Whether each report waits for every rank.
+    """
+
+    def __init__(self, world_size: int, *, barrier: bool = False) -> None:
+        self._ranks = set(range(world_size))  # without those that have returned
+        self._failed: set[int] = set()
+        self._stopped: set[int] = set()
+        self._barrier = barrier
+        self._newest = dict.fromkeys(range(world_size), -1)
+        self._ended: dict[int, float] = {}
+        self._open: dict[int, Entry] = {}
+        self._done = -1  # the highest number that was complete
+
+    @property
+    def newest(self) -> int:
+        """The highest number of a report that a rank has made; -1 if there is none."""
+        return max(self._newest.values())
+
+    def reported(self, rank: int, message: Reported, now: float = 0.0) -> None:
+        """Take note of a rank's report, made `now` seconds after some moment."""
+        self._newest[rank] = message.report
+        if message.report <= self._done and message.files is None and not self._barrier:
+            return  # from far behind: the others were not kept waiting
+        entry = self._open.setdefault(message.report, Entry(message.report, now))
+        entry.metrics[rank] = message.metrics
+        if message.files is not None:
+            entry.files[rank] = message.files
+        if message.files is not None or self._barrier:
+            entry.waiting[rank] = now
+        if message.in_place and not entry.in_place:
+            entry.directory, entry.in_place = message.directory, True
+        elif entry.directory is None:
+            entry.directory = message.directory
+
+    def staged(self, rank: int, message: Staged) -> None:
+        """Take note that a rank has staged its share, or cannot."""
+        entry = self._open.get(message.report)
+        if entry is not None:  # else it had nothing to stage
+            entry.staged.update(message.files)
+            entry.staging.discard(rank)
+            if message.trouble is not None and entry.trouble is None:
+                entry.trouble = f"rank {rank}: {message.trouble}"
+
+    def ended(self, rank: int, now: float = 0.0) -> None:
+        """Take note that a rank's function has ended: it makes no more reports."""
+        self._ranks.discard(rank)
+        self._ended[rank] = now
+
+    def stopped(self, rank: int, now: float = 0.0) -> None:
+        """Take note that a rank was asked to stop, and has: what it has not made, not all have."""
+        self._stopped.add(rank)
+        self._ended[rank] = now
+
+    def failed(self, rank: int) -> None:
+        """Take note that a rank makes no more reports, and is not taken for one that returned."""
+        if rank in self._ranks:
+            self._failed.add(rank)
+
+    def to_stage(self) -> Iterator[Entry]:
+        """Yield the reports with a checkpoint that every rank has made now, divided."""
+        for entry in self._open.values():
+            if entry.files and not entry.shares and self._made_by_all(entry):
+                entry.divide()
+                if not entry.staging & self._failed:
+                    yield entry
+
+    def complete(self) -> Iterator[Entry]:
+        """Yield, in order, and forget, the reports that have all they need."""
+        while self._open:
+            number = min(self._open)
+            entry = self._open[number]
+            if entry.files:
+                if not entry.shares or entry.staging:
+                    return
+            elif not self._made_by_all(entry) and (self._barrier or len(self._open) <= MOST_OPEN):
+                return
+            self._done = max(self._done, number)
+            yield self._open.pop(number)
+
+    def given_up(self) -> Iterator[list[int]]:
+        """Forget the reports that are beyond those of a stopped rank; yield who waits in each."""
+        last = min((self._newest[rank] for rank in self._stopped), default=None)
+        if last is not None:
+            for number in sorted(number for number in self._open if number > last):
+                yield sorted(self._open.pop(number).waiting)
+
+    def is_done(self, below: int) -> bool:
+        """Return whether no report below a number is still being made."""
+        return all(number >= below for number in self._open)
+
+    def _missing(self, entry: Entry) -> tuple[int, ...]:
+        return tuple(rank for rank in sorted(self._ranks) if self._newest[rank] < entry.report)
+
+    def _made_by_all(self, entry: Entry) -> bool:
+        return all(self._newest[rank] >= entry.report for rank in self._ranks)
+
+    # After a failure: what is still to be had.
+
+    def to_commit(self) -> list[int]:
+        """Return the reports with a checkpoint that every rank has made, their files on the way.
+
+        Files of a rank that has failed cannot be had, so its reports are not among them.
+        """
+        return [
+            entry.report
+            for entry in self._open.values()
+            if entry.files and entry.trouble is None
+            if self._made_by_all(entry) and not entry.staging & self._failed
+        ]
+
+    def behind(self, now: float, within_s: float) -> set[int]:
+        """Return the ranks that may be about to make a report that all the failed ones have made.
+
+        A rank that is behind by several reports, the next of them made long ago, reports at another
+        pace or not at all: it is none of them.
+
+        Args:
+            now: The time, in seconds, by the clock of `reported`.
+            within_s: How long ago "long ago" is.
+        """
+        if not self._failed:
+            return set()
+        last = min(self._newest[rank] for rank in self._failed)
+        found = set()
+        for rank in self._ranks - self._failed - self._stopped:
+            to_make = [e for e in self._open.values() if self._newest[rank] < e.report <= last]
+            if len(to_make) == 1 or any(now - entry.since < within_s for entry in to_make[:1]):
+                found.add(rank)
+        return found
+
+    # Who waits for whom.
+
+    def waits(self) -> Iterator[Wait]:
+        """Yield who is waited for in a report, and who lags behind ranks that have returned."""
+        for entry in self._open.values():
+            number, missing = entry.report, self._missing(entry)
+            waiting = tuple(sorted(entry.waiting))
+            if missing and waiting:
+                yield Wait(f"made report {number}", missing, waiting, min(entry.waiting.values()))
+                return  # the later ones wait for this one
+            if entry.staging:
+                staging = tuple(sorted(entry.staging))
+                others = tuple(rank for rank in waiting if rank not in entry.staging)
+                since = max(entry.waiting.values())
+                yield Wait(f"put the files of report {number} in place", staging, others, since)
+                return
+        for entry in self._open.values():
+            missing = self._missing(entry)
+            ended = tuple(sorted(rank for rank in entry.metrics if rank in self._ended))
+            if missing and ended:
+                since = max(entry.since, min(self._ended[rank] for rank in ended))
+                yield Wait(f"made report {entry.report}", missing, (), since, ended)
+                return
+
+
+class CollectiveBook:
+    """Follows the collectives of one attempt.
+
+    Args:
+        world_size: How many ranks must come to each.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        self._ranks = set(range(world_size))
+        self._open: dict[int, dict[int, Joined]] = {}
+        self._since: dict[int, float] = {}
+
+    def joined(self, rank: int, message: Joined, now: float = 0.0) -> bytes | None:
+        """Take note that a rank has come to a collective; return rank 0's data once all have.
+
+        Raises:
+            TrainingFailedError: Another rank has come to a different one in its place.
+        """
+        come = self._open.setdefault(message.sequence, {})
+        come[rank] = message
+        self._since.setdefault(message.sequence, now)
+        names = {other.name for other in come.values()}
+        if len(names) > 1:
+            raise TrainingFailedError(
+                f"ranks came to different collectives ({', '.join(sorted(names))}); every rank "
+                "must call the same ones in the same order"
+            )
+        if len(come) < len(self._ranks):
+            return None
+        del self._since[message.sequence]
+        return self._open.pop(message.sequence)[0].data
+
+    def waits(self) -> Iterator[Wait]:
+        """Yield who is waited for in which collective."""
+        for sequence, come in self._open.items():
+            waiting = tuple(sorted(come))
+            missing = tuple(sorted(self._ranks - set(come)))
+            yield Wait(
+                f"come to {come[waiting[0]].name}()", missing, waiting, self._since[sequence]
+            )
+
+    def given_up(self, stopped: Set[int]) -> Iterator[list[int]]:
+        """Forget the collectives to which a stopped rank has not come; yield who waits there."""
+        for sequence, come in list(self._open.items()):
+            if stopped - set(come):
+                del self._open[sequence], self._since[sequence]
+                yield sorted(come)
+
+    def check(self, running: Set[int]) -> None:
+        """Look whether every collective can still come about.
+
+        Args:
+            running: The ranks whose function has not ended; the others come to no more.
+
+        Raises:
+            TrainingFailedError: A rank waits for one whose function has ended.
+        """
+        for come in self._open.values():
+            waiting = sorted(running & set(come))
+            gone = sorted(self._ranks - running - set(come))
+            if waiting and gone:
+                verb = "wait" if len(waiting) > 1 else "waits"
+                ended = "functions have" if len(gone) > 1 else "function has"
+                raise TrainingFailedError(
+                    f"{name_of(waiting)} {verb} in {come[waiting[0]].name}() for {name_of(gone)}, "
+                    f"whose {ended} returned; every rank must call it"
+                )

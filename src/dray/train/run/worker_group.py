@@ -1,0 +1,262 @@
+"""The worker group: the train workers of one attempt, by rank."""
+
+from __future__ import annotations
+
+import functools
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from dray.engines.base import Actor, Engine, Mailbox, Started
+from dray.engines.runtime_env import RuntimeEnv
+from dray.errors import text_of
+from dray.scheduling.requests import Node, Reservation
+from dray.train.planning.ranks import Devices, Place, Position, seat
+from dray.train.worker.run_messages import Assignment
+from dray.train.worker.train_worker import Ended, Job, TrainWorker
+
+
+class Worker:
+    """One worker: its actor, and once it has started, its place.
+
+    Attributes:
+        actor: Where it lives.
+        rank: Its rank; until all workers have started, the number of its bundle.
+        started: Where its process runs, once it does.
+        position: Its place among all, once they have ranks.
+    """
+
+    def __init__(self, actor: Actor, bundle: int) -> None:
+        self.actor = actor
+        self.bundle = bundle
+        self.rank = bundle
+        self.started: Started | None = None
+        self.position: Position | None = None
+
+    @property
+    def node_id(self) -> str:
+        """The node it runs on."""
+        assert self.started is not None
+        return self.started.node_id
+
+    @property
+    def address(self) -> str:
+        """The address of its node."""
+        assert self.started is not None
+        return self.started.address
+
+    @property
+    def slice_name(self) -> str:
+        """The TPU slice that its node is a part of; "" if it is of none."""
+        return "" if self.position is None else self.position.place.slice_name
+
+    @property
+    def devices(self) -> Devices:
+        """The ids of its accelerators, by resource name."""
+        assert self.started is not None
+        return self.started.devices
+
+
+class RankFailed(Exception):
+    """A function that ran on workers failed on one of them."""
+
+    def __init__(self, rank: int, error: BaseException) -> None:
+        super().__init__(f"rank {rank}: {text_of(error)}")
+        self.rank = rank
+        self.error = error
+
+
+class Interrupted(Exception):
+    """Workers are waited for no longer, because of Ctrl-C."""
+
+
+class WorkerGroup:
+    """The workers of one attempt, by rank; backends run functions on them.
+
+    Attributes:
+        workers: The workers; by rank, once they have ranks.
+        warn: Tells the user something.
+        collectives: What connects the ranks, such as "gloo", once a backend has said so.
+    """
+
+    def __init__(
+        self, workers: Sequence[Worker], warn: Callable[[str], object] = warnings.warn
+    ) -> None:
+        self.workers = list(workers)
+        self.warn = warn
+        self.collectives = ""
+        self._by_actor = {worker.actor: worker for worker in workers}
+        self._done: SimpleQueue[Future[Any] | None] = SimpleQueue()
+        self._interrupted = False
+
+    @classmethod
+    def start(
+        cls,
+        engine: Engine,
+        reservation: Reservation,
+        size: int,
+        *,
+        mailbox: Mailbox,
+        runtime_env: RuntimeEnv,
+        modules: Sequence[str],
+        warn: Callable[[str], object],
+    ) -> WorkerGroup:
+        """Begin to start a worker in each bundle of a reservation."""
+        workers: list[Worker] = []
+        try:
+            for bundle in range(size):
+                actor = engine.start_actor(
+                    functools.partial(TrainWorker, own_process=engine.distributed),
+                    name=f"worker {bundle}",
+                    reservation=reservation,
+                    bundle=bundle,
+                    runtime_env=runtime_env,
+                    mailbox=mailbox,
+                    modules=modules,
+                )
+                workers.append(Worker(actor, bundle))
+        except BaseException:
+            for worker in workers:
+                worker.actor.kill()
+            raise
+        return cls(workers, warn)
+
+    def started(self, event: Started) -> bool:
+        """Take note of a worker's start; return whether all have started now."""
+        self._by_actor[event.actor].started = event
+        return not self.missing()
+
+    def missing(self) -> list[int]:
+        """Return the workers that have not started."""
+        return [worker.rank for worker in self.workers if worker.started is None]
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return for every rank where it runs, as JSON can say it."""
+        return [
+            {
+                "node": worker.node_id,
+                "address": worker.address,
+                "pid": worker.actor.pid,
+                **({"devices": dict(worker.started.devices)} if worker.started.devices else {}),
+            }
+            for worker in self.workers
+            if worker.started is not None
+        ]
+
+    def take_seats(self, nodes: Mapping[str, Node], assign: Callable[[Worker], Assignment]) -> None:
+        """Give every worker its rank; see `seats.seat`.
+
+        Args:
+            nodes: What there is, by id.
+            assign: Returns what a worker that has its position is told.
+
+        Raises:
+            RankFailed: A worker could not take its seat.
+        """
+        places = [Place(self._node_of(worker, nodes), worker.devices) for worker in self.workers]
+        positions = seat(places)
+        self.workers = [self.workers[position.bundle] for position in positions]
+        for worker, position in zip(self.workers, positions, strict=True):
+            worker.rank, worker.position = position.rank, position
+        self._collect(
+            {worker.actor.call("take_seat", assign(worker)): worker.rank for worker in self.workers}
+        )
+
+    @staticmethod
+    def _node_of(worker: Worker, nodes: Mapping[str, Node]) -> Node:
+        # A node that has come a moment ago may not be known yet.
+        return nodes.get(worker.node_id) or Node(worker.node_id, worker.address, {})
+
+    @property
+    def positions(self) -> list[Position]:
+        """Where the workers are, by rank."""
+        return [worker.position for worker in self.workers if worker.position is not None]
+
+    def __len__(self) -> int:
+        """Return the number of workers."""
+        return len(self.workers)
+
+    def rank_of(self, actor: Actor) -> int | None:
+        """Return an actor's rank; None if it is of another attempt."""
+        worker = self._by_actor.get(actor)
+        return None if worker is None else worker.rank
+
+    def execute(
+        self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None
+    ) -> list[Any]:
+        """Run a function on every worker at once; return what each returned, by rank.
+
+        Args:
+            function: What to run.
+            args: Its arguments.
+            timeout_s: How long it may take, in seconds; default: as long as it likes.
+
+        Raises:
+            RankFailed: On one of them it raised or took too long, or the worker died.
+        """
+        return self._collect(
+            {w.actor.call("execute", function, *args): w.rank for w in self.workers}, timeout_s
+        )
+
+    def execute_single(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
+        """Run a function on one worker; return what it returned.
+
+        Raises:
+            RankFailed: It raised, or the worker died.
+        """
+        return self._collect({self.workers[rank].actor.call("execute", function, *args): rank})[0]
+
+    def _collect(
+        self, calls: Mapping[Future[Any], int], timeout_s: float | None = None
+    ) -> list[Any]:
+        """Return all results, or raise as soon as there is one failure: others may hang on it."""
+        done: SimpleQueue[Future[Any] | None] = SimpleQueue()
+        self._done = done
+        for call in calls:
+            call.add_done_callback(done.put)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        waiting = dict(calls)
+        while waiting:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                finished = None if self._interrupted else done.get(timeout=left)
+            except Empty:
+                late = TimeoutError(f"no answer within {timeout_s:g} s")
+                raise RankFailed(next(iter(waiting.values())), late) from None
+            if finished is None:
+                raise Interrupted
+            rank, error = waiting.pop(finished), finished.exception()
+            if error is not None:
+                raise RankFailed(rank, error) from error
+        return [call.result() for call in calls]
+
+    def interrupt(self) -> None:
+        """Have nobody wait for results any longer. May be called from a signal handler."""
+        self._interrupted = True
+        self._done.put(None)
+
+    def run(self, job: bytes | Job) -> list[Future[Ended]]:
+        """Begin the train function on every worker.
+
+        Args:
+            job: The function and its arguments; pickled, if workers have processes of their own.
+        """
+        return [worker.actor.call("run", job) for worker in self.workers]
+
+    def tell(self, message: Any, ranks: Sequence[int] | None = None) -> None:
+        """Send a message to the given ranks, or to all, even while the train function runs."""
+        for worker in self.workers if ranks is None else [self.workers[rank] for rank in ranks]:
+            worker.actor.signal("deliver", message)
+
+    def stop(self) -> None:
+        """Let every worker end in good order."""
+        for worker in self.workers:
+            worker.actor.stop()
+
+    def kill(self) -> None:
+        """End every worker at once, and last rank 0, which the others may complain to miss."""
+        for worker in reversed(self.workers):
+            worker.actor.kill()

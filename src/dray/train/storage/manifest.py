@@ -1,0 +1,134 @@
+"""The manifest of a committed checkpoint: its files with their checksums, and what came with it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dray.errors import StorageError
+from dray.train.storage.checkpoint_files import (
+    MANIFEST,
+    MANIFEST_DRAFT,
+    METADATA,
+    METADATA_DRAFT,
+    Fingerprint,
+    fingerprint,
+)
+from dray.train.storage.metrics_codec import decode, json_bytes
+from dray.train.storage.sealed import seal, unseal
+
+# Since 2 the manifest ends in a checksum of itself.
+_FORMAT = 2
+_READERS = 8
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A committed checkpoint, as its manifest tells it.
+
+    Attributes:
+        path: Its directory.
+        report: The number of the report it came with, from 0.
+        world_size: How many ranks made it.
+        files: Path in the directory -> size and CRC-32; without metadata, which users may change.
+        metrics: rank -> that rank's metrics in the same report, encoded.
+        time: When it was committed, in seconds since 1970.
+    """
+
+    path: Path
+    report: int
+    world_size: int
+    files: Mapping[str, Fingerprint]
+    metrics: Mapping[int, dict[str, Any]]
+    time: float = field(default=0.0, compare=False)
+
+    def rank_zero_metrics(self) -> dict[str, Any]:
+        """Return the metrics of the lowest rank that reported any."""
+        return decode(self.metrics[min(self.metrics)]) if self.metrics else {}
+
+    def damaged_size(self) -> str | None:
+        """Return the name of a file that is not of the size it was committed with, or None."""
+        for name, (size, _) in self.files.items():
+            try:
+                now = os.stat(self.path / name)
+            except OSError:
+                return name
+            if now.st_size != size or not stat.S_ISREG(now.st_mode):
+                return name
+        return None
+
+    def damage(self) -> str | None:
+        """Read every file; return the name of the first that is not as committed, or None."""
+        missing = self.damaged_size()
+        if missing is not None or not self.files:
+            return missing
+        names = list(self.files)
+        with ThreadPoolExecutor(min(_READERS, len(names)), "dray-checksums") as readers:
+            sound = list(readers.map(self._is_sound, names))
+        return next((name for name, good in zip(names, sound, strict=True) if not good), None)
+
+    def _is_sound(self, name: str) -> bool:
+        try:
+            return fingerprint(self.path / name) == self.files[name]
+        except OSError:
+            return False
+
+
+def write_manifest(directory: Path, committed: Committed) -> None:
+    """Write the manifest of a checkpoint into a directory, whole, and see it onto the disk."""
+    manifest = {
+        "format": _FORMAT,
+        "report": committed.report,
+        "world_size": committed.world_size,
+        "time": committed.time,
+        "files": {name: list(known) for name, known in _checked(committed.files).items()},
+        "ranks": {str(rank): record for rank, record in committed.metrics.items()},
+    }
+    draft = directory / MANIFEST_DRAFT
+    with open(draft, "wb") as file:
+        file.write(seal(json_bytes(manifest)))
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(directory / MANIFEST)
+
+
+def read_manifest(path: Path) -> Committed | None:
+    """Return what the manifest in a directory says, or None if there is none.
+
+    Raises:
+        StorageError: The manifest cannot be read, or is damaged.
+    """
+    try:
+        text = (path / MANIFEST).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StorageError.of(error, f"{path / MANIFEST} cannot be read") from error
+    try:
+        manifest = unseal(text, required=b'"format":1,' not in text[:16])
+        committed = Committed(
+            path=path,
+            report=int(manifest["report"]),
+            world_size=int(manifest["world_size"]),
+            files=_checked({n: (size, crc) for n, (size, crc) in manifest["files"].items()}),
+            metrics={int(rank): record for rank, record in manifest["ranks"].items()},
+            time=float(manifest["time"]),
+        )
+        committed.rank_zero_metrics()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StorageError(
+            f"{path / MANIFEST} is damaged ({type(error).__name__}: {error}), so nothing tells "
+            "whether the checkpoint's files are sound; look at them yourself, or delete the "
+            "directory"
+        ) from error
+    return committed
+
+
+def _checked(files: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
+    """Return the files that stay as they were committed; older manifests name metadata too."""
+    return {n: known for n, known in files.items() if n not in (METADATA, METADATA_DRAFT)}

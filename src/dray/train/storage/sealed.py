@@ -1,0 +1,178 @@
+"""JSON on the disk that shows damage: objects that end in a checksum of what stands before it.
+
+    {"report":3,"attempt":0,"metrics":{"loss":0.5},"crc32":2774098461}
+
+Any tool reads it as the JSON that it is. A file of such objects, one a line, takes kills and full
+disks: a line that was cut short is left out, and what is appended later begins a line of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dray.errors import StorageError
+from dray.train.storage.metrics_codec import json_bytes
+
+_LAST_MEMBER = re.compile(rb',\s*"([^"]*)":\s*([0-9]+)\s*}\s*\Z')
+
+# How often at most a file that is open is looked for, in seconds: it costs a system call.
+_LOOK_S = 1.0
+
+
+def seal(text: bytes) -> bytes:
+    """Return a JSON object, which may not be empty, with the checksum of itself as a last member.
+
+    Args:
+        text: The object, from its first brace to its last.
+    """
+    body = text[:-1]
+    return b'%b,"crc32":%d}' % (body, zlib.crc32(body))
+
+
+def unseal(text: bytes, *, required: bool = False) -> dict[str, Any]:
+    """Return a JSON object, without its checksum.
+
+    Args:
+        text: The object.
+        required: Whether one without a checksum, as older versions wrote it, is damaged.
+
+    Raises:
+        ValueError: It is no JSON object, or is not as it was written.
+    """
+    last = _LAST_MEMBER.search(text)
+    named = last is not None and last[1] == b"crc32"
+    fits = last is not None and zlib.crc32(text[: last.start()]) == int(last[2])
+    if named != fits:  # also the name can be damaged
+        raise ValueError("its checksum does not fit")
+    if required and not fits:
+        raise ValueError("its checksum is missing")
+    try:
+        content = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(content, dict):
+        raise ValueError("it is no JSON object")
+    content.pop("crc32", None)
+    return content
+
+
+class LineFile:
+    """A file of sealed lines, open for records to be added: each whole, or not at all.
+
+    Args:
+        path: The file, made if it is missing.
+
+    Raises:
+        StorageError: It cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with StorageError.instead(f"{path} cannot be written"):
+            self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            size = os.fstat(self._fd).st_size
+            # A kill, or a full disk, has cut the last line short: the next one begins anew.
+            self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
+        self._look_again = 0.0
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add a line.
+
+        Raises:
+            StorageError: It cannot be written; nothing of it stays in the file.
+        """
+        self.append_text(json_bytes(record))
+
+    def append_text(self, text: bytes) -> None:
+        """Add a line, given as a JSON object, for who writes many; raises as `append` does."""
+        now = time.monotonic()
+        if now >= self._look_again:
+            self._look()
+            self._look_again = now + _LOOK_S
+        line = seal(text) + b"\n"
+        if self._torn:
+            line = b"\n" + line
+        written = 0
+        try:
+            written = os.write(self._fd, line)
+            while written < len(line):  # a full disk takes a part, and refuses the rest
+                written += os.write(self._fd, line[written:])
+        except OSError as error:
+            if written:
+                self._take_back(written)
+            raise StorageError.of(error, f"{self._path} cannot be written") from error
+        self._torn = False
+
+    def _look(self) -> None:
+        """Look whether the file is still there: the system writes into a deleted one without end.
+
+        Raises:
+            StorageError: It is not.
+        """
+        if os.fstat(self._fd).st_nlink == 0:
+            raise StorageError(f"{self._path} was deleted while it was being written")
+
+    def _take_back(self, count: int) -> None:
+        try:
+            os.ftruncate(self._fd, os.lseek(self._fd, 0, os.SEEK_CUR) - count)
+        except OSError:
+            self._torn = True
+
+    def close(self) -> None:
+        """Free the file.
+
+        Raises:
+            StorageError: A network file system tells only now that it could not write.
+        """
+        with StorageError.instead(f"{self._path} cannot be written"):
+            os.close(self._fd)
+
+
+def read_lines(
+    path: Path,
+    warn: Callable[[str], object],
+    fits: Callable[[dict[str, Any]], bool] = lambda record: True,
+) -> Iterator[dict[str, Any]]:
+    """Yield the records of a file of lines; of those that are damaged or cut short, only warn.
+
+    Args:
+        path: The file; one that is missing has no lines.
+        warn: Tells the user, once.
+        fits: Whether a record is such as the file should hold.
+
+    Raises:
+        StorageError: The file cannot be read.
+    """
+    broken: list[int] = []
+    with StorageError.instead(f"{path} cannot be read"):
+        if not path.exists():
+            return
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.isspace():
+                    continue
+                try:
+                    record = unseal(line)
+                except ValueError:
+                    broken.append(number)
+                    continue
+                if fits(record):
+                    yield record
+                else:
+                    broken.append(number)
+    if broken:
+        warn(f"{path}: {_named(broken)} damaged or cut short, and left out")
+
+
+def _named(lines: list[int]) -> str:
+    if len(lines) == 1:
+        return f"line {lines[0]} is"
+    named = ", ".join(map(str, lines[:5]))
+    return f"{len(lines)} lines ({named}{', ...' if len(lines) > 5 else ''}) are"

@@ -1,0 +1,112 @@
+"""PyTorch: the trainer, and what a train function needs for many workers."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dray.answers import answer_for, answers_arguments
+from dray.errors import ConfigError, MissingDependencyError
+from dray.train.config import RunConfig
+from dray.train.scaling import ScalingConfig
+from dray.train.torch.checkpoint import TorchCheckpoint
+from dray.train.torch.data import prepare_data_loader
+from dray.train.torch.devices import get_device, get_devices
+from dray.train.torch.model import prepare_model
+from dray.train.torch.process_group import TorchConfig
+from dray.train.trainer import DataParallelTrainer
+
+__all__ = [
+    "TorchCheckpoint",
+    "TorchConfig",
+    "TorchTrainer",
+    "enable_reproducibility",
+    "get_device",
+    "get_devices",
+    "prepare_data_loader",
+    "prepare_model",
+]
+
+
+@answers_arguments("TorchTrainer")
+class TorchTrainer(DataParallelTrainer):
+    """Runs a PyTorch train function on many workers that share a process group.
+
+    Args:
+        train_loop_per_worker: The function; it takes no argument, or one: the config.
+        train_loop_config: What the function gets, if it takes an argument.
+        torch_config: How to form the process group.
+        scaling_config: How many workers, with what; default: one, with one CPU.
+        run_config: The run's name, place and behaviour.
+        datasets: None, or empty; Ray Data is not here yet.
+        dataset_config: None.
+        validation_config: None; `report()` validates nothing yet.
+        metadata: None; deprecated.
+        resume_from_checkpoint: None; deprecated.
+
+    Raises:
+        ConfigError: An argument is malformed.
+        MissingDependencyError: torch is not installed.
+
+    Example:
+        >>> trainer = TorchTrainer(train_loop, scaling_config=ScalingConfig(num_workers=2))
+        >>> result = trainer.fit()
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
+        *,
+        train_loop_config: Mapping[str, Any] | None = None,
+        torch_config: TorchConfig | None = None,
+        scaling_config: ScalingConfig | None = None,
+        run_config: RunConfig | None = None,
+        datasets: Any = None,
+        dataset_config: Any = None,
+        validation_config: Any = None,
+        metadata: Any = None,
+        resume_from_checkpoint: Any = None,
+    ) -> None:
+        if importlib.util.find_spec("torch") is None:
+            raise MissingDependencyError("torch", "torch>=2.4")
+        if torch_config is not None and not isinstance(torch_config, TorchConfig):
+            raise ConfigError(f"torch_config must be a TorchConfig, not {torch_config!r}")
+        super().__init__(
+            train_loop_per_worker,
+            train_loop_config=train_loop_config,
+            backend_config=torch_config or TorchConfig(),
+            scaling_config=scaling_config,
+            run_config=run_config,
+            datasets=datasets,
+            dataset_config=dataset_config,
+            validation_config=validation_config,
+            metadata=metadata,
+            resume_from_checkpoint=resume_from_checkpoint,
+        )
+
+
+def enable_reproducibility(seed: int = 0) -> None:
+    """Make a train function give the same numbers again, at some cost in speed.
+
+    Seeds torch, numpy and Python, has torch use deterministic algorithms only, and fixes what CUDA
+    would choose by timing.
+
+    Args:
+        seed: The same on every rank.
+    """
+    import torch
+
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+
+
+answer_for(__name__)

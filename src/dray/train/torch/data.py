@@ -1,0 +1,374 @@
+"""Data loaders: each rank its share, on its device before it is needed."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import math
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from functools import cached_property, partial
+from itertools import cycle, islice
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+from dray.train.context import TrainContext, current_seat
+from dray.train.torch.devices import get_device
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.data import DataLoader
+
+# The types of device on which copies can run beside the work, on a stream of their own.
+_TYPES_WITH_STREAMS = ("cuda", "xpu", "npu", "hpu")
+
+
+def prepare_data_loader(
+    data_loader: DataLoader[Any],
+    add_dist_sampler: bool = True,
+    move_to_device: bool = True,
+    auto_transfer: bool = True,
+) -> DataLoader[Any]:
+    """Give each rank its share of a data loader, on its device.
+
+    Everything the loader was made with is kept: batch_sampler, num_workers, persistent_workers,
+    prefetch_factor, generator, collate_fn and the rest. With more than one worker, a loader that
+    shuffles or runs in order gets a `DistributedSampler`; a sampler or batch sampler of your own is
+    kept, endless or not, and ranks take turns in what it yields; an `IterableDataset` is left as it
+    is, and so is a sampler that shares already: a `DistributedSampler`, or any with its attribute
+    `num_replicas`, also within a batch sampler. Call `loader.sampler.set_epoch(epoch)` so that
+    epochs are shuffled differently.
+
+    A sampler of your own draws the same on all ranks, with torch on the CPU, numpy or Python. If it
+    has a generator of its own, seed that alike on all ranks.
+
+    On an accelerator with streams (CUDA, ROCm, XPU, NPU, HPU) batches go through pinned memory, and
+    the next one is copied while this one is used; one batch and no more is ahead. On others, such
+    as MPS and XLA, each batch is copied when its turn comes. What is on the device already stays
+    there. Objects with a method `to` move themselves by it; tensors are found in lists, tuples,
+    mappings and dataclasses. A loader made with `pin_memory=True` pins whole batches before, and if
+    it has workers, in a thread beside the program.
+
+    Args:
+        data_loader: The loader, as for one process.
+        add_dist_sampler: Whether to share the data among ranks.
+        move_to_device: Whether to move batches to this worker's device.
+        auto_transfer: Whether to copy the next batch, by way of pinned memory, while this one is
+            used.
+
+    Returns:
+        The loader to iterate over.
+
+    Raises:
+        NotInTrainingError: Called outside a train function.
+
+    Example:
+        >>> def train_loop():
+        ...     loader = prepare_data_loader(DataLoader(dataset, batch_size=32, shuffle=True))
+        ...     for batch in loader:  # this rank's share, on its device
+        ...         ...
+    """
+    context = TrainContext(current_seat("prepare_data_loader").assignment)
+    if add_dist_sampler and context.get_world_size() > 1:
+        data_loader = _shared(data_loader, context)
+    device = get_device()
+    if not move_to_device or device.type == "cpu":
+        return data_loader
+    wrapped: Any = DeviceDataLoader(data_loader, device, auto_transfer)
+    return wrapped
+
+
+def _shared(loader: DataLoader[Any], context: TrainContext) -> DataLoader[Any]:
+    """Return a copy of a loader that yields this rank's share."""
+    from torch.utils.data import IterableDataset
+
+    rank, world_size = context.get_world_rank(), context.get_world_size()
+    samplers = (*_nested(loader.sampler), *_nested(loader.batch_sampler))
+    is_shared = any(hasattr(sampler, "num_replicas") for sampler in samplers)
+    if is_shared or isinstance(loader.dataset, IterableDataset):
+        return loader
+    if loader.batch_sampler is not None and loader.batch_size is None:
+        turns = Turns(loader.batch_sampler, world_size, rank)
+        return _changed(loader, batch_sampler=turns, sampler=turns)
+    sampler = _sampler(loader, rank, world_size)
+    if loader.batch_sampler is None:
+        return _changed(loader, sampler=sampler)
+    batches: Any = type(loader.batch_sampler)
+    batch_sampler = batches(sampler, loader.batch_size, loader.drop_last)
+    return _changed(loader, sampler=sampler, batch_sampler=batch_sampler)
+
+
+def _changed(loader: DataLoader[Any], **attributes: Any) -> DataLoader[Any]:
+    """Return a copy of a loader, with all that it was made with but for some attributes."""
+    changed = copy.copy(loader)
+    # The loader's own __setattr__ forbids these; its workers, if it has some, follow the old ones.
+    vars(changed).update(attributes, _iterator=None)
+    return changed
+
+
+def _nested(sampler: Any) -> Iterator[Any]:
+    """Yield a sampler, the one that it draws from, and so on."""
+    while sampler is not None:
+        yield sampler
+        sampler = getattr(sampler, "sampler", None)
+
+
+def _sampler(loader: DataLoader[Any], rank: int, world_size: int) -> Any:
+    from torch.utils.data import RandomSampler, SequentialSampler
+    from torch.utils.data.distributed import DistributedSampler
+
+    sampler = loader.sampler
+    shuffles = type(sampler) is RandomSampler and not sampler.replacement
+    if shuffles and sampler.num_samples == len(sampler.data_source):
+        # The user's generator decides the order, and ranks must agree on it.
+        seed = sampler.generator.initial_seed() if sampler.generator is not None else 0
+        return DistributedSampler(sampler.data_source, world_size, rank, shuffle=True, seed=seed)
+    if type(sampler) is SequentialSampler:
+        return DistributedSampler(sampler.data_source, world_size, rank, shuffle=False)
+    return Turns(sampler, world_size, rank, at_once=loader.batch_size or 1)
+
+
+class Turns:
+    """A sampler by which ranks take turns in what another one yields.
+
+    All ranks see the same order, and the last round is filled up from the beginning, so that no
+    rank waits for a batch that another one does not have. Each iteration is an epoch of its own,
+    until `set_epoch` says which.
+
+    Args:
+        sampler: The other one; it may be endless.
+        num_replicas: How many ranks there are.
+        rank: The rank whose turns these are.
+        at_once: How many turns are drawn together. One costs the time to swap random states.
+    """
+
+    def __init__(self, sampler: Any, num_replicas: int, rank: int, at_once: int = 1) -> None:
+        self.sampler = sampler
+        self.num_replicas = num_replicas
+        self.rank = rank
+        self.epoch = 0
+        self._at_once = at_once
+        self._counts_epochs = True
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch is drawn from now on, to the samplers within as well."""
+        self.epoch = epoch
+        self._counts_epochs = False
+        for sampler in _nested(self.sampler):
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield what this rank has its turn in."""
+        ranks = self.num_replicas
+        same_for_all = SameRandomness(self.epoch)
+        self.epoch += self._counts_epochs
+        with same_for_all:
+            items = iter(self.sampler)
+        first: list[Any] = []
+        while True:
+            with same_for_all:
+                drawn = list(islice(items, ranks * self._at_once))
+            if not drawn:
+                return
+            first = first or drawn[:ranks]
+            drawn += islice(cycle(first), -len(drawn) % ranks)
+            yield from drawn[self.rank :: ranks]
+
+    def __len__(self) -> int:
+        """Return the number of turns, if the other sampler has a length."""
+        return math.ceil(len(self.sampler) / self.num_replicas)
+
+
+class SameRandomness:
+    """Within it, random numbers are the same on all ranks; outside, they are the program's own.
+
+    Each goes on where it was left. It is about the generators of the CPU: those of an accelerator
+    are not touched, since no sampler of torch draws there.
+
+    Args:
+        seed: The same on all ranks.
+    """
+
+    def __init__(self, seed: int) -> None:
+        import torch
+
+        self._generators: list[tuple[Any, Any]] = [
+            (torch.get_rng_state, torch.set_rng_state),
+            (random.getstate, random.setstate),
+        ]
+        self._other: list[Any] = [
+            torch.Generator().manual_seed(seed).get_state(),
+            random.Random(seed).getstate(),
+        ]
+        numpy = sys.modules.get("numpy")  # who draws with it has imported it
+        if numpy is not None:
+            self._generators.append((numpy.random.get_state, numpy.random.set_state))
+            self._other.append(numpy.random.RandomState(seed % 2**32).get_state())
+
+    def __enter__(self) -> None:
+        self._swap()
+
+    def __exit__(self, *error: object) -> None:
+        self._swap()
+
+    def _swap(self) -> None:
+        here = [get() for get, _ in self._generators]
+        for (_, set_), state in zip(self._generators, self._other, strict=True):
+            set_(state)
+        self._other = here
+
+
+class DeviceDataLoader:
+    """A data loader whose batches are on a device; all else is the loader's own, its kind too.
+
+    Args:
+        loader: The loader.
+        device: Where batches go.
+        ahead: Whether to copy the next batch while this one is used, if the device can.
+    """
+
+    _loader: DataLoader[Any]
+    _device: torch.device
+    _ahead: bool
+
+    def __init__(self, loader: DataLoader[Any], device: torch.device, ahead: bool) -> None:
+        vars(self).update(_loader=loader, _device=device, _ahead=ahead)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The loader's class, so that `isinstance` says yes to it; `type` says what this is."""
+        return type(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield batches on the device."""
+        if self._ahead and self._device.type in _TYPES_WITH_STREAMS:
+            return self._side_stream.copy_ahead(self._loader)
+        return (_move(batch, self._device) for batch in self._loader)
+
+    @cached_property
+    def _side_stream(self) -> SideStream:
+        import torch
+
+        return SideStream(self._device, getattr(torch, self._device.type))
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the loader's own attribute, but not how it is copied or pickled."""
+        if name == "_loader" or name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._loader, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set the loader's own attribute."""
+        setattr(self._loader, name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._loader, self._device, self._ahead)  # a stream stays where it is
+
+
+class SideStream:
+    """A stream of a device that copies the next batch while another stream uses this one.
+
+    No batch is handed out before it is whole: the stream that uses it waits for its copy. No copy
+    takes memory that is still read: it waits for what was started before it. That is enough for
+    any object, where `Tensor.record_stream` would have to know each tensor inside, and it costs no
+    time: what is waited for is the step before the one that the copy runs beside.
+
+    Args:
+        device: The device.
+        streams: The module of its streams, such as `torch.cuda`.
+    """
+
+    def __init__(self, device: torch.device, streams: Any) -> None:
+        self._device = device
+        self._streams = streams
+        self._stream = streams.Stream(device)
+
+    def copy_ahead(self, batches: Iterable[Any]) -> Iterator[Any]:
+        """Yield batches on the device, each when the copy of the next one has begun."""
+        copies: deque[tuple[Any, Any]] = deque()
+        for batch in batches:
+            copies.append(self._begin(batch))
+            if len(copies) == 2:
+                yield self._finish(*copies.popleft())
+        if copies:
+            yield self._finish(*copies.popleft())
+
+    def _begin(self, batch: Any) -> tuple[Any, Any]:
+        self._stream.wait_stream(self._streams.current_stream(self._device))
+        with self._streams.stream(self._stream):
+            return _move(batch, self._device, pin=True), self._stream.record_event()
+
+    def _finish(self, batch: Any, copied: Any) -> Any:
+        self._streams.current_stream(self._device).wait_event(copied)
+        return batch
+
+
+def _move(batch: Any, device: torch.device, pin: bool = False) -> Any:
+    """Move every tensor in a batch; containers keep their types."""
+    if callable(getattr(type(batch), "to", None)):
+        batch = _pinned(batch, device) if pin else batch
+        return batch.to(device, **_non_blocking(batch, device))
+    move = partial(_move, device=device, pin=pin)
+    if isinstance(batch, MutableMapping):
+        moved = copy.copy(batch)
+        moved.update({key: move(value) for key, value in batch.items()})
+        return moved
+    if isinstance(batch, Mapping):
+        return type(batch)({key: move(value) for key, value in batch.items()})  # type: ignore[call-arg]
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*map(move, batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(map(move, batch))
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return _move_fields(batch, move)
+    return batch
+
+
+def _move_fields(batch: Any, move: Callable[[Any], Any]) -> Any:
+    moved = copy.copy(batch)
+    for field in dataclasses.fields(batch):
+        value = move(getattr(batch, field.name))
+        object.__setattr__(moved, field.name, value)  # of frozen ones too
+    return moved
+
+
+def _pinned(item: Any, device: torch.device) -> Any:
+    """Return a tensor of the CPU in pinned memory, from which a copy can run beside the work.
+
+    All else is returned as it is. A loader is not told to pin instead, since then it fails if a
+    tensor is on a device, or if its elements share memory.
+    """
+    import torch
+
+    if type(item) is not torch.Tensor or not item.is_cpu or item.layout is not torch.strided:
+        return item
+    # Until torch 2.6, memory was pinned for CUDA alone.
+    can_pin = device.type == "cuda" or hasattr(torch, "accelerator")
+    if not can_pin or item.is_pinned():
+        return item
+    return torch.empty_like(item, pin_memory=True).copy_(item)
+
+
+def _non_blocking(batch: Any, device: torch.device) -> dict[str, bool]:
+    """Say not to wait for the copy, where the batch can be told and its memory outlives it.
+
+    Elsewhere the memory may be freed too early: https://github.com/pytorch/pytorch/issues/189690.
+    """
+    import torch
+    from torch.nn.utils.rnn import PackedSequence
+
+    if device.type not in _TYPES_WITH_STREAMS:
+        return {}
+    takes = isinstance(batch, torch.Tensor | PackedSequence) or (
+        isinstance(batch.to, MethodType)
+        and "non_blocking" in inspect.signature(batch.to).parameters
+    )
+    return {"non_blocking": True} if takes else {}

@@ -1,0 +1,206 @@
+"""A model that all ranks train: moved to its device, and replicated or sharded."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dray.errors import ConfigError
+from dray.train.context import current_seat
+from dray.train.torch.devices import get_device
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed.device_mesh import DeviceMesh
+
+# The types of device that DistributedDataParallel moves inputs to, given an index.
+_TYPES_WITH_IDS = ("cuda", "xpu", "npu", "hpu")
+
+
+def prepare_model(
+    model: torch.nn.Module,
+    move_to_device: bool | torch.device = True,
+    parallel_strategy: str | None = "ddp",
+    parallel_strategy_kwargs: Mapping[str, Any] | None = None,
+) -> torch.nn.Module:
+    """Move a model to this worker's device, and have all ranks train it as one model.
+
+    With "ddp" every rank has the whole model, `DistributedDataParallel`; the original is its
+    `.module`. A model without a parameter to train is only moved.
+
+    With "fsdp" every rank keeps a part of each parameter, `fully_shard` (FSDP2), on GPUs and on the
+    CPU; make the optimizer after it. The model is the same object, changed in place. Its units,
+    which are gathered when they are needed, are the elements of its outermost `ModuleList`s, such
+    as the blocks of a transformer, and then the rest of the model. Inner lists are left whole: they
+    may be experts that some ranks skip, or attention heads too small to gather one by one. For
+    other units, call `fully_shard` on them first: what is sharded already is left as it is.
+
+    Either way the weights that rank 0 has are what all ranks begin with. With one worker the model
+    is moved, and neither replicated nor sharded.
+
+    Arguments that only `FullyShardedDataParallel` (FSDP1) knows, such as `sharding_strategy` or
+    `auto_wrap_policy`, choose that class; it needs GPUs and starts from each rank's own weights
+    unless told `sync_module_states=True`.
+
+    Args:
+        model: The model.
+        move_to_device: Whether to move it; or the device to move it to. `fully_shard` moves what it
+            shards in any case, one unit after the other.
+        parallel_strategy: "ddp", "fsdp", or None to move the model and no more.
+        parallel_strategy_kwargs: Arguments of `DistributedDataParallel`, of `fully_shard` (`mesh`,
+            `reshard_after_forward`, `mp_policy`, `offload_policy` and so on; default mesh: all
+            ranks), or of `FullyShardedDataParallel`.
+
+    Returns:
+        The model that the rank trains.
+
+    Raises:
+        ConfigError: The strategy or an argument does not exist, or does not work here.
+        NotInTrainingError: Called outside a train function.
+
+    Example:
+        >>> def train_loop():
+        ...     model = prepare_model(Net(), parallel_strategy="fsdp")
+        ...     optimizer = torch.optim.AdamW(model.parameters())
+    """
+    import torch
+
+    world_size = current_seat("prepare_model").assignment.world_size
+    device = move_to_device if isinstance(move_to_device, torch.device) else get_device()
+    options = dict(parallel_strategy_kwargs or {})
+    wrapper = _wrapper(parallel_strategy, options, device)
+    if world_size > 1 and wrapper is _fully_shard(device):
+        return _shard(model, device, options)
+    if move_to_device:
+        model = model.to(device)
+    if world_size == 1 or wrapper is None:
+        return model
+    if parallel_strategy == "ddp":
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            return model
+        if move_to_device and device.type in _TYPES_WITH_IDS and device.index is not None:
+            options = {"device_ids": [device], "output_device": device, **options}
+    wrapped: torch.nn.Module = wrapper(model, **options)
+    return wrapped
+
+
+def _wrapper(
+    strategy: str | None, options: Mapping[str, Any], device: torch.device
+) -> Callable[..., Any] | None:
+    """Return what makes a model one that all ranks train."""
+    if strategy is None:
+        return None
+    if strategy == "ddp":
+        from torch.nn.parallel import DistributedDataParallel
+
+        return _that_takes(options, DistributedDataParallel)
+    if strategy != "fsdp":
+        raise ConfigError(f"parallel_strategy must be 'ddp', 'fsdp' or None, not {strategy!r}")
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    fully_shard = _fully_shard(device)
+    wrapper = _that_takes(options, fully_shard, FullyShardedDataParallel)
+    if wrapper is FullyShardedDataParallel and device.type == "cpu":
+        raise ConfigError(
+            f"FullyShardedDataParallel, which {_list(options)} is for, needs GPUs: "
+            "ScalingConfig(use_gpu=True); on the CPU give arguments of fully_shard alone: "
+            f"{_list(_keywords(fully_shard))}"
+        )
+    return wrapper
+
+
+def _fully_shard(device: torch.device) -> Callable[..., Any]:
+    try:
+        from torch.distributed.fsdp import fully_shard
+    except ImportError as error:  # until torch 2.5
+        if device.type != "cuda":
+            raise ConfigError(
+                f"parallel_strategy='fsdp' on a {device.type} device needs torch 2.6 or newer"
+            ) from error
+        from torch.distributed._composable.fsdp import fully_shard
+    found: Callable[..., Any] = fully_shard
+    return found
+
+
+def _that_takes(options: Mapping[str, Any], *wrappers: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the first wrapper that takes all these arguments."""
+    for wrapper in wrappers:
+        if options.keys() <= _keywords(wrapper):
+            return wrapper
+    allowed = "; or ".join(f"{w.__name__}: {_list(_keywords(w))}" for w in wrappers)
+    raise ConfigError(
+        f"parallel_strategy_kwargs {_list(options)} are not all arguments of {allowed}"
+    )
+
+
+def _keywords(wrapper: Callable[..., Any]) -> set[str]:
+    return set(inspect.signature(wrapper).parameters) - {"module"}
+
+
+def _list(names: Mapping[str, Any] | set[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _shard(
+    model: torch.nn.Module, device: torch.device, options: dict[str, Any]
+) -> torch.nn.Module:
+    """Shard a model's units one by one, so that no more than one is whole on the device."""
+    from torch import distributed
+    from torch.distributed.device_mesh import DeviceMesh
+
+    # Beside a group of gloo, init_device_mesh makes another where it sees a GPU: with the default
+    # timeout, and in many versions with NCCL, which cannot connect ranks that share a GPU.
+    mesh = options.get("mesh") or DeviceMesh.from_group(distributed.group.WORLD, device.type)
+    shard = _fully_shard(device)
+    for unit in (*_units(model), model):
+        for tensor in itertools.chain(unit.parameters(), unit.buffers()):
+            _take_from_rank_zero(tensor, mesh, device)
+        shard(unit, **{**options, "mesh": mesh})
+    return model
+
+
+def _units(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Return the elements of the outermost lists of modules that share no parameter with others.
+
+    What others share must be gathered together with them, so it stays with the rest of the model.
+    """
+    owners = _owners(model)
+    elements: dict[torch.nn.Module, None] = {}  # a set in order: a list may repeat an element
+    for element in _elements(model):
+        inside = _owners(element)
+        if inside and all(owners[parameter] == n for parameter, n in inside.items()):
+            elements[element] = None
+    return list(elements)
+
+
+def _elements(module: torch.nn.Module) -> list[torch.nn.Module]:
+    from torch.nn import ModuleDict, ModuleList
+
+    found: list[torch.nn.Module] = []
+    for child in module.children():
+        is_block = isinstance(module, ModuleList) and not isinstance(child, ModuleList | ModuleDict)
+        found += [child] if is_block else _elements(child)
+    return found
+
+
+def _owners(module: torch.nn.Module) -> Counter[torch.nn.Parameter]:
+    """Count the modules that have each parameter as their own."""
+    return Counter(p for part in module.modules() for p in part.parameters(recurse=False))
+
+
+def _take_from_rank_zero(tensor: torch.Tensor, mesh: DeviceMesh, device: torch.device) -> None:
+    """Move a tensor to the device, and give it the values that the first rank of a mesh has."""
+    import torch
+    from torch import distributed
+
+    if type(tensor.data) is not torch.Tensor or tensor.is_meta:  # sharded, or without values
+        return
+    whole = tensor.data.to(device).contiguous()
+    in_bytes = whole.flatten().view(torch.uint8)  # of which every backend has a broadcast
+    for dimension in range(mesh.ndim):
+        group = mesh.get_group(dimension)
+        distributed.broadcast(in_bytes, distributed.get_global_rank(group, 0), group=group)
+    tensor.data = whole

@@ -1,0 +1,167 @@
+"""What ranks and the controller say to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dray.train.storage.checkpoint_files import Fingerprint
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What every worker of an attempt must know of the run.
+
+    Attributes:
+        path: The run directory.
+        token: What the directory's lock file holds; None if workers need not look.
+        attempt: The attempt's number.
+        first_report: The number of the attempt's first report.
+        checkpoint: Where to go on from.
+        report_barrier: Whether each report waits for every rank.
+        working_directory: Where workers work; None leaves them where they are.
+    """
+
+    path: str
+    token: str | None
+    attempt: int
+    first_report: int
+    checkpoint: str | None
+    report_barrier: bool = False
+    working_directory: str | None = None
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A worker's place in the run.
+
+    Attributes:
+        address: Its node's.
+        family: The family of its accelerators, such as "nvidia"; None if it has none.
+        devices: The ids of its accelerators, by resource name.
+        node_devices: Those of all workers on its node.
+        shares_devices: Whether it is shown those of all.
+        cpus: How many CPUs the user has asked for; None is a fair share of its node's.
+        pinned: Whether it runs on cores of its own.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    address: str
+    run: RunInfo
+    family: str | None = None
+    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    node_devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    shares_devices: bool = False
+    cpus: float | None = None
+    pinned: bool = False
+
+
+# Worker -> controller.
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A rank has made a report; with `files`, it waits for the checkpoint's commit.
+
+    Attributes:
+        directory: The name that the checkpoint is to have, if it was given one.
+        in_place: Whether the files lie in the run's directory already, under that name.
+    """
+
+    report: int
+    metrics: dict[str, Any]
+    files: tuple[str, ...] | None = None
+    directory: str | None = None
+    in_place: bool = False
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A rank has put its share of a checkpoint's files in place.
+
+    Attributes:
+        report: Of which report.
+        files: What it has put there.
+        trouble: Why it could not; None if it could.
+    """
+
+    report: int
+    files: dict[str, Fingerprint]
+    trouble: str | None = None
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A rank has come to a collective, with pickled data, and waits for the others."""
+
+    sequence: int
+    name: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A rank asks for the run's checkpoints, once the reports below a number are done."""
+
+    request: int
+    below: int
+
+
+# Controller -> worker.
+
+
+@dataclass(frozen=True)
+class Share:
+    """Stage these files of your checkpoint."""
+
+    report: int
+    staging: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ReportDone:
+    """Every rank has made the report, and its checkpoint, if it has one, is committed.
+
+    Attributes:
+        report: Which one.
+        path: Its checkpoint.
+        trouble: Why there is no checkpoint, though ranks have brought one.
+    """
+
+    report: int
+    path: str | None
+    trouble: str | None = None
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    """End the train function: it waits for a rank that has stopped."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The run's checkpoints, oldest first: path and rank 0's metrics, encoded."""
+
+    request: int
+    checkpoints: tuple[tuple[str, dict[str, Any]], ...]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """All ranks have come to the collective."""
+
+    sequence: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class StopAsked:
+    """End the train function at the first report that has this number, or a higher one."""
+
+    report: int

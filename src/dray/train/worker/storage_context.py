@@ -1,0 +1,95 @@
+"""Where a run keeps its checkpoints, for train functions that write some of them in place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from dray.errors import ConfigError
+from dray.train.checkpoint import Checkpoint
+from dray.train.storage.filesystem import local_filesystem
+from dray.train.storage.run_directory import check_checkpoint_name
+
+
+class StorageContext:
+    """The place of a run.
+
+    Args:
+        storage_path: The directory of all runs.
+        experiment_dir_name: The run's name.
+        storage_filesystem: Its file system; default: pyarrow's local one.
+
+    Attributes:
+        storage_fs_path: The directory of all runs.
+        experiment_dir_name: The run's name.
+    """
+
+    def __init__(
+        self,
+        storage_path: str | os.PathLike[str],
+        experiment_dir_name: str,
+        storage_filesystem: Any = None,
+    ) -> None:
+        self.storage_fs_path = os.fspath(storage_path)
+        self.experiment_dir_name = experiment_dir_name
+        self._filesystem = storage_filesystem
+
+    @property
+    def storage_filesystem(self) -> Any:
+        """The file system of the paths.
+
+        Raises:
+            MissingDependencyError: None was given, and pyarrow is not installed.
+        """
+        return local_filesystem() if self._filesystem is None else self._filesystem
+
+    @property
+    def experiment_fs_path(self) -> str:
+        """The run's directory."""
+        return os.path.join(self.storage_fs_path, self.experiment_dir_name)
+
+    def build_checkpoint_path_from_name(self, checkpoint_name: str) -> str:
+        """Return where in the run's directory a checkpoint of a name lies.
+
+        Raises:
+            ConfigError: A checkpoint cannot have that name.
+        """
+        check_checkpoint_name(checkpoint_name)
+        return os.path.join(self.experiment_fs_path, checkpoint_name)
+
+    def extract_checkpoint_dir_name_from_path(self, checkpoint_path: str) -> str:
+        """Return the name of a checkpoint in the run's directory.
+
+        Raises:
+            ConfigError: The path is outside of that directory.
+        """
+        path = Path(checkpoint_path)
+        if not path.is_relative_to(self.experiment_fs_path):
+            raise ConfigError(
+                f"{checkpoint_path} is not in the run's directory {self.experiment_fs_path}"
+            )
+        return str(path.relative_to(self.experiment_fs_path))
+
+    def persist_current_checkpoint(
+        self, checkpoint: Checkpoint, checkpoint_dir_name: str
+    ) -> Checkpoint:
+        """Copy a checkpoint's files into the run's directory.
+
+        It counts as a checkpoint of the run once it is reported:
+        `report(metrics, checkpoint, checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD)`.
+
+        Args:
+            checkpoint: Whose files to copy.
+            checkpoint_dir_name: Its name there.
+
+        Returns:
+            The checkpoint with the copies.
+
+        Raises:
+            ConfigError: A checkpoint cannot have that name.
+            StorageError: The files cannot be copied.
+        """
+        target = self.build_checkpoint_path_from_name(checkpoint_dir_name)
+        checkpoint.to_directory(target)
+        return Checkpoint(target, self._filesystem)
