@@ -4,10 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-ray test-cluster test-gpu check bench bench-before diagrams docs release-check stress clean
+# Pure tests: no engine, no framework. The others are in *_integration.py.
+UNIT := --ignore-glob='*_integration.py' --ignore=tests/cluster -m "not ray and not gpu"
+
+.PHONY: demo unit test test-ray test-cluster test-gpu check bench bench-before diagrams docs release-check stress clean
 
 demo: $(VENV)/demo-installed  ## Train a ResNet-18 on handwritten digits with two worker processes.
 	$(BIN)/python examples/image_classification.py --num-workers 2
+
+unit: $(VENV)-unit/installed  ## Run the tests that start no engine, where no extra is installed.
+	$(VENV)-unit/bin/python -m pytest -n 2 $(UNIT)
 
 test: $(VENV)/dev-installed  ## Run the tests, on the process engine and the inline engine.
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not ray and not cluster"
@@ -28,7 +34,7 @@ check: $(VENV)/dev-installed  ## Format, lint, types, import loops, public API.
 	$(BIN)/mypy
 	$(BIN)/python tools/layers.py
 	$(BIN)/python tools/state_diagram.py --check
-	$(BIN)/python -m pytest --quiet tests/test_public_api.py
+	$(BIN)/python -m pytest --quiet tests/api/test_public_api.py
 
 bench: $(VENV)/dev-installed $(VENV)-ray/installed  ## Measure against Ray Train and torchrun (takes long).
 	$(BIN)/python -m benchmarks --ray-python $(VENV)-ray/bin/python $(BENCH_OPTIONS)
@@ -56,7 +62,7 @@ stress: $(VENV)/dev-installed  ## Tasks, actors and objects in numbers; then the
 	HYPOTHESIS_PROFILE=explore $(BIN)/python tools/stress.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-ray $(VENV)-before $(VENV)-docs $(VENV)-release build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-ray $(VENV)-before $(VENV)-unit $(VENV)-docs $(VENV)-release build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
 
 $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
@@ -68,6 +74,12 @@ $(VENV)/demo-installed: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
 $(VENV)/dev-installed: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
 	$(INSTALL) -e '.[dev]'
 	touch $@ $(VENV)/demo-installed
+
+$(VENV)-unit/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-unit
+	$(VENV)-unit/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[unit]'
+	$(VENV)-unit/bin/python tools/installed.py
+	touch $@
 
 $(VENV)-docs/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-docs

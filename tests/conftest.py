@@ -11,7 +11,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -21,9 +21,11 @@ import dray
 from dray import session
 from dray.engines.process.engine import ProcessEngine
 from dray.engines.process.hub.driver import DriverRuntime
-from tests.clusters import Cluster, comes_free
-from tests.gates import Gate
-from tests.programs import survivors
+from tests.support.gates import Gate
+from tests.support.programs import survivors
+
+if TYPE_CHECKING:
+    from tests.support.clusters import Cluster
 
 ENGINES = ("process", "inline", "ray")
 # What tasks, actors and objects are tested on.
@@ -218,6 +220,8 @@ def _quiet() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """A Ray cluster of three nodes on this machine, real but for the one address they share."""
+    from tests.support.clusters import Cluster  # Ray may be missing where no test needs it
+
     cluster = Cluster()
     yield cluster
     dray.shutdown()
@@ -307,8 +311,11 @@ def _use(name: str, **options: Any) -> None:
     """Keeps an engine that runs: its fork servers stay warm, as in a user's session."""
     if not dray.is_initialized() or _kept != (session.current_engine(), name, options):
         _restart(name, options)
-    if name == "ray" and not comes_free():
-        _restart(name, options)  # the end of a job frees what it has not given back
+    if name == "ray":
+        from tests.support.clusters import comes_free
+
+        if not comes_free():
+            _restart(name, options)  # the end of a job frees what it has not given back
 
 
 def _restart(name: str, options: dict[str, Any]) -> None:

@@ -22,7 +22,10 @@ def main() -> int:
     parser.add_argument(
         "tests",
         nargs="*",
-        default=["tests/test_lifetime_integration.py", "tests/test_errors_integration.py"],
+        default=[
+            "tests/engines/test_lifetime_integration.py",
+            "tests/train/test_errors_integration.py",
+        ],
     )
     options = parser.parse_args()
     loops = [multiprocessing.Process(target=spin, daemon=True) for _ in range(options.busy)]

@@ -192,5 +192,3 @@ def _cluster(address: str) -> list[status.ProgramStatus]:
     finally:
         session.shutdown()
     return [found, *(here for here in _programs() if here.address == found.address)]
-
-

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import operator
+import numbers
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -407,9 +407,9 @@ def _whole(number: Any) -> int:
     Raises:
         TypeError: It is something else.
     """
-    if isinstance(number, bool):
+    if isinstance(number, bool) or not isinstance(number, numbers.Integral):
         raise TypeError(number)
-    return operator.index(number)
+    return int(number)
 
 
 def _accelerators(resources: Iterable[str]) -> list[str]:

@@ -85,7 +85,9 @@ def _answers(entry: Mapping[str, Any] | None) -> bool:
 def lacking(request: Request, present: Sequence[Node]) -> InfeasibleError | None:
     """Returns why nodes cannot hold a request, if they cannot, even if all were free."""
     if not present:
-        return InfeasibleError("no node of the cluster answers; see `ray status`.", asked={}, available={})
+        return InfeasibleError(
+            "no node of the cluster answers; see `ray status`.", asked={}, available={}
+        )
     try:
         Ledger([_device_by_device(n) for n in present], "add nodes to the cluster").check(request)
     except InfeasibleError as error:

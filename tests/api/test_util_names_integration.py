@@ -1,0 +1,201 @@
+"""What lies below `dray.util` for programs that know `ray.util`."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import threading
+from typing import Any
+
+import pytest
+
+import dray
+import dray as ray
+from dray.errors import AbsentArgumentError, AbsentError, ConfigError
+from dray.util.metrics import Counter, Gauge, Histogram
+from dray.util.scheduling_strategies import (
+    DoesNotExist,
+    Exists,
+    In,
+    NodeAffinitySchedulingStrategy,
+    NodeLabelSchedulingStrategy,
+    NotIn,
+)
+from tests.support.gates import Gate
+
+
+@ray.remote
+def square(x: int) -> int:
+    return x * x
+
+
+@ray.remote
+class Named:
+    def ping(self) -> str:
+        return ray.util.get_node_ip_address()
+
+
+def test_results_come_as_they_are_ready(process_engine: None, gate: Gate) -> None:
+    @ray.remote
+    def held() -> str:
+        gate.wait()
+        return "held"
+
+    refs = [held.remote(), *(square.remote(i) for i in range(3))]
+    results = ray.util.as_completed(refs, chunk_size=1)
+    assert sorted(next(results) for _ in range(3)) == [0, 1, 4]
+    gate.open()
+    assert list(results) == ["held"]
+    assert list(ray.util.as_completed([])) == []
+    found = ray.util.map_unordered(square, range(8), backpressure_size=2, chunk_size=1)
+    assert sorted(found) == [i * i for i in range(8)]
+    (ref,) = ray.util.map_unordered(square, [3], yield_obj_refs=True)
+    assert ray.get(ref) == 9
+    with pytest.raises(ConfigError, match="chunk_size must be 1 or more, not 0"):
+        next(ray.util.as_completed(refs, chunk_size=0))
+
+
+def test_state_tells_what_there_is(core_engine: str) -> None:
+    actor = Named.options(name="listed").remote()  # type: ignore[attr-defined]
+    assert ray.get(actor.ping.remote()) == ray.util.get_node_ip_address()
+    assert "listed" in ray.util.list_named_actors()
+    names = [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)]
+    assert "listed" in names
+    (found,) = ray.util.state.list_actors(filters=[("name", "=", "listed")])
+    assert (found.actor_id, found["class_name"]) == (actor._actor_id, "Named")
+    assert (found.state, found.get("pid") is not None, found.get("x")) == ("ALIVE", True, None)
+    assert ray.util.state.get_actor(actor._actor_id) == found
+    assert ray.util.state.summarize_actors()["Named"]["ALIVE"] >= 1
+    assert {node.node_id for node in ray.util.state.list_nodes()} == {
+        node["NodeID"] for node in ray.nodes()
+    }
+    group = ray.util.placement_group([{"CPU": 1}], strategy=None)
+    assert group.wait()
+    shown = ray.util.state.get_placement_group(group.id)
+    assert shown is not None
+    assert (shown.state, shown.strategy) == ("CREATED", "PACK")
+    ray.util.remove_placement_group(group)
+    with pytest.raises(ConfigError, match="there is no field 'stat' to filter by"):
+        ray.util.state.list_actors(filters=[("stat", "=", "ALIVE")])
+
+
+def test_tasks_are_listed_while_they_run_or_wait(process_engine: None, gate: Gate) -> None:
+    @ray.remote(num_cpus=8)
+    def held() -> None:
+        gate.pass_through()
+
+    refs = [held.options(name="held").remote() for _ in range(2)]
+    gate.heard(1)
+    found = ray.util.state.list_tasks(filters=[("name", "=", "held")])
+    states = sorted(task.state for task in found)
+    assert states == ["PENDING_NODE_ASSIGNMENT", "RUNNING"]
+    assert ray.util.state.summarize_tasks()["held"] == dict.fromkeys(states, 1)
+    assert ray.util.state.summarize_objects()["objects"] >= 2
+    gate.open()
+    ray.get(refs)
+
+
+def test_nodes_are_chosen_by_their_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAY_PROGRESS", "0")
+
+    @ray.remote(num_cpus=0.1)
+    def here() -> str:
+        return ray.get_runtime_context().get_node_id()
+
+    def of(**labels: Any) -> set[str]:
+        strategy = NodeLabelSchedulingStrategy(hard=labels)
+        refs = [here.options(scheduling_strategy=strategy).remote() for _ in range(3)]
+        return set(ray.get(refs))
+
+    dray.shutdown()
+    nodes = [{"node_id": n, "num_cpus": 1, "labels": {"zone": n}} for n in ("a", "b")]
+    with ray.init(nodes=[*nodes, {"node_id": "none", "num_cpus": 1}]):
+        assert of(zone=In("b", "c")) == of(zone="in(b, c)") == {"b"}
+        assert of(zone=Exists()) <= {"a", "b"}
+        assert of(zone=DoesNotExist()) == {"none"}
+        assert of(zone=NotIn("a", "b")) == {"none"}
+        with pytest.raises(dray.errors.InfeasibleError, match="zone"):
+            of(zone=In("nowhere"))
+    with pytest.raises(ConfigError, match=r"In\(...\) takes strings"):
+        In()
+
+
+def test_arguments_of_places_that_are_not_there() -> None:
+    assert NodeAffinitySchedulingStrategy("a", soft=True, _fail_on_unavailable=False).soft  # type: ignore[call-arg]
+    with pytest.raises(AbsentArgumentError, match="leave it out; soft=True says so"):
+        NodeAffinitySchedulingStrategy("a", soft=True, _spill_on_unavailable=True)  # type: ignore[call-arg]
+    with pytest.raises(AbsentArgumentError, match="name labels of nodes in bundle_label_selector"):
+        ray.util.placement_group([{"CPU": 1}], topology_strategy={"zone": "PACK"})
+
+
+def test_objects_travel_as_a_program_says(process_engine: None) -> None:
+    lock = type(threading.Lock())
+
+    @ray.remote
+    def kind(value: Any) -> str:
+        return type(value).__name__
+
+    text = io.StringIO()
+    good, failures = ray.util.inspect_serializability(lambda: inner, print_file=text)
+    assert (good, [failure.name for failure in failures]) == (False, ["inner"])
+    assert "inner in " in text.getvalue()
+    ray.util.register_serializer(
+        lock, serializer=lambda value: None, deserializer=lambda nothing: threading.Lock()
+    )
+    try:
+        assert ray.get(kind.remote(threading.Lock())) == "lock"
+        assert ray.util.inspect_serializability(threading.Lock(), print_file=text)[0]
+    finally:
+        ray.util.deregister_serializer(lock)
+    with pytest.raises(dray.errors.SerializationError):
+        kind.remote(threading.Lock())
+
+
+inner = threading.Lock()
+
+
+def test_metrics_keep_their_values() -> None:
+    count = Counter("requests", tag_keys=("path",)).set_default_tags({"path": "/"})
+    assert isinstance(count, Counter)
+    count.inc()
+    count.inc(2, tags={"path": "/x"})
+    assert count.values == {("/",): 1, ("/x",): 2}
+    gauge = Gauge("level")
+    gauge.set(4)
+    assert gauge.values == {(): 4}
+    histogram = Histogram("seconds", boundaries=[1, 10])
+    for value in (0.5, 1, 5, 50):
+        histogram.observe(value)
+    assert histogram.values == {(): [2, 1, 1]}
+    assert pickle.loads(pickle.dumps(histogram)).boundaries == [1, 10]
+    with pytest.raises(ConfigError, match="a counter grows"):
+        count.inc(-1)
+    with pytest.raises(ConfigError, match="name them in tag_keys"):
+        gauge.set(1, tags={"a": "b"})
+    with pytest.raises(ConfigError, match="boundaries must be growing"):
+        Histogram("seconds")
+
+
+def test_something_is_said_once() -> None:
+    assert [ray.util.log_once("said") for _ in range(2)] == [True, False]
+    ray.util.debug.reset_log_once("said")
+    assert ray.util.log_once("said")
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (
+            "from dray.util.multiprocessing import Pool",
+            "dray.util has no multiprocessing: use",
+        ),
+        ("from dray.util import collective", "dray.util has no collective: use torch.distributed"),
+        ("from dray.util.accelerators import nvidia_h10", "did you mean NVIDIA_H100?"),
+        ("dray.util.state.list_logs()", "dray.util.state has no list_logs: what workers print"),
+        ("from dray.util.accelerators import tpu", "dray.util.accelerators has no tpu: ask for sl"),
+    ],
+)
+def test_what_is_not_there_says_what_to_use(code: str, text: str) -> None:
+    with pytest.raises(AbsentError) as absent:
+        exec(code, {"dray": dray})
+    assert text in str(absent.value)

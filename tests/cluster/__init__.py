@@ -1,0 +1,1 @@
+"""Clusters that a test has for itself."""

@@ -1,0 +1,186 @@
+"""Nodes, drivers and workers of a cluster that die; each test has a cluster of its own."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import dray.train
+from dray.errors import InfeasibleError, NodeDiedError, WorkerGroupError
+from dray.train import (
+    Checkpoint,
+    DataParallelTrainer,
+    FailureConfig,
+    RunConfig,
+    ScalingConfig,
+    UserCallback,
+)
+from tests.support.clusters import Cluster
+from tests.support.gates import PATIENCE_S, until
+from tests.support.programs import Program, survivors, write
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def own_cluster(_quiet: None) -> Iterator[Cluster]:
+    """Two nodes for workers, and a driver on the head."""
+    dray.shutdown()
+    cluster = Cluster(({"num_cpus": 2}, {"num_cpus": 2}))
+    dray.init(engine="ray", address=cluster.address)
+    yield cluster
+    dray.shutdown()
+    cluster.shutdown()
+
+
+def node_of(cluster: Cluster, node_id: str) -> Any:
+    (node,) = [node for node in cluster.nodes if node.node_id == node_id]
+    return node
+
+
+class KillNode(UserCallback):
+    """Kills the node of a rank once, when a checkpoint is there."""
+
+    def __init__(self, cluster: Cluster, storage: Path, rank: int) -> None:
+        self.cluster = cluster
+        self.storage = storage
+        self.rank = rank
+        self.at = 0.0
+
+    def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None:
+        if checkpoint is None or self.at:
+            return
+        lines = (self.storage / "run/events.jsonl").read_text().splitlines()
+        (started,) = [e for e in map(json.loads, lines) if e["event"] == "workers started"]
+        node = node_of(self.cluster, started["ranks"][self.rank]["node"])
+        self.at = time.time()
+        self.cluster.kill(node)
+
+
+def train_with_checkpoints(config: dict[str, str]) -> dict[str, Any]:
+    """Saves every step; tells where it began, and on which nodes."""
+    checkpoint = dray.train.get_checkpoint()
+    first = int(Path(checkpoint.path, "step").read_text()) + 1 if checkpoint else 0
+    for step in range(first, first + 400 if first == 0 else first + 2):
+        dray.train.collective.barrier()
+        # In the test's own directory: a rank that is killed leaves it behind.
+        with tempfile.TemporaryDirectory(dir=config["directory"]) as directory:
+            Path(directory, "step").write_text(str(step))
+            dray.train.report({"step": step}, Checkpoint(directory))
+        time.sleep(0.05)
+    return {"first": first}
+
+
+def spread(storage: Path, callback: UserCallback, lost_nodes: int = 1) -> DataParallelTrainer:
+    """Two workers that must not share a node."""
+    return DataParallelTrainer(
+        train_with_checkpoints,
+        train_loop_config={"directory": str(storage)},
+        scaling_config=ScalingConfig(num_workers=2, placement_strategy="STRICT_SPREAD"),
+        run_config=RunConfig(
+            name="run",
+            storage_path=storage,
+            callbacks=[callback],
+            failure_config=FailureConfig(max_preemption_failures=lost_nodes),
+        ),
+    )
+
+
+def test_a_node_killed_costs_seconds_and_no_committed_progress(
+    own_cluster: Cluster, storage: Path
+) -> None:
+    own_cluster.nodes.append(own_cluster.add(num_cpus=2))
+    kill = KillNode(own_cluster, storage, rank=1)
+    result = spread(storage, kill).fit()
+    steps = list(result.metrics_dataframe["step"])
+    assert steps == list(range(result.return_value["first"] + 2))  # none lost, none twice
+    events = [json.loads(line) for line in (storage / "run/events.jsonl").open()]
+    (failure,) = [e for e in events if e["event"] == "worker failed"]
+    assert failure["time"] - kill.at < 10  # Ray needs 14 s to give up the node
+    assert failure["rank"] == 1
+    assert "node" in failure["cause"]
+    assert "SCHEDULING" in [e["state"] for e in events if "state" in e][4:]  # reserved anew
+
+
+def test_a_node_killed_without_retries_is_named(own_cluster: Cluster, storage: Path) -> None:
+    kill = KillNode(own_cluster, storage, rank=0)
+    with pytest.raises(WorkerGroupError, match=r"rank 0 failed: .*node") as caught:
+        spread(storage, kill, lost_nodes=0).fit()
+    assert isinstance(caught.value, NodeDiedError)
+
+
+def test_a_node_that_is_missing_is_waited_for(
+    own_cluster: Cluster, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a loss the run waits, says for what, and goes on when a node has come."""
+    waits = threading.Event()
+
+    class Watch(io.StringIO):
+        def write(self, text: str) -> int:
+            if "waiting up to 600 s for resources: The nodes cannot offer" in text:
+                waits.set()
+            return super().write(text)
+
+    monkeypatch.setenv("DRAY_PROGRESS", "1")
+    monkeypatch.setattr(sys, "stderr", Watch())
+    trainer = spread(storage, KillNode(own_cluster, storage, rank=1))
+    with ThreadPoolExecutor() as pool:
+        result = pool.submit(trainer.fit)
+        assert waits.wait(PATIENCE_S)
+        own_cluster.add(num_cpus=2)
+        assert result.result(PATIENCE_S).return_value["first"] > 0
+
+
+def test_a_missing_node_is_not_waited_for_longer_than_allowed(
+    own_cluster: Cluster, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAY_START_TIMEOUT_S", "3")
+    kill = KillNode(own_cluster, storage, rank=1)
+    with pytest.raises(InfeasibleError, match="do not fit the nodes under strategy STRICT_SPREAD"):
+        spread(storage, kill).fit()
+    assert (storage / "run/checkpoint_000000").is_dir()
+
+
+BUSY = """
+    import subprocess, time
+
+    def train():
+        children = [subprocess.Popen(["sleep", "1000"]) for _ in range(2)]
+        print("pids", os.getpid(), *[child.pid for child in children], flush=True)
+        dray.train.collective.barrier()
+        threading.Event().wait()
+
+    dray.init(engine="ray")
+    fit(train)
+"""
+
+
+@pytest.mark.parametrize("victim", ["driver", "worker"])
+def test_kill_9_leaves_nothing(own_cluster: Cluster, tmp_path: Path, victim: str) -> None:
+    """Of a killed driver, and of a killed worker, nothing is left: no process, no reservation."""
+    script = write(tmp_path / "script.py", BUSY)
+    with Program(script, tmp_path / "runs", RAY_ADDRESS=own_cluster.address) as program:
+        lines = [program.wait_for("pids"), program.wait_for("pids")]
+        pids = [int(word) for line in lines for word in line.partition("pids")[2].split()]
+        assert len(pids) == 6
+        assert all(psutil.pid_exists(pid) for pid in pids)
+        if victim == "driver":
+            program.process.kill()
+        else:
+            os.kill(pids[0], signal.SIGKILL)
+            program.end()
+        assert survivors(pids) == []
+    until(lambda: dray.available_resources().get("CPU") == 4)

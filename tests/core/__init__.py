@@ -1,0 +1,1 @@
+"""Tasks, actors and objects."""

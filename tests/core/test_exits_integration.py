@@ -1,0 +1,152 @@
+"""What `sys.exit` means in tasks and actors: a crash, unless an actor says `sys.exit(0)`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dray
+from dray.errors import ActorDiedError, ActorUnavailableError, WorkerDiedError
+from tests.support.gates import count_up, counted
+
+NO_STATUS = "no status"
+
+
+def _exit(status: Any) -> None:
+    if status == NO_STATUS:
+        sys.exit()
+    sys.exit(status)
+
+
+class Exiting:
+    def __init__(self, births: Path | None = None, status: Any = None) -> None:
+        if births is not None and count_up(births) < 3:
+            _exit(status)
+
+    def exit(self, status: Any) -> None:
+        _exit(status)
+
+    def exit_at_first(self, calls: Path) -> str:
+        if count_up(calls) == 1:
+            sys.exit(1)
+        return "called again"
+
+    def alive(self) -> bool:
+        return True
+
+
+class ExitingAsync:
+    def __init__(self, births: Path | None = None) -> None:
+        if births is not None and count_up(births) < 3:
+            _exit(1)
+
+    async def exit(self, status: Any) -> None:
+        _exit(status)
+
+    async def alive(self) -> bool:
+        return True
+
+
+def alive(actor: Any) -> bool:
+    """Returns whether an actor answers, now or when it is made again."""
+    while True:
+        try:
+            return bool(dray.get(actor.alive.remote()))
+        except ActorUnavailableError:
+            continue
+        except ActorDiedError:
+            return False
+
+
+def test_an_actor_that_exits_is_made_again_unless_it_means_to(core_engine: str) -> None:
+    restarted = dray.remote(max_restarts=1)(Exiting).remote()
+    with pytest.raises(ActorUnavailableError):
+        dray.get(restarted.exit.remote(1))
+    assert alive(restarted)
+    with pytest.raises(ActorDiedError):
+        dray.get(restarted.exit.remote(0))
+    assert not alive(restarted)
+
+
+@pytest.mark.parametrize("status", [2, NO_STATUS, "words", True])
+def test_whatever_is_not_zero_is_a_crash(status: Any, process_engine: None) -> None:
+    actor = dray.remote(max_restarts=1)(Exiting).remote()
+    with pytest.raises(ActorUnavailableError) as caught:
+        dray.get(actor.exit.remote(status))
+    assert caught.value.exitcode == {2: 2, NO_STATUS: 0}.get(status, 1)
+    assert alive(actor)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_concurrency": 2}])
+@pytest.mark.parametrize("kind", [Exiting, ExitingAsync])
+def test_zero_ends_an_actor_that_could_be_made_again(
+    kind: type, options: dict[str, Any], process_engine: None
+) -> None:
+    actor = dray.remote(max_restarts=-1, **options)(kind).remote()
+    with pytest.raises(ActorUnavailableError):
+        dray.get(actor.exit.remote(1))
+    assert alive(actor)
+    with pytest.raises(ActorDiedError, match=r"sys\.exit\(0\)"):
+        dray.get(actor.exit.remote(0))
+    assert not alive(actor)
+
+
+def test_a_call_that_exits_runs_again_if_it_may(tmp_path: Path, process_engine: None) -> None:
+    actor = dray.remote(max_restarts=1, max_task_retries=1)(Exiting).remote()
+    assert dray.get(actor.exit_at_first.remote(tmp_path / "calls")) == "called again"
+
+
+@pytest.mark.parametrize("kind", [Exiting, ExitingAsync])
+def test_an_init_that_exits_runs_again_if_it_may(
+    kind: type, tmp_path: Path, process_engine: None
+) -> None:
+    births = tmp_path / "births"
+    arguments = (births, 1) if kind is Exiting else (births,)
+    assert alive(dray.remote(max_restarts=5)(kind).remote(*arguments))
+    assert counted(births) == 3
+
+
+def test_an_init_may_mean_to_exit(tmp_path: Path, process_engine: None) -> None:
+    births = tmp_path / "births"
+    assert not alive(dray.remote(max_restarts=5)(Exiting).remote(births, 0))
+    assert counted(births) == 1
+
+
+@dray.remote
+def leave(status: Any, calls: Path) -> int:
+    if count_up(calls) == 1:
+        _exit(status)
+    return counted(calls)
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_task_that_exits_runs_again_or_is_a_death(
+    status: int, tmp_path: Path, process_engine: None
+) -> None:
+    assert dray.get(leave.options(max_retries=1).remote(status, tmp_path / "calls")) == 2
+    with pytest.raises(WorkerDiedError) as caught:
+        dray.get(leave.options(max_retries=0).remote(status, tmp_path / "others"))
+    assert caught.value.exitcode == status
+
+
+@pytest.mark.usefixtures("_quiet")
+def test_exits_mean_the_same_on_the_inline_engine(tmp_path: Path) -> None:
+    dray.shutdown()
+    dray.init(engine="inline")
+    for kind in (Exiting, ExitingAsync):
+        actor = dray.remote(max_restarts=1)(kind).remote()
+        with pytest.raises(ActorUnavailableError):
+            dray.get(actor.exit.remote(1))
+        assert dray.get(actor.alive.remote())
+        with pytest.raises(ActorDiedError):
+            dray.get(actor.exit.remote(0))
+        assert not alive(actor)
+    again = dray.remote(max_restarts=1, max_task_retries=1)(Exiting).remote()
+    assert dray.get(again.exit_at_first.remote(tmp_path / "calls")) == "called again"
+    assert alive(dray.remote(max_restarts=5)(Exiting).remote(tmp_path / "births", 1))
+    assert not alive(dray.remote(max_restarts=5)(Exiting).remote(tmp_path / "other", 0))
+    assert dray.get(leave.remote(1, tmp_path / "tasks")) == 2
+    dray.shutdown()

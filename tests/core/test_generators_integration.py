@@ -1,0 +1,295 @@
+"""Streaming generators: values come one after another, while the task goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dray
+from dray.errors import TaskCancelledError, TaskError, WorkerDiedError
+from tests.support.gates import TRY_S, Gate, count_up, three_tries_on_ray
+
+pytestmark = pytest.mark.usefixtures("core_engine")
+
+
+@dray.remote
+def numbers(n: int) -> Iterator[int]:
+    for i in range(n):  # noqa: UP028 (what Ray makes of `yield from` has a test of its own)
+        yield i
+
+
+@dray.remote
+def with_a_stop(gate: Gate) -> Iterator[int]:
+    yield 1
+    gate.pass_through()
+    yield 2
+
+
+@dray.remote
+def broken() -> Iterator[int]:
+    yield 1
+    raise KeyError("in the middle")
+
+
+def test_a_generator_gives_references_in_order() -> None:
+    items = numbers.remote(5)
+    assert isinstance(items, dray.ObjectRefGenerator)
+    refs = list(items)
+    assert all(isinstance(ref, dray.ObjectRef) for ref in refs)
+    assert dray.get(refs) == [0, 1, 2, 3, 4]
+
+
+def test_a_generator_may_yield_from_anything() -> None:
+    # Ray itself cannot: it sends what no plain iterator takes.
+    @dray.remote
+    def chained() -> Iterator[int]:
+        yield from range(2)
+        yield from iter([2])
+
+    assert [dray.get(ref) for ref in chained.remote()] == [0, 1, 2]
+
+
+def test_a_generator_without_items_ends_at_once() -> None:
+    items = numbers.remote(0)
+    assert list(items) == []
+    with pytest.raises(StopIteration):
+        next(items)
+
+
+def test_items_come_before_the_end(gate: Gate) -> None:
+    items = with_a_stop.remote(gate)
+    assert dray.get(next(items)) == 1
+    gate.heard()
+    assert dray.wait([items.completed()], timeout=0)[0] == []
+    gate.open()
+    assert dray.get(next(items)) == 2
+    with pytest.raises(StopIteration):
+        next(items)
+
+
+def test_items_may_be_read_after_the_end() -> None:
+    items = numbers.remote(3)
+    dray.get(items.completed())
+    assert [dray.get(ref) for ref in items] == [0, 1, 2]
+
+
+def test_wait_takes_generators(gate: Gate) -> None:
+    items = with_a_stop.remote(gate)
+    assert dray.wait([items]) == ([items], [])
+    next(items)
+    assert dray.wait([items], timeout=0.05) == ([], [items])
+    gate.open()
+    assert dray.wait([items]) == ([items], [])
+
+
+def test_an_error_in_the_middle_comes_after_the_items_before_it() -> None:
+    items = broken.remote()
+    assert dray.get(next(items)) == 1
+    with pytest.raises(KeyError, match="in the middle") as caught:
+        dray.get(next(items))
+    assert isinstance(caught.value, TaskError)
+    with pytest.raises(StopIteration):
+        next(items)
+
+
+def test_a_generator_that_fails_has_come_to_its_end() -> None:
+    items = broken.remote()
+    ended = items.completed()
+    assert dray.wait([ended]) == ([ended], [])
+    assert dray.get(next(items)) == 1
+
+
+def test_a_death_in_the_middle_is_an_error_after_the_items_before_it(gate: Gate) -> None:
+    @dray.remote(max_retries=0)
+    def dying(gate: Gate) -> Iterator[int]:
+        yield 1
+        gate.wait()
+        os._exit(1)
+
+    items = dying.remote(gate)
+    assert dray.get(next(items)) == 1
+    gate.open()
+    with pytest.raises(WorkerDiedError):
+        dray.get(next(items))
+
+
+def test_a_generator_whose_process_dies_runs_again(tmp_path: Path) -> None:
+    @dray.remote(max_retries=1)
+    def second_time(path: Path) -> Iterator[int]:
+        count = count_up(path)
+        yield 10
+        if count < 2:
+            os._exit(1)
+        yield 20
+
+    assert [dray.get(ref) for ref in second_time.remote(tmp_path / "count")] == [10, 20]
+
+
+def test_async_iteration() -> None:
+    async def read() -> list[int]:
+        return [await ref async for ref in numbers.remote(4)]
+
+    assert asyncio.run(read()) == [0, 1, 2, 3]
+
+
+def test_items_are_handed_to_other_tasks() -> None:
+    @dray.remote
+    def total(*values: int) -> int:
+        return sum(values)
+
+    assert dray.get(total.remote(*numbers.remote(4))) == 6
+
+
+def test_a_task_reads_the_generator_of_another_task() -> None:
+    @dray.remote
+    def reader() -> int:
+        return sum(dray.get(ref) for ref in numbers.remote(4))
+
+    assert dray.get(reader.remote()) == 6
+
+
+def test_one_generator_feeds_another() -> None:
+    @dray.remote
+    def doubled(n: int) -> Iterator[int]:
+        for ref in numbers.remote(n):
+            yield 2 * dray.get(ref)
+
+    assert [dray.get(ref) for ref in doubled.remote(3)] == [0, 2, 4]
+
+
+def test_large_items() -> None:
+    @dray.remote
+    def arrays() -> Iterator[Any]:
+        for i in range(3):
+            yield np.full(200_000, i)
+
+    assert [dray.get(ref).sum() for ref in arrays.remote()] == [0, 200_000, 400_000]
+
+
+def test_many_items() -> None:
+    assert [dray.get(ref) for ref in numbers.remote(500)] == list(range(500))
+
+
+def test_back_pressure_holds_the_generator_up(gate: Gate) -> None:
+    @dray.remote(_generator_backpressure_num_objects=2)
+    def eager(gate: Gate) -> Iterator[int]:
+        for i in range(6):
+            gate.ring(i)
+            yield i
+
+    items = eager.remote(gate)
+    ahead = gate.heard(2)
+    assert dray.get(next(items)) == 0
+    assert dray.wait([items.completed()], timeout=0.1)[0] == []  # it cannot have come to its end
+    assert [dray.get(ref) for ref in items] == [1, 2, 3, 4, 5]
+    assert [*ahead, *gate.heard(4)] == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_a_generator_as_a_list_of_a_fixed_length() -> None:
+    three = numbers.options(num_returns=3).remote(3)
+    assert dray.get(three) == [0, 1, 2]
+
+
+@dray.remote
+def total(items: dray.DynamicObjectRefGenerator) -> int:
+    return sum(dray.get(list(items)))
+
+
+def test_a_dynamic_number_of_results(core_engine: str) -> None:
+    outer = numbers.options(num_returns="dynamic").remote(3)
+    inner = dray.get(outer)
+    assert isinstance(inner, dray.DynamicObjectRefGenerator)
+    assert len(inner) == 3
+    assert [dray.get(ref) for ref in inner] == [0, 1, 2]
+    if core_engine == "process":  # on Ray a task gets Ray's own references
+        assert dray.get(total.remote(outer)) == 3
+
+
+@three_tries_on_ray
+def test_a_generator_is_cancelled(gate: Gate) -> None:
+    @dray.remote
+    def endless(gate: Gate) -> Iterator[int]:
+        i = 0
+        while gate.is_there():  # if it cannot be interrupted: others need the CPU
+            yield i
+            i += 1
+
+    items = endless.options(_generator_backpressure_num_objects=4).remote(gate)
+    assert dray.get(next(items)) == 0
+    dray.cancel(items)
+
+    def read_on() -> None:
+        end = time.monotonic() + TRY_S
+        for ref in items:
+            dray.get(ref, timeout=TRY_S)
+            if time.monotonic() > end:
+                raise TimeoutError("it still goes on")
+
+    with pytest.raises(TaskCancelledError):
+        read_on()
+
+
+@dray.remote
+class Source:
+    def __init__(self) -> None:
+        self.given = 0
+
+    def items(self, n: int) -> Iterator[int]:
+        for i in range(n):
+            self.given += 1
+            yield i
+
+    def count(self) -> int:
+        return self.given
+
+    def fail(self) -> Iterator[int]:
+        yield 1
+        raise ValueError("method")
+
+
+def test_a_method_that_is_a_generator() -> None:
+    source = Source.remote()
+    assert [dray.get(ref) for ref in source.items.remote(3)] == [0, 1, 2]
+    assert dray.get(source.count.remote()) == 3
+    items = source.fail.remote()
+    assert dray.get(next(items)) == 1
+    with pytest.raises(ValueError, match="method"):
+        dray.get(next(items))
+    assert dray.get(source.count.remote()) == 3
+
+
+def test_async_generators_of_an_actor_run_side_by_side() -> None:
+    @dray.remote
+    class Talk:
+        def __init__(self) -> None:
+            self.turn = asyncio.Condition()
+            self.said = 0
+
+        async def speak(self, first: int) -> AsyncIterator[int]:
+            for i in range(first, 6, 2):
+                async with self.turn:
+                    await self.turn.wait_for(lambda i=i: self.said == i)
+                yield i
+                async with self.turn:
+                    self.said += 1
+                    self.turn.notify_all()
+
+        async def fail(self) -> AsyncIterator[int]:
+            yield 1
+            raise KeyError("async")
+
+    talk = Talk.remote()
+    even, odd = talk.speak.remote(0), talk.speak.remote(1)
+    assert [dray.get(ref) for ref in even] == [0, 2, 4]
+    assert [dray.get(ref) for ref in odd] == [1, 3, 5]
+    items = talk.fail.remote()
+    assert dray.get(next(items)) == 1
+    with pytest.raises(KeyError, match="async"):
+        dray.get(next(items))

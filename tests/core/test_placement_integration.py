@@ -1,0 +1,417 @@
+"""Placement groups, label selectors and affinities; resources, and what code knows of its place."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+import dray
+from dray.errors import (
+    ActorDiedError,
+    ConfigError,
+    DrayError,
+    EngineError,
+    GetTimeoutError,
+    InfeasibleError,
+)
+from dray.util import (
+    get_current_placement_group,
+    get_placement_group,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from dray.util.placement_group import PlacementGroup
+from dray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    NodeLabelSchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
+from tests.support.gates import PATIENCE_S, Gate, refused_at_once, until
+
+pytestmark = pytest.mark.usefixtures("zones")
+
+
+@dray.remote
+def node() -> str:
+    return dray.get_runtime_context().get_node_id()
+
+
+@dray.remote
+def group_id() -> str | None:
+    group = get_current_placement_group()
+    assert dray.get_runtime_context().get_placement_group_id() == (group.id if group else None)
+    return group.id if group else None
+
+
+@dray.remote
+def held(gate: Gate) -> str:
+    gate.pass_through()
+    return "let go"
+
+
+@dray.remote(num_cpus=0, resources={"special": 1})
+class Special:
+    def node(self) -> str:
+        return dray.get_runtime_context().get_node_id()
+
+
+def zone_of(node_id: str) -> str | None:
+    (found,) = (n for n in dray.nodes() if n["NodeID"] == node_id)
+    zone: str | None = found["Labels"].get("zone")
+    return zone
+
+
+def within(group: PlacementGroup, bundle: int = -1, **options: Any) -> dict[str, Any]:
+    return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, bundle, **options)}
+
+
+@pytest.fixture
+def pair() -> Any:
+    """A group of two bundles, each on a node of its own."""
+    group = placement_group([{"CPU": 1}, {"CPU": 2}], strategy="STRICT_SPREAD")
+    assert group.wait(PATIENCE_S)
+    yield group
+    remove_placement_group(group)
+
+
+# Placement groups.
+
+
+def test_a_group_tells_about_itself(pair: PlacementGroup) -> None:
+    assert pair.bundle_specs == [{"CPU": 1}, {"CPU": 2}]
+    assert pair.bundle_count == 2
+    dray.get(pair.ready(), timeout=PATIENCE_S)
+    entry = placement_group_table(pair)
+    assert entry["placement_group_id"] == pair.id
+    assert entry["state"] == "CREATED"
+    assert entry["strategy"] == "STRICT_SPREAD"
+    assert entry["bundles"] == {0: {"CPU": 1}, 1: {"CPU": 2}}
+    assert set(entry["bundles_to_node_id"]) == {0, 1}
+    assert placement_group_table()[pair.id] == entry
+
+
+@pytest.mark.parametrize(
+    ("strategy", "nodes"), [("STRICT_PACK", 1), ("PACK", 1), ("SPREAD", 2), ("STRICT_SPREAD", 2)]
+)
+def test_strategies(strategy: str, nodes: int) -> None:
+    group = placement_group([{"CPU": 1}, {"CPU": 1}], strategy=strategy)
+    dray.get(group.ready(), timeout=PATIENCE_S)
+    on = placement_group_table(group)["bundles_to_node_id"]
+    assert len(set(on.values())) == nodes
+    assert dray.get([node.options(**within(group, i)).remote() for i in (0, 1)]) == [on[0], on[1]]
+    remove_placement_group(group)
+
+
+def test_tasks_and_actors_run_in_their_bundle(pair: PlacementGroup) -> None:
+    @dray.remote(num_cpus=1)
+    class Placed:
+        def node(self) -> str:
+            return dray.get_runtime_context().get_node_id()
+
+        def group(self) -> str | None:
+            return dray.get_runtime_context().get_placement_group_id()
+
+    on = placement_group_table(pair)["bundles_to_node_id"]
+    for bundle in (0, 1):
+        actor = Placed.options(**within(pair, bundle)).remote()
+        assert dray.get(actor.node.remote()) == on[bundle]
+        assert dray.get(actor.group.remote()) == pair.id
+        assert dray.get(node.options(num_cpus=0, **within(pair, bundle)).remote()) == on[bundle]
+
+
+def test_any_bundle_that_has_room(pair: PlacementGroup, gate: Gate) -> None:
+    anywhere = held.options(**within(pair))
+    refs = [anywhere.remote(gate) for _ in range(4)]
+    gate.heard(3)  # the group has three CPUs
+    assert dray.wait(refs, timeout=0.1)[0] == []
+    assert gate.silent()
+    gate.open()
+    assert dray.get(refs) == ["let go"] * 4
+
+
+def test_the_group_that_code_runs_in(pair: PlacementGroup) -> None:
+    assert get_current_placement_group() is None
+    assert dray.get_runtime_context().get_placement_group_id() is None
+    assert dray.get(group_id.remote()) is None
+    assert dray.get(group_id.options(**within(pair)).remote()) == pair.id
+
+
+@pytest.mark.parametrize("capture", [True, False])
+def test_child_tasks_are_captured_on_request(pair: PlacementGroup, capture: bool) -> None:
+    @dray.remote
+    def parent() -> Any:
+        context = dray.get_runtime_context()
+        child = dray.get(group_id.options(num_cpus=1).remote())
+        return child, context.should_capture_child_tasks_in_placement_group
+
+    place = within(pair, 1, placement_group_capture_child_tasks=capture)
+    child, captures = dray.get(parent.options(**place).remote())
+    assert captures is capture
+    assert child == (pair.id if capture else None)
+
+
+def test_a_group_may_be_handed_to_tasks(pair: PlacementGroup) -> None:
+    @dray.remote(num_cpus=0)
+    def use(group: PlacementGroup) -> Any:
+        return dray.get(group_id.options(**within(group)).remote()), group.bundle_count
+
+    assert dray.get(use.remote(pair)) == (pair.id, 2)
+
+
+def test_a_group_waits_for_resources_and_removal_frees_them() -> None:
+    holder = Special.remote()
+    dray.get(holder.node.remote())
+    group = placement_group([{"special": 2}])
+    assert group.wait(0.1) is False
+    with pytest.raises(GetTimeoutError):
+        dray.get(group.ready(), timeout=0.05)
+    assert placement_group_table(group)["state"] == "PENDING"
+    dray.kill(holder)
+    dray.get(group.ready(), timeout=PATIENCE_S)
+    until(lambda: dray.available_resources().get("special", 0) == 0)
+    waiting = Special.remote()
+    ref = waiting.node.remote()
+    assert dray.wait([ref], timeout=0.1)[0] == []
+    remove_placement_group(group)
+    assert dray.get(ref, timeout=PATIENCE_S)
+    assert placement_group_table(group)["state"] == "REMOVED"
+    remove_placement_group(group)  # a second time does nothing
+
+
+def test_removal_kills_what_runs_and_fails_what_waits(gate: Gate, zones: str) -> None:
+    group = placement_group([{"CPU": 1}, {"special": 1, "CPU": 1}])
+    dray.get(group.ready(), timeout=PATIENCE_S)
+    actor = Special.options(**within(group, 1)).remote()
+    dray.get(actor.node.remote())
+    running = held.options(max_retries=0, **within(group, 0)).remote(gate)
+    gate.heard()
+    waiting = held.options(max_retries=0, **within(group, 0)).remote(gate)
+    # Ray forgets what it has just heard of.
+    assert dray.wait([waiting], timeout=2 if zones == "ray" else 0.3)[0] == []
+    remove_placement_group(group)
+    for ref in (running, waiting):
+        with pytest.raises(EngineError):
+            dray.get(ref, timeout=PATIENCE_S)
+    with pytest.raises(ActorDiedError):
+        dray.get(actor.node.remote(), timeout=PATIENCE_S)
+    until(lambda: dray.available_resources().get("special") == 2)
+
+
+def test_a_group_is_removed_while_it_waits() -> None:
+    holder = Special.options(resources={"special": 2}).remote()
+    dray.get(holder.node.remote())
+    group = placement_group([{"special": 1}])
+    ready = group.ready()
+    assert dray.wait([ready], timeout=0.3)[0] == []
+    remove_placement_group(group)
+    with pytest.raises(EngineError):
+        dray.get(ready, timeout=PATIENCE_S)
+    dray.kill(holder)
+    until(lambda: dray.available_resources().get("special") == 2)
+    for timeout in (1, 0.1):
+        with contextlib.suppress(EngineError):
+            assert group.wait(timeout) is False
+
+
+def test_a_group_is_found_by_its_name() -> None:
+    group = placement_group([{"CPU": 1}], name="a group")
+    assert group.wait(PATIENCE_S)
+    assert get_placement_group("a group") == group
+    assert placement_group_table(group)["name"] == "a group"
+    remove_placement_group(group)
+    with pytest.raises(ConfigError, match="nobody"):
+        get_placement_group("nobody")
+
+
+def test_bundles_choose_nodes_by_labels() -> None:
+    group = placement_group([{"CPU": 1}] * 2, bundle_label_selector=[{"zone": "b"}, {"zone": "!b"}])
+    assert group.wait(PATIENCE_S)
+    on = placement_group_table(group)["bundles_to_node_id"]
+    assert [zone_of(on[0]), zone_of(on[1])] == ["b", "a"]
+    remove_placement_group(group)
+
+
+def test_what_does_not_fit_into_a_group(pair: PlacementGroup) -> None:
+    with pytest.raises((ConfigError, InfeasibleError), match="CPU"):
+        node.options(num_cpus=3, **within(pair)).remote()
+    with pytest.raises((ConfigError, InfeasibleError), match="CPU"):
+        node.options(num_cpus=2, **within(pair, 0)).remote()
+    with pytest.raises(ConfigError, match="bundle"):
+        node.options(**within(pair, 2))
+    with pytest.raises(ConfigError, match="placement group"):
+        node.options(scheduling_strategy=PlacementGroupSchedulingStrategy("a group"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (([],), ConfigError, "bundles"),
+        (({"CPU": 1},), ConfigError, "bundles"),
+        (([{}],), ConfigError, "bundle 0"),
+        (([{"CPU": -1}],), ConfigError, "CPU"),
+        (([{"CPU": 1}], "TIGHT"), ConfigError, "STRICT_PACK"),
+        (([{"CPU": 1000}],), InfeasibleError, "1000"),
+        (([{"unicorn": 1}],), InfeasibleError, "unicorn"),
+        (([{"CPU": 3}] * 2, "STRICT_PACK"), InfeasibleError, "CPU"),
+        (([{"CPU": 1}] * 5, "STRICT_SPREAD"), InfeasibleError, "node"),
+    ],
+    ids=str,
+)
+def test_groups_that_can_never_be(arguments: Any, error: type[DrayError], message: str) -> None:
+    refused_at_once(error, lambda: placement_group(*arguments), message)
+
+
+# Nodes.
+
+
+def test_labels_choose_nodes() -> None:
+    for selector, zones in (
+        ({"zone": "a"}, {"a"}),
+        ({"zone": "b"}, {"b"}),
+        ({"zone": "in(a, b)"}, {"a", "b"}),
+        ({"zone": "!a"}, {"b"}),
+    ):
+        assert zone_of(dray.get(node.options(label_selector=selector).remote())) in zones
+    hard = NodeLabelSchedulingStrategy(hard={"zone": "b"})
+    assert zone_of(dray.get(node.options(scheduling_strategy=hard).remote())) == "b"
+    actor = Special.options(resources={}, label_selector={"zone": "b"}).remote()
+    assert zone_of(dray.get(actor.node.remote())) == "b"
+
+
+def test_a_task_may_ask_for_one_node() -> None:
+    for entry in dray.nodes():
+        if entry["Alive"] and entry["Resources"].get("CPU"):
+            here = NodeAffinitySchedulingStrategy(entry["NodeID"])
+            assert dray.get(node.options(scheduling_strategy=here).remote()) == entry["NodeID"]
+
+
+def test_a_node_that_is_not_there() -> None:
+    nowhere = "0" * 56
+    soft = NodeAffinitySchedulingStrategy(nowhere, soft=True)
+    assert zone_of(dray.get(node.options(scheduling_strategy=soft).remote())) in ("a", "b")
+    with pytest.raises(InfeasibleError):
+        dray.get(
+            node.options(scheduling_strategy=NodeAffinitySchedulingStrategy(nowhere)).remote(),
+            timeout=PATIENCE_S,
+        )
+
+
+def test_spread_uses_all_nodes(gate: Gate) -> None:
+    @dray.remote(scheduling_strategy="SPREAD")
+    def where(gate: Gate) -> str:
+        gate.pass_through()
+        return dray.get_runtime_context().get_node_id()
+
+    refs = [where.remote(gate) for _ in range(2)]
+    gate.heard(2)
+    gate.open()
+    assert len(set(dray.get(refs))) == 2
+
+
+# Resources, and what code knows of its place.
+
+
+def test_resources_are_gone_while_they_are_held(gate: Gate) -> None:
+    assert dray.cluster_resources()["special"] == 2
+    assert dray.cluster_resources()["CPU"] == 8
+    until(lambda: dray.available_resources().get("special") == 2)
+    ref = held.options(num_cpus=1, resources={"special": 1.5}).remote(gate)
+    gate.heard()
+    until(lambda: dray.available_resources().get("special") == 0.5)
+    gate.open()
+    dray.get(ref)
+    until(lambda: dray.available_resources().get("special") == 2)
+
+
+def test_fractions_add_up(gate: Gate) -> None:
+    fraction = held.options(num_cpus=0, resources={"special": 0.7})
+    refs = [fraction.remote(gate) for _ in range(3)]
+    gate.heard(2)
+    assert dray.wait(refs, timeout=0.1)[0] == []
+    assert gate.silent()
+    gate.open()
+    dray.get(refs)
+
+
+def test_a_small_request_passes_a_large_one_that_waits(gate: Gate, second_gate: Gate) -> None:
+    def needs(amount: float) -> Any:
+        return held.options(num_cpus=0, resources={"special": amount})
+
+    first = needs(1).remote(gate)
+    gate.heard()
+    large, small = needs(2).remote(gate), needs(1).remote(second_gate)
+    second_gate.heard()
+    second_gate.open()
+    assert dray.get(small) == "let go"
+    assert dray.wait([large], timeout=0)[0] == []
+    gate.open()
+    assert dray.get([first, large]) == ["let go"] * 2
+
+
+def test_what_the_driver_knows_of_its_place() -> None:
+    context = dray.get_runtime_context()
+    assert context.get_task_id() is None
+    assert context.get_actor_id() is None
+    assert context.get_actor_name() is None
+    assert context.get_node_id() in {n["NodeID"] for n in dray.nodes()}
+    assert context.get_job_id()
+    assert context.namespace
+    with pytest.raises(ConfigError):
+        _ = context.current_actor
+
+
+def test_what_a_task_knows_of_its_place() -> None:
+    @dray.remote(num_cpus=0.5, resources={"special": 0.5}, name="curious")
+    def look() -> dict[str, Any]:
+        context = dray.get_runtime_context()
+        return {
+            "job": context.get_job_id(),
+            "node": context.get_node_id(),
+            "worker": context.get_worker_id(),
+            "task": context.get_task_id(),
+            "name": context.get_task_name(),
+            "actor": context.get_actor_id(),
+            "namespace": context.namespace,
+            "resources": context.get_assigned_resources(),
+            "gpus": context.get_accelerator_ids().get("GPU", []),
+        }
+
+    driver = dray.get_runtime_context()
+    first, second = dray.get([look.remote(), look.remote()])
+    assert first["job"] == driver.get_job_id()
+    assert first["namespace"] == driver.namespace
+    assert first["node"] in {n["NodeID"] for n in dray.nodes()}
+    assert first["worker"] != driver.get_worker_id()
+    assert first["task"] != second["task"]
+    assert first["name"] == "curious"
+    assert first["actor"] is None
+    assert first["resources"] == {"CPU": 0.5, "special": 0.5}
+    assert first["gpus"] == []
+
+
+def test_what_an_actor_knows_of_its_place() -> None:
+    @dray.remote(num_cpus=1)
+    class Curious:
+        def look(self) -> dict[str, Any]:
+            context = dray.get_runtime_context()
+            return {
+                "actor": context.get_actor_id(),
+                "name": context.get_actor_name(),
+                "task": context.get_task_id(),
+                "resources": context.get_assigned_resources(),
+                "restarted": context.was_current_actor_reconstructed,
+                "variables": context.runtime_env.get("env_vars"),
+            }
+
+    environment = {"env_vars": {"DRAY_TEST_X": "1"}}
+    actor = Curious.options(name="curious", runtime_env=environment).remote()
+    first, second = dray.get([actor.look.remote(), actor.look.remote()])
+    assert first["actor"] == actor._actor_id
+    assert first["name"] == "curious"
+    assert first["task"] != second["task"]
+    assert first["resources"] == {"CPU": 1}
+    assert first["restarted"] is False
+    assert first["variables"]["DRAY_TEST_X"] == "1"

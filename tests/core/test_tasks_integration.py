@@ -1,0 +1,508 @@
+"""Tasks, on every engine that runs them: arguments, results, retries, nesting, dependencies."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dray
+from dray.errors import ConfigError, TaskError, WorkerDiedError
+from tests.support import programs
+from tests.support.gates import Gate, count_up, counted
+
+pytestmark = pytest.mark.usefixtures("core_engine")
+
+
+@dray.remote
+def of_this_module(x: int) -> int:
+    return _helper(x) + 1
+
+
+def _helper(x: int) -> int:
+    return 2 * x
+
+
+@dray.remote
+def echo(value: Any = None) -> Any:
+    return value
+
+
+@dray.remote
+def pid() -> int:
+    return os.getpid()
+
+
+def test_a_task_runs_in_another_process() -> None:
+    assert dray.get(pid.remote()) != os.getpid()
+
+
+def test_arguments_of_all_kinds() -> None:
+    @dray.remote
+    def collect(a: int, /, b: int = 2, *rest: int, c: int, d: int = 4, **others: int) -> Any:
+        return a, b, rest, c, d, others
+
+    assert dray.get(collect.remote(1, c=3)) == (1, 2, (), 3, 4, {})
+    assert dray.get(collect.remote(1, 5, 6, 7, c=8, d=9, e=10)) == (1, 5, (6, 7), 8, 9, {"e": 10})
+
+
+def test_a_default_that_can_change_does_not() -> None:
+    @dray.remote
+    def grow(values: list[int] = []) -> list[int]:  # noqa: B006
+        return [*values, 1]
+
+    assert dray.get([grow.remote(), grow.remote()]) == [[1], [1]]
+
+
+@pytest.mark.parametrize(("args", "kwargs"), [((), {}), ((1, 2, 3), {}), ((1,), {"z": 1})])
+def test_arguments_that_do_not_fit_are_found_at_the_call(args: Any, kwargs: Any) -> None:
+    @dray.remote
+    def add(x: int, y: int = 0) -> int:
+        return x + y
+
+    with pytest.raises(TypeError, match="add"):
+        add.remote(*args, **kwargs)
+
+
+def test_arguments_are_copied_at_the_call(gate: Gate) -> None:
+    @dray.remote
+    def late(values: list[int], gate: Gate) -> list[int]:
+        gate.wait()
+        return values
+
+    values = [1]
+    ref = late.remote(values, gate)
+    values.append(2)
+    gate.open()
+    assert dray.get(ref) == [1]
+
+
+def test_many_tasks_keep_their_results_apart() -> None:
+    @dray.remote
+    def square(x: int) -> int:
+        return x * x
+
+    assert dray.get([square.remote(i) for i in range(300)]) == [i * i for i in range(300)]
+
+
+def test_tasks_run_at_the_same_time(gate: Gate) -> None:
+    @dray.remote
+    def meet(gate: Gate) -> None:
+        gate.pass_through()
+
+    refs = [meet.remote(gate) for _ in range(3)]
+    assert len(set(gate.heard(3))) == 3
+    gate.open()
+    dray.get(refs)
+
+
+def test_functions_of_all_kinds() -> None:
+    offset = 10
+
+    def decorated(function: Callable[[int], int]) -> Callable[[int], int]:
+        @functools.wraps(function)
+        def outer(x: int) -> int:
+            return function(x) + offset
+
+        return outer
+
+    @dray.remote
+    @decorated
+    def inner(x: int) -> int:
+        return 3 * x
+
+    @dray.remote(num_cpus=1)
+    def closure(x: int) -> int:
+        return x + offset
+
+    def later(x: int) -> int:
+        return -x
+
+    assert dray.get(inner.remote(1)) == 13
+    assert dray.get(closure.remote(1)) == 11
+    assert dray.get(dray.remote(later).remote(1)) == -1
+    assert dray.get(dray.remote(lambda x: x + offset).remote(2)) == 12
+    assert dray.get(of_this_module.remote(4)) == 9
+    assert dray.get(dray.remote(os.path.join).remote("a", "b")) == "a/b"
+
+
+def test_a_remote_function_may_be_an_argument_and_in_a_closure() -> None:
+    @dray.remote
+    def apply(function: Any, x: int) -> Any:
+        return dray.get([function.remote(x), echo.remote("closure")])
+
+    assert dray.get(apply.remote(of_this_module, 1)) == [3, "closure"]
+
+
+def test_a_function_that_calls_itself() -> None:
+    @dray.remote
+    def fib(n: int) -> int:
+        return n if n < 2 else sum(dray.get([fib.remote(n - 1), fib.remote(n - 2)]))
+
+    assert dray.get(fib.remote(4)) == 3
+
+
+def test_functions_of_a_script(tmp_path: Path, core_variables: Any) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import dray\n"
+        "FACTOR = 7\n"
+        "class Point:\n"
+        "    def __init__(self, x): self.x = x\n"
+        "@dray.remote\n"
+        "def scale(point): return Point(point.x * FACTOR)\n"
+        "@dray.remote\n"
+        "class Keeper:\n"
+        "    def keep(self, point): self.point = point; return self.point\n"
+        "point = dray.get(scale.remote(Point(6)))\n"
+        "kept = dray.get(Keeper.remote().keep.remote(point))\n"
+        "print('the answer is', kept.x, type(point) is Point, isinstance(kept, Point))\n"
+    )
+    done = programs.run(script, tmp_path, **core_variables)
+    assert done.stdout.splitlines()[-1:] == ["the answer is 42 True True"], done.stderr
+
+
+# Results and options.
+
+
+def test_num_returns() -> None:
+    @dray.remote(num_returns=3)
+    def three() -> tuple[int, int, int]:
+        return 1, 2, 3
+
+    @dray.remote(num_returns=0)
+    def nothing() -> None:
+        return None
+
+    refs = three.remote()
+    assert isinstance(refs, list)
+    assert dray.get(refs) == [1, 2, 3]
+    assert dray.get(three.options(num_returns=1).remote()) == (1, 2, 3)
+    assert nothing.remote() is None
+
+
+def test_a_result_that_has_another_length_than_num_returns_is_an_error() -> None:
+    @dray.remote(num_returns=3)
+    def two() -> list[int]:
+        return [1, 2]
+
+    for ref in two.remote():
+        with pytest.raises(ValueError, match="3"):
+            dray.get(ref)
+
+
+def test_options_make_a_new_function_and_leave_the_old_one() -> None:
+    @dray.remote
+    def name() -> str | None:
+        return dray.get_runtime_context().get_task_name()
+
+    named = name.options(name="Esther", num_cpus=0.5)
+    assert dray.get(named.remote()) == "Esther"
+    assert "name" in dray.get(name.remote())
+    assert "Esther" not in dray.get(name.remote())
+
+
+def test_max_calls_gives_every_call_a_new_process() -> None:
+    once = pid.options(max_calls=1)
+    assert len({dray.get(once.remote()) for _ in range(3)}) == 3
+
+
+def test_processes_are_used_again() -> None:
+    assert len({dray.get(pid.remote()) for _ in range(20)}) < 20
+
+
+def test_environment_variables_are_the_tasks_own() -> None:
+    @dray.remote(runtime_env={"env_vars": {"DRAY_TEST_COLOUR": "green"}})
+    def colour() -> str | None:
+        return os.environ.get("DRAY_TEST_COLOUR")
+
+    plain = dray.remote(colour._function)
+    assert dray.get(colour.remote()) == "green"
+    assert dray.get([plain.remote() for _ in range(4)]) == [None] * 4
+    assert "DRAY_TEST_COLOUR" not in os.environ
+
+
+# Retries.
+
+
+@pytest.mark.parametrize("how", ["exit", "kill"])
+def test_a_task_whose_process_dies_runs_again(tmp_path: Path, how: str) -> None:
+    @dray.remote(max_retries=2)
+    def third_time(path: Path) -> int:
+        count = count_up(path)
+        if count < 3:
+            os._exit(1) if how == "exit" else os.kill(os.getpid(), signal.SIGKILL)
+        return count
+
+    assert dray.get(third_time.remote(tmp_path / "count")) == 3
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_task_that_always_dies_is_given_up(tmp_path: Path, retries: int) -> None:
+    @dray.remote(max_retries=retries)
+    def hopeless(path: Path) -> None:
+        count_up(path)
+        os._exit(3)
+
+    with pytest.raises(WorkerDiedError):
+        dray.get(hopeless.remote(tmp_path / "count"))
+    assert counted(tmp_path / "count") == retries + 1
+
+
+def test_the_death_of_one_task_does_not_hurt_others(gate: Gate) -> None:
+    @dray.remote
+    def patient(gate: Gate) -> str:
+        gate.pass_through()
+        return "still here"
+
+    @dray.remote(max_retries=0)
+    def die() -> None:
+        os._exit(1)
+
+    ref = patient.remote(gate)
+    gate.heard()
+    with pytest.raises(WorkerDiedError):
+        dray.get(die.remote())
+    gate.open()
+    assert dray.get(ref) == "still here"
+
+
+@pytest.mark.parametrize("which", [True, [KeyError, ValueError]])
+def test_exceptions_are_retried_on_request(tmp_path: Path, which: Any) -> None:
+    @dray.remote(retry_exceptions=which, max_retries=2)
+    def third_time(path: Path) -> int:
+        count = count_up(path)
+        if count < 3:
+            raise ValueError("not yet")
+        return count
+
+    assert dray.get(third_time.remote(tmp_path / "count")) == 3
+
+
+OWN_EXCEPTIONS = """
+import sys
+from pathlib import Path
+import dray as ray
+
+class Own(Exception):
+    pass
+
+def third_time(path):
+    with open(path, "a") as file:
+        file.write("x")
+    if Path(path).stat().st_size < 3:
+        raise Own
+    return "at last"
+
+task = ray.remote(max_retries=2, retry_exceptions=[Own])(third_time)
+
+@ray.remote(max_restarts=1)
+class Actor:
+    @ray.method(max_task_retries=2, retry_exceptions=[Own])
+    def third_time(self, path):
+        return third_time(path)
+
+@ray.remote
+def within(path):
+    named = ray.get_actor("named")
+    again = ray.remote(max_retries=2, retry_exceptions=[Own])(third_time)
+    return ray.get([again.remote(path + "1"), named.third_time.remote(path + "2")])
+
+here = sys.argv[1]
+actor = Actor.options(name="named").remote()
+print(ray.get([task.remote(here + "/a"), actor.third_time.remote(here + "/b")]))
+print(ray.get(within.remote(here + "/c")))
+"""
+
+
+def test_exceptions_of_the_script_are_retried_on_request(
+    core_variables: dict[str, str], tmp_path: Path
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(OWN_EXCEPTIONS.replace("sys.argv[1]", repr(str(tmp_path))))
+    done = programs.run(script, tmp_path, **core_variables)
+    said = done.stdout.splitlines()  # Ray talks too
+    assert said.count("['at last', 'at last']") == 2, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("which", [None, False, [KeyError]])
+def test_other_exceptions_are_not_retried(tmp_path: Path, which: Any) -> None:
+    @dray.remote(retry_exceptions=which)
+    def fail(path: Path) -> None:
+        count_up(path)
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        dray.get(fail.remote(tmp_path / "count"))
+    assert counted(tmp_path / "count") == 1
+
+
+# Dependencies.
+
+
+def test_references_as_arguments_are_waited_for(gate: Gate) -> None:
+    @dray.remote
+    def slow(gate: Gate) -> int:
+        gate.wait()
+        return 1
+
+    @dray.remote
+    def add(x: int, *rest: int, y: int = 0) -> int:
+        return x + sum(rest) + y
+
+    first = slow.remote(gate)
+    ref = add.remote(first, add.remote(first, 10), y=add.remote(first, 100))
+    assert dray.wait([ref], timeout=0.05) == ([], [ref])
+    gate.open()
+    assert dray.get(ref) == 1 + 11 + 101
+
+
+def test_references_within_arguments_stay_references(gate: Gate) -> None:
+    @dray.remote
+    def slow(gate: Gate) -> int:
+        gate.wait()
+        return 5
+
+    @dray.remote
+    def look(values: list[Any], box: dict[str, Any]) -> Any:
+        assert all(isinstance(v, dray.ObjectRef) for v in (*values, box["x"]))
+        not_ready = dray.wait(values, timeout=0)[1]
+        return len(not_ready), values
+
+    ref = slow.remote(gate)
+    count, (same,) = dray.get(look.remote([ref], {"x": ref}))
+    assert count == 1
+    assert same == ref
+    gate.open()
+    assert dray.get(same) == 5
+
+
+def test_a_failed_dependency_fails_what_waits_for_it(tmp_path: Path) -> None:
+    @dray.remote
+    def origin() -> None:
+        raise KeyError("the first cause")
+
+    @dray.remote
+    def dependent(value: Any) -> None:
+        count_up(tmp_path / "ran")
+
+    with pytest.raises(KeyError, match="the first cause") as caught:
+        dray.get(dependent.remote(dependent.remote(origin.remote())))
+    assert isinstance(caught.value, TaskError)
+    assert "origin" in str(caught.value)
+    assert counted(tmp_path / "ran") == 0
+
+
+def test_a_dependency_that_died_fails_what_waits_for_it() -> None:
+    @dray.remote(max_retries=0)
+    def die() -> None:
+        os._exit(1)
+
+    with pytest.raises(WorkerDiedError):
+        dray.get(echo.remote(die.remote()))
+
+
+def test_a_large_argument_and_result() -> None:
+    @dray.remote
+    def double(array: Any) -> Any:
+        return array * 2
+
+    array = np.arange(2_000_000, dtype=np.float64)
+    assert np.array_equal(dray.get(double.remote(array)), array * 2)
+
+
+# Nesting.
+
+
+def test_tasks_start_tasks() -> None:
+    @dray.remote
+    def parent(n: int) -> Any:
+        return dray.get([echo.remote(i) for i in range(n)])
+
+    assert dray.get([parent.remote(3) for _ in range(2)]) == [[0, 1, 2]] * 2
+
+
+def test_a_task_may_return_references_of_tasks_that_outlive_it(gate: Gate) -> None:
+    @dray.remote
+    def slow(gate: Gate) -> str:
+        gate.wait()
+        return "late"
+
+    @dray.remote
+    def parent(gate: Gate) -> Any:
+        return [slow.remote(gate)]
+
+    (ref,) = dray.get(parent.remote(gate))
+    gate.open()
+    assert dray.get(ref) == "late"
+
+
+@pytest.mark.parametrize("waits", ["get", "wait"])
+def test_nesting_deeper_than_there_are_cpus_ends(waits: str) -> None:
+    # Every level takes a whole node: it runs only because the levels above give their CPUs back.
+    @dray.remote(num_cpus=4)
+    def descend(levels: int) -> int:
+        if levels == 0:
+            return 0
+        ref = descend.remote(levels - 1)
+        if waits == "wait":
+            dray.wait([ref])
+        value: int = dray.get(ref)
+        return value + 1
+
+    assert dray.get(descend.remote(3)) == 3
+
+
+def test_more_parents_than_cpus_that_all_wait_for_children() -> None:
+    @dray.remote(num_cpus=2)
+    def parent(i: int) -> int:
+        value: int = dray.get(of_this_module.options(num_cpus=2).remote(i))
+        return value
+
+    assert dray.get([parent.remote(i) for i in range(6)]) == [2 * i + 1 for i in range(6)]
+
+
+def test_tasks_wait_for_the_resources_they_ask_for(gate: Gate) -> None:
+    @dray.remote(num_cpus=0, resources={"special": 1})
+    def hold(gate: Gate) -> None:
+        gate.pass_through()
+
+    refs = [hold.remote(gate) for _ in range(3)]
+    gate.heard(2)
+    assert dray.wait(refs, timeout=0.1)[0] == []
+    assert gate.silent()
+    gate.open()
+    dray.get(refs)
+    gate.heard(1)
+
+
+def test_a_function_is_not_called_directly_and_not_made_remote_twice() -> None:
+    with pytest.raises(TypeError, match=r"echo\.remote"):
+        echo(1)
+    with pytest.raises((TypeError, ConfigError)):
+        dray.remote(echo)
+    with pytest.raises(TypeError):
+        dray.remote(5)  # type: ignore[call-overload]
+
+
+def test_output_of_tasks_comes_to_the_driver(
+    tmp_path: Path, core_variables: Any, core_engine: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, threading, dray\n"
+        "@dray.remote\n"
+        "def speak():\n"
+        "    print('said aloud'); print('complained', file=sys.stderr)\n"
+        "dray.get(speak.remote())\n"
+        + ("threading.Event().wait()\n" if core_engine == "ray" else "")  # Ray's comes later
+    )
+    with programs.Program(script, tmp_path, **core_variables) as program:
+        while not all(text in "".join(program.lines) for text in ("said aloud", "complained")):
+            program.wait_for("\n")

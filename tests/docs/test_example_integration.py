@@ -1,0 +1,137 @@
+"""The image classification example: what it prints, writes and saves is what it says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from dray.train import Result
+from examples import image_classification as example
+from tests.support.programs import environment
+
+pytestmark = pytest.mark.timeout(300)
+
+SCRIPT = Path(example.__file__)
+
+
+def run_example(home: Path, *options: str) -> str:
+    """Runs the example with two workers; returns what it prints."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--num-workers", "2", *options],
+        env=environment(home, HOME=str(home)),
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
+@dataclass
+class Short:
+    """A run of one epoch."""
+
+    directory: Path
+    output: str
+
+    def run(self, epochs: int) -> str:
+        """Runs it up to an epoch."""
+        return run_example(
+            self.directory / "home",
+            "--name=short",
+            f"--epochs={epochs}",
+            f"--data-dir={self.data}",
+            f"--storage-path={self.directory / 'runs'}",
+        )
+
+    @property
+    def data(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def result(self) -> Result:
+        return Result.from_path(self.directory / "runs" / "short")
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Short:
+    run = Short(tmp_path_factory.mktemp("example"), output="")
+    run.output = run.run(epochs=1)
+    return run
+
+
+def test_shows_epochs_and_where_checkpoints_are(short: Short) -> None:
+    checkpoint, metrics = short.result.best_checkpoints[0]
+    loss, accuracy = f"{metrics['loss']:.3f}", f"{metrics['acc']:.3f}"
+    assert f"(rank 0) epoch 0: loss {loss}, test accuracy {accuracy}, " in short.output
+    assert f"│ 0     │ {loss} │ {accuracy}         │ checkpoint_000000 │" in short.output
+    assert f"The checkpoints are in {short.result.path}. " in short.output
+    assert sorted(path.name for path in short.directory.iterdir()) == ["data", "runs"]
+    assert checkpoint.path in short.output
+
+
+def test_checkpoint_is_as_good_as_reported(short: Short, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loads it as the example says, and tests it on the whole test set in one process."""
+    lines = [line for line in short.output.splitlines() if line.startswith("    ")]
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))
+    names: dict[str, torch.nn.Module] = {}
+    exec(textwrap.dedent("\n".join(lines)), names)
+    model = names["model"].eval()
+    images, labels = example.read_images(str(short.data / "digits"), "t10k").tensors
+    with torch.no_grad():
+        accuracy = (model(images).argmax(dim=1) == labels).double().mean().item()
+    _, metrics = short.result.best_checkpoints[0]
+    assert metrics["acc"] == pytest.approx(accuracy, abs=1e-6)
+    assert sum(weights.numel() for weights in model.parameters()) == 11_175_370
+
+
+def test_same_name_goes_on_with_the_next_epoch(short: Short) -> None:
+    output = short.run(epochs=2)
+    assert "going on from checkpoint_000000" in output
+    assert "(rank 0) epoch 0:" not in output
+    assert "(rank 0) epoch 1:" in output
+    assert [metrics["epoch"] for _, metrics in short.result.best_checkpoints] == [0, 1]
+
+
+def test_files_are_scikit_learns_digits_in_mnists_format(short: Short) -> None:
+    pixels, labels = [], []
+    for part, count in (("train", 1437), ("t10k", 360)):
+        paths = example.data_files(short.data / "digits", part)
+        sizes = np.array([0x803, count, 8, 8], dtype=">u4"), np.array([0x801, count], dtype=">u4")
+        for path, header in zip(paths, sizes, strict=True):
+            assert path.read_bytes().startswith(header.tobytes())
+        pixels.append(example.read_idx(paths[0]))
+        labels.append(example.read_idx(paths[1]))
+        shares = np.bincount(labels[-1]) / count
+        assert shares == pytest.approx(np.full(10, 0.1), abs=0.005)  # as in the whole
+    digits = load_digits()
+    expected = np.rint(digits.images * 255 / 16)
+    assert rows(np.concatenate(pixels), np.concatenate(labels)) == rows(expected, digits.target)
+
+
+def rows(images: np.ndarray, labels: np.ndarray) -> list[list[float]]:
+    """Returns images and their labels in an order of their own."""
+    return sorted(np.column_stack([labels, images.reshape(len(images), -1)]).tolist())
+
+
+def test_says_what_fashion_mnist_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    with pytest.raises(SystemExit, match="--data fashion-mnist needs torchvision and a network"):
+        example.provide_data("fashion-mnist", tmp_path)
+
+
+@pytest.mark.slow
+def test_learns_well_with_default_options(tmp_path: Path) -> None:
+    run_example(tmp_path)
+    (path,) = (tmp_path / "dray_results").iterdir()
+    result = Result.from_path(path)
+    assert len(result.best_checkpoints) == 5
+    assert result.metrics["acc"] >= 0.95

@@ -1,0 +1,1 @@
+"""The engines: what all do alike, and each alone."""

@@ -1,0 +1,161 @@
+"""A fork server that is a fork of the driver: only where it is safe, and without side effects."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.programs import Program, run, survivors, write
+
+# Tells whether the fork server is a fork of the driver (it has its command line) or a fresh one.
+TELL = """
+import psutil
+import dray.train.torch
+
+def start(function=lambda: None):
+    trainer = dray.train.torch.TorchTrainer(
+        function, run_config=RunConfig(name="run", storage_path=os.environ["STORAGE"])
+    )
+    (server,) = (
+        p for p in psutil.Process().children() if "resource_tracker" not in str(p.cmdline())
+    )
+    print("fresh" if "-c" in server.cmdline() else "shared", flush=True)
+    return trainer
+
+def check():
+    import torch
+    total = torch.ones(1)
+    torch.distributed.all_reduce(total)
+    return (torch.randn(300, 300) @ torch.randn(300, 300)).shape[0]
+"""
+
+
+# A device that is neither memory nor a terminal; the last is everywhere where one is root.
+DEVICE = next(
+    (path for path in ("/dev/fuse", "/dev/net/tun") if os.access(path, os.R_OK)),
+    "/dev/loop-control",
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ("import torch", "shared"),
+        ("import torch, numpy; numpy.ones((300, 300)) @ numpy.ones((300, 300))", "shared"),
+        ("", "fresh"),  # there is nothing to share
+        (
+            "import torch; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+            "fresh",
+        ),
+        # On two cores or more this starts an OpenMP pool; a fork would hang in its first operation.
+        (
+            "import torch; torch.set_num_threads(2); torch.ones(999, 999) @ torch.ones(999, 999)",
+            "fresh",
+        ),
+        ("import torch; sys.settrace(lambda *_: None)", "fresh"),
+        # Shared memory has a tracker process, which a fork could not tell of its own.
+        (
+            "import torch; from multiprocessing import resource_tracker as tracker;"
+            "tracker.ensure_running()",
+            "fresh",
+        ),
+        # A GPU that has been asked for its name is of no use to a fork.
+        (f"import torch; device = open({DEVICE!r})", "fresh"),
+        ("import torch; null, pts = open('/dev/null'), open('/dev/ptmx')", "shared"),
+        ("import torch; os.environ['DRAY_SHARE_IMPORTS'] = '0'", "fresh"),
+        ("import torch; os.environ['DRAY_START_METHOD'] = 'spawn'", "fresh"),
+    ],
+)
+def test_shared_only_where_it_is_safe(tmp_path: Path, before: str, expected: str) -> None:
+    script = write(
+        tmp_path / "script.py", f"{before}\n{TELL}\nprint(start(check).fit().return_value)"
+    )
+    done = run(script, tmp_path / "runs", DRAY_PROGRESS="0")
+    assert done.stdout.split() == [expected, "300"], done.stderr
+
+
+def test_nothing_of_the_driver_acts_in_the_fork(tmp_path: Path) -> None:
+    """Unflushed files, exit hooks, finalisers, handlers and descriptors stay the driver's alone."""
+    script = write(
+        tmp_path / "script.py",
+        f"""
+import torch
+{TELL}
+import atexit, signal, tempfile, random, numpy
+storage = os.environ["STORAGE"]
+os.makedirs(storage)
+journal = open(os.path.join(storage, "journal"), "w")
+journal.write("once")  # not flushed
+directory = tempfile.TemporaryDirectory(dir=storage)
+atexit.register(lambda: open(os.path.join(storage, f"exit-{{os.getpid()}}"), "w").close())
+signal.signal(signal.SIGTERM, lambda *_: None)
+torch.manual_seed(0), numpy.random.seed(0), random.seed(0)
+torch.set_default_dtype(torch.float64)
+same = torch.initial_seed()
+DRIVER = os.getpid()
+
+def train():
+    import torch
+    fds = [f"/proc/self/fd/{{n}}" for n in os.listdir("/proc/self/fd")]
+    targets = {{os.readlink(fd) for fd in fds if os.path.exists(fd)}}
+    return dict(
+        handler=signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,
+        journal=any("journal" in t for t in targets),
+        dtype=str(torch.ones(1).dtype),
+        seeds=torch.initial_seed() == 0,
+        main=not hasattr(sys.modules["__main__"], "DRIVER_ONLY"),
+        pid=os.getpid() != DRIVER,
+    )
+
+DRIVER_ONLY = True
+print(start(train).fit().return_value)
+directory_alive = os.path.isdir(directory.name)
+journal.close()
+print(directory_alive, open(os.path.join(storage, "journal")).read())
+""",
+    )
+    done = run(script, tmp_path / "runs", DRAY_PROGRESS="0")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "shared", done.stderr
+    assert eval(lines[1]) == {
+        "handler": True,
+        "journal": False,
+        "dtype": "torch.float32",
+        "seeds": False,
+        "main": True,
+        "pid": True,
+    }
+    assert lines[2] == "True once"
+    assert len(list((tmp_path / "runs").glob("exit-*"))) == 1  # the driver's
+
+
+@pytest.mark.parametrize("victim", ["driver", "server"])
+def test_kill_9_leaves_nothing(tmp_path: Path, victim: str) -> None:
+    script = write(
+        tmp_path / "script.py",
+        f"""
+import torch
+{TELL}
+def train():
+    import subprocess
+    program = subprocess.Popen(["sleep", "1000"])
+    print("ready", flush=True)
+    threading.Event().wait()
+
+start(train).fit()
+""",
+    )
+    with Program(script, tmp_path / "runs") as program:
+        program.wait_for("shared")
+        program.wait_for("ready")
+        (server,) = psutil.Process(program.process.pid).children()
+        below = [p.pid for p in server.children(recursive=True)]
+        assert len(below) == 2
+        os.kill(server.pid if victim == "server" else program.process.pid, signal.SIGKILL)
+        assert survivors(below) == []
+        program.end()
+        assert survivors([server.pid]) == []

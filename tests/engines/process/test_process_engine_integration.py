@@ -1,0 +1,147 @@
+"""What only the process engine can break: its fork server, its memory, its machine."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dray
+import dray.train
+from dray.errors import ConfigError, WorkerDiedError
+from dray.train import FailureConfig
+from tests.support.programs import survivors
+from tests.train.test_errors_integration import fit
+
+pytestmark = pytest.mark.usefixtures("process_engine")
+
+
+@pytest.fixture
+def small_memory() -> Iterator[Path]:
+    """A control group with 300 MiB, which kills what needs more; needs root."""
+    for root, limit in (
+        (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
+        (Path("/sys/fs/cgroup"), "memory.max"),
+    ):
+        group = root / f"dray-test-{os.getpid()}"
+        try:
+            group.mkdir()
+            (group / limit).write_text(str(300 << 20))
+        except OSError:
+            if group.exists():
+                group.rmdir()
+            continue
+        yield group
+        group.rmdir()
+        return
+    pytest.skip("no control group can be made here: not root, or /sys/fs/cgroup is read-only")
+
+
+def test_out_of_memory_killer_is_named(storage: Path, small_memory: Path) -> None:
+    def train() -> None:
+        if dray.train.get_context().get_world_rank() == 1:
+            (small_memory / "cgroup.procs").write_text(str(os.getpid()))
+            hoard = []
+            while True:
+                hoard.append(b"x" * (16 << 20))
+        dray.train.collective.barrier()
+
+    with pytest.raises(WorkerDiedError, match="the kernel's out-of-memory killer struck") as caught:
+        fit(train, storage)
+    assert caught.value.rank == 1  # type: ignore[attr-defined]
+    assert "rank-00001.log" in str(caught.value)
+
+
+def test_fork_server_killed_and_retry(storage: Path) -> None:
+    def train() -> int:
+        if not (storage / "killed").exists():
+            dray.train.collective.barrier()
+            if dray.train.get_context().get_world_rank() == 0:
+                (storage / "killed").touch()
+                os.kill(os.getppid(), signal.SIGKILL)
+            threading.Event().wait()
+        return 7
+
+    result = fit(train, storage, failure_config=FailureConfig(max_failures=1))
+    assert result.return_value == 7
+
+
+def test_fork_server_killed_between_runs(storage: Path) -> None:
+    server = fit(os.getppid, storage).return_value
+    os.kill(server, signal.SIGKILL)
+    assert survivors([server]) == []
+    assert fit(os.getppid, storage).return_value != server
+
+
+def test_runtime_envs_that_need_a_cluster_are_refused(storage: Path) -> None:
+    with pytest.raises(ConfigError, match=r"the process engine uses .* cannot hold pip, only env"):
+        fit(print, storage, worker_runtime_env={"pip": ["numpy"]})
+    with pytest.raises(ConfigError, match="is not a directory of this machine"):
+        fit(print, storage, worker_runtime_env={"working_dir": "s3://bucket/code.zip"})
+    assert not storage.exists()
+
+
+def test_the_sessions_runtime_env_and_the_runs(storage: Path, tmp_path: Path) -> None:
+    variables = {"COLOUR": "red", "SHAPE": "round"}
+    dray.shutdown()
+    dray.init(engine="process", runtime_env={"env_vars": variables, "working_dir": str(tmp_path)})
+    try:
+        seen = fit(
+            lambda: (os.getcwd(), os.environ["COLOUR"], os.environ["SHAPE"]),
+            storage,
+            workers=1,
+            worker_runtime_env={"env_vars": {"SHAPE": "square"}},
+        ).return_value
+    finally:
+        dray.shutdown()
+    assert seen == (str(tmp_path), "red", "square")
+
+
+def test_a_runs_variables_are_there_before_anything_is_imported(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "reads_early.py").write_text("import os; COLOUR = os.environ.get('COLOUR')")
+    monkeypatch.syspath_prepend(tmp_path)
+    reads_early = importlib.import_module("reads_early")
+
+    def seen(**variables: str) -> Any:
+        return fit(
+            lambda: (reads_early.COLOUR, os.environ.get("COLOUR"), os.getppid()),
+            storage,
+            workers=1,
+            worker_runtime_env={"env_vars": variables},
+        ).return_value
+
+    assert seen()[:2] == (None, None)
+    *colours, red_server = seen(COLOUR="red")
+    assert colours == ["red", "red"]
+    assert seen(COLOUR="red")[2] == red_server
+    assert seen(COLOUR="blue")[:2] == ("blue", "blue")
+    assert survivors([red_server]) == []
+    monkeypatch.setenv("COLOUR", "blue")
+    assert seen(COLOUR="blue")[1] == "blue"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"engine": "slurm"}, "engine 'slurm' does not exist; there are process, inline and ray"),
+        (
+            {"address": "10.0.0.1:1", "engine": "process"},
+            "the process engine runs on this machine alone",
+        ),
+        ({"runtime_env": {"pip": ["numpy"]}}, "cannot hold pip"),
+        ({"runtime_env": {"envs": {}}}, "runtime_env has no envs"),
+    ],
+)
+def test_sessions_that_are_refused(options: dict[str, Any], message: str) -> None:
+    dray.shutdown()
+    with pytest.raises(ConfigError, match=message):
+        dray.init(**options)
+    assert not dray.is_initialized()

@@ -1,0 +1,182 @@
+"""Standard output may be anything: nothing that workers print, or dray says, ends a run."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dray
+import dray.train
+from dray.errors import WorkerDiedError
+from dray.train import DataParallelTrainer, RunConfig, RunContext, ScalingConfig, UserCallback
+from tests.support.gates import PATIENCE_S
+from tests.support.programs import environment, write
+
+pytestmark = pytest.mark.usefixtures("process_engine")
+
+
+class Raising(io.StringIO):
+    """As a Tee whose log file is on a disk that has gone."""
+
+    def write(self, text: str) -> int:
+        raise RuntimeError("no such disk")
+
+
+class OnlyWrites:
+    """As many a Tee."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+
+def closed_pipe() -> Any:
+    out, into = os.pipe()
+    os.close(out)
+    return os.fdopen(into, "w")
+
+
+def closed_terminal() -> Any:
+    master, terminal = os.openpty()
+    os.close(master)
+    return os.fdopen(terminal, "w")
+
+
+def closed_file() -> Any:
+    file = io.StringIO()
+    file.close()
+    return file
+
+
+STREAMS: dict[str, Callable[[], Any]] = {
+    "missing": lambda: None,
+    "closed pipe": closed_pipe,
+    "closed file": closed_file,
+    "closed terminal": closed_terminal,
+    "full disk": lambda: open("/dev/full", "w"),  # noqa: SIM115
+    "raises": Raising,
+    "only writes": OnlyWrites,
+    "no encoding": object,
+}
+
+
+@contextlib.contextmanager
+def standard_streams(stream: Any) -> Iterator[None]:
+    """Has both standard streams be this one; pytest sets its own before each test's body."""
+    before = sys.stdout, sys.stderr
+    sys.stdout = sys.stderr = stream
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        with contextlib.suppress(AttributeError, OSError):  # what was not written is written now
+            stream.close()
+
+
+@dray.remote(num_cpus=0.1, max_retries=0)
+def talk_and_die() -> None:
+    print("loss → 0.1", flush=True)
+    print("a warning", file=sys.stderr, flush=True)
+    os._exit(3)
+
+
+def train() -> None:
+    print("loss → 0.1")
+    print("a warning", file=sys.stderr)
+    dray.train.report({"loss": 0.1})
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_tasks_and_runs_go_on(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAY_PROGRESS", "1")
+    stream = STREAMS[kind]()
+    trainer = DataParallelTrainer(
+        train,
+        scaling_config=ScalingConfig(resources_per_worker={"CPU": 0.1}),
+        run_config=RunConfig(storage_path=str(tmp_path)),
+    )
+    with standard_streams(stream):
+        for _ in range(2):
+            # What it has printed is shown before its end is told, which needs the same thread.
+            with pytest.raises(WorkerDiedError, match="status 3"):
+                dray.get(talk_and_die.remote(), timeout=PATIENCE_S)
+        assert trainer.fit().metrics == {"loss": 0.1}
+    if isinstance(stream, OnlyWrites):
+        assert ") loss → 0.1\n" in stream.text
+        assert "(rank 0) loss → 0.1\n" in stream.text
+
+
+def test_what_an_encoding_lacks_is_replaced() -> None:
+    written = io.BytesIO()
+    written.close = lambda: None  # type: ignore[method-assign]
+    latin = io.TextIOWrapper(written, encoding="latin-1")
+    with standard_streams(latin), pytest.raises(WorkerDiedError, match="status 3"):
+        dray.get(talk_and_die.remote(), timeout=PATIENCE_S)
+    assert b"loss ? 0.1" in written.getvalue()
+
+
+def test_a_terminal_that_is_closed_meanwhile_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAY_PROGRESS", "1")
+    master, terminal = os.openpty()
+
+    class CloseTerminal(UserCallback):
+        def after_report(self, run_context: RunContext, metrics: Any, checkpoint: Any) -> None:
+            with contextlib.suppress(OSError):  # it is closed already
+                os.close(master)
+
+    with standard_streams(os.fdopen(terminal, "w")):
+        trainer = DataParallelTrainer(
+            lambda: [train() for _ in range(3)],
+            scaling_config=ScalingConfig(resources_per_worker={"CPU": 0.1}),
+            run_config=RunConfig(storage_path=str(tmp_path), callbacks=[CloseTerminal()]),
+        )
+        assert len(trainer.fit().metrics_dataframe) == 3
+
+
+def test_a_program_without_standard_streams(tmp_path: Path) -> None:
+    """As `program <&- >&- 2>&-`: sockets must not get their numbers."""
+    script = write(
+        tmp_path / "silent.py",
+        """
+        def train():
+            os.system("echo from a shell; echo a warning >&2")
+            print("from Python", flush=True)
+            return os.getpid()
+
+        @dray.remote
+        def task():
+            train()
+            return 1
+
+        try:
+            assert dray.get(task.remote(), timeout=60) == 1
+            said = str(fit(train).metrics)
+        except BaseException as error:
+            said = repr(error)
+        with open(sys.argv[1], "w") as file:
+            file.write(said)
+        """,
+    )
+    for method in ("fork", "spawn"):
+        answer = tmp_path / f"said-{method}"
+        subprocess.run(
+            [sys.executable, str(script), str(answer)],
+            env=environment(tmp_path / method, DRAY_START_METHOD=method),
+            preexec_fn=functools.partial(os.closerange, 0, 3),
+            timeout=PATIENCE_S,
+            check=True,
+        )
+        assert answer.read_text() == "None"

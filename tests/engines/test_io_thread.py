@@ -1,0 +1,64 @@
+"""The thread that hears of everything outlives what it calls."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from dray.engines.rpc.io_thread import Reader
+from dray.errors import EngineError
+from tests.support.gates import PATIENCE_S
+
+
+@pytest.fixture
+def reader() -> Iterator[Reader]:
+    reader = Reader(lambda: None)
+    reader.start()
+    yield reader
+    with contextlib.suppress(EngineError):
+        reader.stop()
+    reader.close()
+
+
+def broken(kind: type[BaseException] = ValueError) -> None:
+    raise kind("a bug")
+
+
+@pytest.mark.parametrize("kind", [ValueError, SystemExit])
+def test_what_raises_is_not_called_again_and_the_rest_is(
+    reader: Reader, kind: type[BaseException]
+) -> None:
+    failures: list[BaseException] = []
+    heard = threading.Event()
+    bad, tell_bad = socket.socketpair()
+    good, tell_good = socket.socketpair()
+    with bad, tell_bad, good, tell_good:
+        reader.watch(bad, lambda: broken(kind), failures.append)
+        reader.watch(good, lambda: (good.recv(1), heard.set()))
+        reader.run(lambda: broken(kind))
+        tell_bad.send(b"x")
+        for _ in range(2):
+            heard.clear()
+            tell_good.send(b"x")
+            assert heard.wait(PATIENCE_S)
+        reader.stop()
+    assert [type(error) for error in failures] == [kind]
+
+
+def test_a_failure_that_fails_itself_ends_nothing(reader: Reader) -> None:
+    done = threading.Event()
+    reader.watch(-1, broken, lambda error: broken())  # cannot be watched
+    reader.run(done.set)
+    assert done.wait(PATIENCE_S)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_who_starts_it_after_its_end_is_told_why(reader: Reader) -> None:
+    reader.run(lambda: reader._selector.close())  # as if the kernel refused to wait
+    reader._thread.join(PATIENCE_S)
+    with pytest.raises(EngineError, match=r"has ended.*call dray.shutdown"):
+        reader.start()

@@ -1,0 +1,1 @@
+"""Sessions: init and shutdown."""

@@ -1,0 +1,207 @@
+"""What is promised about a report: it is kept once every rank has made it, whatever fails then."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import dray.train
+from dray.errors import StorageError
+from dray.train import (
+    Checkpoint,
+    DataParallelTrainer,
+    FailureConfig,
+    Result,
+    RunConfig,
+    ScalingConfig,
+)
+from tests.support.gates import Gate
+
+pytestmark = pytest.mark.usefixtures("process_engine")
+
+
+def fit(function: Any, storage: Path, workers: int = 2, config: Any = None, **run: Any) -> Result:
+    return DataParallelTrainer(
+        function,
+        train_loop_config=config,
+        scaling_config=ScalingConfig(num_workers=workers, resources_per_worker={"CPU": 0.5}),
+        run_config=RunConfig(name="run", storage_path=storage, **run),
+    ).fit()
+
+
+def events(storage: Path, kind: str) -> list[dict[str, Any]]:
+    lines = (storage / "run/events.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def states(storage: Path) -> list[str]:
+    return [event["state"] for event in events(storage, "state")]
+
+
+def start() -> int:
+    """Where a train function goes on: after the report of the checkpoint that it finds."""
+    checkpoint = dray.train.get_checkpoint()
+    return int(Path(checkpoint.path, "step").read_text()) + 1 if checkpoint else 0
+
+
+def save(step: int, storage: Path) -> None:
+    """Makes a report with a checkpoint, which the others make without."""
+    if dray.train.get_context().get_world_rank() != 0:
+        dray.train.report({"step": step}, checkpoint=None)
+        return
+    saved = storage / "saved"
+    saved.mkdir(exist_ok=True)
+    (saved / "step").write_text(str(step))
+    dray.train.report({"step": step}, Checkpoint(saved))
+
+
+def raise_error() -> None:
+    raise RuntimeError("right after the report")
+
+
+def kill_self() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("who", [{0, 1}, {1}], ids=["every rank", "rank 1"])
+@pytest.mark.parametrize("fails", [raise_error, kill_self])
+def test_what_ranks_have_reported_when_they_fail_is_kept(
+    storage: Path, fails: Any, who: set[int]
+) -> None:
+    """Also while rank 0 is about to make the report, and writes its checkpoint."""
+
+    def train() -> int:
+        first = start()
+        for step in range(first, 4):
+            save(step, storage)
+            if step == 2 and first == 0 and dray.train.get_context().get_world_rank() in who:
+                fails()
+        return first
+
+    result = fit(train, storage, failure_config=FailureConfig(max_failures=1))
+    assert result.return_value == 3
+    assert len(list((storage / "run").glob("checkpoint_*"))) == 4
+    assert len(events(storage, "worker failed")) <= 2
+
+
+def test_a_rank_that_still_writes_its_checkpoint_is_waited_for(storage: Path, gate: Gate) -> None:
+    def train(config: Any) -> int:
+        first = start()
+        if first == 0:
+            if dray.train.get_context().get_world_rank() == 0:
+                config["gate"].pass_through()
+            else:
+                dray.train.report({})
+                raise RuntimeError("early")
+        save(0, storage)
+        return first
+
+    def open_when_drained() -> None:
+        gate.heard()
+        while "DRAINING" not in (storage / "run/events.jsonl").read_text():
+            threading.Event().wait(0.01)
+        gate.open()
+
+    opener = threading.Thread(target=open_when_drained)
+    opener.start()
+    once = FailureConfig(max_failures=1)
+    assert fit(train, storage, config={"gate": gate}, failure_config=once).return_value == 1
+    opener.join()
+    assert states(storage)[3:6] == ["DRAINING", "FAILING", "RESTARTING"]
+
+
+def test_equal_reports_are_not_waited_for(storage: Path) -> None:
+    def train() -> int:
+        first = start()
+        if first == 0:
+            save(0, storage)
+            dray.train.collective.barrier()
+            if dray.train.get_context().get_world_rank() == 1:
+                kill_self()
+            threading.Event().wait()
+        return first
+
+    once = FailureConfig(max_failures=1)
+    assert fit(train, storage, failure_config=once).return_value == 1
+    assert "DRAINING" not in states(storage)
+
+
+def test_a_rank_that_does_not_report_is_not_waited_for_long(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAY_REPORT_GRACE_S", "0.05")
+
+    def train() -> int:
+        if dray.train.get_context().get_world_rank() == 1:
+            threading.Event().wait()
+        dray.train.report({})
+        raise RuntimeError("rank 1 has not made it")
+
+    with pytest.raises(RuntimeError, match="rank 1 has not made it"):
+        fit(train, storage)
+    assert states(storage)[3:] == ["DRAINING", "FAILING", "ERRORED"]
+
+
+# RunConfig(report_barrier=True).
+
+
+def test_with_a_barrier_every_report_waits_for_every_rank(storage: Path) -> None:
+    """Five reports, of which only rank 0's bring a checkpoint: five checkpoints, in every run."""
+
+    def train() -> None:
+        rank = dray.train.get_context().get_world_rank()
+        for step in range(5):
+            written = storage / f"before-{step}"
+            if rank == 0:
+                written.touch()
+            save(step, storage)
+            assert written.exists()
+            checkpoint = dray.train.get_checkpoint()
+            assert checkpoint is not None
+            assert Path(checkpoint.path, "step").read_text() == str(step)
+        raise RuntimeError("after five")
+
+    with pytest.raises(RuntimeError, match="after five"):
+        fit(train, storage, report_barrier=True)
+    assert len(list((storage / "run").glob("checkpoint_*"))) == 5
+    assert json.loads((storage / "run/run.json").read_text())["report_barrier"] is True
+
+
+def test_with_a_barrier_metrics_alone_wait_too(storage: Path) -> None:
+    def train() -> list[bool]:
+        seen = []
+        for step in range(3):
+            if dray.train.get_context().get_world_rank() == 1:
+                (storage / f"of-rank-1-{step}").touch()
+            dray.train.report({"step": step})
+            seen.append((storage / f"of-rank-1-{step}").exists())
+        return seen
+
+    assert fit(train, storage, report_barrier=True).return_value == [True] * 3
+
+
+def test_whatever_a_rank_raises_while_it_copies_the_others_hear_of_it(storage: Path) -> None:
+    def train() -> str:
+        saved = storage / f"saved-{dray.train.get_context().get_world_rank()}"
+        saved.mkdir(parents=True)
+        (saved / saved.name).write_text("weights")
+        if dray.train.get_context().get_world_rank() == 1:
+            no_room = mock.patch("shutil.copymode", side_effect=MemoryError("no room"))
+            with no_room, pytest.raises(MemoryError):
+                dray.train.report({}, Checkpoint(saved))
+        else:
+            with pytest.raises(StorageError, match="rank 1: MemoryError: no room"):
+                dray.train.report({}, Checkpoint(saved))
+        dray.train.report({"step": 1}, Checkpoint(saved))
+        return "both went on"
+
+    result = fit(train, storage)
+    assert result.return_value == "both went on"
+    assert [metrics for _, metrics in result.best_checkpoints] == [{"step": 1}]

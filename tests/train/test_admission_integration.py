@@ -1,0 +1,119 @@
+"""How many workers a run with a least and a most of them begins with, beside other runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dray
+import dray.train
+from dray.train import DataParallelTrainer, RunConfig, ScalingConfig, UserCallback
+from tests.support.holding import Watch, hold
+
+
+@pytest.fixture
+def session() -> Iterator[Any]:
+    dray.shutdown()
+    yield lambda **options: dray.init(engine="process", **options)
+    dray.shutdown()
+
+
+def world_size() -> int:
+    return dray.train.get_context().get_world_size()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "options", "size"),
+    [
+        ([{"num_cpus": 2}] * 2, {"placement_strategy": "STRICT_SPREAD"}, 2),
+        ([{"num_cpus": 2}] * 2, {"placement_strategy": "STRICT_PACK"}, 2),
+        (
+            [{"num_cpus": 4, "labels": {"z": "a"}}, {"num_cpus": 1, "labels": {"z": "b"}}],
+            {"label_selector": [{"z": "a"}, {"z": "b"}, {"z": "b"}, {"z": "b"}]},
+            2,
+        ),
+    ],
+)
+def test_as_many_as_fit_together(
+    session: Any, storage: Path, nodes: Any, options: dict[str, Any], size: int
+) -> None:
+    session(nodes=nodes)
+    trainer = DataParallelTrainer(
+        world_size,
+        scaling_config=ScalingConfig(num_workers=(1, 4), **options),
+        run_config=RunConfig(storage_path=storage),
+    )
+    assert trainer.plan().num_workers == size
+    assert trainer.fit().return_value == size
+
+
+class Holds(UserCallback):
+    """Keeps a run's resources until it may end."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+
+    def after_report(self, *_: Any) -> None:
+        self.begun.set()
+        assert self.may_end.wait(60)
+
+
+class InThread(threading.Thread):
+    """A run in a thread of its own."""
+
+    def __init__(self, storage: Path, name: str, *callbacks: Any, **scaling: Any) -> None:
+        super().__init__(daemon=True)
+        self._run_config = RunConfig(name=name, storage_path=storage, callbacks=callbacks)
+        self._scaling = ScalingConfig(**scaling)
+        self.size = 0
+        self.start()
+
+    def run(self) -> None:
+        def report() -> int:
+            dray.train.report({})
+            return world_size()
+
+        trainer = DataParallelTrainer(
+            report, scaling_config=self._scaling, run_config=self._run_config
+        )
+        self.size = trainer.fit().return_value
+
+
+def test_who_waited_first_grows_first(
+    session: Any, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session(num_cpus=4)
+    watch = Watch(monkeypatch)
+    holds, holds_too = Holds(), Holds()
+    first = InThread(storage, "first", holds, num_workers=1, resources_per_worker={"CPU": 4})
+    assert holds.begun.wait(60)
+    second = InThread(storage, "second", num_workers=(1, 8))
+    watch.wait_for("second: waiting up to")
+    third = InThread(storage, "third", holds_too, num_workers=1, resources_per_worker={"CPU": 4})
+    watch.wait_for("third: waiting up to")
+    holds.may_end.set()
+    second.join(60)  # if the third had begun, it would not end before it may
+    holds_too.may_end.set()
+    third.join(60)
+    first.join(60)
+    assert (first.size, second.size, third.size) == (1, 4, 1)
+
+
+def test_a_reason_to_wait_is_said_again_when_it_changes(
+    session: Any, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Watch(monkeypatch)
+    session(nodes=[{"num_cpus": 3, "num_gpus": 3}])
+    holders = {missing: hold(num_gpus=1) for missing in (3, 2, 1)}
+    run = InThread(storage, "run", num_workers=3, use_gpu=True)
+    for missing, holder in holders.items():
+        watch.wait_for(f"3 needs {missing} more GPU.")
+        dray.kill(holder)
+    run.join(60)
+    assert run.size == 3
+    said = [line for line in watch.getvalue().splitlines() if "run: waiting up to" in line]
+    assert [line.rpartition("needs ")[2] for line in said] == [f"{n} more GPU." for n in (3, 2, 1)]
