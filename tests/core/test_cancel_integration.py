@@ -55,7 +55,9 @@ def test_a_task_that_waits_for_resources_never_runs(gate: Gate, second_gate: Gat
     assert second_gate.silent()
 
 
-def test_a_task_that_waits_for_an_argument_never_runs(gate: Gate, second_gate: Gate) -> None:
+def test_a_task_that_waits_for_an_argument_never_runs(gate: Gate, core_engine: str) -> None:
+    if core_engine == "ray":
+        pytest.skip("Ray itself: if the argument comes after all, it may abort the driver")
     argument = held.remote(gate)
     ref = echo.remote(argument)
     after = echo.remote(ref)
