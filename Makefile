@@ -35,6 +35,7 @@ check: $(VENV)/dev-installed  ## Format, lint, types, import loops, public API.
 	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/python tools/layers.py
+	$(BIN)/python tools/docstrings.py
 	$(BIN)/python tools/state_diagram.py --check
 	$(BIN)/python -m pytest --quiet tests/api/test_public_api.py
 

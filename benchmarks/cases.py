@@ -1,4 +1,4 @@
-"""What a measure consists of: who is measured in turn, and what of it is compared with what."""
+"""A measure: its contestants, which run in turn, and the quantities that are compared."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ TORCH = "import torch"
 
 @dataclass(frozen=True)
 class Sample:
-    """What one run of one contestant has come to: quantity to value, and what explains it."""
+    """The figures of one run of one contestant: quantity to value, with explanations."""
 
     values: dict[str, float]
     details: Any = None
@@ -65,7 +65,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line asks for."""
+    """Options of the command line."""
 
     python: str
     ray_python: str | None

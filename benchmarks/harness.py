@@ -133,7 +133,7 @@ class Program:
 
 
 class Finished:
-    """What a program that has ended told."""
+    """The records of a program that has ended."""
 
     def __init__(self, program: Program) -> None:
         self._records = list(program.records())

@@ -261,7 +261,7 @@ def jax_start(options: Options) -> list[Case]:
 
 
 def imports(options: Options) -> list[Case]:
-    """What an import adds to the time of an empty Python program."""
+    """Measure the time that an import adds to an empty Python program."""
 
     def sample(name: str) -> Sample:
         run([options.python, "-c", f"{name}, sys; sys.exit({_HEAVY} & set(sys.modules) or None)"])

@@ -31,12 +31,12 @@ def start(library: str, cpus: int, engine: str) -> Any:
 
 
 def nothing(value: int = 0) -> int:
-    """What tasks do here."""
+    """The tasks' function."""
     return value
 
 
 class Echo:
-    """What actors do here."""
+    """The actors' class."""
 
     def nothing(self, value: int = 0) -> int:
         return value

@@ -1,4 +1,4 @@
-"""What a program's processes tell the harness while they run: lines of JSON in a named pipe."""
+"""Records of a program's processes for the harness: lines of JSON in a named pipe."""
 
 import json
 import os

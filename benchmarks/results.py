@@ -1,4 +1,4 @@
-"""What the samples of a case come to: medians, ranges, ratios, and whether targets are met."""
+"""Results of a case: medians, ranges, ratios, and targets that are met or missed."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ class Verdict:
 
     @property
     def met(self) -> bool | None:
-        """Whether both figures are within the target; None if there is none, or no figure."""
+        """True if both figures are within the target; None if there is none, or no figure."""
         target = self.comparison.target
         if target is None or self.ratio is None or self.paired is None:
             return None

@@ -42,7 +42,7 @@ def make(seed: int, size: int) -> np.ndarray:
 
 @dray.remote(max_retries=-1)
 def check(value: np.ndarray, seed: int) -> bool:
-    """Whether an object is what it was."""
+    """Return whether an object is what it was."""
     return bool((value == seed % 256).all())
 
 

@@ -95,7 +95,7 @@ def graph() -> dict[str, set[str]]:
 
 
 class Layers:
-    """Where modules stand, from the ground up."""
+    """The layers of modules, from the ground up."""
 
     def __init__(self, text: str) -> None:
         self._of: dict[str, tuple[int, bool]] = {}

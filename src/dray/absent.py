@@ -14,7 +14,7 @@ GIVEN_UP: Any = "DEPRECATED"
 
 
 class Absent(NamedTuple):
-    """What a program is told that uses a name which is not there.
+    """The message for a program that uses a name which is not there.
 
     Attributes:
         advice: What to use instead.

@@ -1,4 +1,4 @@
-"""What `dray.init` takes in Ray's words beside what engines ask for, and what it returns."""
+"""Ray's arguments of `dray.init` that engines do not ask for, and the context that it returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine offers a run: cores, memory, interfaces; a container's limits respected."""
+"""This machine's cores, memory and interfaces, within a container's limits."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ answer_for(__name__)
 
 
 class RuntimeEnvConfig(dict[str, Any]):
-    """How a cluster makes a runtime environment; Ray engine only.
+    """Settings of how a cluster makes a runtime environment; Ray engine only.
 
     Args:
         setup_timeout_seconds: How long that may take; -1 is without limit.
@@ -44,7 +44,7 @@ class RuntimeEnvConfig(dict[str, Any]):
 
 @answers_members
 class RuntimeEnv(dict[str, Any]):
-    """What workers find around themselves: what `runtime_env=` takes, checked where it is made.
+    """The workers' environment: the value of `runtime_env=`, checked where it is made.
 
     Args:
         **fields: `env_vars` and `working_dir`; on the Ray engine also `pip`, `py_modules` and what

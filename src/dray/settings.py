@@ -48,7 +48,7 @@ def _seconds(variable: str, default: float) -> float:
 
 
 def is_rays_worker() -> bool:
-    """Whether Ray runs this process as a worker; nothing is imported to find out."""
+    """Return whether Ray runs this process as a worker, without an import."""
     module = sys.modules.get("ray._private.worker")
     return module is not None and module.global_worker.mode == module.WORKER_MODE
 
@@ -73,7 +73,7 @@ def _rays_flag(variable: str) -> bool | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the environment says, read when a session starts.
+    """Settings from the environment, read when a session starts.
 
     Attributes:
         engine: `DRAY_ENGINE`: the engine when `dray.init` names none; within a Ray job, "ray".

@@ -1,4 +1,4 @@
-"""What a program runs now, as `dray status` shows it: one form for all engines, and its text.
+"""The status of a program, for `dray status`: one form for all engines, and its text.
 
 Whatever an engine does not know is left at its default. `to_json` and `read` are each other's
 reverse, also between versions: what is missing is left out, and what is not known is ignored.
@@ -93,7 +93,7 @@ class WaitingStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectsStatus:
-    """What is stored."""
+    """Numbers and bytes of the stored objects."""
 
     objects: int = 0
     memory_bytes: int = 0

@@ -521,15 +521,15 @@ def on_rank_one(action: Any) -> None:
         (
             functools.partial(on_rank_one, functools.partial(int, "x")),
             {},
-            "rank 1 did not part in good order: ValueError: invalid literal",
+            "rank 1 failed to shut down cleanly: ValueError: invalid literal",
         ),
         (functools.partial(on_rank_one, functools.partial(os._exit, 5)), {}, "rank 1 did not end"),
         (
             functools.partial(on_rank_one, int),
             {"timeout_s": 0.5},
-            "rank 0 did not part in good order: TimeoutError: no answer within 0.5 s",
+            "rank 0 failed to shut down cleanly: TimeoutError: no answer within 0.5 s",
         ),
-        (None, {"no_such": 1}, "the framework did not part in good order: TypeError: "),
+        (None, {"no_such": 1}, "the framework failed to shut down cleanly: TypeError: "),
     ],
     ids=["raises", "dies", "hangs", "fails on the driver"],
 )

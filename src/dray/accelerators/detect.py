@@ -1,4 +1,4 @@
-"""Which accelerators this machine offers: those that are there, limited to those it may use."""
+"""Detection of this machine's accelerators, limited to those that it may use."""
 
 from __future__ import annotations
 

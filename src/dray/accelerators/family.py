@@ -1,4 +1,4 @@
-"""What dray must know of a family of accelerators; each one is a subclass in a file of its own."""
+"""The base of families of accelerators; each one is a subclass in a file of its own."""
 
 from __future__ import annotations
 

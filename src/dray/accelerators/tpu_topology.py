@@ -23,7 +23,7 @@ _HOST_OF_LARGE_SLICES = 4
 
 
 class Generation(NamedTuple):
-    """What all slices of one generation have in common.
+    """A generation of TPUs: the facts that all its slices have in common.
 
     Source: Google Cloud's documentation of TPUs, the page of each generation, as in
     https://cloud.google.com/tpu/docs/v6e. Which topologies count is as in Ray 2.60: those of v4 and
@@ -124,17 +124,17 @@ class Slice:
 
     @property
     def chips(self) -> int:
-        """How many there are in all."""
+        """The number of chips in all."""
         return _chips(self.topology)
 
     @property
     def hosts(self) -> int:
-        """How many hosts there are."""
+        """The number of hosts."""
         return self.chips // self.chips_per_host
 
     @property
     def pod_type(self) -> str:
-        """What Google Cloud calls a slice of this size, as in "v6e-16": it counts cores."""
+        """Google Cloud's name for a slice of this size, as in "v6e-16": it counts cores."""
         return f"{self.generation}-{self.chips * self._generation.cores_per_chip}"
 
     @property

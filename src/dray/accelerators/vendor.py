@@ -1,4 +1,4 @@
-"""How families ask the packages of vendors, which may be missing, old or broken."""
+"""Questions to the packages of vendors, which may be missing, old or broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a machine, by what `dray doctor` has found there, and what to do about it."""
+"""Diagnosis of a machine by what `dray doctor` has found there, with advice."""
 
 from __future__ import annotations
 

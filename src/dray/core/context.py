@@ -1,4 +1,4 @@
-"""Where the calling code runs: `dray.get_runtime_context`."""
+"""The runtime context of the calling code: `dray.get_runtime_context`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Id(str):
 
 
 class RuntimeContext:
-    """What the calling code can know of its job, node, worker, task and actor."""
+    """The job, node, worker, task and actor of the calling code."""
 
     is_canceled = AbsentMember()
     worker = AbsentMember()
@@ -82,7 +82,7 @@ class RuntimeContext:
 
     @property
     def namespace(self) -> str:
-        """Where named actors of the program live."""
+        """The namespace of the program's named actors."""
         return self._here.namespace
 
     def get_assigned_resources(self) -> dict[str, float]:
@@ -162,17 +162,17 @@ class RuntimeContext:
 
     @property
     def should_capture_child_tasks_in_placement_group(self) -> bool:
-        """Whether what is started here runs in the same placement group."""
+        """True if what is started here runs in the same placement group."""
         return self._here.captures
 
     @property
     def was_current_actor_reconstructed(self) -> bool:
-        """Whether the actor has been made again after its process died."""
+        """True if the actor has been made again after its process died."""
         return self._here.was_restarted
 
     @property
     def runtime_env(self) -> dict[str, Any]:
-        """What the task or actor finds around itself."""
+        """The runtime environment of the task or actor."""
         return dict(self._here.runtime_env)
 
     @property

@@ -1,4 +1,4 @@
-"""What programs do with objects and what makes them: get, put, wait, cancel, kill."""
+"""Operations on objects, tasks and actors: get, put, wait, cancel, kill."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ CALL = (
 _MOST = 2**31 - 1
 # How messages, and the table of what is absent, call those.
 CALLS = "calls of an actor's method"
-# The tenth of a thousandth by which a request asks for a node with a type of accelerator.
+# Ray's convention: a request for 0.001 of `accelerator_type:A100` selects nodes that have an A100.
 ACCELERATOR_TYPE_QUANTITY = 0.001
 
 

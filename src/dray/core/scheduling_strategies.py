@@ -1,4 +1,4 @@
-"""Where a task or an actor may run: what `scheduling_strategy=` takes."""
+"""Scheduling strategies: the values of `scheduling_strategy=`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether arguments fit a function, found out where it is called and not where it runs."""
+"""A check that arguments fit a function, made where it is called and not where it runs."""
 
 from __future__ import annotations
 

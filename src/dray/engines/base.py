@@ -1,4 +1,4 @@
-"""What an engine is: the few things that dray asks of whatever runs its workers.
+"""The contract of an engine: the few things that dray asks of whatever runs its workers.
 
 An engine knows nothing of training. It reserves resources, starts actors in them, carries calls
 to actors and messages back, and says when an actor's process has started and ended. Nothing here
@@ -27,7 +27,7 @@ CLOSED = "this engine is closed; call dray.init() again"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What `dray.init` asks of an engine; None and empty stand for the engine's own defaults.
+    """Options of a session; None and empty stand for the engine's own defaults.
 
     Attributes:
         num_cpus: CPUs that this machine offers.
@@ -108,7 +108,7 @@ class Died:
 
 
 class Mailbox(Protocol):
-    """Where an engine pushes `Started`, `Posted`, `Output` and `Died`, such as a `SimpleQueue`."""
+    """A queue into which an engine pushes `Started`, `Posted`, `Output` and `Died`."""
 
     def put(self, item: Any, /) -> None:
         """Takes one event; never blocks."""

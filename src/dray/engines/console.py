@@ -29,7 +29,7 @@ class Outlet(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """What the stream makes of text."""
+        """The encoding of the stream."""
         return getattr(self._stream(), "encoding", None) or "utf-8"
 
     def _stream(self) -> Any:

@@ -1,4 +1,4 @@
-"""What the engines of one machine share: the machine as a node, and its resources in a ledger."""
+"""The base of the engines of one machine: the machine as a node, its resources in a ledger."""
 
 from __future__ import annotations
 

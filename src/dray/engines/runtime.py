@@ -1,4 +1,4 @@
-"""What an engine does for tasks, actors and objects, in the driver and in every worker alike.
+"""The contract of an engine for tasks, actors and objects, alike in the driver and in workers.
 
 `Runtime` is the half of the contract that `dray.core` is written on; `contract.py` is the half that
 training is written on. A function or class is bound to its options once, and called many times, so
@@ -134,7 +134,7 @@ OF_EVERY_ACTOR = ("__ray_ready__", "__ray_call__", "__ray_terminate__")
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a task or an actor may run.
+    """A choice of nodes for a task or an actor.
 
     Attributes:
         kind: "default", "spread", "group" (a placement group), "node" or "labels".
@@ -159,7 +159,7 @@ class Placement:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions:
-    """How a remote function runs, checked and in dray's own words.
+    """Options of a remote function, checked and in dray's own words.
 
     Attributes:
         name: How messages call it.
@@ -190,7 +190,7 @@ class TaskOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ActorOptions:
-    """How an actor runs, checked and in dray's own words.
+    """Options of an actor, checked and in dray's own words.
 
     Attributes:
         class_name: How messages call it.
@@ -235,7 +235,7 @@ class ActorOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CallOptions:
-    """How one method of an actor is called; what `dray.method` and `.options` set.
+    """Options of one method of an actor, as `dray.method` and `.options` set them.
 
     Attributes:
         name: How messages call it.
@@ -303,7 +303,7 @@ class Group(ABC):
 
 @dataclass(frozen=True)
 class Whereabouts:
-    """Where the calling code runs.
+    """The execution context of the calling code.
 
     Attributes:
         job_id: The program.

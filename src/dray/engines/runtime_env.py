@@ -17,7 +17,7 @@ _ON_A_CLUSTER = ("py_modules", "pip", "uv", "conda", "container", "image_uri", "
 
 @dataclass(frozen=True)
 class RuntimeEnv:
-    """What a worker finds around itself.
+    """The environment of a worker.
 
     Attributes:
         env_vars: Environment variables.

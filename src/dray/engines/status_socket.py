@@ -1,4 +1,4 @@
-"""How `dray status` finds the programs of this user, and asks them.
+"""The status socket: `dray status` finds the programs of this user by it, and asks them.
 
 A program listens on a Unix socket whose name lies in no directory (Linux only), so that nothing is
 left when its process is killed. Names lie in the network namespace, which containers may share, and
@@ -95,7 +95,7 @@ def _listen() -> socket.socket:
 
 
 class Peer(NamedTuple):
-    """Who listens or calls at the other end.
+    """The process at the other end.
 
     Attributes:
         pid: Its process; 0 if that is in a container which this process does not see into.

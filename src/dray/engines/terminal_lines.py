@@ -120,7 +120,7 @@ class Rows:
 
     @property
     def live(self) -> list[str]:
-        """What stands in the rows that may still change, as far as they show anything."""
+        """The text of the rows that may still change, as far as they show anything."""
         return [row.text.rstrip() for row in self._rows if not row.blank]
 
     def _is_plain(self) -> bool:

@@ -1,4 +1,4 @@
-"""How many threads libraries compute with in a task or actor: as many as it has CPUs.
+"""Limits of the threads that libraries compute with in a task or actor: one a CPU.
 
 As on Ray, `OMP_NUM_THREADS` says so where the user has not set it. Libraries read that when they
 are imported; those that are there already, as in a fork, are told.

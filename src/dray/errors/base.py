@@ -1,4 +1,4 @@
-"""What all errors of dray are made from; programs find it in `dray.errors`."""
+"""The root of all errors of dray; programs find it in `dray.errors`."""
 
 from __future__ import annotations
 

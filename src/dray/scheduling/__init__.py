@@ -1,1 +1,1 @@
-"""Which node gives which resources to whom: no process, no thread and no engine is known here."""
+"""The resource scheduler: it knows no process, no thread and no engine."""

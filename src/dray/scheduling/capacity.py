@@ -1,4 +1,4 @@
-"""What is free on a node: quantities, and of accelerators how much of each device."""
+"""The free capacity of a node: quantities, and of accelerators the share of each device."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def from_fixed(quantities: Mapping[str, int]) -> dict[str, float]:
 
 
 class Part(NamedTuple):
-    """How much of which device, by its place among those of its node."""
+    """A share of a device, by its place among those of its node."""
 
     device: int
     units: int
 
 
 class Devices:
-    """How much of each device of one kind is free.
+    """The free share of each device of one kind.
 
     Fractions are packed: they go to the device with the least that is still enough, so that whole
     devices stay whole. Whole devices are taken in order. Both take logarithmic time.
@@ -121,7 +121,7 @@ class Devices:
 
     @property
     def largest(self) -> int:
-        """How much the device offers that has most."""
+        """The free share of the device that has most."""
         return self._levels[-1] if self._levels else 0
 
     def free_of(self, device: int) -> int:
@@ -156,7 +156,7 @@ class Devices:
 
 
 class Room:
-    """What is free on one node.
+    """The free capacity of one node.
 
     Attributes:
         quantities: Name to units; of devices the sum.

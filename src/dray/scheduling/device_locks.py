@@ -1,4 +1,4 @@
-"""Which driver of this machine uses which physical device: locked files, one a device.
+"""Locks of physical devices against other programs of this machine: a locked file a device.
 
 The kernel frees a lock when its owner dies, however it dies. A driver that finds a device locked
 waits for an event: the owner touches the file after it has unlocked it; or another one writes there
@@ -37,7 +37,7 @@ Watch = Callable[[int, Callable[[], object] | None], object]
 
 
 class Holder(NamedTuple):
-    """Who holds a device, as far as that is known.
+    """The holder of a device, as far as it is known.
 
     Attributes:
         pid: A process.

@@ -1,4 +1,4 @@
-"""Why a request can never be met, in words: what is missing, the nearest node, what to ask for."""
+"""Explanations of infeasible requests: the shortfall, the nearest node, a request that fits."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ PATIENCE_S = 1.0
 
 
 class Claim(NamedTuple):
-    """What one bundle holds.
+    """The resources that one bundle holds.
 
     Attributes:
         node: Its node's place in the ledger.
@@ -71,7 +71,7 @@ class Held(Reservation):
 
     @property
     def bundles(self) -> list[dict[str, float]]:
-        """What each bundle is of."""
+        """The resources of each bundle."""
         return [from_fixed(dict(bundle.quantities)) for bundle in self._demand.bundles]
 
     @property
@@ -305,7 +305,7 @@ class Ledger:
         return future
 
     def _on_cancel(self, future: Future[Reservation]) -> None:
-        """What somebody waits for no more may have held up others."""
+        """Serve the queue again: a cancelled request may have held up others."""
         if future.cancelled():
             self._grant()
 

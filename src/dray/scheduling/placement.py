@@ -1,4 +1,4 @@
-"""Where bundles of resources go: which node takes which, under a strategy."""
+"""Placement of bundles on nodes, under a strategy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Wanted = tuple[tuple[str, int], ...]
 
 
 class Bundle(NamedTuple):
-    """What one bundle asks for: quantities in fixed point, and labels of its node."""
+    """The demand of one bundle: quantities in fixed point, and labels of its node."""
 
     quantities: Wanted
     selector: Selector = ()
@@ -61,7 +61,7 @@ def _with(bundle: Bundle, more: Mapping[str, int]) -> Bundle:
 
 
 class Seat(NamedTuple):
-    """Where a bundle lies.
+    """The place of a bundle: its node and devices.
 
     Attributes:
         node: Its node's index.

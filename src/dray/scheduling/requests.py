@@ -33,7 +33,7 @@ class Node:
 
     @property
     def title(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         return self.node_id if len(self.node_id) < 24 else f"{self.address} ({self.node_id[:8]})"
 
     @property
@@ -92,7 +92,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """Where a request's bundles would lie if they were reserved now.
+    """A preview of a reservation: the nodes of the bundles if they were reserved now.
 
     Attributes:
         nodes: For each bundle its node; None if they do not fit now.
@@ -111,7 +111,7 @@ class Rehearsal:
 
     @property
     def fits(self) -> bool:
-        """Whether they fit now."""
+        """Return whether they fit now."""
         return self.nodes is not None
 
 
@@ -120,7 +120,7 @@ class Reservation(ABC):
 
     @property
     def broken(self) -> bool:
-        """Whether a part of it is gone, with a node that died; then ask for a new one."""
+        """True after a part of it is gone with a node that died; then ask for a new one."""
         return False
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Which TPU slices a request gets: whole ones, a bundle a host, in the order of the hosts."""
+"""Choice of TPU slices for a request: whole ones, a bundle a host, in the order of the hosts."""
 
 from __future__ import annotations
 

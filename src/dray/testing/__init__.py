@@ -1,4 +1,4 @@
-"""What tests of programs need: simulated nodes that die, TPU slices, and made-up hosts."""
+"""Helpers for tests of programs: simulated nodes that die, TPU slices, and made-up hosts."""
 
 from __future__ import annotations
 

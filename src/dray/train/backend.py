@@ -2,7 +2,7 @@
 
 Subclass `Backend` for the hooks and `BackendConfig` for the options, and give the config to
 `DataParallelTrainer(backend_config=...)`. Hooks run on the driver and reach workers through the
-worker group. `dray.train.torch` is written on this and nothing else.
+worker group. `dray.train.torch` and `dray.train.jax` are written on it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class BackendConfig:
 
     @property
     def train_func_context(self) -> Callable[[], AbstractContextManager[Any]]:
-        """What makes the context in which every worker runs the train function; default: none."""
+        """Return the maker of the context around train functions; default: none."""
         return nullcontext
 
     @property

@@ -1,4 +1,4 @@
-"""What a user may have called on the driver while a run goes on."""
+"""Callbacks of the user, on the driver, while a run goes on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _ignore(reason: str) -> None:
 
 @dataclass(frozen=True)
 class RunContext:
-    """Which run a callback is called for.
+    """The run that a callback is called for.
 
     Attributes:
         name: The run's name.

@@ -1,4 +1,4 @@
-"""What a user asks of a run: where it is kept, when to retry, what to keep, what to print."""
+"""The configs of a run: storage, retries, checkpoints to keep, output."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def check_absent(config: object, owner: type, names: Sequence[str]) -> None:
 @answers_arguments("FailureConfig")
 @dataclass
 class FailureConfig:
-    """What happens when a worker fails.
+    """Restarts after failures of workers.
 
     Args:
         max_failures: How often the workers are restarted from the newest checkpoint before the run
@@ -82,7 +82,7 @@ class FailureConfig:
 @answers_arguments("CheckpointConfig")
 @dataclass
 class CheckpointConfig:
-    """Which checkpoints are kept.
+    """Retention of checkpoints.
 
     Args:
         num_to_keep: Keep this many, the newest always among them; None keeps all.
@@ -124,7 +124,7 @@ class CheckpointConfig:
 @answers_arguments("LoggingConfig")
 @dataclass
 class LoggingConfig:
-    """What a run prints.
+    """Output of a run.
 
     Args:
         log_level: The least level of dray's own lines on the terminal: "DEBUG", "INFO", "WARNING",

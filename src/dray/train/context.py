@@ -1,4 +1,4 @@
-"""What the train function sees: its context, `report`, `get_checkpoint`, its seat in the run."""
+"""The train function's side of a run: its context, `report`, `get_checkpoint`."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def current_seat(name: str) -> Seat:
 
 
 class TrainContext:
-    """Who this worker is among the workers of the run."""
+    """The ranks of this worker, and the names and paths of its run."""
 
     def __init__(self, assignment: run_messages.Assignment) -> None:
         self._assignment = assignment

@@ -1,4 +1,4 @@
-"""What a train function may say of its reports, and what it hears of them."""
+"""Upload modes of reported checkpoints, and their status."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dray.train.checkpoint import Checkpoint
 
 
 class CheckpointUploadMode(Enum):
-    """How a reported checkpoint comes into the run's directory.
+    """The way of a reported checkpoint into the run's directory.
 
     Members:
         SYNC: `report()` copies it, and returns when it is committed.
@@ -28,7 +28,7 @@ class CheckpointUploadMode(Enum):
 
 
 class CheckpointConsistencyMode(Enum):
-    """What `get_all_reported_checkpoints` waits for.
+    """The condition that `get_all_reported_checkpoints` waits for.
 
     Members:
         COMMITTED: That the reports made so far are committed.
@@ -40,7 +40,7 @@ class CheckpointConsistencyMode(Enum):
 
 
 class ReportedCheckpointStatus(Enum):
-    """What has become of a reported checkpoint; as there is no validation yet, COMMITTED."""
+    """The status of a reported checkpoint; as there is no validation yet, COMMITTED."""
 
     COMMITTED = "COMMITTED"
     PENDING_VALIDATION = "PENDING_VALIDATION"

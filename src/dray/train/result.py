@@ -36,7 +36,7 @@ class _Reports:
 
 @dataclass(repr=False, eq=False)
 class Result:
-    """What a run has come to.
+    """The result of a run.
 
     Attributes:
         metrics: The last report of rank 0, with or without a checkpoint; None if there is none.

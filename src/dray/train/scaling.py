@@ -1,4 +1,4 @@
-"""How many workers a run has, what each of them gets, and where they may run."""
+"""The scaling of a run: the number of workers, the resources of each, and their nodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Selectors = Mapping[str, str] | Sequence[Mapping[str, str]]
 @answers_arguments("ScalingConfig")
 @dataclass
 class ScalingConfig:
-    """How many workers a run has, and what each of them gets.
+    """The number of a run's workers, and the resources of each.
 
     Args:
         trainer_resources: Deprecated: what is reserved for the controller. By default nothing, and
@@ -292,7 +292,7 @@ class ScalingConfig:
 
     @property
     def elasticity_enabled(self) -> bool:
-        """Whether the number of workers depends on what is free."""
+        """True if the number of workers depends on what is free."""
         return isinstance(self.num_workers, tuple)
 
     @property
@@ -316,7 +316,7 @@ class ScalingConfig:
 
     @property
     def bundle(self) -> dict[str, float]:
-        """What one worker asks for."""
+        """The resources that one worker asks for."""
         asked = from_fixed(to_fixed(self.resources_per_worker or {}))
         if self.use_gpu:
             asked.setdefault("GPU", 1)
@@ -346,7 +346,7 @@ class ScalingConfig:
 
     @property
     def trainer_bundle(self) -> dict[str, float]:
-        """What is reserved for the controller; zeros left out, and by default nothing."""
+        """The resources reserved for the controller; zeros left out, and by default none."""
         return from_fixed(to_fixed(self.trainer_resources or {}))
 
     def request(self, workers: int) -> Request:
@@ -369,7 +369,7 @@ class ScalingConfig:
 
     @property
     def total_resources(self) -> dict[str, float]:
-        """What all workers ask for together, as many as there may be."""
+        """The resources that all workers ask for together, as many as there may be."""
         fixed = to_fixed(self.bundle)
         return from_fixed({name: units * self.max_workers for name, units in fixed.items()})
 
@@ -390,7 +390,7 @@ class ScalingConfig:
 
     @property
     def additional_resources_per_worker(self) -> dict[str, float]:
-        """What each worker gets besides CPUs, GPUs and TPU chips."""
+        """The resources of each worker besides CPUs, GPUs and TPU chips."""
         return {n: q for n, q in self.bundle.items() if n not in ("CPU", "GPU", "TPU")}
 
 

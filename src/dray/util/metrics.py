@@ -18,7 +18,7 @@ answer_for(__name__)
 
 
 class _Metric:
-    """What all of them have.
+    """The base of all metrics.
 
     Args:
         name: Its name.
@@ -103,7 +103,7 @@ class Gauge(_Metric):
 
 
 class Histogram(_Metric):
-    """How often values fell between boundaries.
+    """Counts of values between boundaries.
 
     Args:
         name: Its name.

@@ -50,12 +50,12 @@ class PlacementGroup:
 
     @property
     def bundle_count(self) -> int:
-        """How many bundles it has."""
+        """The number of its bundles."""
         return len(self._group.bundles)
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no bundles, which none has that was made here."""
+        """True for a group without bundles; none is made here."""
         return not self._group.bundles
 
     def ready(self) -> ObjectRef:

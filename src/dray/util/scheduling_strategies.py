@@ -1,4 +1,4 @@
-"""Where a task or an actor may run: what `scheduling_strategy=` takes."""
+"""Scheduling strategies: the values of `scheduling_strategy=`."""
 
 from dray.answers import answer_for
 from dray.core.scheduling_strategies import (

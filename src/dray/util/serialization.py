@@ -1,4 +1,4 @@
-"""How objects of a class travel, where the class cannot say so itself, and why one cannot."""
+"""Serializers of classes that cannot be pickled, and a check that says what cannot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the session is doing now: its actors, tasks, nodes and placement groups.
+"""The state of the session: its actors, tasks, nodes and placement groups.
 
 Only what there is now is known: a task that has ended is not listed any more.
 """

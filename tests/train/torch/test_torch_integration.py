@@ -232,7 +232,7 @@ def test_a_group_that_does_not_end_is_not_waited_for(
     monkeypatch.setenv("DRAY_PROGRESS", "1")
     monkeypatch.setenv("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "0.5")
     assert fit(train, storage).return_value == 3
-    assert "rank 0 did not part in good order: TimeoutError" in capfd.readouterr().err
+    assert "rank 0 failed to shut down cleanly: TimeoutError" in capfd.readouterr().err
 
 
 # What a script's own class is pickled as, in a worker and then on the driver: by its name.

@@ -98,7 +98,7 @@ def _is_googles(group: str) -> bool:
 
 
 class _Metadata:
-    """What GKE's variables say of this machine, or else Google Cloud's metadata server."""
+    """The metadata of this machine, from GKE's variables or Google Cloud's metadata server."""
 
     def __init__(self) -> None:
         self._host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")

@@ -1,4 +1,4 @@
-"""How a task or a method runs on the inline engine."""
+"""The execution of a task or a method on the inline engine."""
 
 from __future__ import annotations
 

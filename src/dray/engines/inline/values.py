@@ -145,7 +145,7 @@ def _again(error: BaseException) -> BaseException:
 
 
 class Lane(Protocol):
-    """What runs calls, as coroutines."""
+    """A runner of calls, as coroutines."""
 
     waits: bool  # whether coroutines may wait for something
 

@@ -1,4 +1,4 @@
-"""Where workers leave sockets for the driver: those of workers of their own, which train.
+"""The attach socket: workers leave sockets of training workers of their own for the driver.
 
 What workers say to the hub carries no descriptors. So who has one to pass on connects to a Unix
 socket without a file, whose random name the driver has told it.

@@ -1,4 +1,4 @@
-"""Who waits for an answer reads it himself: threads take turns at one set of sockets.
+"""Leader/followers: the thread that waits for an answer also reads the shared sockets for all.
 
 A thread that waits while another one reads costs two switches between threads an answer, which is
 more than all the rest of a call. So the thread that waits reads, for everybody; when it has what it
@@ -116,7 +116,7 @@ class Turns:
 
     @property
     def crowded(self) -> bool:
-        """Whether several threads wait here."""
+        """True while several threads wait here."""
         return self._guests > 1
 
     def wait(

@@ -1,4 +1,4 @@
-"""What the system limits: open files and processes; raised where allowed, named where met."""
+"""The system's limits of open files and processes: raised where allowed, named where met."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MARGIN = 128
 
 
 class OpenFiles:
-    """How many files this process may have open: doubled when need be, up to the hard limit.
+    """The limit of this process's open files: doubled when need be, up to the hard limit.
 
     Not more at once, and not for workers: some programs close every number that is allowed, and
     `select` takes none above 1,023.

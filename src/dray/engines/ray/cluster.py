@@ -1,4 +1,4 @@
-"""What a Ray cluster offers, now and perhaps later, in dray's terms."""
+"""The resources of a Ray cluster, now and perhaps later, in dray's terms."""
 
 from __future__ import annotations
 

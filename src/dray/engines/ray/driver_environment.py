@@ -1,4 +1,4 @@
-"""What of the driver's surroundings goes along to a worker on another machine.
+"""The part of the driver's environment that goes along to a worker on another machine.
 
 A program finds on a cluster what it finds in a process of the driver's machine, as far as that
 means anything there: its directory and import path where the node has them, and environment

@@ -168,7 +168,7 @@ class RayEngine(Engine):
         return end
 
     def _status(self) -> dict[str, Any]:
-        """What this program does itself: of the cluster, `dray status --address` asks Ray."""
+        """Return the status of this program; of the cluster, `dray status --address` asks Ray."""
         shown = self._shown.items()
         own = ProgramStatus(engine=self.name, address=self._address)
         return {**to_json(own), **{key: [tell() for tell in list(given)] for key, given in shown}}

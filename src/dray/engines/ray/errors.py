@@ -201,7 +201,7 @@ def _cancelled(error: BaseException, text: str) -> DrayError:
 
 
 def _cannot_be_rebuilt(error: BaseException, text: str) -> DrayError:
-    """What a task raised has left its worker, and cannot be made again here."""
+    """Return an error in place of one that cannot be rebuilt in this process."""
     trace = _ORIGINAL.split(text, maxsplit=1)[-1].partition("\ntraceback: Traceback")[0].strip()
     return _raised(RuntimeError(f"{_last_line(trace)} (cannot be rebuilt here)"), trace)
 

@@ -1,4 +1,4 @@
-"""Whether a cluster can ever run something, asked of it so rarely that submitting stays cheap."""
+"""The feasibility of requests in a cluster, asked so rarely that submitting stays cheap."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Key = tuple[object, ...]
 
 
 class Capacity:
-    """What the nodes of a cluster offer in all. Safe to use from several threads.
+    """The total resources of a cluster's nodes. Safe to use from several threads.
 
     Args:
         patience_s: For how long nodes may yet come that can hold what none can now.

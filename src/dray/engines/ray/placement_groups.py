@@ -65,7 +65,7 @@ class RayGroup(Group):
             raise translate(error) from error
 
     def _is_there(self) -> bool:
-        """Whether all bundles are set aside now."""
+        """Return whether all bundles are set aside now."""
         return bool(placement_group_table(self.ray_group).get("state") == "CREATED")
 
     def remove(self) -> None:

@@ -71,7 +71,7 @@ def _arrived(pickled: bytes) -> RayRef:
 
 
 class RayRefGenerator(ObjectRefGenerator):
-    """What Ray gives for a call that yields."""
+    """The generator that Ray gives for a call that yields."""
 
     __slots__ = ("ray_ref",)
 

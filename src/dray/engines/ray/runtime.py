@@ -250,7 +250,7 @@ class RayRuntime(Runtime):
 
     @functools.cached_property
     def _was_restarted(self) -> bool:
-        """Whether this process's actor was made again; the cluster knows, and is asked once."""
+        """Return whether this process's actor was made again; the cluster is asked once."""
         actor_id = ray.get_runtime_context().get_actor_id()
         return bool(ray._private.state.actors(actor_id=actor_id)["NumRestarts"])
 

@@ -1,4 +1,4 @@
-"""What a Ray cluster is doing now, as far as Ray tells."""
+"""The status of a Ray cluster, as far as Ray tells."""
 
 from __future__ import annotations
 

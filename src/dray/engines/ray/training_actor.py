@@ -163,7 +163,7 @@ class RayActor(RemoteActor):
         super().on_death(error, expected=expected)
 
     def _was_killed(self) -> bool:
-        """Whether dray's kill ended it, rather than something that came before the kill."""
+        """Return whether dray's kill ended it, rather than something that came before the kill."""
         return self._killed and not self._crashed
 
     def _later(self, delay_s: float, task: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""How workers on other nodes reach the driver: TCP connections that prove a key both ways.
+"""The channel from workers on other nodes to the driver: TCP that proves a key both ways.
 
 A worker opens three: one that speaks `wire.py`, and one each for its standard output and error.
 The driver listens on its node's address alone, on a port that the system picks; the key is made
@@ -30,7 +30,7 @@ VERSIONS = (VERSION, ".".join(platform.python_version_tuple()[:2]))
 
 
 class Meeting(NamedTuple):
-    """What a worker must know to reach its driver.
+    """The address and key by which a worker reaches its driver.
 
     Attributes:
         host: The driver's address.

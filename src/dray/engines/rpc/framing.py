@@ -19,7 +19,7 @@ def encode(message: tuple[Any, ...]) -> bytes:
 
 
 class Inbox:
-    """What has come in on a socket so far.
+    """The messages that have come in on a socket so far.
 
     Args:
         sock: Where from; blocking or not.
@@ -79,7 +79,7 @@ class Inbox:
 
 
 class Outbox:
-    """What goes out on a socket that must never block.
+    """The messages that go out on a socket that must never block.
 
     Args:
         sock: Where to.

@@ -1,4 +1,4 @@
-"""What ties processes' lives together, so that nothing outlives the driver.
+"""Ties between the lives of processes, so that nothing outlives the driver.
 
 Every worker leads a process group, and every worker and the fork server adopt what loses its parent
 below them (Linux), so that a worker's children stay below it, also those that it has started in a

@@ -168,7 +168,7 @@ class RemoteActor(Actor):
 
     @property
     def has_output(self) -> bool:
-        """Whether an output descriptor has not come to its end."""
+        """True while an output descriptor has not come to its end."""
         return bool(self._outputs)
 
     def on_death(self, error: EngineError, *, expected: bool) -> None:

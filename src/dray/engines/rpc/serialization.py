@@ -49,7 +49,7 @@ class Packed(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many bytes it takes."""
+        """The number of bytes that it takes."""
         return len(self.data) + sum(len(buffer) for buffer in self.buffers)
 
     def inline(self) -> Any:

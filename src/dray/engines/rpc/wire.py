@@ -1,4 +1,4 @@
-"""How calls, answers and errors look between a driver and its workers, and how they are pickled."""
+"""The wire: calls, answers and errors between a driver and its workers, and their pickling."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Stop(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a call returned, or the error it raised, pickled."""
+    """The value that a call returned, or the error that it raised, pickled."""
 
     number: int
     kind: Literal["returned", "raised"]
@@ -95,7 +95,7 @@ class Answer(NamedTuple):
 
 
 class Message(NamedTuple):
-    """What an actor pushes: plain values and importable classes."""
+    """A message that an actor pushes: plain values and importable classes."""
 
     message: Any
 

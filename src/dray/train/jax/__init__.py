@@ -51,7 +51,7 @@ _SLACK_S = 10
 
 @dataclass
 class JaxConfig(BackendConfig):
-    """How workers become one JAX program.
+    """Options of the JAX program that the workers form.
 
     JAX runs on what each worker has: on its GPUs or TPU chips, else on its CPUs. The environment
     variable `JAX_PLATFORMS`, on the driver or in `worker_runtime_env`, decides before all else.

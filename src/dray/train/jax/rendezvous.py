@@ -1,4 +1,4 @@
-"""Where ranks meet before their framework connects them, so that those who stay away are named."""
+"""Rendezvous of ranks before their framework connects them, so that missing ones are named."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RANK_ZERO_FIRST_S = 5.0
 
 
 class Invitation(NamedTuple):
-    """Where ranks meet.
+    """The address of a rendezvous.
 
     Attributes:
         address: Of rank 0's node.

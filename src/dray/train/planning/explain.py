@@ -1,4 +1,4 @@
-"""What nodes lack for the workers of a run, and the nearest change that would fit, in words."""
+"""Explanations, in the words of ScalingConfig, of why workers do not fit, and what would."""
 
 from __future__ import annotations
 

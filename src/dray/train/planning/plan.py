@@ -1,4 +1,4 @@
-"""What a run would do: which worker goes where with what, or why it cannot start now."""
+"""The plan of a run: the node and devices of each worker, or the reason why it cannot start."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHOWN = 16
 
 @dataclass(frozen=True)
 class PlannedWorker:
-    """Where one worker would run, and with what.
+    """The planned node and devices of one worker.
 
     Attributes:
         rank: Its rank among all.
@@ -56,7 +56,7 @@ class PlannedWorker:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would do if it started now.
+    """The plan of a run, if it started now.
 
     Attributes:
         fits: Whether it could start now.
@@ -92,7 +92,7 @@ class Plan:
 
     @property
     def why(self) -> str:
-        """Why it does not fit now, node by node, and the nearest change, in a paragraph."""
+        """The reason why it does not fit now, node by node, and the nearest change."""
         return " ".join(filter(None, (self.reason, _listing(self.nodes), self.advice)))
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Which rank each worker gets, and what it is told of the others on its node."""
+"""Rank assignment: the ranks of each worker, and its neighbours on its node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Devices = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class Place:
-    """Where one worker runs.
+    """The node and devices of one worker.
 
     Attributes:
         node: Its node.

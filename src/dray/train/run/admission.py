@@ -1,4 +1,4 @@
-"""How a run gets its resources: how much it asks for, what it says meanwhile, when it gives up."""
+"""Admission control: the resources that a run asks for, its messages meanwhile, its patience."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Due:
 
     @property
     def counts(self) -> bool:
-        """Whether the event was not taken back while it lay in the mailbox."""
+        """Return whether the event was not taken back while it lay in the mailbox."""
         return self.alarm.number == self.number
 
 

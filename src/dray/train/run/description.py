@@ -1,4 +1,4 @@
-"""What run.json says of a run: enough to know what ran, and on what; and what ran before."""
+"""The description of a run in run.json: enough to know what ran, on what, and what ran before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the controller's mailbox holds besides what the engine puts there, and how a run ends."""
+"""Events of the controller's mailbox besides those of the engine, and the outcome of a run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FunctionEnded:
 
     @property
     def actor(self) -> Actor:
-        """Whose function it was."""
+        """The actor whose function it was."""
         return self.worker.actor
 
 
@@ -71,7 +71,7 @@ class StopRequest:
 
 @dataclass(frozen=True)
 class GraceOver:
-    """What has not come by now will not come by itself."""
+    """The grace period is over: reports that have not come by now will not come."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class LookAtWaits:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """The outcome of a run.
 
     Attributes:
         state: One of the final states.

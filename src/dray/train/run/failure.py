@@ -46,7 +46,7 @@ class FailurePolicy:
 
     @property
     def total(self) -> int:
-        """How often workers have failed, whatever the reason."""
+        """The number of failures of workers, whatever the reason."""
         return self.failures + self.lost_nodes
 
     def failed(self, *, lost_node: bool = False) -> bool:

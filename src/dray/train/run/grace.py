@@ -1,4 +1,4 @@
-"""How long a run waits for reports that may never come, once it stops or a rank has failed."""
+"""Grace periods for reports that may never come, once a run stops or a rank has failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run writes into events.jsonl; it does not fail because that cannot be written."""
+"""The journal of a run, events.jsonl; a run does not fail because it cannot be written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the workers of an attempt get to work, and part: seats, and the framework's hooks."""
+"""The start and the end of an attempt's workers: ranks, and the framework's hooks."""
 
 from __future__ import annotations
 
@@ -121,5 +121,5 @@ class Launch:
         else:
             return True
         if not is_death(failure):  # the controller tells of a death
-            progress.warn(f"{who} did not part in good order: {describe(failure)}")
+            progress.warn(f"{who} failed to shut down cleanly: {describe(failure)}")
         return False

@@ -1,4 +1,4 @@
-"""What a run shows: bars of its workers, its state, what workers print, and a closing summary."""
+"""The output of a run: bars of its workers, its state, their lines, and a closing summary."""
 
 from __future__ import annotations
 

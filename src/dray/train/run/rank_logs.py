@@ -1,4 +1,4 @@
-"""What the ranks of an attempt write: kept in a file each, and shown."""
+"""Logs of the ranks of an attempt: kept in a file each, and shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which checkpoints are kept, and which is best. No I/O."""
+"""Retention: the checkpoints to keep, and the best one. No I/O."""
 
 from __future__ import annotations
 

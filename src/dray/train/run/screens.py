@@ -1,4 +1,4 @@
-"""Where a run's lines go: a terminal, a notebook, a file or pipe, or nowhere."""
+"""Screens for a run's lines: a terminal, a notebook, a file or pipe, or none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Describe = Callable[[], Sequence[str]]
 
 
 class Screen(Protocol):
-    """Where lines go."""
+    """A target of lines."""
 
     def lines(self, texts: Sequence[str], stream: str = "stdout") -> None:
         """Show lines, for good."""

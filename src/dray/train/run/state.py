@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class State(str, Enum):
-    """Where a run is."""
+    """The state of a run."""
 
     INITIALIZING = "INITIALIZING"
     SCHEDULING = "SCHEDULING"
@@ -31,7 +31,7 @@ class State(str, Enum):
 
 
 class Event(str, Enum):
-    """What has happened."""
+    """An event that moves a run from state to state."""
 
     BEGIN = "fit() called"
     RESERVED = "resources reserved"
@@ -54,7 +54,7 @@ class Event(str, Enum):
 
 
 class Action(str, Enum):
-    """What the controller must do about it."""
+    """An action of the controller that follows from an event."""
 
     RESERVE = "reserve resources"
     START_WORKERS = "start workers"

@@ -1,4 +1,4 @@
-"""What a run comes to: what `fit()` returns or raises, and whether workers are started again."""
+"""The verdict on an attempt: start again, or the value or error of `fit()`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dray.train.worker.train_worker import Ended
 
 
 class Verdict:
-    """What is known of it so far.
+    """The verdict as far as it is known.
 
     Args:
         policy: Decides about restarts.

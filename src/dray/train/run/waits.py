@@ -55,7 +55,7 @@ class Wait:
 
 
 class Patience:
-    """Which waits to tell of now: after some seconds first, and then ever more rarely.
+    """The times to warn of a wait: after some seconds first, and then ever more rarely.
 
     Args:
         first_s: After how many seconds a wait is told of; it is again when it is twice as old.

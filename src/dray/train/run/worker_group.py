@@ -172,7 +172,7 @@ class WorkerGroup:
 
     @property
     def positions(self) -> list[Position]:
-        """Where the workers are, by rank."""
+        """The nodes and addresses of the workers, by rank."""
         return [worker.position for worker in self.workers if worker.position is not None]
 
     def __len__(self) -> int:

@@ -83,7 +83,7 @@ class RunDirectory:
 
     @property
     def working_directory(self) -> Path:
-        """Where workers work, if they do not work where the driver does."""
+        """The workers' directory, if they do not work where the driver does."""
         return self.path / _WORKING
 
     def warn_once(self, text: str) -> None:

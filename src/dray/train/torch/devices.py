@@ -1,4 +1,4 @@
-"""Which devices of PyTorch a rank has."""
+"""The PyTorch devices of a rank."""
 
 from __future__ import annotations
 

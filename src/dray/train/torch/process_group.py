@@ -32,7 +32,7 @@ _OF_GLOO = ("cpu", "cuda")
 
 @dataclass
 class TorchConfig(BackendConfig):
-    """How workers form their `torch.distributed` process group.
+    """Options of the workers' `torch.distributed` process group.
 
     Args:
         backend: "gloo", "nccl" or another that torch knows. Default: the one of the workers'

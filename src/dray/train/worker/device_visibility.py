@@ -1,4 +1,4 @@
-"""Which accelerators a worker sees: all of its run on its node, if its framework wants that.
+"""Visibility of accelerators: all of a run's on the node, if the framework wants that.
 
 Libraries that take the device of the local rank then find their own, and devices can reach each
 other directly.

@@ -1,4 +1,4 @@
-"""What libraries that connect workers read in the environment: interfaces, and slices of TPUs."""
+"""The network environment of workers: variables for interfaces, and for slices of TPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks and the controller say to each other."""
+"""Messages between ranks and the controller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dray.train.storage.checkpoint_files import Fingerprint
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What every worker of an attempt must know of the run.
+    """The facts of a run that every worker of an attempt needs.
 
     Attributes:
         path: The run directory.

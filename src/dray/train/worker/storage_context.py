@@ -1,4 +1,4 @@
-"""Where a run keeps its checkpoints, for train functions that write some of them in place."""
+"""The storage context of a run, for train functions that write checkpoints in place."""
 
 from __future__ import annotations
 

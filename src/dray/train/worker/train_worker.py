@@ -23,7 +23,7 @@ _RETURNED = "the return value of rank 0"
 
 
 class Ended(NamedTuple):
-    """How the train function ended: by returning, or because the user asked the run to stop.
+    """The end of a train function: it returned, or the user asked the run to stop.
 
     Attributes:
         value: What rank 0 returned, if it need not cross a process boundary.

@@ -1,4 +1,4 @@
-"""What one process of a session says to the hub and asks it.
+"""The conversation of one process of a session with the hub.
 
 The driver calls the hub, a worker sends it messages; what is said is the same (`hub.py` lists it).
 """

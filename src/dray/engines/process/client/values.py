@@ -33,7 +33,7 @@ class Values(Conversation, Runtime):
     @property
     @abstractmethod
     def disk(self) -> DiskArena:
-        """Where objects are that are not in memory."""
+        """The spill file of the session."""
 
     @shielded
     def store(self, packed: Packed) -> Any:

@@ -1,4 +1,4 @@
-"""What runs, in the hub: functions and classes with their options, and what they ask for."""
+"""Functions and classes as the hub knows them: their options, and the resources they ask for."""
 
 from __future__ import annotations
 

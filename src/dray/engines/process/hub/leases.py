@@ -1,4 +1,4 @@
-"""What workers reserve for engines of their own, such as a task that trains a model."""
+"""Leases: resources that workers reserve for engines of their own, such as a task that trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the hub keeps of each process, task and actor, as plain data."""
+"""The hub's records of each process, task and actor, as plain data."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class WorkerProcess(Line):
 
     @property
     def title(self) -> str:
-        """How its output is marked."""
+        """The mark of its output."""
         if self.actor is not None:
             return self.actor.creation.kind.name
         return self.task.kind.name if self.task is not None else "worker"
@@ -240,7 +240,7 @@ class Task:
 
     @property
     def title(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         if self.actor is not None:
             return f"method {self.details[1]} of actor {self.actor.title}"
         return f"task {self.kind.name}"
@@ -288,7 +288,7 @@ class ActorRecord:
 
     @property
     def title(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         kind = self.creation.kind.name
         return kind if self.name is None else f"{kind} ({self.name!r})"
 

@@ -1,4 +1,4 @@
-"""What the hub knows, for people and programs that look: nodes, actors, tasks, and what waits."""
+"""The hub's status: nodes, actors, tasks, and what waits for what."""
 
 from __future__ import annotations
 

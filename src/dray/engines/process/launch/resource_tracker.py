@@ -20,7 +20,7 @@ _SHARED_MEMORY = "/dev/shm"
 
 
 class Leftovers:
-    """What one worker has made under a name; made before the worker is.
+    """The named shared memory and semaphores of one worker; made before the worker is.
 
     Attributes:
         inlet: Where the worker, and what it starts, tell it.

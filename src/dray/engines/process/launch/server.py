@@ -23,7 +23,7 @@ from dray.scheduling.requests import Node
 
 
 class Basis(NamedTuple):
-    """What a fork server has before it makes workers.
+    """The modules and variables of a fork server, there before it makes workers.
 
     Attributes:
         modules: What it imports.

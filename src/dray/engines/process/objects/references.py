@@ -21,7 +21,7 @@ from dray.interrupts import final, shielded
 
 
 class Home(Protocol):
-    """What references need of the process that they live in."""
+    """The part of a process that its references need."""
 
     table: RefTable
 
@@ -56,7 +56,7 @@ class Home(Protocol):
 
 
 class RefTable:
-    """How many references to each object live in this process.
+    """Counts of the references to each object in this process.
 
     A reference may die at any moment, also while its own thread is in here; so its end is only
     noted then, and dealt with by whoever has the lock, at the latest when the lock is released.

@@ -40,7 +40,7 @@ def round_up(size: int) -> int:
 
 
 class Allocator:
-    """Who uses which part of `size` bytes. Pure bookkeeping: best fit, neighbours are joined."""
+    """An allocator of `size` bytes. Pure bookkeeping: best fit, neighbours are joined."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -228,7 +228,7 @@ def _unnamed_file() -> int:
 
 
 class DiskArena:
-    """Where objects go when the memory is full: a file without a name, on the disk."""
+    """The spill file for objects when the memory is full: without a name, on the disk."""
 
     def __init__(self, fd: int | None = None) -> None:
         self.trouble: OSError | None = None  # there is no such file, which matters when it is used
@@ -243,7 +243,7 @@ class DiskArena:
 
     @property
     def used(self) -> int:
-        """How many bytes lie there."""
+        """The number of bytes that lie there."""
         return self._allocator.used
 
     def write(self, offset: int, parts: Sequence[Any]) -> None:

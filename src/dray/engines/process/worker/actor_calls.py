@@ -64,7 +64,7 @@ class ActorCalls:
 
     @property
     def has_threads(self) -> bool:
-        """Whether calls run elsewhere than on the main thread."""
+        """True if calls run elsewhere than on the main thread."""
         return self._loop is not None or bool(self._pools)
 
     def _start_loop(self, sizes: Mapping[str, int]) -> None:
