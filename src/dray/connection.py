@@ -113,7 +113,7 @@ class Context(Mapping[str, Any]):
         """The node of this process, and the cluster's address; None for what there is not."""
         if self._info is None:
             runtime = self._runtime()
-            here = runtime.whereabouts()
+            here = runtime.execution_context()
             own = (node for node in runtime.nodes() if node["NodeID"] == here.node_id)
             self._info = {
                 "node_id": here.node_id,

@@ -13,7 +13,7 @@ import pytest
 
 import dray
 import dray.cli.doctor
-from dray.scheduling.device_locks import Claims
+from dray.scheduling.device_locks import DeviceLocks
 from dray.testing import FakeHost
 from tests.support.hosts import numbered
 
@@ -361,7 +361,7 @@ def test_a_place_of_locks_that_cannot_be_made_is_told() -> None:
 def test_who_holds_a_device_is_shown_and_no_problem() -> None:
     modules = {"pynvml": PYNVML, **GOOD_JAX, **GOOD_TORCH}
     with FakeHost(files=TWO_GPUS, directories=["dev/shm"], modules=modules, environment=CLEAR):
-        claims = Claims(
+        claims = DeviceLocks(
             {("GPU", "1"): "nvidia-1"}, watch=lambda *_: None, on_free=lambda device: None
         )
         assert claims.take(("GPU", "1"))

@@ -63,13 +63,13 @@ def fleet_decides() -> bool:
 
 def look() -> None:
     """Reports what a rank finds."""
-    from dray.train.context import current_seat
+    from dray.train.context import current_session
 
     context = dray.train.get_context()
     dray.train.report(
         {
             "place": [context.get_node_rank(), context.get_local_rank()],
-            "ids": [i for ids in current_seat("look").assignment.devices.values() for i in ids],
+            "ids": [i for ids in current_session("look").assignment.devices.values() for i in ids],
             "cuda": os.environ.get("CUDA_VISIBLE_DEVICES"),
             "chips": os.environ.get("TPU_VISIBLE_CHIPS"),
         }

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dray.scheduling.capacity import UNIT, Devices, Room, to_fixed
-from dray.scheduling.placement import STRATEGIES, Bundle, Demand, Seat, place
+from dray.scheduling.placement import STRATEGIES, Bundle, BundlePlacement, Demand, place
 
 BOUND_S = 2.0  # some ten times what it takes; what sorts for each bundle takes minutes
 
@@ -66,7 +66,7 @@ def model_fill(
 
 
 def check(
-    demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]], seats: list[Seat]
+    demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]], seats: list[BundlePlacement]
 ) -> None:
     """Asserts that bundles fit where they were placed, device by device."""
     left = [each.copy() for each in rooms]
@@ -89,7 +89,7 @@ def check(
         assert len({seat.node for seat in seats}) == 1
 
 
-def nodes_of(seats: list[Seat] | None) -> list[int] | None:
+def nodes_of(seats: list[BundlePlacement] | None) -> list[int] | None:
     return None if seats is None else [seat.node for seat in seats]
 
 

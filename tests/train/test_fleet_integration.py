@@ -106,10 +106,10 @@ def test_jax_is_one_program_over_tpu_slices(fleet: None, storage: Path, slices: 
         import numpy
         from jax.experimental.multihost_utils import process_allgather
 
-        from dray.train.context import current_seat
+        from dray.train.context import current_session
 
         told = {k[10:]: v for k, v in os.environ.items() if k.startswith("MEGASCALE_")}
-        seat = current_seat("gather").assignment
+        seat = current_session("gather").assignment
         own = numpy.array([jax.process_index(), dray.train.get_context().get_world_rank()])
         gathered = process_allgather(own).tolist()
         dray.train.report({"gathered": gathered, "told": told, "address": seat.address})

@@ -11,7 +11,7 @@ from dray import session
 from dray.answers import AbsentMember
 from dray.core.options import CALL, CALLS, actor_options, call_options, check_options
 from dray.core.signature import Signature
-from dray.engines.runtime import RemoteObject, Returned, Submit
+from dray.engines.runtime import ActorBackend, Returned, Submit
 from dray.errors import AbsentNameError, ArgumentTypeError, ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -60,7 +60,7 @@ class ActorMethod:
     bind = AbsentMember()
 
     def __init__(
-        self, actor: RemoteObject, name: str, given: Mapping[str, Any], signature: Signature | None
+        self, actor: ActorBackend, name: str, given: Mapping[str, Any], signature: Signature | None
     ) -> None:
         self._actor = actor
         self._name = name
@@ -100,7 +100,7 @@ class ActorHandle:
         return GenericAlias(cls, item)
 
     def __init__(
-        self, actor: RemoteObject, signatures: Mapping[str, Signature] | None = None
+        self, actor: ActorBackend, signatures: Mapping[str, Signature] | None = None
     ) -> None:
         self._actor = actor
         self._signatures = signatures or {}

@@ -9,7 +9,7 @@ from dray import session
 from dray.accelerators import families
 from dray.answers import AbsentMember
 from dray.core.actor import ActorHandle
-from dray.engines.runtime import Whereabouts
+from dray.engines.runtime import ExecutionContext
 from dray.errors import ConfigError
 
 
@@ -38,7 +38,7 @@ class RuntimeContext:
     is_canceled = AbsentMember()
     worker = AbsentMember()
 
-    def __init__(self, here: Whereabouts) -> None:
+    def __init__(self, here: ExecutionContext) -> None:
         self._here = here
 
     def get(self) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def get_gpu_ids() -> list[int] | list[str]:
         >>> dray.get_gpu_ids()
         []
     """
-    ids = session.current_runtime().whereabouts().accelerator_ids.get("GPU", ())
+    ids = session.current_runtime().execution_context().accelerator_ids.get("GPU", ())
     if all(device.isdecimal() for device in ids):
         return [int(device) for device in ids]
     return list(ids)
@@ -224,4 +224,4 @@ def get_runtime_context() -> RuntimeContext:
         >>> dray.get_runtime_context().get_task_id() is None
         True
     """
-    return RuntimeContext(session.current_runtime().whereabouts())
+    return RuntimeContext(session.current_runtime().execution_context())

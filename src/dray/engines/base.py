@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 from dray.engines.runtime import Runtime
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import EngineError, InfeasibleError
-from dray.scheduling.requests import Node, Rehearsal, Request, Reservation
+from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
 
 T = TypeVar("T")
 
@@ -200,7 +200,7 @@ class Engine(ABC):
         return None
 
     @abstractmethod
-    def rehearse(self, request: Request) -> Rehearsal:
+    def rehearse(self, request: Request) -> PlacementPreview:
         """Returns where bundles would lie if they were reserved now; reserves nothing."""
 
     @abstractmethod

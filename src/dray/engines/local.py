@@ -20,8 +20,8 @@ from dray.scheduling.capacity import from_fixed, plain, to_fixed
 from dray.scheduling.device_locks import claim_name
 from dray.scheduling.infeasible import ACCELERATOR_TYPE, families_on
 from dray.scheduling.ledger import Ledger
-from dray.scheduling.pending import Asked
-from dray.scheduling.requests import Node, Rehearsal, Request, Reservation
+from dray.scheduling.pending import PendingRequests
+from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
 from dray.status import DeviceStatus, NodeStatus
 
 
@@ -45,7 +45,7 @@ class LocalEngine(Engine):
         else:
             self._offers = offers(given, os.environ)
             self._ledger = Ledger([this_machine(options, given, self._offers)])
-        self._asked = Asked()
+        self._asked = PendingRequests()
         self._runtime_env = options.runtime_env
         self.env_vars = options.runtime_env.env_vars
         self._runtime_env.local_directory(self.name)
@@ -102,7 +102,7 @@ class LocalEngine(Engine):
         self._ledger.check(request)
         runtime_env.local_directory(self.name)
 
-    def rehearse(self, request: Request) -> Rehearsal:
+    def rehearse(self, request: Request) -> PlacementPreview:
         return self._ledger.rehearse(request)
 
     def reserve(self, request: Request) -> Future[Reservation]:

@@ -258,7 +258,7 @@ Returned = Any  # an ObjectRef, a list of them, None (num_returns=0), or an Obje
 Submit = Callable[[tuple[Any, ...], dict[str, Any]], Returned]
 
 
-class RemoteObject(ABC):
+class ActorBackend(ABC):
     """An actor as its handles know it. It can be pickled by what carries arguments and values."""
 
     class_name: str
@@ -302,7 +302,7 @@ class Group(ABC):
 
 
 @dataclass(frozen=True)
-class Whereabouts:
+class ExecutionContext:
     """The execution context of the calling code.
 
     Attributes:
@@ -361,7 +361,7 @@ class Runtime(ABC):
     @abstractmethod
     def bind_class(
         self, kind: type, options: ActorOptions
-    ) -> Callable[[tuple[Any, ...], dict[str, Any]], RemoteObject]:
+    ) -> Callable[[tuple[Any, ...], dict[str, Any]], ActorBackend]:
         """Returns what starts an actor of a class with these options; it raises as above."""
 
     @abstractmethod
@@ -391,11 +391,11 @@ class Runtime(ABC):
         """Cancels the task that makes a value."""
 
     @abstractmethod
-    def kill(self, actor: RemoteObject, *, no_restart: bool) -> None:
+    def kill(self, actor: ActorBackend, *, no_restart: bool) -> None:
         """Ends an actor's process at once."""
 
     @abstractmethod
-    def named_actor(self, name: str, namespace: str | None) -> RemoteObject | None:
+    def named_actor(self, name: str, namespace: str | None) -> ActorBackend | None:
         """Returns the actor of that name that lives, if there is one."""
 
     @abstractmethod
@@ -427,11 +427,11 @@ class Runtime(ABC):
         """Returns all placement groups: id, name, state, strategy, bundles, nodes of bundles."""
 
     @abstractmethod
-    def whereabouts(self) -> Whereabouts:
+    def execution_context(self) -> ExecutionContext:
         """Returns where the calling code runs."""
 
     @abstractmethod
-    def own_actor(self) -> RemoteObject | None:
+    def own_actor(self) -> ActorBackend | None:
         """Returns the actor that the calling code runs in; None outside one."""
 
     @abstractmethod

@@ -64,7 +64,7 @@ def _name_of(user: int) -> str:
         return f"user {user}"
 
 
-class Claims:
+class DeviceLocks:
     """The physical devices that this driver uses, and those that others do.
 
     Args:
@@ -89,7 +89,7 @@ class Claims:
         self._owners: dict[Device, tuple[int, int]] = {}  # pid, and a descriptor of the process
 
     def take(self, device: Device) -> bool:
-        """Claims a device; returns False, and lets `on_free` be called, if another program has it.
+        """Lock a device; return False, and have `on_free` called, if another program has it.
 
         It may be called before this returns.
         """

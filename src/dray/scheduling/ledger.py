@@ -20,18 +20,18 @@ from dray.errors import ConfigError
 from dray.interrupts import shielded
 from dray.scheduling import labels
 from dray.scheduling.capacity import UNIT, Part, Room, from_fixed, to_fixed
-from dray.scheduling.device_locks import Claims
+from dray.scheduling.device_locks import DeviceLocks
 from dray.scheduling.infeasible import infeasible
 from dray.scheduling.placement import (
     STRATEGIES,
+    BundlePlacement,
     Demand,
-    Seat,
     Selector,
     demand_of,
     place,
     seats_in_turn,
 )
-from dray.scheduling.requests import Node, Rehearsal, Request, Reservation
+from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
 from dray.scheduling.tpu_slices import place_on_slices
 
 # How long a request lets others pass that take what it lacks.
@@ -129,7 +129,9 @@ class Ledger:
         self._unsettled = [total.copy() for total in self._total]
         self._waiting: dict[Demand, deque[tuple[float, Future[Reservation]]]] = {}
         self._lock = threading.RLock()
-        self.claims: Claims | None = None  # of physical devices, set by an engine that has such
+        self.claims: DeviceLocks | None = (
+            None  # of physical devices, set by an engine that has such
+        )
         self._barred: dict[tuple[str, str], Claim] = {}
         self.dead: set[int] = set()
         self._alive = set(range(len(self.nodes)))
@@ -259,7 +261,7 @@ class Ledger:
             )
         return demand
 
-    def rehearse(self, request: Request) -> Rehearsal:
+    def rehearse(self, request: Request) -> PlacementPreview:
         """Returns where bundles would lie now; see `Engine.rehearse`."""
         demand = demand_of(request)
         with self._lock:
@@ -270,9 +272,9 @@ class Ledger:
                 wanted = demand.bundles[0].quantities
                 left = {i: from_fixed(free[i].usable(wanted)) for i in sorted(self._alive)}
                 taken = [f"{name} {device} by {who}" for (name, device), who in others.items()]
-                return Rehearsal(free=[(self.nodes[i], left[i]) for i in left], taken=taken)
+                return PlacementPreview(free=[(self.nodes[i], left[i]) for i in left], taken=taken)
             nodes = [self.nodes[seat.node] for seat in chosen]
-            return Rehearsal(nodes, _devices(nodes, [seat.parts for seat in chosen], demand))
+            return PlacementPreview(nodes, _devices(nodes, [seat.parts for seat in chosen], demand))
 
     def _without(self, others: Iterable[tuple[str, str]]) -> list[Room]:
         """Returns what is free, without the devices that other programs have."""
@@ -423,7 +425,7 @@ class Ledger:
         return [(name, ids[name][p.device]) for name, parts in claim.parts.items() for p in parts]
 
     def _claim(self, claims: Sequence[Claim]) -> tuple[int, tuple[str, str]] | None:
-        """Claims the devices that are about to be given out, all or none.
+        """Lock the devices that are about to be given out, all or none.
 
         Returns:
             One that another program has, with its node; None if there is none.
@@ -461,7 +463,7 @@ class Ledger:
                 self._add_one(barred, False, 1)
         self._grant()
 
-    def _place(self, demand: Demand, rooms: Sequence[Room]) -> list[Seat] | None:
+    def _place(self, demand: Demand, rooms: Sequence[Room]) -> list[BundlePlacement] | None:
         """Returns a seat for each bundle, or None if they do not fit together."""
         known: dict[Selector, set[int]] = {(): self._alive}
         for bundle in demand.bundles:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Asked:
+class PendingRequests:
     """Futures of which nobody shall wait for one when the engine is closed."""
 
     def __init__(self) -> None:

@@ -60,7 +60,7 @@ def _with(bundle: Bundle, more: Mapping[str, int]) -> Bundle:
     return bundle._replace(quantities=tuple(sorted((+quantities).items())))
 
 
-class Seat(NamedTuple):
+class BundlePlacement(NamedTuple):
     """The place of a bundle: its node and devices.
 
     Attributes:
@@ -72,7 +72,9 @@ class Seat(NamedTuple):
     parts: Mapping[str, Sequence[Part]]
 
 
-def place(demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]]) -> list[Seat] | None:
+def place(
+    demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]]
+) -> list[BundlePlacement] | None:
     """Returns a seat for each bundle, or None if they do not fit together.
 
     One bundle after another goes to the node whose turn it is among those with room for it. When
@@ -94,7 +96,7 @@ def place(demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]]) ->
     if len(demand.bundles) == 1:
         wanted = demand.bundles[0].quantities
         index = _place_one(wanted, strategy, rooms, allowed[0])
-        return None if index is None else [Seat(index, rooms[index].choose(wanted))]
+        return None if index is None else [BundlePlacement(index, rooms[index].choose(wanted))]
     kinds = _kinds(demand.bundles, allowed)
     if strategy == "STRICT_PACK" and kinds:
         return _on_one_node(kinds, demand.bundles, rooms)
@@ -110,7 +112,7 @@ def place(demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]]) ->
 
 def seats_in_turn(
     turns: Iterable[tuple[int, int]], bundles: Sequence[Bundle], rooms: Sequence[Room]
-) -> list[Seat] | None:
+) -> list[BundlePlacement] | None:
     """Returns the seats of bundles on the nodes that are given, or None if one finds no room.
 
     Args:
@@ -119,13 +121,13 @@ def seats_in_turn(
         rooms: What is free on each node; they are left as they are.
     """
     left: dict[int, Room] = {}
-    seats: dict[int, Seat] = {}
+    seats: dict[int, BundlePlacement] = {}
     for position, node in turns:
         room = left[node] = left.get(node) or rooms[node].copy()
         wanted = bundles[position].quantities
         if not room.fits(wanted):
             return None
-        seats[position] = Seat(node, room.take(wanted))
+        seats[position] = BundlePlacement(node, room.take(wanted))
     return [seats[position] for position in range(len(seats))]
 
 
@@ -220,7 +222,7 @@ def _too_little(kinds: Iterable[_Kind], rooms: Sequence[Room], once: bool) -> bo
 
 def _on_one_node(
     kinds: Sequence[_Kind], bundles: Sequence[Bundle], rooms: Sequence[Room]
-) -> list[Seat] | None:
+) -> list[BundlePlacement] | None:
     """Returns the seats of all bundles on the first node that takes them all."""
     sums = _sums(kinds)
     turns = list(_in_turn(kinds))
@@ -239,7 +241,7 @@ def _on_one_node(
 
 def _fill(
     filling: _Filling, turns: Iterable[tuple[int, int]], with_care: bool = False
-) -> list[Seat] | None:
+) -> list[BundlePlacement] | None:
     """Returns a seat for each bundle.
 
     Args:
@@ -278,7 +280,7 @@ class _Filling:
         self.kinds = kinds
         self.rooms = list(rooms)  # each is copied before it is changed
         self.used = [0] * len(rooms)
-        self.seats: dict[int, Seat] = {}
+        self.seats: dict[int, BundlePlacement] = {}
         self.history: list[int] = []
         self.spread, self.once = spread, once
         self._sorted: dict[frozenset[int], list[int]] = {}
@@ -304,7 +306,7 @@ class _Filling:
             if not self.used[index]:
                 self.rooms[index] = self.rooms[index].copy()
             parts = self.rooms[index].take(wanted)
-        self.seats[position] = Seat(index, parts)
+        self.seats[position] = BundlePlacement(index, parts)
         self.used[index] += 1
         self.history.append(index)
 

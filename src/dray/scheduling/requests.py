@@ -91,7 +91,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class PlacementPreview:
     """A preview of a reservation: the nodes of the bundles if they were reserved now.
 
     Attributes:

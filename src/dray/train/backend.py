@@ -16,7 +16,7 @@ from dray.errors import ConfigError
 from dray.scheduling.capacity import plain
 
 if TYPE_CHECKING:
-    from dray.train.planning.ranks import Position
+    from dray.train.planning.ranks import RankAssignment
     from dray.train.run.worker_group import WorkerGroup
 
 __all__ = ["Backend", "BackendConfig"]
@@ -88,7 +88,7 @@ class Backend:
 
     def collectives(
         self,
-        positions: Sequence[Position],
+        positions: Sequence[RankAssignment],
         backend_config: BackendConfig,
         environ: Mapping[str, str],
     ) -> tuple[str, str]:

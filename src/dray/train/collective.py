@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from dray.answers import answer_for
-from dray.train.context import current_seat
+from dray.train.context import current_session
 
 __all__ = ["barrier", "broadcast_from_rank_zero"]
 
@@ -24,7 +24,7 @@ def barrier() -> None:
         ...         download()
         ...     dray.train.collective.barrier()
     """
-    current_seat("barrier").join("barrier")
+    current_session("barrier").join("barrier")
 
 
 def broadcast_from_rank_zero(data: T) -> T:
@@ -40,7 +40,7 @@ def broadcast_from_rank_zero(data: T) -> T:
         >>> def train_loop():
         ...     seed = dray.train.collective.broadcast_from_rank_zero(random.random())
     """
-    seat = current_seat("broadcast_from_rank_zero")
+    seat = current_session("broadcast_from_rank_zero")
     mine = data if seat.assignment.rank == 0 else None
     result: T = seat.join("broadcast_from_rank_zero", mine)
     return result

@@ -44,7 +44,7 @@ class TrainingStopped(BaseException):
 _OVER = object()
 
 
-class Seat:
+class TrainSession:
     """One rank's place in a run, in its worker: what `report` and the others work on.
 
     Args:
@@ -60,7 +60,7 @@ class Seat:
         self.assignment = assignment
         self.post = post
         self.clean_ups = contextlib.ExitStack()
-        self.outer: Seat | None = None
+        self.outer: TrainSession | None = None
         self._pid = os.getpid()
         run = assignment.run
         self.checkpoint = Checkpoint(run.checkpoint) if run.checkpoint else None
@@ -79,7 +79,7 @@ class Seat:
 
     def deliver(self, message: Any) -> None:
         """Take a message of the controller, on the control thread."""
-        if isinstance(message, run_messages.StopAsked):
+        if isinstance(message, run_messages.StopRequested):
             self._stop_at = message.report
             return
         if isinstance(message, run_messages.GivenUp):
@@ -196,17 +196,17 @@ def _line(report: int, attempt: int, record: Mapping[str, Any]) -> bytes:
 
 
 # One seat a worker process; with the inline engine, one a thread that runs a train function.
-_seats: dict[int, Seat] = {}
+_seats: dict[int, TrainSession] = {}
 
 
-def take_seat(seat: Seat) -> None:
+def start_session(seat: TrainSession) -> None:
     """Make a seat the current one of this thread, and of threads that have none."""
     thread = threading.get_ident()
     seat.outer, _seats[thread] = _seats.get(thread), seat
 
 
-def leave_seat() -> None:
-    """Take back what `take_seat` of this thread did."""
+def leave_session() -> None:
+    """Take back what `start_session` of this thread did."""
     thread = threading.get_ident()
     seat = _seats.pop(thread)
     if seat.outer is not None:
@@ -214,7 +214,7 @@ def leave_seat() -> None:
     seat.close()
 
 
-def current_seat(name: str) -> Seat:
+def current_session(name: str) -> TrainSession:
     """Return the current seat.
 
     Args:
@@ -283,7 +283,7 @@ def get_context() -> TrainContext:
         ...     if dray.train.get_context().get_world_rank() == 0:
         ...         print("I speak for all")
     """
-    return TrainContext(current_seat("get_context").assignment)
+    return TrainContext(current_session("get_context").assignment)
 
 
 def get_checkpoint() -> Checkpoint | None:
@@ -301,7 +301,7 @@ def get_checkpoint() -> Checkpoint | None:
         ...         with checkpoint.as_directory() as path:
         ...             model.load_state_dict(torch.load(f"{path}/model.pt"))
     """
-    return current_seat("get_checkpoint").checkpoint
+    return current_session("get_checkpoint").checkpoint
 
 
 def get_all_reported_checkpoints(
@@ -327,7 +327,7 @@ def get_all_reported_checkpoints(
         ...     for reported in dray.train.get_all_reported_checkpoints():
         ...         print(reported.checkpoint.path, reported.metrics)
     """
-    seat = current_seat("get_all_reported_checkpoints")
+    seat = current_session("get_all_reported_checkpoints")
     if not isinstance(consistency_mode, CheckpointConsistencyMode):
         raise ConfigError(
             f"consistency_mode must be a CheckpointConsistencyMode, not {consistency_mode!r}"
@@ -389,7 +389,7 @@ def report(
         ...     for epoch in range(3):
         ...         dray.train.report({"epoch": epoch, "loss": 0.1})
     """
-    seat = current_seat("report")
+    seat = current_session("report")
     if validation is not False:
         check_arguments("dray.train.report", {"validation": validation}, ())
     in_place = _is_in_place(checkpoint_upload_mode)

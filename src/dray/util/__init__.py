@@ -63,6 +63,6 @@ def get_node_ip_address(address: Any = None) -> str:
         address: Without effect.
     """
     runtime = session.current_runtime()
-    node_id = runtime.whereabouts().node_id
+    node_id = runtime.execution_context().node_id
     own = (node for node in runtime.nodes() if node["NodeID"] == node_id)
     return str(next(own)["NodeManagerAddress"])

@@ -171,7 +171,7 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
 
 def get_current_placement_group() -> PlacementGroup | None:
     """Returns the placement group that the calling code runs in; None outside one."""
-    group = session.current_runtime().whereabouts().group
+    group = session.current_runtime().execution_context().group
     return None if group is None else PlacementGroup(group)
 
 

@@ -18,7 +18,7 @@ import pytest
 
 import dray.train.jax
 from dray.train import Result, RunConfig, ScalingConfig, WorkerGroupError
-from dray.train.context import current_seat
+from dray.train.context import current_session
 from dray.train.jax import JaxConfig, JaxTrainer
 
 pytest.importorskip("jaxlib", reason="JAX is not installed")
@@ -51,7 +51,7 @@ def before_joining(monkeypatch: pytest.MonkeyPatch, act: Callable[[int, Any], ob
     join = dray.train.jax._join
 
     def go(config: JaxConfig, invitation: Any, port: int) -> None:
-        act(current_seat("a test").assignment.rank, invitation)
+        act(current_session("a test").assignment.rank, invitation)
         join(config, invitation, port)
 
     monkeypatch.setattr(dray.train.jax, "_join", go)

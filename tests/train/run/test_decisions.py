@@ -25,8 +25,8 @@ from dray.errors import (
 )
 from dray.train.config import CheckpointConfig
 from dray.train.run.failure import FailureLog, FailurePolicy, to_driver_error, to_error
-from dray.train.run.line_dedup import Folder, Shown, describe_ranks
-from dray.train.run.report_tracker import MOST_OPEN, CollectiveBook, ReportBook
+from dray.train.run.line_dedup import LineDeduplicator, Shown, describe_ranks
+from dray.train.run.report_tracker import MOST_OPEN, CollectiveTracker, ReportTracker
 from dray.train.run.retention import ranked, surplus
 from dray.train.run.waits import Patience, Wait
 from dray.train.storage.manifest import Committed
@@ -47,7 +47,7 @@ def test_reports_complete_in_order_with_every_ranks_metrics(data: st.DataObject)
     world = data.draw(st.integers(1, 4))
     total = data.draw(st.integers(1, 5))
     with_files = data.draw(st.lists(st.booleans(), min_size=total, max_size=total))
-    book = ReportBook(world)
+    book = ReportTracker(world)
     next_report = [0] * world
     blocked: dict[int, int] = {}
     done: list[int] = []
@@ -74,7 +74,7 @@ def test_reports_complete_in_order_with_every_ranks_metrics(data: st.DataObject)
 
 
 def test_a_rank_that_ended_is_not_waited_for() -> None:
-    book = ReportBook(2)
+    book = ReportTracker(2)
     book.reported(0, Reported(0, {}, ("a",)))
     assert not list(book.to_stage())
     assert [(wait.missing, wait.waiting) for wait in book.waits()] == [((1,), (0,))]
@@ -86,7 +86,7 @@ def test_who_is_waited_for_in_a_report() -> None:
     def told() -> list[str]:
         return [wait.text(40.0, "rank {}".format) for wait in book.waits()]
 
-    book = ReportBook(3)
+    book = ReportTracker(3)
     book.reported(2, Reported(0, {}, ("c",)), 10.0)
     assert told() == [
         "ranks 0 and 1 have not made report 0 for 30 s; rank 2 waits for them (rank 0; rank 1)"
@@ -117,7 +117,7 @@ def test_a_wait_is_told_of_ever_more_rarely() -> None:
 
 
 def test_a_rank_far_behind_may_still_bring_a_checkpoint() -> None:
-    book = ReportBook(2)
+    book = ReportTracker(2)
     for number in range(MOST_OPEN + 5):
         book.reported(0, Reported(number, {}))
     assert list(book.complete())
@@ -129,7 +129,7 @@ def test_a_rank_far_behind_may_still_bring_a_checkpoint() -> None:
 
 
 def test_who_may_be_about_to_make_a_report_of_a_failed_rank() -> None:
-    book = ReportBook(4)
+    book = ReportTracker(4)
     for number, now in ((0, 0.0), (1, 50.0), (2, 100.0)):
         book.reported(0, Reported(number, {}), now)
     for number, now in ((0, 0.0), (1, 50.0)):
@@ -144,14 +144,14 @@ def test_who_may_be_about_to_make_a_report_of_a_failed_rank() -> None:
 
 
 def test_a_rank_far_ahead_is_not_waited_for() -> None:
-    book = ReportBook(2)
+    book = ReportTracker(2)
     for number in range(MOST_OPEN + 5):
         book.reported(0, Reported(number, {}))
     assert [e.report for e in book.complete()] == list(range(5))
 
 
 def test_a_collective_is_over_once_all_ranks_have_come() -> None:
-    book = CollectiveBook(2)
+    book = CollectiveTracker(2)
     assert book.joined(1, Joined(0, "barrier", b"one")) is None
     assert book.joined(0, Joined(0, "barrier", b"zero")) == b"zero"
     book.check({0})  # nobody waits
@@ -159,7 +159,7 @@ def test_a_collective_is_over_once_all_ranks_have_come() -> None:
 
 
 def test_a_collective_names_who_can_never_come() -> None:
-    book = CollectiveBook(5)
+    book = CollectiveTracker(5)
     for rank in (0, 2):
         book.joined(rank, Joined(0, "barrier", b""))
     book.check({0, 1, 2, 3, 4})  # they may come yet
@@ -299,7 +299,7 @@ def test_an_error_class_that_forbids_subclasses_is_still_the_cause() -> None:
 
 
 def test_repeated_lines_are_folded() -> None:
-    folder = Folder(window_s=5)
+    folder = LineDeduplicator(window_s=5)
     first = [s for rank in range(3) for s in folder.feed(rank, "stderr", "warning", rank / 10)]
     assert first == [Shown(0, "stderr", "warning")]
     later = list(folder.feed(0, "stdout", "next", 6))
@@ -320,7 +320,7 @@ def test_a_line_says_how_often_it_came_in_plain_words() -> None:
 
 
 def test_nothing_is_folded_without_a_window() -> None:
-    folder = Folder(window_s=0)
+    folder = LineDeduplicator(window_s=0)
     for rank in (0, 1, 0):
         assert list(folder.feed(rank, "stdout", "same", 1)) == [Shown(rank, "stdout", "same")]
     assert list(folder.flush()) == []

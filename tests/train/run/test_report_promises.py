@@ -103,7 +103,7 @@ class Rank(Actor):
 
     def hear(self) -> None:
         message = self.inbox.pop(0)
-        if isinstance(message, run_messages.StopAsked):
+        if isinstance(message, run_messages.StopRequested):
             self.stop_at = message.report
         elif isinstance(message, run_messages.Share):
             self.share = message

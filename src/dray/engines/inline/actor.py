@@ -26,14 +26,14 @@ from dray.engines.inline.values import (
 )
 from dray.engines.rpc.actor_host import exit_status, is_intended, method_of
 from dray.engines.runtime import (
+    ActorBackend,
     ActorOptions,
     CallOptions,
+    ExecutionContext,
     Group,
     ObjectRef,
-    RemoteObject,
     Returned,
     Submit,
-    Whereabouts,
 )
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import (
@@ -125,7 +125,7 @@ def _removed() -> GroupRemovedError:
     return GroupRemovedError("the placement group was removed")
 
 
-class InlineObject(Pickled, RemoteObject):
+class InlineObject(Pickled, ActorBackend):
     """An actor in this process; it ends with the last handle."""
 
     def __init__(
@@ -134,7 +134,7 @@ class InlineObject(Pickled, RemoteObject):
         options: ActorOptions,
         arguments: Stored,
         *,
-        home: Whereabouts,
+        home: ExecutionContext,
         runtime_env: RuntimeEnv,
         held: Reservation | None,
         forget: Callable[[Reservation | None, Lane], None],

@@ -20,12 +20,12 @@ from typing import Any
 from dray.engines.inline.values import InlineRef, Lane, Pickled, Stored, nothing, store
 from dray.engines.result_lists import DynamicObjectRefGenerator
 from dray.engines.rpc import actor_host, wire
-from dray.engines.runtime import ObjectRef, ObjectRefGenerator, Returned, Whereabouts
+from dray.engines.runtime import ExecutionContext, ObjectRef, ObjectRefGenerator, Returned
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import DrayError, TaskCancelledError, WorkerDiedError, raised_in_task
 
 # Where the calling code runs, and the actor that it belongs to; None in the driver.
-current: ContextVar[tuple[Whereabouts, Any] | None] = ContextVar("dray_inline", default=None)
+current: ContextVar[tuple[ExecutionContext, Any] | None] = ContextVar("dray_inline", default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +50,7 @@ class Work:
     title: str
     find: Callable[[], Callable[..., Any]]
     lane: Lane
-    here: Whereabouts
+    here: ExecutionContext
     actor: Any = None
     num_returns: int | str = 1
     retries: int = 0

@@ -26,16 +26,16 @@ from dray.engines.inline.execution import InlineGenerator, Work, current, submit
 from dray.engines.inline.values import CallersThread, InlineRef, Lane, LoopThread, store
 from dray.engines.local import describe_node
 from dray.engines.runtime import (
+    ActorBackend,
     ActorOptions,
+    ExecutionContext,
     Group,
     ObjectRef,
     ObjectRefGenerator,
-    RemoteObject,
     Returned,
     Runtime,
     Submit,
     TaskOptions,
-    Whereabouts,
     warn_not_detached,
 )
 from dray.engines.runtime_env import RuntimeEnv
@@ -71,7 +71,7 @@ class InlineRuntime(Runtime):
     ) -> None:
         self._variables = variables
         self.runtime_env = runtime_env
-        self.home = Whereabouts(
+        self.home = ExecutionContext(
             job_id=uuid.uuid4().hex[:8],
             node_id=ledger.nodes[0].node_id,
             worker_id=str(os.getpid()),
@@ -112,8 +112,8 @@ class InlineRuntime(Runtime):
 
     def bind_class(
         self, kind: type, options: ActorOptions
-    ) -> Callable[[tuple[Any, ...], dict[str, Any]], RemoteObject]:
-        def create(args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteObject:
+    ) -> Callable[[tuple[Any, ...], dict[str, Any]], ActorBackend]:
+        def create(args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorBackend:
             if options.detached:
                 warn_not_detached(f"actor {options.class_name}", "inline")
             if options.name is not None:
@@ -189,7 +189,7 @@ class InlineRuntime(Runtime):
         group: InlineGroup | None,
         runtime_env: RuntimeEnv,
         devices: Mapping[str, tuple[str, ...]],
-    ) -> Whereabouts:
+    ) -> ExecutionContext:
         """Returns what a task or an actor can know of itself."""
         inherited = options.placement.kind == "default"
         return replace(
@@ -276,14 +276,14 @@ class InlineRuntime(Runtime):
             )
         own.cancel()
 
-    def kill(self, actor: RemoteObject, *, no_restart: bool) -> None:
+    def kill(self, actor: ActorBackend, *, no_restart: bool) -> None:
         assert isinstance(actor, InlineObject)
         if no_restart:
             actor.end("it was killed")
         else:
             actor.restart()
 
-    def named_actor(self, name: str, namespace: str | None) -> RemoteObject | None:
+    def named_actor(self, name: str, namespace: str | None) -> ActorBackend | None:
         wanted = (name, namespace or self.home.namespace)
         return next((a for a in self._living() if self._name(a) == wanted), None)
 
@@ -324,13 +324,13 @@ class InlineRuntime(Runtime):
     def groups(self) -> list[dict[str, Any]]:
         return [group.describe() for group in self._groups]
 
-    def whereabouts(self) -> Whereabouts:
+    def execution_context(self) -> ExecutionContext:
         here = current.get()
         return self.home if here is None else here[0]
 
-    def own_actor(self) -> RemoteObject | None:
+    def own_actor(self) -> ActorBackend | None:
         here = current.get()
-        actor: RemoteObject | None = None if here is None else here[1]
+        actor: ActorBackend | None = None if here is None else here[1]
         return actor
 
     def exit_actor(self) -> None:

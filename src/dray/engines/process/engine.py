@@ -36,7 +36,7 @@ from dray.engines.runtime_env import RuntimeEnv
 from dray.engines.status_socket import Beacon
 from dray.errors import ConfigError, EngineError, NodeDiedError, OutOfMemoryError, WorkerDiedError
 from dray.interrupts import shielded, unwrap
-from dray.scheduling.device_locks import Claims
+from dray.scheduling.device_locks import DeviceLocks
 from dray.scheduling.ledger import Held
 from dray.scheduling.requests import Node, Reservation
 from dray.settings import Settings
@@ -46,7 +46,7 @@ T = TypeVar("T")
 _PRELOADED = ("numpy", "pandas", "torch")
 
 
-class ProcessActor(RemoteActor):
+class TrainingActor(RemoteActor):
     """An actor in a process of this machine."""
 
     def __init__(
@@ -130,7 +130,7 @@ class ProcessEngine(LocalEngine):
         # Started after the first server: one that shares the driver's imports needs it unthreaded.
         self._reader = Reader(self._on_crash)
         names = self.claim_names()
-        self._claims = Claims(names, self._watch, self._ledger.unbar)
+        self._claims = DeviceLocks(names, self._watch, self._ledger.unbar)
         self._ledger.claims = self._claims if names else None
 
     def _watch(self, fd: int, callback: Callable[[], object] | None) -> None:
@@ -217,7 +217,7 @@ class ProcessEngine(LocalEngine):
             for number, (actor, node) in list(server.actors.items()):
                 if node.node_id != node_id:
                     continue
-                if isinstance(actor, ProcessActor):
+                if isinstance(actor, TrainingActor):
                     actor.lose(node)
                 else:
                     server.kill(number)
@@ -313,9 +313,9 @@ class ProcessEngine(LocalEngine):
 
     def _fork(
         self, server: Server, name: str, mailbox: Mailbox, node: Node, around: Mapping[str, Any]
-    ) -> ProcessActor:
+    ) -> TrainingActor:
         number, devices = next(self._numbers), around["devices"]
-        actor = ProcessActor(server, number, name, mailbox, self._reader, devices)
+        actor = TrainingActor(server, number, name, mailbox, self._reader, devices)
         with contextlib.ExitStack() as theirs:
             door, (out, err), fds = self._open(actor, theirs)
             # Before the worker exists: its end may come at any time after.
@@ -334,7 +334,7 @@ class ProcessEngine(LocalEngine):
         return actor
 
     def _open(
-        self, actor: ProcessActor, theirs: contextlib.ExitStack
+        self, actor: TrainingActor, theirs: contextlib.ExitStack
     ) -> tuple[socket.socket, tuple[int, int], Sequence[int]]:
         """Opens what leads to a worker: its door, where its output is read, and its descriptors.
 

@@ -36,7 +36,7 @@ _AWAKE_S = 0.00005
 _LONGEST_S = 86400.0
 
 
-class Doze:
+class AdaptiveSpin:
     """Waits awake for a moment, but only where the last wait was a short one.
 
     Args:
@@ -86,7 +86,7 @@ class Waiter:
             self._lock.release()
 
 
-class Turns:
+class LeaderFollowers:
     """Lets threads read in turns.
 
     Args:
@@ -355,6 +355,6 @@ def _waits_of_this_thread() -> int:
     count = 0
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        count += frame.f_code is Turns._wait.__code__
+        count += frame.f_code is LeaderFollowers._wait.__code__
         frame = frame.f_back
     return count

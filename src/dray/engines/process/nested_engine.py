@@ -16,7 +16,7 @@ from dray.engines.rpc import serialization
 from dray.engines.runtime import Runtime
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
-from dray.scheduling.requests import Node, Rehearsal, Request, Reservation
+from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
 from dray.settings import Settings
 from dray.status import ProgramStatus
 
@@ -56,9 +56,9 @@ class GuestEngine(ProcessEngine):
         self._host.demand("reserve", request, "check")
         runtime_env.local_directory(self.name)
 
-    def rehearse(self, request: Request) -> Rehearsal:
+    def rehearse(self, request: Request) -> PlacementPreview:
         found = self._host.demand("reserve", request, "rehearse")
-        assert isinstance(found, Rehearsal)
+        assert isinstance(found, PlacementPreview)
         return found
 
     def reserve(self, request: Request) -> Future[Reservation]:

@@ -9,10 +9,10 @@ from typing import Any
 from dray.engines.ray import ray_options
 from dray.engines.ray.errors import refused
 from dray.engines.ray.references import bare, bare_named, wrapper
-from dray.engines.runtime import OF_EVERY_ACTOR, CallOptions, RemoteObject, Returned, Submit
+from dray.engines.runtime import OF_EVERY_ACTOR, ActorBackend, CallOptions, Returned, Submit
 
 
-class RayObject(RemoteObject):
+class RayObject(ActorBackend):
     """A handle of Ray's. Pickled with that inside, so Ray counts it wherever it travels.
 
     Args:

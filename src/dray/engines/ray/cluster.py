@@ -18,7 +18,7 @@ from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 from dray.errors import InfeasibleError
 from dray.scheduling.infeasible import families_on
 from dray.scheduling.ledger import Ledger
-from dray.scheduling.requests import Node, Rehearsal, Request
+from dray.scheduling.requests import Node, PlacementPreview, Request
 
 # Ray's own bookkeeping, which no program asks for.
 _INTERNAL = ("node:__internal_head__", "object_store_memory")
@@ -95,7 +95,7 @@ def lacking(request: Request, present: Sequence[Node]) -> InfeasibleError | None
     return None
 
 
-def rehearse(request: Request, present: Sequence[Node]) -> Rehearsal:
+def rehearse(request: Request, present: Sequence[Node]) -> PlacementPreview:
     """Returns where a request's bundles would lie, by what is free on nodes now.
 
     Which of its devices a node would give out, Ray does not tell.
@@ -104,7 +104,7 @@ def rehearse(request: Request, present: Sequence[Node]) -> Rehearsal:
     free = [_device_by_device(replace(node, resources=_free_of(node, left))) for node in present]
     found = Ledger(free).rehearse(request)
     whole = {node.node_id: node for node in present}
-    return Rehearsal(
+    return PlacementPreview(
         None if found.nodes is None else [whole[node.node_id] for node in found.nodes],
         found.devices,
         [(whole[node.node_id], quantities) for node, quantities in found.free],

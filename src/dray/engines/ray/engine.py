@@ -32,8 +32,8 @@ from dray.errors import (
     InfeasibleError,
     MissingDependencyError,
 )
-from dray.scheduling.pending import Asked
-from dray.scheduling.requests import Node, Rehearsal, Request, Reservation
+from dray.scheduling.pending import PendingRequests
+from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
 from dray.settings import Settings
 
 try:
@@ -121,7 +121,7 @@ class RayEngine(Engine):
         self._suspects: dict[str, float] = {}
         self._released_at = -math.inf
         self._closed = False
-        self._asked = Asked()
+        self._asked = PendingRequests()
         self._connected = True
         self._connection_lock = threading.RLock()
         self._reader = Reader(self._on_crash)
@@ -200,7 +200,7 @@ class RayEngine(Engine):
     def lacking(self, request: Request) -> InfeasibleError | None:
         return cluster.lacking(request, self._reachable_nodes())
 
-    def rehearse(self, request: Request) -> Rehearsal:
+    def rehearse(self, request: Request) -> PlacementPreview:
         while True:
             found = cluster.rehearse(request, self._reachable_nodes())
             since_s = time.monotonic() - self._released_at

@@ -25,16 +25,16 @@ from dray.engines.ray.placement_groups import RayGroup, all_groups
 from dray.engines.ray.references import RayRef, bare, bare_named, own_refs, ray_refs, wrapper
 from dray.engines.ray.status import status
 from dray.engines.runtime import (
+    ActorBackend,
     ActorOptions,
+    ExecutionContext,
     Group,
     ObjectRef,
     ObjectRefGenerator,
-    RemoteObject,
     Returned,
     Runtime,
     Submit,
     TaskOptions,
-    Whereabouts,
 )
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
@@ -86,7 +86,7 @@ class RayRuntime(Runtime):
 
     def bind_class(
         self, kind: type, options: ActorOptions
-    ) -> Callable[[tuple[Any, ...], dict[str, Any]], RemoteObject]:
+    ) -> Callable[[tuple[Any, ...], dict[str, Any]], ActorBackend]:
         name = f"actor {options.class_name}" + (f" {options.name!r}" if options.name else "")
         self._check(name, options)
         try:
@@ -97,7 +97,7 @@ class RayRuntime(Runtime):
         except (ValueError, TypeError) as error:
             raise refused(error, name) from error
 
-        def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteObject:
+        def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorBackend:
             try:
                 return RayObject(create(*bare(args), **bare_named(kwargs)))
             except Exception as error:
@@ -158,14 +158,14 @@ class RayRuntime(Runtime):
         except ValueError as error:
             raise ConfigError(str(error)) from error
 
-    def kill(self, actor: RemoteObject, *, no_restart: bool) -> None:
+    def kill(self, actor: ActorBackend, *, no_restart: bool) -> None:
         if not isinstance(actor, RayObject):
             raise ConfigError("the actor was made by another engine, and is gone with it")
         ray.kill(actor.handle, no_restart=no_restart)
 
     # Names.
 
-    def named_actor(self, name: str, namespace: str | None) -> RemoteObject | None:
+    def named_actor(self, name: str, namespace: str | None) -> ActorBackend | None:
         try:
             return RayObject(ray.get_actor(name, namespace))
         except ValueError:
@@ -216,7 +216,7 @@ class RayRuntime(Runtime):
 
     # Where the calling code runs.
 
-    def whereabouts(self) -> Whereabouts:
+    def execution_context(self) -> ExecutionContext:
         context = ray.get_runtime_context()
         job_id, node_id = context.get_job_id(), context.get_node_id()
         worker_id, namespace = context.get_worker_id(), context.namespace
@@ -227,10 +227,10 @@ class RayRuntime(Runtime):
             "cluster": context.gcs_address,
         }
         if context.worker.mode != ray.WORKER_MODE:
-            return Whereabouts(job_id, node_id, worker_id, namespace, **of_cluster)
+            return ExecutionContext(job_id, node_id, worker_id, namespace, **of_cluster)
         actor_id = context.get_actor_id()
         group = get_current_placement_group()
-        return Whereabouts(
+        return ExecutionContext(
             job_id,
             node_id,
             worker_id,
@@ -254,7 +254,7 @@ class RayRuntime(Runtime):
         actor_id = ray.get_runtime_context().get_actor_id()
         return bool(ray._private.state.actors(actor_id=actor_id)["NumRestarts"])
 
-    def own_actor(self) -> RemoteObject | None:
+    def own_actor(self) -> ActorBackend | None:
         context = ray.get_runtime_context()
         if context.get_actor_id() is None:
             return None

@@ -10,7 +10,7 @@ import sys
 import ray
 
 from dray.engines.ray import driver_environment, gpu_variables, sidecar
-from dray.engines.ray.worker_channel import Hello, Meeting, call
+from dray.engines.ray.worker_channel import DriverAddress, Hello, call
 from dray.engines.rpc import lifeline
 from dray.engines.rpc.actor_host import ActorHost, import_quietly, text_stream
 
@@ -18,7 +18,9 @@ from dray.engines.rpc.actor_host import ActorHost, import_quietly, text_stream
 class RayWorker:
     """Lives in a worker process of Ray's; the worker's life is one long call of `serve`."""
 
-    def serve(self, meeting: Meeting, modules: tuple[str, ...], directory: str | None) -> None:
+    def serve(
+        self, meeting: DriverAddress, modules: tuple[str, ...], directory: str | None
+    ) -> None:
         """Serves the driver, on this process's main thread, until it says stop or goes away.
 
         Args:
@@ -41,7 +43,7 @@ class RayWorker:
         """Waits behind `serve`, and so fails when Ray knows how the process has ended."""
 
 
-def _hello(meeting: Meeting, stream: str) -> Hello:
+def _hello(meeting: DriverAddress, stream: str) -> Hello:
     context = ray.get_runtime_context()
     devices = {name: tuple(ids) for name, ids in context.get_accelerator_ids().items() if ids}
     return Hello(
@@ -54,7 +56,7 @@ def _hello(meeting: Meeting, stream: str) -> Hello:
     )
 
 
-def _keep_output(meeting: Meeting) -> None:
+def _keep_output(meeting: DriverAddress) -> None:
     """Has a keeper carry this process's output to the driver."""
     out, out_of_worker = os.pipe()
     err, err_of_worker = os.pipe()

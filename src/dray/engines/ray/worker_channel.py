@@ -29,7 +29,7 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER
 VERSIONS = (VERSION, ".".join(platform.python_version_tuple()[:2]))
 
 
-class Meeting(NamedTuple):
+class DriverAddress(NamedTuple):
     """The address and key by which a worker reaches its driver.
 
     Attributes:
@@ -87,10 +87,10 @@ class Link:
         self._address = self._listener.getsockname()[:2]
         reader.watch(self._listener, self._on_call)
 
-    def meeting(self, number: int) -> Meeting:
+    def meeting(self, number: int) -> DriverAddress:
         """Returns what the worker with this number must know."""
         host, port = self._address
-        return Meeting(host, port, self._key, number)
+        return DriverAddress(host, port, self._key, number)
 
     def _on_call(self) -> None:
         # It may have hung up already; or there is no room for a thread, and it finds nobody.
@@ -120,7 +120,7 @@ class Link:
         self._listener.close()
 
 
-def call(meeting: Meeting, hello: Hello) -> Connection:
+def call(meeting: DriverAddress, hello: Hello) -> Connection:
     """Opens a connection to the driver, in a worker.
 
     Raises:

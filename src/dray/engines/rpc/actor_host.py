@@ -63,7 +63,7 @@ class ActorHost:
     def _answer(self, call: wire.Call) -> wire.Answer:
         try:
             method, args = wire.load(call.payload)
-            with EndOfForks():
+            with ExitForkedChildren():
                 value = getattr(self._actor, method)(*args)
             return wire.Answer(call.number, "returned", wire.dump(value, "the return value"))
         except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
@@ -183,7 +183,7 @@ def _reset_inherited_state() -> None:
         torch.set_grad_enabled(True)
 
 
-class EndOfForks:
+class ExitForkedChildren:
     """Around a user's function: what it has forked off this process and let return ends there.
 
     For a fork has all that the worker has, and would go on as that worker.

@@ -21,9 +21,9 @@ from dray.answers import answer_for, answers_arguments
 from dray.errors import ConfigError, MissingDependencyError
 from dray.train.backend import Backend, BackendConfig, check_seconds
 from dray.train.config import RunConfig
-from dray.train.context import current_seat
-from dray.train.jax.rendezvous import Invitation, invite, meet
-from dray.train.planning.ranks import Position, family_at, shares_devices
+from dray.train.context import current_session
+from dray.train.jax.rendezvous import RendezvousInfo, invite, meet
+from dray.train.planning.ranks import RankAssignment, family_at, shares_devices
 from dray.train.run.worker_group import WorkerGroup
 from dray.train.scaling import ScalingConfig
 from dray.train.trainer import DataParallelTrainer
@@ -161,7 +161,7 @@ class JaxBackend(Backend):
 
     def collectives(
         self,
-        positions: Sequence[Position],
+        positions: Sequence[RankAssignment],
         backend_config: BackendConfig,
         environ: Mapping[str, str],
     ) -> tuple[str, str]:
@@ -234,7 +234,7 @@ def _prepare(
     """
     if _this_process() == driver:  # with the inline engine JAX is the user's own
         return ""
-    assignment = current_seat("JaxTrainer").assignment
+    assignment = current_session("JaxTrainer").assignment
     platforms = _platforms(assignment.family, config)
     _check_sharing(os.environ.get("JAX_PLATFORMS") or platforms or "", sharing=sharing)
     trouble = ""
@@ -359,12 +359,12 @@ def _hold_port(address: str) -> int:
     return port
 
 
-def _join(config: JaxConfig, invitation: Invitation, port: int) -> None:
+def _join(config: JaxConfig, invitation: RendezvousInfo, port: int) -> None:
     """Make this worker a process of the JAX program."""
     import jax
 
     global _held_port
-    assignment = current_seat("JaxTrainer").assignment
+    assignment = current_session("JaxTrainer").assignment
     _keep_collectives_at(assignment.address)
     address, timeout_s = invitation.address, invitation.timeout_s
     meet(invitation, assignment.rank, assignment.world_size)

@@ -19,7 +19,7 @@ _GO_ON = b"!"
 _RANK_ZERO_FIRST_S = 5.0
 
 
-class Invitation(NamedTuple):
+class RendezvousInfo(NamedTuple):
     """The address of a rendezvous.
 
     Attributes:
@@ -45,7 +45,7 @@ _door: _Door | None = None
 _kept: list[contextlib.ExitStack] = []
 
 
-def invite(address: str, timeout_s: float) -> Invitation:
+def invite(address: str, timeout_s: float) -> RendezvousInfo:
     """Listen for the other ranks, on rank 0; the time runs from now on."""
     global _door
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -54,10 +54,10 @@ def invite(address: str, timeout_s: float) -> Invitation:
     listener.listen(1024)
     _door = _Door(listener, time.monotonic() + timeout_s)
     port: int = listener.getsockname()[1]
-    return Invitation(address, port, secrets.token_bytes(_TOKEN_BYTES), timeout_s)
+    return RendezvousInfo(address, port, secrets.token_bytes(_TOKEN_BYTES), timeout_s)
 
 
-def meet(invitation: Invitation, rank: int, world_size: int) -> None:
+def meet(invitation: RendezvousInfo, rank: int, world_size: int) -> None:
     """Return when all ranks have called it.
 
     Raises:
@@ -70,7 +70,7 @@ def meet(invitation: Invitation, rank: int, world_size: int) -> None:
         _receive_all(invitation, world_size)
 
 
-def _receive_all(invitation: Invitation, world_size: int) -> None:
+def _receive_all(invitation: RendezvousInfo, world_size: int) -> None:
     """Wait for the other ranks, then tell them to go on.
 
     If some are missing, those who have come go on waiting until their run ends, so that what comes
@@ -96,7 +96,7 @@ def _receive_all(invitation: Invitation, world_size: int) -> None:
 
 
 def _arrivals(
-    invitation: Invitation, door: _Door, sockets: contextlib.ExitStack
+    invitation: RendezvousInfo, door: _Door, sockets: contextlib.ExitStack
 ) -> Iterator[tuple[int, socket.socket]]:
     """Yield the ranks that come until the deadline, each with its connection."""
     size = _TOKEN_BYTES + _RANK_BYTES
@@ -122,7 +122,7 @@ def _arrivals(
                     yield int.from_bytes(said[_TOKEN_BYTES:], "big"), comer
 
 
-def _absence(invitation: Invitation, missing: list[int]) -> str:
+def _absence(invitation: RendezvousInfo, missing: list[int]) -> str:
     ranks = join_names([str(rank) for rank in missing])
     return (
         f"{'ranks' if len(missing) > 1 else 'rank'} {ranks} did not come to "
@@ -131,7 +131,7 @@ def _absence(invitation: Invitation, missing: list[int]) -> str:
     )
 
 
-def _go_there(invitation: Invitation, rank: int) -> None:
+def _go_there(invitation: RendezvousInfo, rank: int) -> None:
     """Tell rank 0 that this one has come, and wait for its answer."""
     address, port, token, timeout_s = invitation
     message = token + rank.to_bytes(_RANK_BYTES, "big")

@@ -17,11 +17,11 @@ from dray import host
 from dray.engines.base import Engine
 from dray.errors import InfeasibleError
 from dray.scheduling.capacity import UNIT, from_fixed, to_fixed
-from dray.scheduling.requests import Node, Rehearsal, Request
+from dray.scheduling.requests import Node, PlacementPreview, Request
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
 from dray.train.planning.explain import Free, amounts, lacks, nearest_change
-from dray.train.planning.ranks import Place, Position, seat
+from dray.train.planning.ranks import RankAssignment, WorkerPlacement, seat
 from dray.train.scaling import ScalingConfig
 from dray.train.worker.cpu_affinity import asked_threads, threads_per_worker
 
@@ -160,7 +160,7 @@ def make_plan(
         return _refusal(engine, scaling, workers, rehearsal, impossible)
     engine.check(Request([]), config.runtime_env)  # the bundles fit, as is known by now
     places = [
-        Place(node, devices)
+        WorkerPlacement(node, devices)
         for node, devices in zip(rehearsal.nodes[:workers], rehearsal.devices, strict=False)
     ]
     positions = seat(places)
@@ -180,13 +180,13 @@ def make_plan(
     )
 
 
-def _choice(rehearsal: Rehearsal) -> str:
+def _choice(rehearsal: PlacementPreview) -> str:
     if not rehearsal.chooser:
         return ""
     return f"{rehearsal.chooser} chooses among the nodes that fit; this is one way"
 
 
-def choose_size(engine: Engine, scaling: ScalingConfig) -> tuple[int, Rehearsal]:
+def choose_size(engine: Engine, scaling: ScalingConfig) -> tuple[int, PlacementPreview]:
     """Return how many workers to start, as many as fit, and where they would go.
 
     If not even the least fit, that is how many to wait for.
@@ -236,7 +236,7 @@ def _with_room(sizes: range, scaling: ScalingConfig, there: Free) -> range:
 
 
 def _planned(
-    positions: Sequence[Position],
+    positions: Sequence[RankAssignment],
     scaling: ScalingConfig,
     variables: Mapping[str, str],
     *,
@@ -289,7 +289,7 @@ def _refusal(
     engine: Engine,
     scaling: ScalingConfig,
     workers: int,
-    rehearsal: Rehearsal,
+    rehearsal: PlacementPreview,
     impossible: InfeasibleError | None,
 ) -> Plan:
     lacking = impossible or engine.lacking(scaling.request(workers))

@@ -14,7 +14,7 @@ Devices = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkerPlacement:
     """The node and devices of one worker.
 
     Attributes:
@@ -32,7 +32,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Position:
+class RankAssignment:
     """One worker among all.
 
     Attributes:
@@ -45,7 +45,7 @@ class Position:
         node_devices: The ids of the accelerators that workers of its node have, by resource name.
     """
 
-    place: Place
+    place: WorkerPlacement
     bundle: int
     rank: int
     local_rank: int
@@ -54,7 +54,7 @@ class Position:
     node_devices: Mapping[str, tuple[str, ...]]
 
 
-def seat(places: Sequence[Place]) -> list[Position]:
+def seat(places: Sequence[WorkerPlacement]) -> list[RankAssignment]:
     """Give every worker its rank: node by node, on a node by device, then as they were asked for.
 
     The hosts of a TPU slice come one after another, in the slice's order.
@@ -76,7 +76,7 @@ def seat(places: Sequence[Place]) -> list[Position]:
             host_order(places[bundles[0]].node) if places[bundles[0]].slice_name else 0,
         ),
     )
-    positions: list[Position] = []
+    positions: list[RankAssignment] = []
     for node_rank, bundles in enumerate(nodes):
         order = _order(places[bundles[0]].node)
         devices = _devices_of([places[bundle] for bundle in bundles], order)
@@ -84,7 +84,7 @@ def seat(places: Sequence[Place]) -> list[Position]:
         first = len(positions)
         for local_rank, bundle in enumerate(bundles):
             positions.append(
-                Position(
+                RankAssignment(
                     places[bundle],
                     bundle,
                     first + local_rank,
@@ -97,7 +97,7 @@ def seat(places: Sequence[Place]) -> list[Position]:
     return positions
 
 
-def family_at(place: Place) -> Family | None:
+def family_at(place: WorkerPlacement) -> Family | None:
     """Return the family of a worker's accelerators; None if it has none."""
     for resource, ids in place.devices.items():
         name = place.node.families.get(resource)
@@ -106,7 +106,7 @@ def family_at(place: Place) -> Family | None:
     return None
 
 
-def shares_devices(positions: Sequence[Position]) -> bool:
+def shares_devices(positions: Sequence[RankAssignment]) -> bool:
     """Return whether two workers of a node have the same device.
 
     MIG slices of a node count as one: NCCL knows ranks by the GPU (NVIDIA/nccl, issue 1716), which
@@ -120,15 +120,15 @@ def shares_devices(positions: Sequence[Position]) -> bool:
     )
 
 
-def _nodes(positions: Sequence[Position]) -> list[list[Position]]:
-    nodes: dict[int, list[Position]] = {}
+def _nodes(positions: Sequence[RankAssignment]) -> list[list[RankAssignment]]:
+    nodes: dict[int, list[RankAssignment]] = {}
     for position in positions:
         nodes.setdefault(position.node_rank, []).append(position)
     return list(nodes.values())
 
 
 def _devices_of(
-    places: Sequence[Place], order: Mapping[tuple[str, str], int]
+    places: Sequence[WorkerPlacement], order: Mapping[tuple[str, str], int]
 ) -> dict[str, tuple[str, ...]]:
     """Return all devices of a node's workers, in the node's order, or else by number and name."""
     found: dict[str, set[str]] = {}
@@ -151,6 +151,6 @@ def _key(name: str, device: str, order: Mapping[tuple[str, str], int]) -> tuple[
     return (int(device), "") if device.isdecimal() else (len(order), device)
 
 
-def _first(place: Place, order: Mapping[tuple[str, str], int]) -> tuple[int, str]:
+def _first(place: WorkerPlacement, order: Mapping[tuple[str, str], int]) -> tuple[int, str]:
     keys = [_key(name, i, order) for name, ids in place.devices.items() for i in ids]
     return min(keys, default=(0, ""))

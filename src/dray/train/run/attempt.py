@@ -11,7 +11,7 @@ from dray.errors import RemoteTraceback, WorkerGroupError
 from dray.train.checkpoint import Checkpoint
 from dray.train.run.checkpoint_store import Commits
 from dray.train.run.failure import FailureLog, to_error
-from dray.train.run.report_tracker import CollectiveBook, Entry, ReportBook
+from dray.train.run.report_tracker import CollectiveTracker, PendingReport, ReportTracker
 from dray.train.run.waits import Wait
 from dray.train.run.worker_group import WorkerGroup
 from dray.train.storage.metrics_codec import decode
@@ -61,8 +61,8 @@ class Attempt:
         self._directory = directory
         self._commits = commits
         self._barrier = barrier
-        self._book = ReportBook(len(group), barrier=barrier)
-        self._collectives = CollectiveBook(len(group))
+        self._book = ReportTracker(len(group), barrier=barrier)
+        self._collectives = CollectiveTracker(len(group))
         self._stopped: set[int] = set()
         self._listings: list[tuple[int, run_messages.Listing]] = []
 
@@ -111,7 +111,7 @@ class Attempt:
                 self._listings.remove((rank, asked))
                 self.group.tell(run_messages.Listed(asked.request, self._commits.listed()), [rank])
 
-    def _commit(self, entry: Entry) -> Checkpoint | None:
+    def _commit(self, entry: PendingReport) -> Checkpoint | None:
         path = None
         if entry.trouble is not None:
             self._commits.abandon(entry)
@@ -134,7 +134,7 @@ class Attempt:
         """Ask all ranks to stop at the same report, the next one of whoever is ahead."""
         if self.stop_at is None:
             self.stop_at = self._book.newest + 1
-            self.group.tell(run_messages.StopAsked(self.stop_at))
+            self.group.tell(run_messages.StopRequested(self.stop_at))
 
     # How ranks end.
 
@@ -185,7 +185,7 @@ class Attempt:
         """Return whether a report that the failed ranks have made may still be committed.
 
         Args:
-            within_s: As for `ReportBook.behind`.
+            within_s: As for `ReportTracker.behind`.
         """
         if self._book.to_commit():
             return True

@@ -11,7 +11,7 @@ from dray.errors import StorageError
 from dray.train.config import CheckpointConfig
 from dray.train.run.journal import Journal
 from dray.train.run.progress import Progress
-from dray.train.run.report_tracker import Entry
+from dray.train.run.report_tracker import PendingReport
 from dray.train.run.retention import score, surplus
 from dray.train.storage.manifest import Committed
 from dray.train.storage.run_directory import RunDirectory
@@ -55,7 +55,7 @@ class Commits:
             self._progress.warn("no sound checkpoint is left: the run begins anew")
         return None
 
-    def staging(self, entry: Entry) -> Path:
+    def staging(self, entry: PendingReport) -> Path:
         """Return the directory, made if need be, in which a report's files are put together.
 
         Raises:
@@ -65,7 +65,7 @@ class Commits:
             return self._directory.path / entry.directory
         return self._directory.begin_staging(entry.report)
 
-    def abandon(self, entry: Entry) -> None:
+    def abandon(self, entry: PendingReport) -> None:
         """Delete what was put together of a report's checkpoint; what lies in place is the user's.
 
         Raises:
@@ -78,7 +78,7 @@ class Commits:
         """Return the checkpoints that there are, oldest first: path and rank 0's metrics."""
         return tuple((str(each.path), each.metrics[min(each.metrics)]) for each in self._kept)
 
-    def commit(self, entry: Entry, world_size: int) -> Path:
+    def commit(self, entry: PendingReport, world_size: int) -> Path:
         """Make the staged files of a report a checkpoint, and delete what is not to be kept.
 
         Raises:

@@ -37,7 +37,7 @@ from dray.train.run.rank_logs import Logs
 from dray.train.run.state import AT_WORK, FINAL, Action, Event, State, advance
 from dray.train.run.verdict import Verdict
 from dray.train.run.watch import Watch
-from dray.train.run.worker_group import Interrupted, RankFailed, Worker, WorkerGroup
+from dray.train.run.worker_group import Interrupted, RankFailed, WorkerGroup, WorkerState
 from dray.train.scaling import ScalingConfig
 from dray.train.storage.manifest import Committed
 from dray.train.storage.metrics_codec import decode
@@ -316,7 +316,7 @@ class Controller:
             self._progress.warn(f"stopping at the next report of every rank, as {self._cause}")
         self._move(Event.STOP_ASKED)
 
-    def _grace_over(self, _: events.GraceOver) -> None:
+    def _grace_over(self, _: events.StopGraceExpired) -> None:
         assert self._attempt is not None
         if self._grace.is_over(self._state, self._attempt):
             self._move(Event.GRACE_OVER)
@@ -413,7 +413,7 @@ class Controller:
         if self._stop_reason is not None:
             self.mailbox.put(events.StopRequest())
 
-    def _function_ended(self, worker: Worker, future: Future[Ended]) -> None:
+    def _function_ended(self, worker: WorkerState, future: Future[Ended]) -> None:
         self.mailbox.put(events.FunctionEnded(worker, future))
 
     def _ask_to_stop(self) -> None:
@@ -427,7 +427,7 @@ class Controller:
     def _take_down(self) -> None:
         assert self._attempt is not None
         if not self._launch.part(self._attempt.group, self._progress):  # others may wait in vain
-            self._alarm.set(_PARTING_S, events.GraceOver())
+            self._alarm.set(_PARTING_S, events.StopGraceExpired())
 
     def _end_workers(self, end: Callable[[WorkerGroup], None]) -> None:
         if self._attempt is not None:
@@ -487,6 +487,6 @@ class Controller:
         events.StillStarting: _still_starting,
         events.BackedOff: _back_to_work,
         events.EngineClosed: _take_close,
-        events.GraceOver: _grace_over,
+        events.StopGraceExpired: _grace_over,
         events.LookAtWaits: _look_at_waits,
     }

@@ -9,7 +9,7 @@ from typing import Any
 from dray.engines.base import Actor
 from dray.scheduling.requests import Reservation
 from dray.train.run.state import State
-from dray.train.run.worker_group import Worker
+from dray.train.run.worker_group import WorkerState
 from dray.train.worker.train_worker import Ended
 
 
@@ -34,7 +34,7 @@ class StillStarting:
 class FunctionEnded:
     """The train function of a rank has returned or raised."""
 
-    worker: Worker
+    worker: WorkerState
     future: Future[Ended]
 
     @property
@@ -70,7 +70,7 @@ class StopRequest:
 
 
 @dataclass(frozen=True)
-class GraceOver:
+class StopGraceExpired:
     """The grace period is over: reports that have not come by now will not come."""
 
 

@@ -6,7 +6,7 @@ from dray.errors import join_names
 from dray.settings import Settings
 from dray.train.run.alarm import Alarm
 from dray.train.run.attempt import Attempt
-from dray.train.run.events import GraceOver
+from dray.train.run.events import StopGraceExpired
 from dray.train.run.progress import Progress
 from dray.train.run.state import AT_WORK, State
 
@@ -15,7 +15,7 @@ class Grace:
     """The time that ranks are given.
 
     Args:
-        alarm: Sends `GraceOver` when it is over, and ends with the state in which it was set.
+        alarm: Sends `StopGraceExpired` at its end; it ends with the state in which it was set.
         progress: Tells the user.
         settings: How long it is.
 
@@ -36,7 +36,7 @@ class Grace:
     def give(self, state: State, attempt: Attempt) -> None:
         """Wait from now on."""
         seconds = self._stopping_s.get(state) if not attempt.failures else None
-        self._alarm.set(self.after_failure_s if seconds is None else seconds, GraceOver())
+        self._alarm.set(self.after_failure_s if seconds is None else seconds, StopGraceExpired())
 
     def renew(self, state: State, attempt: Attempt) -> None:
         """Begin to wait anew, as a report has come: the others are on their way as well."""

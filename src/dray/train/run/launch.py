@@ -11,7 +11,7 @@ from dray.train.config import RunConfig
 from dray.train.planning.ranks import family_at
 from dray.train.run.failure import is_death
 from dray.train.run.progress import Progress
-from dray.train.run.worker_group import Interrupted, RankFailed, Worker, WorkerGroup
+from dray.train.run.worker_group import Interrupted, RankFailed, WorkerGroup, WorkerState
 from dray.train.scaling import ScalingConfig
 from dray.train.storage.manifest import Committed
 from dray.train.storage.run_directory import RunDirectory
@@ -75,9 +75,9 @@ class Launch:
         )
         nodes = {node.node_id: node for node in self._engine.nodes()}
         size = len(group)
-        group.take_seats(nodes, lambda worker: self._assignment(worker, size, run))
+        group.assign_ranks(nodes, lambda worker: self._assignment(worker, size, run))
 
-    def _assignment(self, worker: Worker, world_size: int, run: RunInfo) -> Assignment:
+    def _assignment(self, worker: WorkerState, world_size: int, run: RunInfo) -> Assignment:
         position = worker.position
         assert position is not None
         family = family_at(position.place)

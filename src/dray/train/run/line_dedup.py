@@ -58,7 +58,7 @@ def describe_ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {join_names(parts)}"
 
 
-class Folder:
+class LineDeduplicator:
     """Shows a line once, and how often it came again when that is known.
 
     Args:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dray.engines.terminal_lines import Rows
 from dray.status import TrainingStatus, WorkerStatus
-from dray.train.run.line_dedup import Folder, Shown, describe_ranks
+from dray.train.run.line_dedup import LineDeduplicator, Shown, describe_ranks
 from dray.train.run.screens import Screen
 from dray.train.run.state import State
 
@@ -65,7 +65,7 @@ class Progress:
         self._path = path
         self._screen = screen
         self._level = logging.getLevelName(log_level)
-        self._folder = Folder() if fold else Folder(window_s=0)
+        self._folder = LineDeduplicator() if fold else LineDeduplicator(window_s=0)
         self._rows: dict[tuple[int, str], Rows] = {}
         self._start = time.monotonic()
         self._state = State.INITIALIZING

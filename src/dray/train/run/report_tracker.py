@@ -16,7 +16,7 @@ MOST_OPEN = 1000
 
 
 @dataclass
-class Entry:
+class PendingReport:
     """One report as its ranks make it.
 
     Attributes:
@@ -54,7 +54,7 @@ class Entry:
         self.staging = {rank for rank, names in self.shares.items() if names}
 
 
-class ReportBook:
+class ReportTracker:
     """Follows the reports of one attempt. What a failed rank has reported before counts.
 
     Args:
@@ -69,7 +69,7 @@ class ReportBook:
         self._barrier = barrier
         self._newest = dict.fromkeys(range(world_size), -1)
         self._ended: dict[int, float] = {}
-        self._open: dict[int, Entry] = {}
+        self._open: dict[int, PendingReport] = {}
         self._done = -1  # the highest number that was complete
 
     @property
@@ -82,7 +82,7 @@ class ReportBook:
         self._newest[rank] = message.report
         if message.report <= self._done and message.files is None and not self._barrier:
             return  # from far behind: the others were not kept waiting
-        entry = self._open.setdefault(message.report, Entry(message.report, now))
+        entry = self._open.setdefault(message.report, PendingReport(message.report, now))
         entry.metrics[rank] = message.metrics
         if message.files is not None:
             entry.files[rank] = message.files
@@ -117,7 +117,7 @@ class ReportBook:
         if rank in self._ranks:
             self._failed.add(rank)
 
-    def to_stage(self) -> Iterator[Entry]:
+    def to_stage(self) -> Iterator[PendingReport]:
         """Yield the reports with a checkpoint that every rank has made now, divided."""
         for entry in self._open.values():
             if entry.files and not entry.shares and self._made_by_all(entry):
@@ -125,7 +125,7 @@ class ReportBook:
                 if not entry.staging & self._failed:
                     yield entry
 
-    def complete(self) -> Iterator[Entry]:
+    def complete(self) -> Iterator[PendingReport]:
         """Yield, in order, and forget, the reports that have all they need."""
         while self._open:
             number = min(self._open)
@@ -149,10 +149,10 @@ class ReportBook:
         """Return whether no report below a number is still being made."""
         return all(number >= below for number in self._open)
 
-    def _missing(self, entry: Entry) -> tuple[int, ...]:
+    def _missing(self, entry: PendingReport) -> tuple[int, ...]:
         return tuple(rank for rank in sorted(self._ranks) if self._newest[rank] < entry.report)
 
-    def _made_by_all(self, entry: Entry) -> bool:
+    def _made_by_all(self, entry: PendingReport) -> bool:
         return all(self._newest[rank] >= entry.report for rank in self._ranks)
 
     # After a failure: what is still to be had.
@@ -214,7 +214,7 @@ class ReportBook:
                 return
 
 
-class CollectiveBook:
+class CollectiveTracker:
     """Follows the collectives of one attempt.
 
     Args:

@@ -14,12 +14,12 @@ from dray.engines.base import Actor, Engine, Mailbox, Started
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import text_of
 from dray.scheduling.requests import Node, Reservation
-from dray.train.planning.ranks import Devices, Place, Position, seat
+from dray.train.planning.ranks import Devices, RankAssignment, WorkerPlacement, seat
 from dray.train.worker.run_messages import Assignment
 from dray.train.worker.train_worker import Ended, Job, TrainWorker
 
 
-class Worker:
+class WorkerState:
     """One worker: its actor, and once it has started, its place.
 
     Attributes:
@@ -34,7 +34,7 @@ class Worker:
         self.bundle = bundle
         self.rank = bundle
         self.started: Started | None = None
-        self.position: Position | None = None
+        self.position: RankAssignment | None = None
 
     @property
     def node_id(self) -> str:
@@ -83,7 +83,7 @@ class WorkerGroup:
     """
 
     def __init__(
-        self, workers: Sequence[Worker], warn: Callable[[str], object] = warnings.warn
+        self, workers: Sequence[WorkerState], warn: Callable[[str], object] = warnings.warn
     ) -> None:
         self.workers = list(workers)
         self.warn = warn
@@ -105,7 +105,7 @@ class WorkerGroup:
         warn: Callable[[str], object],
     ) -> WorkerGroup:
         """Begin to start a worker in each bundle of a reservation."""
-        workers: list[Worker] = []
+        workers: list[WorkerState] = []
         try:
             for bundle in range(size):
                 actor = engine.start_actor(
@@ -117,7 +117,7 @@ class WorkerGroup:
                     mailbox=mailbox,
                     modules=modules,
                 )
-                workers.append(Worker(actor, bundle))
+                workers.append(WorkerState(actor, bundle))
         except BaseException:
             for worker in workers:
                 worker.actor.kill()
@@ -146,7 +146,9 @@ class WorkerGroup:
             if worker.started is not None
         ]
 
-    def take_seats(self, nodes: Mapping[str, Node], assign: Callable[[Worker], Assignment]) -> None:
+    def assign_ranks(
+        self, nodes: Mapping[str, Node], assign: Callable[[WorkerState], Assignment]
+    ) -> None:
         """Give every worker its rank; see `seats.seat`.
 
         Args:
@@ -156,22 +158,27 @@ class WorkerGroup:
         Raises:
             RankFailed: A worker could not take its seat.
         """
-        places = [Place(self._node_of(worker, nodes), worker.devices) for worker in self.workers]
+        places = [
+            WorkerPlacement(self._node_of(worker, nodes), worker.devices) for worker in self.workers
+        ]
         positions = seat(places)
         self.workers = [self.workers[position.bundle] for position in positions]
         for worker, position in zip(self.workers, positions, strict=True):
             worker.rank, worker.position = position.rank, position
         self._collect(
-            {worker.actor.call("take_seat", assign(worker)): worker.rank for worker in self.workers}
+            {
+                worker.actor.call("start_session", assign(worker)): worker.rank
+                for worker in self.workers
+            }
         )
 
     @staticmethod
-    def _node_of(worker: Worker, nodes: Mapping[str, Node]) -> Node:
+    def _node_of(worker: WorkerState, nodes: Mapping[str, Node]) -> Node:
         # A node that has come a moment ago may not be known yet.
         return nodes.get(worker.node_id) or Node(worker.node_id, worker.address, {})
 
     @property
-    def positions(self) -> list[Position]:
+    def positions(self) -> list[RankAssignment]:
         """The nodes and addresses of the workers, by rank."""
         return [worker.position for worker in self.workers if worker.position is not None]
 

@@ -15,7 +15,7 @@ from itertools import cycle, islice
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from dray.train.context import TrainContext, current_seat
+from dray.train.context import TrainContext, current_session
 from dray.train.torch.devices import get_device
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def prepare_data_loader(
         ...     for batch in loader:  # this rank's share, on its device
         ...         ...
     """
-    context = TrainContext(current_seat("prepare_data_loader").assignment)
+    context = TrainContext(current_session("prepare_data_loader").assignment)
     if add_dist_sampler and context.get_world_size() > 1:
         data_loader = _shared(data_loader, context)
     device = get_device()
@@ -91,7 +91,7 @@ def _shared(loader: DataLoader[Any], context: TrainContext) -> DataLoader[Any]:
     if is_shared or isinstance(loader.dataset, IterableDataset):
         return loader
     if loader.batch_sampler is not None and loader.batch_size is None:
-        turns = Turns(loader.batch_sampler, world_size, rank)
+        turns = InterleavedSampler(loader.batch_sampler, world_size, rank)
         return _changed(loader, batch_sampler=turns, sampler=turns)
     sampler = _sampler(loader, rank, world_size)
     if loader.batch_sampler is None:
@@ -128,10 +128,10 @@ def _sampler(loader: DataLoader[Any], rank: int, world_size: int) -> Any:
         return DistributedSampler(sampler.data_source, world_size, rank, shuffle=True, seed=seed)
     if type(sampler) is SequentialSampler:
         return DistributedSampler(sampler.data_source, world_size, rank, shuffle=False)
-    return Turns(sampler, world_size, rank, at_once=loader.batch_size or 1)
+    return InterleavedSampler(sampler, world_size, rank, at_once=loader.batch_size or 1)
 
 
-class Turns:
+class InterleavedSampler:
     """A sampler by which ranks take turns in what another one yields.
 
     All ranks see the same order, and the last round is filled up from the beginning, so that no

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dray.accelerators import Family, family_named
 from dray.errors import ConfigError
-from dray.train.context import current_seat
+from dray.train.context import current_session
 from dray.train.worker.device_visibility import device_indices
 from dray.train.worker.run_messages import Assignment
 
@@ -34,7 +34,7 @@ def get_devices() -> list[torch.device]:
         >>> def train_loop():  # with ScalingConfig(use_gpu=True, resources_per_worker={"GPU": 2})
         ...     first, second = dray.train.torch.get_devices()
     """
-    return devices_of(current_seat("get_devices").assignment)
+    return devices_of(current_session("get_devices").assignment)
 
 
 def get_device() -> torch.device:
@@ -48,7 +48,7 @@ def get_device() -> torch.device:
         >>> def train_loop():
         ...     model = Net().to(dray.train.torch.get_device())
     """
-    return devices_of(current_seat("get_device").assignment)[0]
+    return devices_of(current_session("get_device").assignment)[0]
 
 
 def devices_of(assignment: Assignment) -> list[torch.device]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError
-from dray.train.context import current_seat
+from dray.train.context import current_session
 from dray.train.torch.devices import get_device
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def prepare_model(
     """
     import torch
 
-    world_size = current_seat("prepare_model").assignment.world_size
+    world_size = current_session("prepare_model").assignment.world_size
     device = move_to_device if isinstance(move_to_device, torch.device) else get_device()
     options = dict(parallel_strategy_kwargs or {})
     wrapper = _wrapper(parallel_strategy, options, device)

@@ -14,8 +14,8 @@ from dray.accelerators.vendors.nvidia import is_slice
 from dray.errors import ConfigError
 from dray.settings import Settings
 from dray.train.backend import Backend, BackendConfig, check_seconds
-from dray.train.context import current_seat
-from dray.train.planning.ranks import Position, family_at, shares_devices
+from dray.train.context import current_session
+from dray.train.planning.ranks import RankAssignment, family_at, shares_devices
 from dray.train.run.worker_group import WorkerGroup
 from dray.train.torch.devices import devices_of, unusable
 from dray.train.worker.network_env import choose_interface, tell_slices
@@ -84,7 +84,7 @@ class TorchBackend(Backend):
 
     def collectives(
         self,
-        positions: Sequence[Position],
+        positions: Sequence[RankAssignment],
         backend_config: BackendConfig,
         environ: Mapping[str, str],
     ) -> tuple[str, str]:
@@ -124,7 +124,7 @@ def _choose_backend(worker_group: WorkerGroup, asked: str | None) -> str:
     return backend
 
 
-def family_of_all(positions: Sequence[Position]) -> Family | None:
+def family_of_all(positions: Sequence[RankAssignment]) -> Family | None:
     """Return the family of the workers' accelerators; None if they have none.
 
     Raises:
@@ -144,7 +144,7 @@ def family_of_all(positions: Sequence[Position]) -> Family | None:
     return next(iter(different.values()), None)
 
 
-def choose_backend(positions: Sequence[Position], asked: str | None) -> tuple[str, str]:
+def choose_backend(positions: Sequence[RankAssignment], asked: str | None) -> tuple[str, str]:
     """Return the collective backend of a run, and what the user should know about it.
 
     Args:
@@ -191,7 +191,7 @@ def _beyond_gloo(family: Family | None) -> str:
     return f"gloo carries no {family.torch_device} tensors between {family.title}s"
 
 
-def _check_slices(positions: Sequence[Position]) -> None:
+def _check_slices(positions: Sequence[RankAssignment]) -> None:
     """Raise ConfigError if a worker has several MIG slices."""
     for position in positions:
         slices = [i for ids in position.place.devices.values() for i in ids if is_slice(i)]
@@ -209,7 +209,7 @@ def _prepare_device(slices: Sequence[str], address: str) -> str:
     """Make this worker's device the one that PyTorch uses; return why that cannot be, or ""."""
     import torch
 
-    assignment = current_seat("init_process_group").assignment
+    assignment = current_session("init_process_group").assignment
     if assignment.family == "tpu":  # before PyTorch/XLA looks
         tell_slices(slices, assignment.rank, address)
     device = devices_of(assignment)[0]
@@ -234,7 +234,7 @@ def _open_store(address: str, timeout: timedelta) -> int:
     from torch.distributed import TCPStore
 
     global _store
-    current_seat("init_process_group").clean_ups.callback(_leave_process_group)
+    current_session("init_process_group").clean_ups.callback(_leave_process_group)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.bind((address, 0))
@@ -255,7 +255,7 @@ def _join_process_group(address: str, port: int, backend: str, timeout: timedelt
     if distributed.is_initialized():  # with the inline engine, the user's own
         _store = None
         return
-    assignment = current_seat("init_process_group").assignment
+    assignment = current_session("init_process_group").assignment
     device = devices_of(assignment)[0]
     if device.type == "cpu":  # without it, Accelerate and Transformers would train alone here
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")

@@ -161,7 +161,7 @@ class Gathered:
 
 
 @dataclass(frozen=True)
-class StopAsked:
+class StopRequested:
     """End the train function at the first report that has this number, or a higher one."""
 
     report: int

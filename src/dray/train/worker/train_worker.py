@@ -13,7 +13,7 @@ from dray import host
 from dray.engines.rpc import wire
 from dray.engines.rpc.actor_host import set_variables
 from dray.errors import ConfigError, SerializationError, StorageError, describe, text_of
-from dray.train.context import Seat, TrainingStopped, leave_seat, take_seat
+from dray.train.context import TrainingStopped, TrainSession, leave_session, start_session
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker import cpu_affinity, device_visibility, malloc, run_messages
 
@@ -67,9 +67,9 @@ class TrainWorker:
     def __init__(self, post: Callable[[Any], None], *, own_process: bool) -> None:
         self._post = post
         self._own_process = own_process
-        self._seat: Seat | None = None
+        self._seat: TrainSession | None = None
 
-    def take_seat(self, assignment: run_messages.Assignment) -> None:
+    def start_session(self, assignment: run_messages.Assignment) -> None:
         """Take a place in the run.
 
         Raises:
@@ -82,8 +82,8 @@ class TrainWorker:
             _settle_on_cores(assignment)
             malloc.keep_freed_memory(os.environ)
             _change_directory(assignment.run.working_directory)
-        self._seat = Seat(assignment, self._post)
-        take_seat(self._seat)
+        self._seat = TrainSession(assignment, self._post)
+        start_session(self._seat)
 
     def execute(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run a hook of the framework."""
@@ -125,7 +125,7 @@ class TrainWorker:
             return
         if not self._own_process:
             self._seat.clean_ups.close()
-        leave_seat()
+        leave_session()
 
     def wake(self) -> None:
         """End a wait of the train function, where its process cannot be killed."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from dray.engines.process.leader_follower import Turns, Waiter
+from dray.engines.process.leader_follower import LeaderFollowers, Waiter
 from dray.engines.process.lock import HubLock, check_depth, has_depth
 from dray.engines.process.objects import references
 from dray.engines.rpc import serialization
@@ -29,14 +29,14 @@ class Conversation(ABC):
         turns: How threads of this process wait for answers.
     """
 
-    def __init__(self, number: int, turns: Turns) -> None:
+    def __init__(self, number: int, turns: LeaderFollowers) -> None:
         self._ids = itertools.count((number << 40) + 1)
         self._turns = turns
         self._asked: dict[int, Waiter] = {}
         self._questions = itertools.count(1)
         self._closed = False
         self.lock = HubLock()
-        self.table = references.RefTable(self._tell, self.settle)
+        self.table = references.ReferenceCounter(self._tell, self.settle)
 
     @abstractmethod
     def post(self, message: Message) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from dray.engines.process.client.conversation import Message, accepted
 from dray.engines.process.client.values import Values
-from dray.engines.process.leader_follower import Turns
+from dray.engines.process.leader_follower import LeaderFollowers
 from dray.engines.process.objects import references
 from dray.engines.process.objects.references import (
     ProcessActor,
@@ -24,10 +24,10 @@ from dray.engines.process.objects.references import (
 from dray.engines.rpc import serialization
 from dray.engines.rpc.serialization import INLINE_BYTES, Packed, pack
 from dray.engines.runtime import (
+    ActorBackend,
     ActorOptions,
     CallOptions,
     Group,
-    RemoteObject,
     Submit,
     TaskOptions,
     warn_not_detached,
@@ -53,7 +53,7 @@ class ProcessRuntime(Values):
         turns: How threads of this process wait for answers.
     """
 
-    def __init__(self, number: int, turns: Turns) -> None:
+    def __init__(self, number: int, turns: LeaderFollowers) -> None:
         super().__init__(number, turns)
         self._known: set[bytes] = set()
         self._pickled: weakref.WeakKeyDictionary[Any, Packed] = weakref.WeakKeyDictionary()
@@ -194,14 +194,14 @@ class ProcessRuntime(Values):
 
     def bind_class(
         self, kind: type, options: ActorOptions
-    ) -> Callable[[tuple[Any, ...], dict[str, Any]], RemoteObject]:
+    ) -> Callable[[tuple[Any, ...], dict[str, Any]], ActorBackend]:
         if options.detached:
             warn_not_detached(f"actor {options.class_name}", "process")
         key = self._kind("actor", kind, options, options.class_name)
         what = f"an argument of {options.class_name}"
 
         @shielded
-        def place(packed: Packed, deps: list[int]) -> RemoteObject:
+        def place(packed: Packed, deps: list[int]) -> ActorBackend:
             payload = self.store(packed)
             number = next(self._ids)
             self.keep(number)
@@ -209,7 +209,7 @@ class ProcessRuntime(Values):
             found = self.demand("create", key, number, payload, deps, packed.refs)
             return actor if found is None else self._actor(found)
 
-        def create(args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteObject:
+        def create(args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorBackend:
             return place(*self._pack_arguments(args, kwargs, what))
 
         return create
@@ -223,7 +223,7 @@ class ProcessRuntime(Values):
         self.order("kill", self._number_of(actor), no_restart)
 
     @shielded
-    def named_actor(self, name: str, namespace: str | None) -> RemoteObject | None:
+    def named_actor(self, name: str, namespace: str | None) -> ActorBackend | None:
         found = self.demand("named", name, namespace)
         return None if found is None else self._actor(found)
 
@@ -232,7 +232,7 @@ class ProcessRuntime(Values):
         return names
 
     @shielded
-    def own_actor(self) -> RemoteObject | None:
+    def own_actor(self) -> ActorBackend | None:
         number = self.here().get("actor")
         return None if number is None else self._actor(self.demand("actor", number))
 

@@ -23,18 +23,18 @@ from dray.engines.process.hub.generators import Streams
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.leases import Lending
 from dray.engines.process.hub.placement_groups import Groups
-from dray.engines.process.hub.records import Client, Line, RuntimeKey, WorkerProcess
+from dray.engines.process.hub.records import Channel, Client, RuntimeKey, WorkerProcess
 from dray.engines.process.hub.status import Status
 from dray.engines.process.hub.tasks import Tasks, Variables
 from dray.engines.process.hub.worker_pool import OutputTap, Pool
-from dray.engines.process.leader_follower import Doze, Turns, Waiter
+from dray.engines.process.leader_follower import AdaptiveSpin, LeaderFollowers, Waiter
 from dray.engines.process.lock import check_depth
 from dray.engines.process.objects.shared_memory import Arena, DiskArena
 from dray.engines.process.system_limits import OpenFiles
 from dray.engines.rpc import serialization, wire
 from dray.engines.rpc.framing import encode
 from dray.engines.rpc.io_thread import Reader
-from dray.engines.runtime import ObjectRef, Whereabouts
+from dray.engines.runtime import ExecutionContext, ObjectRef
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import EngineError, NodeDiedError
 from dray.interrupts import leave, mark_shielded, pending, watch
@@ -95,7 +95,7 @@ class DriverRuntime(ProcessRuntime):
         self._runtime_env = runtime_env
         self._namespace = namespace or "default"
         self._job_id = uuid.uuid4().hex[:8]
-        self._lines: dict[int, Line] = {}  # by descriptor
+        self._lines: dict[int, Channel] = {}  # by descriptor
         self._flushing: set[int] = set()
         self._passage = Passage()
         self._poll = select.epoll()
@@ -115,8 +115,8 @@ class DriverRuntime(ProcessRuntime):
         self.hub.serve(self)
         Status(self.hub, self.tasks, actors, self.groups_of, self.pool)
         self.tap = OutputTap(reader, Outlets().line if shows_output else _not_shown)
-        self._doze = Doze(host.cpu_count())
-        super().__init__(0, Turns(self.read, self._interrupt))
+        self._doze = AdaptiveSpin(host.cpu_count())
+        super().__init__(0, LeaderFollowers(self.read, self._interrupt))
         self.lock = self.hub.lock
         self.client = Client(0, self.answered)
         self._turns.start_background("dray-hub")
@@ -179,8 +179,8 @@ class DriverRuntime(ProcessRuntime):
             payload = self.hub.hand_out(self.client, store.find(number).payload)
         return payload if type(payload) is bytes else self.open(payload)
 
-    def whereabouts(self) -> Whereabouts:
-        return Whereabouts(
+    def execution_context(self) -> ExecutionContext:
+        return ExecutionContext(
             job_id=self._job_id,
             node_id=self.tasks.ledger.nodes[0].node_id,
             worker_id=f"{0:08x}",
@@ -275,7 +275,7 @@ class DriverRuntime(ProcessRuntime):
         self.hub.reply(client, question, self._passage.address())
 
     def _take_in(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
-        number, line, store = self._next_number(), Line(sock), self.hub.store
+        number, line, store = self._next_number(), Channel(sock), self.hub.store
         line.client = Client(number, lambda q, answer: self._answer(line, q, answer))
         begin = {
             **around,
@@ -291,14 +291,14 @@ class DriverRuntime(ProcessRuntime):
             socket.send_fds(sock, [b"!"], [store.arena.fd, store.disk.fd])
             self._send(line, encode(("begin", begin)))
 
-    def _listen_to(self, line: Line) -> None:
+    def _listen_to(self, line: Channel) -> None:
         self._lines[line.sock.fileno()] = line
         self._poll.register(line.sock, select.EPOLLIN)
 
-    def _answer(self, line: Line, question: int, answer: Any) -> None:
+    def _answer(self, line: Channel, question: int, answer: Any) -> None:
         self._send(line, encode(("answer", question, answer)))
 
-    def _send(self, line: Line, data: bytes) -> None:
+    def _send(self, line: Channel, data: bytes) -> None:
         if line.gone:
             return
         if not line.outbox.send(data) and line.sock.fileno() not in self._flushing:
@@ -333,7 +333,7 @@ class DriverRuntime(ProcessRuntime):
             if self.table.dropped or self.table.unpinned:
                 self.settle()
 
-    def _receive(self, line: Line) -> list[Message] | None:
+    def _receive(self, line: Channel) -> list[Message] | None:
         """Returns what a process has said since; None if nothing will come that makes sense."""
         try:
             return line.inbox.receive()
@@ -341,7 +341,7 @@ class DriverRuntime(ProcessRuntime):
             self._refuse(line, error)
             return None
 
-    def _hear(self, line: Line, messages: Sequence[Message]) -> None:
+    def _hear(self, line: Channel, messages: Sequence[Message]) -> None:
         for message in messages:
             try:
                 self.hub.handle(line.client, message)
@@ -351,20 +351,20 @@ class DriverRuntime(ProcessRuntime):
                     self._hung_up(line)  # it ends as it sees that; nothing more is heard of it
                     return
 
-    def _refuse(self, line: Line, error: Exception) -> None:
+    def _refuse(self, line: Channel, error: Exception) -> None:
         """Ends a process whose message cannot be dealt with: what it does must not hang."""
         _logger.error("a message of a worker cannot be dealt with", exc_info=error)
         if isinstance(line, WorkerProcess):
             self._kill(line)
 
-    def _hung_up(self, line: Line) -> None:
+    def _hung_up(self, line: Channel) -> None:
         self._unwatch(line)
         if not isinstance(line, WorkerProcess):  # whose end is told by the fork server
             line.gone = True
             self.hub.forget_client(line.client)
             line.close()
 
-    def _unwatch(self, line: Line) -> None:
+    def _unwatch(self, line: Channel) -> None:
         fd = line.sock.fileno()
         if fd >= 0 and self._lines.pop(fd, None) is not None:
             self._flushing.discard(fd)

@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dray.engines.process.hub.hub import Hub
-from dray.engines.process.hub.records import Client, GroupRecord, Kind, Shape
+from dray.engines.process.hub.records import (
+    Client,
+    FunctionDescriptor,
+    GroupRecord,
+    SchedulingClass,
+)
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError, DrayError, InfeasibleError
 from dray.scheduling.labels import NODE_ID
@@ -27,8 +32,8 @@ class Kinds:
     def __init__(self, hub: Hub, ledger: Ledger) -> None:
         self._hub = hub
         self._ledger = ledger
-        self.all: dict[bytes, Kind] = {}
-        self.shapes: dict[Any, Shape] = {}
+        self.all: dict[bytes, FunctionDescriptor] = {}
+        self.shapes: dict[Any, SchedulingClass] = {}
         self.groups: dict[int, GroupRecord] = {}  # kept by `groups.py`
         hub.serve(self)
 
@@ -50,13 +55,15 @@ class Kinds:
                 for number in nested:
                     self._hub.store.hold(number)
                 name = options["name"] if what == "task" else options["class_name"]
-                self.all[key] = Kind(key, what, blob, nested, options, shape, name)
+                self.all[key] = FunctionDescriptor(key, what, blob, nested, options, shape, name)
         except DrayError as error:
             self._hub.refuse(client, question, error)
         else:
             self._hub.reply(client, question, None)
 
-    def _shape(self, options: Mapping[str, Any], place: Mapping[str, Any], lasting: bool) -> Shape:
+    def _shape(
+        self, options: Mapping[str, Any], place: Mapping[str, Any], lasting: bool
+    ) -> SchedulingClass:
         resources = options["placement_resources"] if lasting else options["resources"]
         environment: RuntimeEnv = options["runtime_env"]
         runtime_env = (
@@ -92,7 +99,9 @@ class Kinds:
         shape = self.shapes.get(key)
         if shape is None:
             held = {**options["resources"]}
-            shape = Shape(demand, ledger, runtime_env, held, group=group, capture=place["capture"])
+            shape = SchedulingClass(
+                demand, ledger, runtime_env, held, group=group, capture=place["capture"]
+            )
             self.shapes[key] = shape
         return shape
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from dray.engines.process.hub.records import Client, Gather
+from dray.engines.process.hub.records import Client, WaitRequest
 from dray.engines.process.lock import HubLock
 from dray.engines.process.objects.store import Store
 from dray.engines.rpc.serialization import SPILLED, STORED, failed, is_error
@@ -204,13 +204,13 @@ class Hub:
 
     def on_fetch(self, client: Client, question: int, numbers: Sequence[int]) -> None:
         """A process wants values."""
-        self._gather(Gather(client, question, numbers, len(numbers), True))
+        self._gather(WaitRequest(client, question, numbers, len(numbers), True))
 
     def on_wait(self, client: Client, question: int, numbers: Sequence[int], need: int) -> None:
         """A process wants to know when so many values are there."""
-        self._gather(Gather(client, question, numbers, need, False))
+        self._gather(WaitRequest(client, question, numbers, need, False))
 
-    def _gather(self, gather: Gather) -> None:
+    def _gather(self, gather: WaitRequest) -> None:
         missing = []
         for number in gather.numbers:
             payload = self._payload(number)
@@ -265,7 +265,7 @@ class Hub:
         if client.blocked == 0 and client.worker is not None:
             self.when_unblocked(client)
 
-    def _came(self, gather: Gather, number: int) -> None:
+    def _came(self, gather: WaitRequest, number: int) -> None:
         if gather.question not in gather.client.questions:
             return
         gather.ready += 1
@@ -279,7 +279,7 @@ class Hub:
             self._end(gather)
             self._answer(gather)
 
-    def _end(self, gather: Gather) -> None:
+    def _end(self, gather: WaitRequest) -> None:
         client = gather.client
         client.questions.pop(gather.question, None)
         calls, gather.calls = gather.calls, []
@@ -290,7 +290,7 @@ class Hub:
             gather.blocks = False
             self.unblock(client)
 
-    def _answer(self, gather: Gather) -> None:
+    def _answer(self, gather: WaitRequest) -> None:
         find, client = self.store.find, gather.client
         if gather.wants_values:
             payloads = [self.hand_out(client, find(number).payload) for number in gather.numbers]
@@ -304,7 +304,7 @@ class Hub:
         gather = client.questions.get(question)
         if gather is None:
             return  # the answer is on its way
-        if not isinstance(gather, Gather):
+        if not isinstance(gather, WaitRequest):
             gather()
             return
         self._end(gather)

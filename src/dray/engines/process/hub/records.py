@@ -18,7 +18,7 @@ from dray.scheduling.requests import Node, Reservation
 RuntimeKey = tuple[tuple[tuple[str, str], ...], str | None]
 
 
-class Line:
+class Channel:
     """A socket to a process that talks to the hub.
 
     Attributes:
@@ -40,7 +40,7 @@ class Line:
         self.sock.close()
 
 
-class WorkerProcess(Line):
+class WorkerProcess(Channel):
     """One worker process for tasks and actors.
 
     Attributes:
@@ -66,7 +66,7 @@ class WorkerProcess(Line):
         self.pid: int | None = None
         self.task: Task | None = None
         self.actor: ActorRecord | None = None
-        self.shape: Shape | None = None
+        self.shape: SchedulingClass | None = None
         self.lease: Held | None = None
         self.known: set[bytes] = set()
         self.calls: dict[bytes, int] = {}
@@ -115,13 +115,13 @@ class Client:
         self.pins: dict[int, int] = {}
         self.rooms: dict[tuple[Any, ...], Sequence[int]] = {}
         # What it waits for: gathers, and for others what is called when it waits no longer.
-        self.questions: dict[int, Gather | Callable[[], None]] = {}
+        self.questions: dict[int, WaitRequest | Callable[[], None]] = {}
         self.reading: list[tuple[Any, ...]] = []
         self.blocked = 0
         self.leases: dict[int, Future[Reservation]] = {}  # of an engine within a worker
 
 
-class Gather:
+class WaitRequest:
     """A process that waits for objects: for all of some, or for a number of them."""
 
     __slots__ = (
@@ -142,7 +142,7 @@ class Gather:
 
 
 @dataclass(eq=False)
-class Shape:
+class SchedulingClass:
     """Tasks that ask for the same, and so can take each other's place.
 
     Attributes:
@@ -167,7 +167,7 @@ class Shape:
 
 
 @dataclass(eq=False)
-class Kind:
+class FunctionDescriptor:
     """A function or class, with its options, as a process has told of it."""
 
     key: bytes
@@ -175,7 +175,7 @@ class Kind:
     blob: Any
     nested: Sequence[int]
     options: Mapping[str, Any]
-    shape: Shape
+    shape: SchedulingClass
     name: str
 
 
@@ -209,7 +209,7 @@ class Task:
     def __init__(
         self,
         number: int,
-        kind: Kind,
+        kind: FunctionDescriptor,
         results: Sequence[int],
         payload: Any,
         deps: Sequence[int],

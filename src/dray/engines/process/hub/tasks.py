@@ -8,7 +8,7 @@ from typing import Any
 
 from dray.engines.process.hub.functions import Kinds
 from dray.engines.process.hub.hub import Hub
-from dray.engines.process.hub.records import Client, Shape, Task, WorkerProcess
+from dray.engines.process.hub.records import Client, SchedulingClass, Task, WorkerProcess
 from dray.engines.process.hub.worker_pool import Pool
 from dray.engines.process.system_limits import SHORTAGES
 from dray.engines.rpc.framing import encode
@@ -143,7 +143,7 @@ class Tasks:
         if not shape.asked:
             self.pump(shape)
 
-    def pump(self, shape: Shape) -> None:
+    def pump(self, shape: SchedulingClass) -> None:
         """Asks for resources, if somebody in the queue needs them."""
         if shape.asked or not shape.waiting:
             return
@@ -153,7 +153,7 @@ class Tasks:
             lambda f: self.hub.lock.later(lambda: self._granted(shape, f.result()))
         )
 
-    def _granted(self, shape: Shape, held: Any) -> None:
+    def _granted(self, shape: SchedulingClass, held: Any) -> None:
         shape.asked = False
         self._skip_over(shape)
         if not shape.waiting:
@@ -162,11 +162,11 @@ class Tasks:
         if self._begin(shape, held):
             self.pump(shape)
 
-    def _skip_over(self, shape: Shape) -> None:
+    def _skip_over(self, shape: SchedulingClass) -> None:
         while shape.waiting and shape.waiting[0].over:
             shape.waiting.popleft()
 
-    def _begin(self, shape: Shape, held: Held) -> bool:
+    def _begin(self, shape: SchedulingClass, held: Held) -> bool:
         """Runs the first of a queue on a worker; returns whether to ask for the next."""
         task = shape.waiting.popleft()
         fresh = bool(self._most_calls(task))
@@ -184,7 +184,7 @@ class Tasks:
         self._run(task, worker)
         return True
 
-    def _has_workers(self, shape: Shape) -> bool:
+    def _has_workers(self, shape: SchedulingClass) -> bool:
         """Returns whether workers are at work on a queue, and wait for nothing of it."""
         return any(
             worker.shape is shape and worker.task is not None and not worker.client.blocked
@@ -202,7 +202,7 @@ class Tasks:
         task.attempt += 1
         self.dispatch(task, worker, ("run", self.grant(worker.lease, task.kind.shape)))
 
-    def grant(self, lease: Held | None, shape: Shape) -> Any:
+    def grant(self, lease: Held | None, shape: SchedulingClass) -> Any:
         """Returns what tells a worker of its accelerators: ids, and variables; None for none.
 
         What a runtime environment sets itself stays as it is.

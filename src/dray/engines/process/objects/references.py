@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 from dray.engines.rpc.serialization import note_reference
 from dray.engines.runtime import (
+    ActorBackend,
     CallOptions,
     Group,
     ObjectRef,
     ObjectRefGenerator,
-    RemoteObject,
     Submit,
 )
 from dray.interrupts import final, shielded
@@ -23,7 +23,7 @@ from dray.interrupts import final, shielded
 class Home(Protocol):
     """The part of a process that its references need."""
 
-    table: RefTable
+    table: ReferenceCounter
 
     def meet(self, number: int) -> None:
         """Takes note of a reference that has come in."""
@@ -55,7 +55,7 @@ class Home(Protocol):
         """Removes a group."""
 
 
-class RefTable:
+class ReferenceCounter:
     """Counts of the references to each object in this process.
 
     A reference may die at any moment, also while its own thread is in here; so its end is only
@@ -259,7 +259,7 @@ def _arrived_generator(number: int, index: int) -> ProcessGenerator:
     return ProcessGenerator(home, number, index)
 
 
-class ProcessActor(_Counted, RemoteObject):
+class ProcessActor(_Counted, ActorBackend):
     """An actor of a session."""
 
     def __init__(

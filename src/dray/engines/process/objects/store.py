@@ -12,7 +12,7 @@ from dray.engines.rpc.serialization import SPILLED, STORED, failed
 from dray.errors import ObjectLostError, ObjectStoreFullError
 
 
-class Entry:
+class ObjectEntry:
     """An object.
 
     Attributes:
@@ -63,7 +63,7 @@ class Store:
         self.arena = Arena.create(limit)
         self.disk = DiskArena()
         self._allocator = Allocator(self.arena.size)
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, ObjectEntry] = {}
         self._regions: OrderedDict[int, Region] = OrderedDict()  # least recently used first
         self._next_region = 0
         self._disk_readers: dict[int, int] = {}
@@ -71,19 +71,19 @@ class Store:
 
     # Objects.
 
-    def add(self, number: int) -> Entry:
+    def add(self, number: int) -> ObjectEntry:
         """Begins an object, held once."""
         entry = self._entries.get(number)
         if entry is None:
-            entry = self._entries[number] = Entry()
+            entry = self._entries[number] = ObjectEntry()
         entry.holds += 1
         return entry
 
-    def find(self, number: int) -> Entry:
+    def find(self, number: int) -> ObjectEntry:
         """Returns an object, even if it is one that is gone."""
         entry = self._entries.get(number)
         if entry is None:
-            entry = Entry()
+            entry = ObjectEntry()
             entry.payload = failed(
                 ObjectLostError(
                     "the object is gone: its last reference died before this one was used; keep a "

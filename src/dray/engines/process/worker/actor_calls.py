@@ -12,7 +12,7 @@ from typing import Any
 
 from dray.engines.process.client.runtime import ActorExit
 from dray.engines.process.worker.results import Results
-from dray.engines.rpc.actor_host import EndOfForks, exit_status, is_intended, method_of
+from dray.engines.rpc.actor_host import ExitForkedChildren, exit_status, is_intended, method_of
 
 _DEFAULT = ""
 _ASYNC_CONCURRENCY = 1000
@@ -84,14 +84,14 @@ class ActorCalls:
     def make(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Makes the actor's object."""
         if self._loop is None:
-            with EndOfForks():
+            with ExitForkedChildren():
                 self._actor = self._kind(*args, **kwargs)
             return
 
         async def make() -> SystemExit | None:
             self._running.set(self._around)
             try:
-                with EndOfForks():
+                with ExitForkedChildren():
                     self._actor = await _made(self._kind, args, kwargs)
             except SystemExit as error:  # raised, it would end the loop
                 return error
@@ -128,7 +128,7 @@ class ActorCalls:
         self._running.set({**self._around, **here})
         try:
             args, kwargs = results.arguments(payload, deps)
-            with EndOfForks():
+            with ExitForkedChildren():
                 value = method_of(self._actor, method)(*args, **kwargs)
                 del args, kwargs
                 values = results.pack_results(value, returns, name, number, unread)
@@ -168,7 +168,7 @@ class ActorCalls:
             async with semaphore:
                 here = {"task_id": number, "task_name": name, "function": method}
                 self._running.set({**self._around, **here})
-                with EndOfForks():
+                with ExitForkedChildren():
                     args, kwargs = results.arguments(payload, deps)
                     value = method_of(self._actor, method)(*args, **kwargs)
                     if inspect.isawaitable(value):

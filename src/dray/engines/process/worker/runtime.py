@@ -15,12 +15,12 @@ from dray import host
 from dray.engines.process.attach_socket import leave
 from dray.engines.process.client.conversation import Message
 from dray.engines.process.client.runtime import ProcessRuntime
-from dray.engines.process.leader_follower import Doze, Turns, Waiter
+from dray.engines.process.leader_follower import AdaptiveSpin, LeaderFollowers, Waiter
 from dray.engines.process.objects.shared_memory import Arena, DiskArena
 from dray.engines.rpc import lifeline
 from dray.engines.rpc.actor_host import refuse_forks
 from dray.engines.rpc.framing import Inbox, encode
-from dray.engines.runtime import Whereabouts
+from dray.engines.runtime import ExecutionContext
 from dray.errors import EngineError
 
 # What runs in this thread or coroutine.
@@ -48,7 +48,7 @@ class WorkerRuntime(ProcessRuntime):
         self._begin = begin
         self._on_work = on_work
         self._pid = os.getpid()
-        self._doze = Doze(host.cpu_count())
+        self._doze = AdaptiveSpin(host.cpu_count())
         # Whether another thread may want to end the main thread's waiting.
         self.may_be_interrupted = False
         self._idle = False
@@ -57,7 +57,7 @@ class WorkerRuntime(ProcessRuntime):
         self._poll.register(sock, select.POLLIN)
         self._waker, self._wake = os.pipe()
         self._poll.register(self._waker, select.POLLIN)
-        super().__init__(begin["number"], Turns(self.read, self._interrupt))
+        super().__init__(begin["number"], LeaderFollowers(self.read, self._interrupt))
 
     @property
     def arena(self) -> Arena:
@@ -141,11 +141,11 @@ class WorkerRuntime(ProcessRuntime):
         self.say("guest", node_id, around)
         door.close()
 
-    def whereabouts(self) -> Whereabouts:
+    def execution_context(self) -> ExecutionContext:
         here = self.here()
         group = here.get("group")
         task_id, actor = here.get("task_id"), here.get("actor")
-        return Whereabouts(
+        return ExecutionContext(
             job_id=self._begin["job_id"],
             node_id=self._begin["node_id"],
             worker_id=f"{self._begin['number']:08x}",

@@ -21,12 +21,12 @@ from dray.engines.process.worker.actor_calls import ActorCalls
 from dray.engines.process.worker.results import Results
 from dray.engines.process.worker.runtime import WorkerRuntime, running
 from dray.engines.rpc import actor_host, lifeline, serialization, wire
-from dray.engines.rpc.actor_host import EndOfForks, exit_status, is_intended
+from dray.engines.rpc.actor_host import ExitForkedChildren, exit_status, is_intended
 from dray.engines.rpc.framing import Inbox
 from dray.errors import EngineError
 
 
-class Worker:
+class TaskWorker:
     """Runs what the hub sends; the main thread runs tasks and the calls of plain actors.
 
     Args:
@@ -148,7 +148,7 @@ class Worker:
             here = {"task_id": number, "task_name": info["name"], "devices": devices}
             running.set({**info, **here, "function": function})
             args, kwargs = self._results.arguments(payload, deps)
-            with EndOfForks():
+            with ExitForkedChildren():
                 value = function(*args, **kwargs)
                 del args, kwargs
                 unread = info["most_unread"]
@@ -259,7 +259,7 @@ def run(control: int, fds: Sequence[int]) -> None:
     def serve() -> int:
         sock, arena, disk = fds
         size = os.fstat(arena).st_size
-        return Worker(
+        return TaskWorker(
             socket.socket(fileno=sock),
             socket.socket(fileno=control),
             Arena(arena, size),
