@@ -57,7 +57,7 @@ def test_a_train_function_knows_where_it_runs(core_engine: str, storage: Path) -
         "jobs_tasks": dray.get_runtime_context().get_job_id(),
         "has_actor": True,
         "resources": {"CPU": 0.5, "special": 1},
-        "node": dray.nodes()[0]["NodeID"],
+        "node": next(n["NodeID"] for n in dray.nodes() if "special" in n["Resources"]),
         "variables": {"DRAY_TESTS_LOOK": "1"},
         "gpus": [],
     }
