@@ -523,7 +523,11 @@ def on_rank_one(action: Any) -> None:
             {},
             "rank 1 failed to shut down cleanly: ValueError: invalid literal",
         ),
-        (functools.partial(on_rank_one, functools.partial(os._exit, 5)), {}, "rank 1 did not end"),
+        (
+            functools.partial(on_rank_one, functools.partial(os._exit, 5)),
+            {},
+            "rank 1 failed to shut down cleanly",
+        ),
         (
             functools.partial(on_rank_one, int),
             {"timeout_s": 0.5},
@@ -554,7 +558,7 @@ def test_a_framework_that_parts_badly_does_not_undo_the_run(
     assert os.listdir(storage / "run/logs") == ["attempt-000"]  # it ran once
     shown = capfd.readouterr()
     assert shown.err.count(said) == 1
-    assert shown.err.count("in good order") == 1
+    assert shown.err.count("failed to shut down cleanly") == 1
     assert "run: FINISHED" in shown.out
     pids = [int(p.name.removeprefix("pid-")) for p in storage.glob("pid-*")]
     assert survivors(pids, within_s=MOMENT_S[engine]) == []

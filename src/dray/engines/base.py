@@ -139,7 +139,7 @@ class Actor(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Lets the calls made so far finish, then ends the process in good order."""
+        """Lets the calls made so far finish, then ends the process cleanly."""
 
     @abstractmethod
     def kill(self) -> None:

@@ -18,7 +18,7 @@ from dray.errors import EngineError, NodeDiedError
 _SILENCE_S = 1.0
 # How long after a worker's end its last output may take to come.
 _LAST_WORDS_S = 1.0
-# How long a worker that has left in good order may take to end: users' exit handlers run then.
+# How long a worker that has left cleanly may take to end: users' exit handlers run then.
 _LEAVING_S = 60.0
 
 

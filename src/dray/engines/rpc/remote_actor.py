@@ -36,7 +36,7 @@ class RemoteActor(Actor):
         self.pid: int | None = None
         self.mailbox = mailbox
         self.stopping = False
-        self.has_left = False  # in good order
+        self.has_left = False  # cleanly
         self._reader = reader
         self._connection: Connection | None = None
         self._unsent: list[wire.ToWorker] = []

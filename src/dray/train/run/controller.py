@@ -181,7 +181,7 @@ class Controller:
         self._move(Event.CONTROLLER_FAILED)
 
     def _clean_up(self) -> None:
-        """Free everything, on every way out; in good order nothing is left to free."""
+        """Free everything, on every way out; after a clean end nothing is left to free."""
         self._until_closed.cancel()
         self._alarm.cancel()
         self._watch.end()
@@ -275,7 +275,7 @@ class Controller:
         self._attempt.died(death)
         if not death.expected and self._state is not State.ABORTING:
             if self._state is State.FINISHING:  # its function had returned, nothing is lost
-                self._progress.warn(f"rank {rank} did not end in good order: {death.error}")
+                self._progress.warn(f"rank {rank} failed to shut down cleanly: {death.error}")
             else:
                 self._fail(rank, death.error)
         if not self._attempt.alive:

@@ -108,7 +108,7 @@ class Launch:
         """Take the framework down, after all functions have returned: a failure undoes nothing.
 
         Returns:
-            Whether it parted in good order; if not, the user has been told.
+            Whether it shut down cleanly; if not, the user has been told.
         """
         try:
             self._backend.on_shutdown(group, self._backend_config)

@@ -63,7 +63,7 @@ class Action(str, Enum):
     TAKE_DOWN = "take the framework down"
     ASK_TO_STOP = "ask workers to stop at their next report"
     GIVE_GRACE = "wait for reports, not for long"
-    STOP_WORKERS = "stop workers in good order"
+    STOP_WORKERS = "stop workers cleanly"
     KILL_WORKERS = "kill workers"
     BACK_OFF = "wait before the restart"
     RELEASE = "release resources"

@@ -259,7 +259,7 @@ class WorkerGroup:
             worker.actor.signal("deliver", message)
 
     def stop(self) -> None:
-        """Let every worker end in good order."""
+        """Let every worker end cleanly."""
         for worker in self.workers:
             worker.actor.stop()
 
