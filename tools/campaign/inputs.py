@@ -127,6 +127,7 @@ def wrong_inputs(seed: int, scale: float) -> Verdict:
         home = os.getcwd()
         os.chdir(place)
         os.environ["HOME"] = place
+        dray.shutdown()  # of the part before
         dray.init(num_cpus=10_000)  # placement groups that were taken keep theirs
         sites = _sites(place)
         names = sorted(sites)
