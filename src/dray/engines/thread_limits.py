@@ -10,12 +10,14 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 _VARIABLE = "OMP_NUM_THREADS"
-# What tells NumPy's BLAS, if it is installed; forks are to have it.
-TELLS_BLAS = "threadpoolctl"
+# What tells NumPy's BLAS, if it is installed.
+_TELLS_BLAS = "threadpoolctl"
 
 _set_here: str | None = None  # the value that is not the user's
+_libraries: list[Any] | None = None  # found before a fork, for it
 
 
 def threads_for(resources: Mapping[str, float]) -> int:
@@ -32,13 +34,24 @@ def use(threads: int) -> None:
     for name in ("torch", "numexpr"):
         if name in sys.modules:
             sys.modules[name].set_num_threads(threads)
-    if "numpy" in sys.modules:
-        try:
-            blas = importlib.import_module(TELLS_BLAS)
-        except ImportError:
-            return
-        for library in blas.ThreadpoolController().select(user_api="blas").lib_controllers:
-            library.set_num_threads(threads)
+    for library in _find() if _libraries is None else _libraries:
+        library.set_num_threads(threads)
+
+
+def find_for_forks() -> None:
+    """Look for NumPy's BLAS now, which takes milliseconds, so that forks need not."""
+    global _libraries
+    _libraries = _find() or None
+
+
+def _find() -> list[Any]:
+    if "numpy" not in sys.modules:
+        return []
+    try:
+        blas = importlib.import_module(_TELLS_BLAS)
+    except ImportError:
+        return []
+    return list(blas.ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
 def users_environment() -> dict[str, str]:

@@ -174,8 +174,8 @@ def _reset_inherited_state() -> None:
 
     Python seeds `random` anew after a fork by itself.
     """
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
+    if "numpy.random" in sys.modules:  # later, it takes its seed from the system
+        sys.modules["numpy.random"].seed()
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.default_generator.seed()
