@@ -1,6 +1,6 @@
 """The contract of an engine for tasks, actors and objects, alike in the driver and in workers.
 
-`Runtime` is the half of the contract that `dray.core` is written on; `contract.py` is the half that
+`Runtime` is the half of the contract that `dray.core` is written on; `base.py` is the half that
 training is written on. A function or class is bound to its options once, and called many times, so
 an engine may prepare as much as it likes.
 """

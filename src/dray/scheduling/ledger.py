@@ -29,7 +29,7 @@ from dray.scheduling.placement import (
     Selector,
     demand_of,
     place,
-    seats_in_turn,
+    place_in_turn,
 )
 from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
 from dray.scheduling.tpu_slices import place_on_slices
@@ -273,8 +273,10 @@ class Ledger:
                 left = {i: from_fixed(free[i].usable(wanted)) for i in sorted(self._alive)}
                 taken = [f"{name} {device} by {who}" for (name, device), who in others.items()]
                 return PlacementPreview(free=[(self.nodes[i], left[i]) for i in left], taken=taken)
-            nodes = [self.nodes[seat.node] for seat in chosen]
-            return PlacementPreview(nodes, _devices(nodes, [seat.parts for seat in chosen], demand))
+            nodes = [self.nodes[placement.node] for placement in chosen]
+            return PlacementPreview(
+                nodes, _devices(nodes, [placement.parts for placement in chosen], demand)
+            )
 
     def _without(self, others: Iterable[tuple[str, str]]) -> list[Room]:
         """Returns what is free, without the devices that other programs have."""
@@ -393,8 +395,8 @@ class Ledger:
         """Takes what a demand asks for, or nothing if it does not fit."""
         while (chosen := self._place(demand, self._free)) is not None:
             claims = [
-                Claim(seat.node, bundle.quantities, seat.parts)
-                for seat, bundle in zip(chosen, demand.bundles, strict=True)
+                Claim(placement.node, bundle.quantities, placement.parts)
+                for placement, bundle in zip(chosen, demand.bundles, strict=True)
             ]
             for claim in claims:
                 self._add_one(claim, demand.lasting, -1)
@@ -464,7 +466,7 @@ class Ledger:
         self._grant()
 
     def _place(self, demand: Demand, rooms: Sequence[Room]) -> list[BundlePlacement] | None:
-        """Returns a seat for each bundle, or None if they do not fit together."""
+        """Returns a placement for each bundle, or None if they do not fit together."""
         known: dict[Selector, set[int]] = {(): self._alive}
         for bundle in demand.bundles:
             if bundle.selector not in known:
@@ -473,7 +475,7 @@ class Ledger:
         if demand.slices is not None:
             chosen = place_on_slices(demand, rooms, allowed, self.nodes)
             return (
-                None if chosen is None else seats_in_turn(enumerate(chosen), demand.bundles, rooms)
+                None if chosen is None else place_in_turn(enumerate(chosen), demand.bundles, rooms)
             )
         return place(demand, rooms, allowed)
 

@@ -75,7 +75,7 @@ class BundlePlacement(NamedTuple):
 def place(
     demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]]
 ) -> list[BundlePlacement] | None:
-    """Returns a seat for each bundle, or None if they do not fit together.
+    """Returns a placement for each bundle, or None if they do not fit together.
 
     One bundle after another goes to the node whose turn it is among those with room for it. When
     they are packed, it is the turn of the node with most bundles of this demand, then of the first
@@ -104,16 +104,16 @@ def place(
     if _too_little(kinds, rooms, once):
         return None
     spread = once or strategy == "SPREAD"
-    seats = _fill(_Filling(kinds, rooms, spread, once), _in_turn(kinds))
-    if seats is None and not once and len({kind.wanted for kind in kinds}) > 1:
-        seats = _fill(_Filling(kinds, rooms, spread, once), _scarce_first(kinds, rooms), True)
-    return seats
+    placements = _fill(_Filling(kinds, rooms, spread, once), _in_turn(kinds))
+    if placements is None and not once and len({kind.wanted for kind in kinds}) > 1:
+        placements = _fill(_Filling(kinds, rooms, spread, once), _scarce_first(kinds, rooms), True)
+    return placements
 
 
-def seats_in_turn(
+def place_in_turn(
     turns: Iterable[tuple[int, int]], bundles: Sequence[Bundle], rooms: Sequence[Room]
 ) -> list[BundlePlacement] | None:
-    """Returns the seats of bundles on the nodes that are given, or None if one finds no room.
+    """Returns the placements of bundles on the nodes that are given, or None if one finds no room.
 
     Args:
         turns: The position and the node of each, in the order in which they take their devices.
@@ -121,14 +121,14 @@ def seats_in_turn(
         rooms: What is free on each node; they are left as they are.
     """
     left: dict[int, Room] = {}
-    seats: dict[int, BundlePlacement] = {}
+    placements: dict[int, BundlePlacement] = {}
     for position, node in turns:
         room = left[node] = left.get(node) or rooms[node].copy()
         wanted = bundles[position].quantities
         if not room.fits(wanted):
             return None
-        seats[position] = BundlePlacement(node, room.take(wanted))
-    return [seats[position] for position in range(len(seats))]
+        placements[position] = BundlePlacement(node, room.take(wanted))
+    return [placements[position] for position in range(len(placements))]
 
 
 def _place_one(
@@ -223,7 +223,7 @@ def _too_little(kinds: Iterable[_Kind], rooms: Sequence[Room], once: bool) -> bo
 def _on_one_node(
     kinds: Sequence[_Kind], bundles: Sequence[Bundle], rooms: Sequence[Room]
 ) -> list[BundlePlacement] | None:
-    """Returns the seats of all bundles on the first node that takes them all."""
+    """Returns the placements of all bundles on the first node that takes them all."""
     sums = _sums(kinds)
     turns = list(_in_turn(kinds))
     for index in sorted(frozenset.intersection(*{kind.nodes for kind in kinds})):
@@ -233,16 +233,16 @@ def _on_one_node(
         counts = ((kind.wanted, len(kind.positions)) for kind in kinds)
         if any(room.times(each, count) < count for each, count in counts):
             continue
-        seats = seats_in_turn(((position, index) for position, _ in turns), bundles, rooms)
-        if seats is not None:
-            return seats
+        placements = place_in_turn(((position, index) for position, _ in turns), bundles, rooms)
+        if placements is not None:
+            return placements
     return None
 
 
 def _fill(
     filling: _Filling, turns: Iterable[tuple[int, int]], with_care: bool = False
 ) -> list[BundlePlacement] | None:
-    """Returns a seat for each bundle.
+    """Returns a placement for each bundle.
 
     Args:
         filling: The nodes.
@@ -258,7 +258,7 @@ def _fill(
         if index is None:
             return None
         filling.put(position, number, index)
-    return [filling.seats[position] for position in range(len(filling.seats))]
+    return [filling.placements[position] for position in range(len(filling.placements))]
 
 
 class _Filling:
@@ -268,7 +268,7 @@ class _Filling:
         kinds: The bundles.
         rooms: What is left on each node.
         used: How many bundles each has got.
-        seats: Where bundles lie, by their positions.
+        placements: Where bundles lie, by their positions.
         history: The nodes that bundles were put on, one after another.
         spread: Whether it is the turn of the node with fewest bundles, not of that with most.
         once: Whether a node takes at most one.
@@ -280,7 +280,7 @@ class _Filling:
         self.kinds = kinds
         self.rooms = list(rooms)  # each is copied before it is changed
         self.used = [0] * len(rooms)
-        self.seats: dict[int, BundlePlacement] = {}
+        self.placements: dict[int, BundlePlacement] = {}
         self.history: list[int] = []
         self.spread, self.once = spread, once
         self._sorted: dict[frozenset[int], list[int]] = {}
@@ -306,12 +306,12 @@ class _Filling:
             if not self.used[index]:
                 self.rooms[index] = self.rooms[index].copy()
             parts = self.rooms[index].take(wanted)
-        self.seats[position] = BundlePlacement(index, parts)
+        self.placements[position] = BundlePlacement(index, parts)
         self.used[index] += 1
         self.history.append(index)
 
     def _take_away(self, position: int, number: int) -> int:
-        index, parts = self.seats.pop(position)
+        index, parts = self.placements.pop(position)
         if not self.once:
             self.rooms[index].add(self.kinds[number].wanted, parts, 1)
         self.used[index] -= 1
@@ -347,8 +347,8 @@ class _Filling:
         """
         numbers = {p: n for n, kind in enumerate(self.kinds) for p in kind.positions}
         on: dict[int, dict[int, int]] = {}  # node -> kind -> one bundle of that kind there
-        for position, seat in self.seats.items():
-            on.setdefault(seat.node, {})[numbers[position]] = position
+        for position, placement in self.placements.items():
+            on.setdefault(placement.node, {})[numbers[position]] = position
         comer: dict[int, int] = {}  # node -> the bundle that would come; -1 is the new one
         reached = {number}
         queue = deque([(-1, number)])
@@ -371,7 +371,7 @@ class _Filling:
         return not (self.once and self.used[index]) and self.rooms[index].fits(wanted)
 
     def _fits_without(self, leaving: int, number: int, wanted: Wanted) -> bool:
-        index, parts = self.seats[leaving]
+        index, parts = self.placements[leaving]
         if self.once:
             return self.rooms[index].fits(wanted)
         if self.kinds[number].wanted == wanted:

@@ -40,9 +40,9 @@ def broadcast_from_rank_zero(data: T) -> T:
         >>> def train_loop():
         ...     seed = dray.train.collective.broadcast_from_rank_zero(random.random())
     """
-    seat = current_session("broadcast_from_rank_zero")
-    mine = data if seat.assignment.rank == 0 else None
-    result: T = seat.join("broadcast_from_rank_zero", mine)
+    session = current_session("broadcast_from_rank_zero")
+    mine = data if session.assignment.rank == 0 else None
+    result: T = session.join("broadcast_from_rank_zero", mine)
     return result
 
 

@@ -53,7 +53,7 @@ class TrainSession:
 
     Attributes:
         clean_ups: What to take back at its end in a process that goes on, which is the user's.
-        outer: The seat that its thread had before, if its run is within another.
+        outer: The session that its thread had before, if its run is within another.
     """
 
     def __init__(self, assignment: run_messages.Assignment, post: Callable[[Any], None]) -> None:
@@ -195,27 +195,27 @@ def _line(report: int, attempt: int, record: Mapping[str, Any]) -> bytes:
     return head + json_bytes(record)[1:]
 
 
-# One seat a worker process; with the inline engine, one a thread that runs a train function.
-_seats: dict[int, TrainSession] = {}
+# One session a worker process; with the inline engine, one a thread that runs a train function.
+_sessions: dict[int, TrainSession] = {}
 
 
-def start_session(seat: TrainSession) -> None:
-    """Make a seat the current one of this thread, and of threads that have none."""
+def start_session(session: TrainSession) -> None:
+    """Make a session the current one of this thread, and of threads that have none."""
     thread = threading.get_ident()
-    seat.outer, _seats[thread] = _seats.get(thread), seat
+    session.outer, _sessions[thread] = _sessions.get(thread), session
 
 
 def leave_session() -> None:
     """Take back what `start_session` of this thread did."""
     thread = threading.get_ident()
-    seat = _seats.pop(thread)
-    if seat.outer is not None:
-        _seats[thread] = seat.outer
-    seat.close()
+    session = _sessions.pop(thread)
+    if session.outer is not None:
+        _sessions[thread] = session.outer
+    session.close()
 
 
 def current_session(name: str) -> TrainSession:
-    """Return the current seat.
+    """Return the current session.
 
     Args:
         name: The function that needs it, for the message.
@@ -223,12 +223,12 @@ def current_session(name: str) -> TrainSession:
     Raises:
         NotInTrainingError: There is none.
     """
-    seat = _seats.get(threading.get_ident())
-    if seat is None and len(_seats) == 1:  # a thread that the train function started
-        seat = next(iter(_seats.values()))
-    if seat is None:
+    session = _sessions.get(threading.get_ident())
+    if session is None and len(_sessions) == 1:  # a thread that the train function started
+        session = next(iter(_sessions.values()))
+    if session is None:
         raise NotInTrainingError(name)
-    return seat
+    return session
 
 
 class TrainContext:
@@ -327,7 +327,7 @@ def get_all_reported_checkpoints(
         ...     for reported in dray.train.get_all_reported_checkpoints():
         ...         print(reported.checkpoint.path, reported.metrics)
     """
-    seat = current_session("get_all_reported_checkpoints")
+    session = current_session("get_all_reported_checkpoints")
     if not isinstance(consistency_mode, CheckpointConsistencyMode):
         raise ConfigError(
             f"consistency_mode must be a CheckpointConsistencyMode, not {consistency_mode!r}"
@@ -336,7 +336,7 @@ def get_all_reported_checkpoints(
     number = isinstance(wait, int | float) and not isinstance(wait, bool)
     if wait is not None and (not number or not 0 <= wait <= threading.TIMEOUT_MAX):
         raise ConfigError(f"timeout_s must be None or seconds, 0 or more, not {timeout_s!r}")
-    return seat.checkpoints(wait)
+    return session.checkpoints(wait)
 
 
 def report(
@@ -389,27 +389,27 @@ def report(
         ...     for epoch in range(3):
         ...         dray.train.report({"epoch": epoch, "loss": 0.1})
     """
-    seat = current_session("report")
+    session = current_session("report")
     if validation is not False:
         check_arguments("dray.train.report", {"validation": validation}, ())
     in_place = _is_in_place(checkpoint_upload_mode)
     if checkpoint is None:
-        seat.report(metrics, None, checkpoint_dir_name)
+        session.report(metrics, None, checkpoint_dir_name)
         return
     if checkpoint_dir_name is not None:
         check_checkpoint_name(checkpoint_dir_name)
     local = _checked(checkpoint, "checkpoint")
     if checkpoint_upload_fn is not None and not in_place:
-        name = checkpoint_dir_name or seat.name_to_upload()
+        name = checkpoint_dir_name or session.name_to_upload()
         checkpoint = _checked(
             checkpoint_upload_fn(local, name), "what checkpoint_upload_fn returns"
         )
     if checkpoint_upload_fn is not None or in_place:
-        checkpoint_dir_name = _name_in_run(checkpoint.path, seat.assignment.run.path)
+        checkpoint_dir_name = _name_in_run(checkpoint.path, session.assignment.run.path)
         check_checkpoint_name(checkpoint_dir_name)
-        seat.report(metrics, checkpoint, checkpoint_dir_name, in_place=True)
+        session.report(metrics, checkpoint, checkpoint_dir_name, in_place=True)
     else:
-        seat.report(metrics, checkpoint, checkpoint_dir_name)
+        session.report(metrics, checkpoint, checkpoint_dir_name)
     if delete_local_checkpoint_after_upload and not in_place:
         with StorageError.instead(f"the checkpoint {local.path} cannot be deleted"):
             shutil.rmtree(local.path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -407,9 +406,10 @@ def _whole(number: Any) -> int:
     Raises:
         TypeError: It is something else.
     """
-    if isinstance(number, bool) or not isinstance(number, numbers.Integral):
+    whole = plain(number)
+    if isinstance(whole, bool) or not isinstance(whole, int):
         raise TypeError(number)
-    return int(number)
+    return int(whole)
 
 
 def _accelerators(resources: Iterable[str]) -> list[str]:

@@ -7,6 +7,7 @@ it does not take it twice: what needs no answer is done as the lock is let go, t
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
 import threading
@@ -37,7 +38,7 @@ class HubLock:
         # Whether this thread has it.
         self.is_mine: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
         self.closed = False
-        self.todo: deque[Callable[[], None]] = deque()  # with the lock held
+        self.todo: deque[Callable[[], object]] = deque()  # with the lock held
         self.replies: deque[tuple[Client, int, Any]] = deque()  # without it
 
     def acquire_now(self) -> bool:
@@ -75,8 +76,16 @@ class HubLock:
     # As deep in the stack as `__enter__`, which had room there: a call more might have none.
     __exit__ = release
 
+    def do(self, task: Callable[..., object], *args: Any) -> None:
+        """Does something with the lock: now, or as it is let go if this thread has it already."""
+        if self.is_mine():  # a finaliser's
+            self.later(functools.partial(task, *args))
+            return
+        with self:
+            task(*args)
+
     @shielded
-    def later(self, task: Callable[[], None]) -> None:
+    def later(self, task: Callable[[], object]) -> None:
         """Does something with the lock, as soon as nobody else has it, unless it is closed."""
         self.todo.append(task)
         if self.acquire_now():

@@ -109,7 +109,7 @@ def _initialise(options: Options, address: str, **further: Any) -> None:
             address=address,
             namespace=options.namespace,
             runtime_env=environment or None,
-            # What tasks and actors print; runs print by rank (`keeper.py`).
+            # What tasks and actors print; runs print by rank (`sidecar.py`).
             log_to_driver=options.log_to_driver,
             logging_level="ERROR",
             **further,

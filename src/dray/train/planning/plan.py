@@ -21,7 +21,7 @@ from dray.scheduling.requests import Node, PlacementPreview, Request
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
 from dray.train.planning.explain import Free, amounts, lacks, nearest_change
-from dray.train.planning.ranks import RankAssignment, WorkerPlacement, seat
+from dray.train.planning.ranks import RankAssignment, WorkerPlacement, assign_ranks
 from dray.train.scaling import ScalingConfig
 from dray.train.worker.cpu_affinity import asked_threads, threads_per_worker
 
@@ -163,7 +163,7 @@ def make_plan(
         WorkerPlacement(node, devices)
         for node, devices in zip(rehearsal.nodes[:workers], rehearsal.devices, strict=False)
     ]
-    positions = seat(places)
+    positions = assign_ranks(places)
     hooks, options = backend
     variables = {**os.environ, **engine.env_vars, **config.runtime_env.env_vars}
     name, note = hooks.collectives(positions, options, variables)

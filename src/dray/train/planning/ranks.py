@@ -54,7 +54,7 @@ class RankAssignment:
     node_devices: Mapping[str, tuple[str, ...]]
 
 
-def seat(places: Sequence[WorkerPlacement]) -> list[RankAssignment]:
+def assign_ranks(places: Sequence[WorkerPlacement]) -> list[RankAssignment]:
     """Give every worker its rank: node by node, on a node by device, then as they were asked for.
 
     The hosts of a TPU slice come one after another, in the slice's order.

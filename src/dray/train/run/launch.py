@@ -61,7 +61,7 @@ class Launch:
         """Tell workers that have started which rank each has, and from where to go on.
 
         Raises:
-            RankFailed: A worker could not take its seat.
+            RankFailed: A worker could not start its session.
         """
         moved = Settings().own_directories
         run = RunInfo(

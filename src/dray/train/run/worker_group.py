@@ -14,7 +14,7 @@ from dray.engines.base import Actor, Engine, Mailbox, Started
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import text_of
 from dray.scheduling.requests import Node, Reservation
-from dray.train.planning.ranks import Devices, RankAssignment, WorkerPlacement, seat
+from dray.train.planning.ranks import Devices, RankAssignment, WorkerPlacement, assign_ranks
 from dray.train.worker.run_messages import Assignment
 from dray.train.worker.train_worker import Ended, Job, TrainWorker
 
@@ -149,19 +149,19 @@ class WorkerGroup:
     def assign_ranks(
         self, nodes: Mapping[str, Node], assign: Callable[[WorkerState], Assignment]
     ) -> None:
-        """Give every worker its rank; see `seats.seat`.
+        """Give every worker its rank; see `ranks.assign_ranks`.
 
         Args:
             nodes: What there is, by id.
             assign: Returns what a worker that has its position is told.
 
         Raises:
-            RankFailed: A worker could not take its seat.
+            RankFailed: A worker could not start its session.
         """
         places = [
             WorkerPlacement(self._node_of(worker, nodes), worker.devices) for worker in self.workers
         ]
-        positions = seat(places)
+        positions = assign_ranks(places)
         self.workers = [self.workers[position.bundle] for position in positions]
         for worker, position in zip(self.workers, positions, strict=True):
             worker.rank, worker.position = position.rank, position

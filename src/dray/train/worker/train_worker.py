@@ -67,7 +67,7 @@ class TrainWorker:
     def __init__(self, post: Callable[[Any], None], *, own_process: bool) -> None:
         self._post = post
         self._own_process = own_process
-        self._seat: TrainSession | None = None
+        self._session: TrainSession | None = None
 
     def start_session(self, assignment: run_messages.Assignment) -> None:
         """Take a place in the run.
@@ -82,8 +82,8 @@ class TrainWorker:
             _settle_on_cores(assignment)
             malloc.keep_freed_memory(os.environ)
             _change_directory(assignment.run.working_directory)
-        self._seat = TrainSession(assignment, self._post)
-        start_session(self._seat)
+        self._session = TrainSession(assignment, self._post)
+        start_session(self._session)
 
     def execute(self, function: Callable[..., Any], *args: Any) -> Any:
         """Run a hook of the framework."""
@@ -109,8 +109,8 @@ class TrainWorker:
         return self._pack(value)
 
     def _pack(self, value: Any) -> Ended:
-        assert self._seat is not None
-        if self._seat.assignment.rank != 0:  # nobody asks for it
+        assert self._session is not None
+        if self._session.assignment.rank != 0:  # nobody asks for it
             return Ended()
         if not self._own_process:
             return Ended(value)
@@ -121,21 +121,21 @@ class TrainWorker:
 
     def close(self) -> None:
         """Free what the rank held."""
-        if self._seat is None:
+        if self._session is None:
             return
         if not self._own_process:
-            self._seat.clean_ups.close()
+            self._session.clean_ups.close()
         leave_session()
 
     def wake(self) -> None:
         """End a wait of the train function, where its process cannot be killed."""
-        if self._seat is not None:
-            self._seat.wake()
+        if self._session is not None:
+            self._session.wake()
 
     def deliver(self, message: Any) -> None:
         """Take a message of the controller, on the control thread."""
-        assert self._seat is not None
-        self._seat.deliver(message)
+        assert self._session is not None
+        self._session.deliver(message)
 
 
 def _settle_on_cores(assignment: run_messages.Assignment) -> None:

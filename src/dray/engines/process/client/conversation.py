@@ -1,6 +1,7 @@
 """The conversation of one process of a session with the hub.
 
-The driver calls the hub, a worker sends it messages; what is said is the same (`hub.py` lists it).
+The driver calls the hub, a worker sends it messages; the operations are the `on_...` methods
+in `hub/`.
 """
 
 from __future__ import annotations
@@ -53,20 +54,12 @@ class Conversation(ABC):
     @shielded
     def meet(self, number: int) -> None:
         """Takes note of a reference that has come in."""
-        if self.lock.is_mine():
-            self.lock.later(lambda: self.table.met(number))
-            return
-        with self.lock:
-            self.table.met(number)
+        self.lock.do(self.table.met, number)
 
     @shielded
     def keep(self, number: int) -> None:
         """Takes note of a reference, or of one more, that the hub has counted already."""
-        if self.lock.is_mine():
-            self.lock.later(lambda: self.table.born(number))
-            return
-        with self.lock:
-            self.table.born(number)
+        self.lock.do(self.table.born, number)
 
     def say(self, *message: Any) -> None:
         """Tells the hub something, if it is still there."""

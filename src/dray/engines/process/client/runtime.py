@@ -1,6 +1,7 @@
 """Tasks, actors and objects as any process of a session sees them: it asks the hub.
 
-The driver calls the hub, a worker sends it messages; what is said is the same (`hub.py` lists it).
+The driver calls the hub, a worker sends it messages; the operations are the `on_...` methods
+in `hub/`.
 """
 
 from __future__ import annotations

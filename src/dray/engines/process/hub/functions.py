@@ -34,7 +34,7 @@ class Kinds:
         self._ledger = ledger
         self.all: dict[bytes, FunctionDescriptor] = {}
         self.shapes: dict[Any, SchedulingClass] = {}
-        self.groups: dict[int, GroupRecord] = {}  # kept by `groups.py`
+        self.groups: dict[int, GroupRecord] = {}  # kept by `placement_groups.py`
         hub.serve(self)
 
     def on_kind(

@@ -21,7 +21,7 @@ from dray.scheduling.requests import Reservation
 
 
 class Hub:
-    """Objects and questions; `tasks.py`, `actors.py` and `groups.py` add the rest.
+    """Objects and questions; `tasks.py`, `actors.py` and `placement_groups.py` add the rest.
 
     Args:
         store_bytes: How much memory large objects may take.
@@ -36,7 +36,7 @@ class Hub:
         self.when_unblocked: Callable[[Client], None] = lambda client: None
         self._operations: dict[str, Callable[..., Any]] = {}
 
-        # Set by `streams.py`: whether a stream has an item or has ended, and a call when it has.
+        # Set by `generators.py`: whether a stream has an item or has ended, and a call when it has.
         self.has_item: Callable[[int, int], bool]
         self.when_item: Callable[[int, int, Callable[[], None]], None]
         self.forget_item: Callable[[int, Callable[[], None]], None]

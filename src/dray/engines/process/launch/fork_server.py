@@ -265,7 +265,8 @@ def _import_for_workers(modules: Sequence[str]) -> None:
     """Imports what workers will need, so that they share it."""
     gc.disable()  # a collection during imports finds nothing, and costs 5 % of the time
     actor_host.import_quietly(("cloudpickle", "multiprocessing.resource_tracker", *modules))
-    thread_limits.find_for_forks()
+    with contextlib.suppress(Exception):  # what fails fails again, in sight, in a worker
+        thread_limits.find_for_forks()
     gc.freeze()  # so that a worker's collector does not write to, and so copy, shared pages
 
 
