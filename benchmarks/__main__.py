@@ -23,7 +23,7 @@ from dray import host
 
 
 def main() -> None:
-    """Runs what the command line asks for; the status is 1 if a run failed."""
+    """Run what the command line asks for; the status is 1 if a run failed."""
     arguments = _parse()
     if arguments.list:
         for name, measure in MEASURES.items():
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def _cases(name: str, options: Options, arguments: argparse.Namespace) -> Sequence[Case]:
-    """Returns the cases of a measure, against dray's peers or against an earlier dray."""
+    """Return the cases of a measure, against dray's peers or against an earlier dray."""
     cases = MEASURES[name](options)
     if arguments.before_python is None:
         return cases
@@ -82,7 +82,7 @@ def _names(text: str) -> list[str]:
 
 
 def _warm_up(options: Options, names: set[str]) -> None:
-    """Runs each contestant once, so that the first round finds files and bytecode in memory."""
+    """Run each contestant once, so that the first round finds files and bytecode in memory."""
     for case in start(options):
         if case.title == "2 workers":
             for name, sample in case.contestants.items():
@@ -91,7 +91,7 @@ def _warm_up(options: Options, names: set[str]) -> None:
 
 
 def _measure(measure: str, case: Case, runs: int, cluster: Cluster) -> Outcome:
-    """Runs the contestants of a case in turn, round after round, on the cluster that it needs.
+    """Run the contestants of a case in turn, round after round, on the cluster that it needs.
 
     Every other round goes backwards, so that nobody always runs after the same other one.
     """
@@ -110,7 +110,7 @@ def _measure(measure: str, case: Case, runs: int, cluster: Cluster) -> Outcome:
 
 
 def _attempt(title: str, sample: Callable[[], Sample]) -> Sample | None:
-    """Runs one contestant once; None if it failed."""
+    """Run one contestant once; None if it failed."""
     try:
         result = sample()
     except harness.ProgramFailed as error:
@@ -122,7 +122,7 @@ def _attempt(title: str, sample: Callable[[], Sample]) -> Sample | None:
 
 
 def _write(outcomes: Sequence[Outcome], options: Options, place: Path) -> None:
-    """Writes the tables and every sample to a new pair of files, and prints the tables."""
+    """Write the tables and every sample to a new pair of files, and print the tables."""
     now = datetime.now().astimezone()
     machine = {"cores": host.cpu_count(), "memory_gib": round(host.memory_bytes() / 2**30)}
     versions = _versions(options)

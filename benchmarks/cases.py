@@ -75,7 +75,7 @@ class Options:
     programs: Path = field(default=Path(__file__).parent.absolute())
 
     def command(self, contestant: str, program: str, workers: int, *rest: object) -> list[str]:
-        """Returns the command that runs a program as a contestant."""
+        """Return the command that runs a program as a contestant."""
         script = str(self.programs / f"program_{program}.py")
         arguments = [str(workers), *map(str, rest)]
         if contestant in (RAY, RAY_CORE):
@@ -91,7 +91,7 @@ class Options:
     def in_turn(
         self, sample: Callable[[str], Sample], *names: str
     ) -> dict[str, Callable[[], Sample] | None]:
-        """Returns the contestants of a case; those that need Ray are None if it is not there."""
+        """Return the contestants of a case; those that need Ray are None if it is not there."""
 
         def bound(name: str) -> Callable[[], Sample] | None:
             if name.startswith((RAY, RAY_CORE, DRAY_ON_RAY)) and self.ray_python is None:

@@ -26,12 +26,12 @@ class Cluster:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Ends every process of the cluster."""
+        """End every process of the cluster."""
         self._address = None
         self._running.close()
 
     def become(self, nodes: tuple[int, ...]) -> bool:
-        """Ends the cluster unless it has these nodes.
+        """End the cluster unless it has these nodes.
 
         Args:
             nodes: The CPUs of each node; none is no cluster.
@@ -45,7 +45,7 @@ class Cluster:
         return bool(nodes) and self._address is None
 
     def run(self, command: Sequence[str]) -> Finished:
-        """Runs a program to its end, on the cluster.
+        """Run a program to its end, on the cluster.
 
         Raises:
             ProgramFailed: It ended with an error, or not in time, or the cluster did not start.

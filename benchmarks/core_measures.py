@@ -39,7 +39,7 @@ _CPUS = 2
 
 
 def _measured(options: Options, name: str, part: str) -> Record:
-    """Runs the program; Ray, and dray on Ray, have a Ray of their own on this machine."""
+    """Run the program; Ray, and dray on Ray, have a Ray of their own on this machine."""
     engine = "ray" if name == DRAY_ON_RAY else "process"
     return run(options.command(name, "core", _CPUS, engine, part)).last("measured")
 
@@ -61,7 +61,7 @@ def core_rates(options: Options) -> list[Case]:
 
 
 def core_times(options: Options) -> list[Case]:
-    """Starts of engine, actors and processes; storing and reading an array."""
+    """Start of engine, actors and processes; storing and reading an array."""
     copies: dict[str, float] = {}
 
     def sample(name: str) -> Sample:

@@ -83,7 +83,7 @@ class Program:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Ends every process that is left."""
+        """End every process that is left."""
         self._running.remove(self)
         while left := self._left():
             for process in left:
@@ -95,7 +95,7 @@ class Program:
         self._place.cleanup()
 
     def _left(self) -> set[psutil.Process]:
-        """Returns all processes but those of programs that go on beside this one."""
+        """Return all processes but those of programs that go on beside this one."""
         left = set(psutil.Process().children(recursive=True))
         for program in self._running:
             other = psutil.Process(program.pid)
@@ -103,7 +103,7 @@ class Program:
         return left
 
     def records(self) -> Iterator[Record]:
-        """Yields what the processes tell, until the program ends.
+        """Yield what the processes tell, until the program ends.
 
         Raises:
             ProgramFailed: It ended with an error, or not in time.
@@ -141,29 +141,29 @@ class Finished:
         self._began = program.began
 
     def every(self, event: str) -> list[Record]:
-        """Returns all records of an event; there is at least one."""
+        """Return all records of an event; there is at least one."""
         found = [record for record in self._records if record["event"] == event]
         if not found:
             raise ProgramFailed(f"the program never told {event!r}")
         return found
 
     def last(self, event: str) -> Record:
-        """Returns the last record of an event."""
+        """Return the last record of an event."""
         return self.every(event)[-1]
 
     def between(self, first: str, then: str, turn: int = -1) -> float:
-        """Returns the seconds from one event to another, in their last turn or an earlier one."""
+        """Return the seconds from one event to another, in their last turn or an earlier one."""
         seconds: float = self.every(then)[turn]["time"] - self.every(first)[turn]["time"]
         return seconds
 
     def until(self, event: str, turn: int = -1) -> float:
-        """Returns the seconds from the program's start to an event, its last or an earlier one."""
+        """Return the seconds from the program's start to an event, its last or an earlier one."""
         seconds: float = self.every(event)[turn]["time"] - self._began
         return seconds
 
 
 def run(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Finished:
-    """Runs a program to its end.
+    """Run a program to its end.
 
     Raises:
         ProgramFailed: It ended with an error, or not in time.
@@ -173,5 +173,5 @@ def run(command: Sequence[str], environment: Mapping[str, str] | None = None) ->
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of what programs leave behind, so that it can be ended."""
+    """Make this process the parent of what programs leave behind, so that it can be ended."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

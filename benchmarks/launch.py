@@ -19,7 +19,7 @@ _RAY_OPTIONS = {"include_dashboard": False, "log_to_driver": False}
 
 
 def start_library(library: str, num_cpus: int | None = None) -> None:
-    """Starts a library's engine, as the first lines of a script do."""
+    """Start a library's engine, as the first lines of a script do."""
     cluster = os.environ.get("RAY_ADDRESS")
     if library == "ray":
         options = {"address": cluster or "local", "num_cpus": num_cpus, **_RAY_OPTIONS}
@@ -29,7 +29,7 @@ def start_library(library: str, num_cpus: int | None = None) -> None:
 
 
 def told_here(function: TrainFunction) -> TrainFunction:
-    """Makes a train function's records go to this program's pipe.
+    """Make a train function's records go to this program's pipe.
 
     A running cluster's workers do not have this program's variables, and a runtime environment
     would keep Ray from taking workers that it has started beforehand.
@@ -52,7 +52,7 @@ def make_trainer(
     config: dict[str, Any] | None = None,
     max_failures: int = 0,
 ) -> Any:
-    """Makes a library's trainer of a framework; workers share cores if there are too few."""
+    """Make a library's trainer of a framework; workers share cores if there are too few."""
     train = importlib.import_module(f"{library}.train")
     module = importlib.import_module(f"{library}.train.{framework}")
     trainer = getattr(module, f"{framework.capitalize()}Trainer")
@@ -71,7 +71,7 @@ def make_trainer(
 
 
 def launch(library: str, function: TrainFunction, workers: int, **options: Any) -> None:
-    """Runs a train function once; under torchrun, this process is one of its workers."""
+    """Run a train function once; under torchrun, this process is one of its workers."""
     if library != "torchrun":
         start_library(library)
         make_trainer(library, function, workers, **options).fit()

@@ -192,7 +192,7 @@ def threads(options: Options) -> list[Case]:
 def _threads(
     options: Options, workers: int, by_hand: Sequence[int], target: float | None = None
 ) -> Case:
-    """Compares dray's default with all that torchrun is set to, and with Ray Train's default."""
+    """Compare dray's default with all that torchrun is set to, and with Ray Train's default."""
     steps = 5 if options.quick else 40
     torchruns: dict[str, dict[str, str]] = {TORCHRUN: {}}
     for number in by_hand:

@@ -21,7 +21,7 @@ class Memory(NamedTuple):
 
 
 def read_descendants() -> dict[int, Memory]:
-    """Reads the memory of every process that this one has started, by pid."""
+    """Read the memory of every process that this one has started, by pid."""
     found = {}
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess, OSError):  # it has just ended
@@ -45,7 +45,7 @@ def _megabytes(kilobytes: int) -> float:
 
 
 def _label(process: psutil.Process) -> str:
-    """Returns what a process runs, without paths: its title, its script or its module."""
+    """Return what a process runs, without paths: its title, its script or its module."""
     title: list[str] = process.cmdline()
     if not title or "::" in title[0]:
         return title[0] if title else str(process.name())

@@ -20,7 +20,7 @@ BYTES = 100_000_000
 
 
 def start(library: str, cpus: int, engine: str) -> Any:
-    """Starts the library on this machine alone; returns its module."""
+    """Start the library on this machine alone; return its module."""
     module = importlib.import_module(library)
     if library == "ray":
         module.init(address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False)
@@ -43,14 +43,14 @@ class Echo:
 
 
 def seconds(function: Callable[[], Any]) -> float:
-    """Returns how long a call takes."""
+    """Return how long a call takes."""
     began = time.perf_counter()
     function()
     return time.perf_counter() - began
 
 
 def one_by_one(ray: Any, submit: Callable[[], Any]) -> float:
-    """Returns how many round trips there are in a second, one after the other."""
+    """Return how many round trips there are in a second, one after the other."""
 
     def work(count: int) -> None:
         for _ in range(count):
@@ -61,7 +61,7 @@ def one_by_one(ray: Any, submit: Callable[[], Any]) -> float:
 
 
 def at_once(ray: Any, submit: Callable[[int], Any]) -> float:
-    """Returns how many there are in a second, if all are submitted before any is waited for."""
+    """Return how many there are in a second, if all are submitted before any is waited for."""
 
     def work(count: int) -> None:
         if ray.get([submit(i) for i in range(count)]) != list(range(count)):

@@ -27,7 +27,7 @@ def gather(config: dict[str, Any]) -> None:
 
 
 def fit(workers: int, fits: int) -> None:
-    """Runs the function several times, with dray's trainer."""
+    """Run the function several times, with dray's trainer."""
     for _ in range(fits):
         trainer = make_trainer(
             "dray", gather, workers, framework="jax", config={"workers": workers}
@@ -37,7 +37,7 @@ def fit(workers: int, fits: int) -> None:
 
 
 def join(workers: int, rank: int, port: int) -> None:
-    """Runs the function once, as one of several processes that nobody looks after."""
+    """Run the function once, as one of several processes that nobody looks after."""
     import jax
 
     if rank > 0:
@@ -48,7 +48,7 @@ def join(workers: int, rank: int, port: int) -> None:
 
 
 def wait_for_port(port: int) -> None:
-    """Returns when the first process listens.
+    """Return when the first process listens.
 
     Who comes too early is refused, and gRPC waits a second then: a median over such starts and
     others would be a matter of luck.
@@ -62,7 +62,7 @@ def wait_for_port(port: int) -> None:
 
 
 def lead(workers: int) -> None:
-    """Starts the other processes, and is the first of them."""
+    """Start the other processes, and be the first of them."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     command = [sys.executable, __file__, "plain", str(workers)]

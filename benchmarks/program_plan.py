@@ -18,13 +18,13 @@ NODE = {"num_cpus": 8, "num_gpus": 1}
 
 
 def make_trainer(workers: int, strategy: str = "PACK") -> TorchTrainer:
-    """Makes a trainer that never trains."""
+    """Make a trainer that never trains."""
     scaling = ScalingConfig(num_workers=workers, use_gpu=True, placement_strategy=strategy)
     return TorchTrainer(print, scaling_config=scaling)
 
 
 def seconds(calls: int, function: Callable[..., None], *arguments: Any) -> list[float]:
-    """Returns how long each of several calls takes."""
+    """Return how long each of several calls takes."""
     taken = []
     for _ in range(calls):
         began = time.perf_counter()
@@ -34,14 +34,14 @@ def seconds(calls: int, function: Callable[..., None], *arguments: Any) -> list[
 
 
 def plan(trainer: TorchTrainer, workers: int) -> None:
-    """Plans what fits."""
+    """Plan what fits."""
     planned = trainer.plan()
     if not planned.fits or len(planned.workers) != workers:
         raise AssertionError(planned.why)
 
 
 def refuse(trainer: TorchTrainer) -> None:
-    """Asks for what does not fit."""
+    """Ask for what does not fit."""
     try:
         trainer.fit()
     except InfeasibleError:

@@ -36,17 +36,17 @@ class Outcome:
     samples: Mapping[str, Sequence[Sample | None]]
 
     def quantities(self, contestant: str) -> list[str]:
-        """Returns the names of what was measured of a contestant."""
+        """Return the names of what was measured of a contestant."""
         samples = [sample for sample in self.samples[contestant] if sample]
         return list(samples[0].values) if samples else []
 
     def series(self, contestant: str, quantity: str) -> list[float | None]:
-        """Returns a quantity round by round."""
+        """Return a quantity round by round."""
         samples = self.samples[contestant]
         return [None if sample is None else sample.values[quantity] for sample in samples]
 
     def verdicts(self) -> list[Verdict]:
-        """Returns what each comparison came to."""
+        """Return what each comparison came to."""
         return [self._verdict(comparison) for comparison in self.case.comparisons]
 
     def _verdict(self, comparison: Comparison) -> Verdict:
@@ -62,7 +62,7 @@ class Outcome:
         return Verdict(comparison, ratio, median(paired))
 
     def as_json(self) -> dict[str, Any]:
-        """Returns everything there is to know, with every sample."""
+        """Return everything there is to know, with every sample."""
         return {
             "measure": self.measure,
             "case": self.case.title,
@@ -84,6 +84,6 @@ class Outcome:
 
 
 def median(figures: Sequence[float | None]) -> float | None:
-    """Returns the median of what was measured; None if nothing was."""
+    """Return the median of what was measured; None if nothing was."""
     measured = [figure for figure in figures if figure is not None]
     return statistics.median(measured) if measured else None

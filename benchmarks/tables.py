@@ -9,7 +9,7 @@ NOT_MEASURED = "not measured"
 
 
 def render(outcomes: Sequence[Outcome], facts: Sequence[str]) -> str:
-    """Returns the whole page."""
+    """Return the whole page."""
     alone = [outcome for outcome in outcomes if not outcome.case.nodes]
     on_cluster = [outcome for outcome in outcomes if outcome.case.nodes]
     processes = [row for outcome in outcomes for row in _process_rows(outcome)]
@@ -77,7 +77,7 @@ def _target(verdict: Verdict, unit: str) -> str:
 
 
 def _amount(value: float | None, verdict: Verdict, unit: str) -> str:
-    """Formats a ratio, or if there is no peer, a figure."""
+    """Format a ratio, or if there is no peer, a figure."""
     if value is None:
         return NOT_MEASURED
     if verdict.comparison.peer is None:

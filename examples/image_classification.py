@@ -71,7 +71,7 @@ def train_loop(config: dict[str, Any]) -> None:
 
 
 def data_loaders(data_dir: str, batch_size: int) -> tuple[DataLoader[Any], DataLoader[Any]]:
-    """Returns what this rank trains on, other images in each epoch, and what it tests on."""
+    """Return what this rank trains on, other images in each epoch, and what it tests on."""
     context = dray.train.get_context()
     rank, world_size = context.get_world_rank(), context.get_world_size()
     train_set, test_set = (read_images(data_dir, part) for part in PARTS)
@@ -92,7 +92,7 @@ def train(
     criterion: nn.Module,
     loader: DataLoader[Any],
 ) -> float:
-    """Trains for one epoch; returns the mean loss over all ranks."""
+    """Train for one epoch; return the mean loss over all ranks."""
     model.train()
     total = 0.0
     for images, labels in loader:  # on this worker's device already
@@ -106,7 +106,7 @@ def train(
 
 
 def evaluate(network: nn.Module, loader: DataLoader[Any]) -> float:
-    """Returns the share of the whole test set, all ranks' parts of it, that is recognised."""
+    """Return the share of the whole test set, all ranks' parts of it, that is recognised."""
     # Batch norm's running statistics come from each rank's own images; rank 0's will be saved.
     if torch.distributed.is_initialized():
         for buffer in network.buffers():
@@ -122,7 +122,7 @@ def evaluate(network: nn.Module, loader: DataLoader[Any]) -> float:
 
 
 def sum_over_ranks(*values: float) -> list[float]:
-    """Returns the sum of each value over all ranks."""
+    """Return the sum of each value over all ranks."""
     sums = torch.tensor(values, dtype=torch.float64, device=dray.train.torch.get_device())
     if torch.distributed.is_initialized():
         torch.distributed.all_reduce(sums)
@@ -130,7 +130,7 @@ def sum_over_ranks(*values: float) -> list[float]:
 
 
 def load(directory: str, name: str) -> Any:
-    """Returns what `torch.save` has put in a checkpoint, wherever it was trained."""
+    """Return what `torch.save` has put in a checkpoint, wherever it was trained."""
     return torch.load(os.path.join(directory, name), map_location="cpu")
 
 
@@ -138,7 +138,7 @@ def load(directory: str, name: str) -> Any:
 
 
 def build_model() -> nn.Module:
-    """Returns an untrained ResNet-18 for images of one channel and 10 classes."""
+    """Return an untrained ResNet-18 for images of one channel and 10 classes."""
     try:
         from torchvision.models import resnet18
     except (ImportError, RuntimeError):  # RuntimeError: a torchvision made for another torch
@@ -195,7 +195,7 @@ class Block(nn.Module):
 
 
 def provide_data(name: str, parent: Path) -> Path:
-    """Returns the directory of a data set, made or downloaded if it is not there yet."""
+    """Return the directory of a data set, made or downloaded if it is not there yet."""
     if name == "digits":
         directory = parent / "digits"
         if not all(path.exists() for part in PARTS for path in data_files(directory, part)):
@@ -214,7 +214,7 @@ def provide_data(name: str, parent: Path) -> Path:
 
 
 def write_digits(directory: Path) -> None:
-    """Writes scikit-learn's 1,797 handwritten digits, 8x8 pixels each: a fifth is for testing."""
+    """Write scikit-learn's 1,797 handwritten digits, 8x8 pixels each: a fifth is for testing."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -229,12 +229,12 @@ def write_digits(directory: Path) -> None:
 
 
 def data_files(directory: Path, part: str) -> tuple[Path, Path]:
-    """Returns where the images and the labels of a part are."""
+    """Return where the images and the labels of a part are."""
     return directory / f"{part}-images-idx3-ubyte", directory / f"{part}-labels-idx1-ubyte"
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
-    """Writes an array of bytes in MNIST's format; the file is there whole, or not at all."""
+    """Write an array of bytes in MNIST's format; the file is there whole, or not at all."""
     header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes()
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     draft.write_bytes(header + array.tobytes())
@@ -242,7 +242,7 @@ def write_idx(path: Path, array: np.ndarray) -> None:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """Reads what `write_idx` writes: a type, the number of dimensions, their sizes, the bytes."""
+    """Read what `write_idx` writes: a type, the number of dimensions, their sizes, the bytes."""
     content = path.read_bytes()
     if content[:3] != bytes([0, 0, 8]):
         raise ValueError(f"{path} is not an IDX file of bytes")
@@ -251,7 +251,7 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def read_images(directory: str, part: str) -> TensorDataset:
-    """Returns pairs of an image, enlarged and from -1 to 1, and its label."""
+    """Return pairs of an image, enlarged and from -1 to 1, and its label."""
     pixels, labels = (read_idx(path) for path in data_files(Path(directory), part))
     images = torch.tensor(pixels).unsqueeze(1) / 255
     images = nn.functional.interpolate(images, size=IMAGE_SIZE, mode="bilinear")
@@ -301,7 +301,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def show(result: Result) -> None:
-    """Prints how each epoch went, and how to use the best of them."""
+    """Print how each epoch went, and how to use the best of them."""
     table = Table("epoch", "loss", "test accuracy", "checkpoint")
     for checkpoint, metrics in result.best_checkpoints:
         name = Path(checkpoint.path).name

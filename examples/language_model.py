@@ -69,7 +69,7 @@ def train_loop(config: dict[str, Any]) -> None:
 
 
 def data_loaders(context: int, batch_size: int) -> tuple[DataLoader[Any], DataLoader[Any]]:
-    """Returns windows of the text to train on, and windows of its last tenth to validate with."""
+    """Return windows of the text to train on, and windows of its last tenth to validate with."""
     text = read_text()
     size = len(text) * 9 // 10
     train_set = Windows(text[:size], context, stride=1)
@@ -83,7 +83,7 @@ def data_loaders(context: int, batch_size: int) -> tuple[DataLoader[Any], DataLo
 
 
 def endless(loader: DataLoader[Any], epoch: int) -> Iterator[Any]:
-    """Yields batches, epoch after epoch, each shuffled in its own way."""
+    """Yield batches, epoch after epoch, each shuffled in its own way."""
     while True:
         if hasattr(loader.sampler, "set_epoch"):
             loader.sampler.set_epoch(epoch)
@@ -98,7 +98,7 @@ def train(
     steps: range,
     last_step: int,
 ) -> float:
-    """Trains for some steps; returns the mean loss over them and over all ranks."""
+    """Train for some steps; return the mean loss over them and over all ranks."""
     model.train()
     total = torch.zeros((), device=dray.train.torch.get_device())
     for step, (inputs, targets) in zip(steps, batches, strict=False):
@@ -113,7 +113,7 @@ def train(
 
 
 def evaluate(model: nn.Module, loader: DataLoader[Any]) -> float:
-    """Returns the mean loss over the validation set, of which each rank has a share."""
+    """Return the mean loss over the validation set, of which each rank has a share."""
     model.eval()
     with torch.no_grad():
         losses = [loss_of(model, inputs, targets) for inputs, targets in loader]
@@ -121,7 +121,7 @@ def evaluate(model: nn.Module, loader: DataLoader[Any]) -> float:
 
 
 def loss_of(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Returns the mean cross-entropy of the next byte, in nats."""
+    """Return the mean cross-entropy of the next byte, in nats."""
     return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
 
 
@@ -133,7 +133,7 @@ def mean_over_ranks(value: torch.Tensor) -> float:
 
 
 def generate(model: nn.Module, prompt: str, context: int, length: int) -> str:
-    """Returns a prompt and what the model writes after it; all ranks must call it, and agree.
+    """Return a prompt and what the model writes after it; all ranks must call it, and agree.
 
     Of a sharded model every rank has a part, so that all of them take part in every byte.
     """
@@ -153,7 +153,7 @@ def generate(model: nn.Module, prompt: str, context: int, length: int) -> str:
 
 
 def save(directory: str, model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
-    """Has rank 0 write the weights and the optimizer's state, gathered from all ranks."""
+    """Have rank 0 write the weights and the optimizer's state, gathered from all ranks."""
     whole = distributed_state.StateDictOptions(full_state_dict=True, cpu_offload=True)
     weights, state = distributed_state.get_state_dict(model, optimizer, options=whole)
     if dray.train.get_context().get_world_rank() == 0:
@@ -162,7 +162,7 @@ def save(directory: str, model: nn.Module, optimizer: torch.optim.Optimizer, ste
 
 
 def load(directory: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-    """Has every rank read its part; returns the step after which it was saved."""
+    """Have every rank read its part; return the step after which it was saved."""
     weights, training = (
         torch.load(os.path.join(directory, name), map_location="cpu")
         for name in ("model.pt", "training.pt")
@@ -239,7 +239,7 @@ class Attention(nn.Module):
 
 
 def read_text() -> torch.Tensor:
-    """Returns the manual as numbers of bytes, half a million of them."""
+    """Return the manual as numbers of bytes, half a million of them."""
     from pydoc_data.topics import topics
 
     text = "\n\n".join(topics[name] for name in sorted(topics))
@@ -267,7 +267,7 @@ class Windows(Dataset[Any]):
 
 
 def loss_by_frequency(text: torch.Tensor) -> float:
-    """Returns the loss of whoever knows how often each byte occurs, and no more."""
+    """Return the loss of whoever knows how often each byte occurs, and no more."""
     shares = text.bincount() / len(text)
     return torch.special.entr(shares).sum().item()
 
@@ -317,7 +317,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def show(result: Result) -> None:
-    """Prints how the losses fell, and what they can be compared with."""
+    """Print how the losses fell, and what they can be compared with."""
     table = Table("step", "loss", "validation loss", "checkpoint")
     for checkpoint, metrics in result.best_checkpoints:
         losses = f"{metrics['loss']:.3f}", f"{metrics['validation_loss']:.3f}"

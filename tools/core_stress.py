@@ -30,7 +30,7 @@ class Cell:
     """A small actor."""
 
     def add(self, number: int) -> int:
-        """Answers."""
+        """Answer."""
         return number + 1
 
 
@@ -48,7 +48,7 @@ def check(value: np.ndarray, seed: int) -> bool:
 
 @contextmanager
 def timed(what: str) -> Iterator[None]:
-    """Prints how long something took."""
+    """Print how long something took."""
     began = time.monotonic()
     yield
     print(f"{what}: {time.monotonic() - began:.1f} s, {_memory()} MB resident", flush=True)
@@ -59,14 +59,14 @@ def _memory() -> int:
 
 
 def tasks(count: int) -> None:
-    """Runs many tasks at once."""
+    """Run many tasks at once."""
     with timed(f"{count} tasks"):
         values = dray.get([one.remote(number) for number in range(count)])
         assert values == list(range(1, count + 1))
 
 
 def actors(count: int) -> None:
-    """Keeps many actors at a time."""
+    """Keep many actors at a time."""
     with timed(f"{count} actors"):
         cells = [Cell.remote() for _ in range(count)]
         values = dray.get([cell.add.remote(n) for n, cell in enumerate(cells)])
@@ -74,7 +74,7 @@ def actors(count: int) -> None:
 
 
 def objects(limit: int) -> None:
-    """Keeps objects worth twice the limit of the store."""
+    """Keep objects worth twice the limit of the store."""
     size = limit // 40
     with timed(f"{2 * limit >> 20} MB of objects in a store of {limit >> 20} MB"):
         refs = [make.remote(seed, size) for seed in range(80)]
@@ -84,7 +84,7 @@ def objects(limit: int) -> None:
 
 
 def kills(seconds: float) -> None:
-    """Kills workers at random while tasks and actors work."""
+    """Kill workers at random while tasks and actors work."""
     over = threading.Event()
     chance = random.Random(1)
     mine = os.getpid()
@@ -127,7 +127,7 @@ def kills(seconds: float) -> None:
 
 
 def main() -> int:
-    """Runs everything; returns 1 if something is left behind."""
+    """Run everything; return 1 if something is left behind."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=int, default=100_000)
     parser.add_argument("--actors", type=int, default=1000)

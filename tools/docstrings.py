@@ -1,35 +1,49 @@
-"""Fails if a docstring opens with a clause in place of the name of the thing."""
+"""A check of how docstrings begin: no clause as a name, and imperatives for functions."""
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OPENINGS = {"What", "Who", "Which", "Whose", "How", "Where", "Why", "Whether"}
+NO_VERBS = {
+    "As",
+    "Images",
+    "Its",
+    "Seconds",
+    "Tasks",
+    "Versions",
+}  # these may open a function's docstring
 
 
-def clauses(path: Path) -> Iterator[str]:
-    """Yields the place and first line of each such docstring of a file."""
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+def misnamed(path: Path) -> Iterator[str]:
+    """Yield the place and first line of each docstring of a file that begins otherwise."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        kinds = (ast.Module, ast.ClassDef, *functions)
         text = ast.get_docstring(node) if isinstance(node, kinds) else None
-        if text and text.split()[0].strip("`'\",.:") in OPENINGS:
+        if not text:
+            continue
+        first = text.split()[0].strip("`'\",.:")
+        told = isinstance(node, functions) and first not in NO_VERBS
+        if first in OPENINGS or (told and re.fullmatch(r"[A-Z][a-z]*[^s]s", first)):
             line = getattr(node, "lineno", 1)
             yield f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
 
 
 def main() -> int:
-    """Prints them."""
+    """Print them."""
     folders = ("src", "tools", "benchmarks", "examples")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
-    found = [clause for path in sorted(files) for clause in clauses(path)]
-    for clause in found:
-        print(clause)
+    found = [line for path in sorted(files) for line in misnamed(path)]
+    for line in found:
+        print(line)
     if found:
-        print("name the thing: a noun phrase for a module or class, an imperative for a function")
+        print("begin with a noun phrase (a module, a class) or an imperative (a function: Return)")
     return 1 if found else 0
 
 

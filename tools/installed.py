@@ -23,7 +23,7 @@ def train(config: dict[str, int]) -> None:
 
 
 def main() -> None:
-    """Runs tasks and a training of two workers.
+    """Run tasks and a training of two workers.
 
     Raises:
         SystemExit: A result is wrong, or an extra is installed after all.

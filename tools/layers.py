@@ -49,7 +49,7 @@ LOADED_LATE = {("dray.engines", "dray.engines.process.nested_engine")}
 
 
 def module_name(path: Path) -> str:
-    """Returns the dotted name of a file below the source folder."""
+    """Return the dotted name of a file below the source folder."""
     parts = path.relative_to(SOURCE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -62,17 +62,17 @@ class Imports(ast.NodeVisitor):
         self.names: set[str] = set()
 
     def visit_Import(self, node: ast.Import) -> None:
-        """Takes `import a.b`."""
+        """Take `import a.b`."""
         self.names.update(alias.name for alias in node.names)
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        """Takes `from a import b`; where b is a module, it is b that is needed, not all of a."""
+        """Take `from a import b`; where b is a module, it is b that is needed, not all of a."""
         for alias in node.names:
             full = f"{node.module}.{alias.name}"
             self.names.add(full if full in self._modules else node.module or "")
 
     def visit_Call(self, node: ast.Call) -> None:
-        """Takes `import_module("a.b")`."""
+        """Take `import_module("a.b")`."""
         called = ast.unparse(node.func).rpartition(".")[2]
         if called == "import_module" and node.args and isinstance(node.args[0], ast.Constant):
             self.names.add(str(node.args[0].value))
@@ -80,7 +80,7 @@ class Imports(ast.NodeVisitor):
 
 
 def graph() -> dict[str, set[str]]:
-    """Returns module -> the modules of dray that it imports."""
+    """Return module -> the modules of dray that it imports."""
     files = {module_name(path): path for path in SOURCE.rglob("*.py")}
     edges: dict[str, set[str]] = {}
     for name, path in files.items():
@@ -105,20 +105,20 @@ class Layers:
                 self._of[f"dray.{name}".rstrip(".")] = (height, free)
 
     def part(self, module: str) -> str:
-        """Returns the longest name in the table that the module begins with."""
+        """Return the longest name in the table that the module begins with."""
         while module not in self._of:
             module = module.rpartition(".")[0]
         return module
 
     def allows(self, module: str, other: str) -> bool:
-        """Returns whether the first may import the second."""
+        """Return whether the first may import the second."""
         part, below = self.part(module), self.part(other)
         (height, free), (depth, _) = self._of[part], self._of[below]
         return depth < height or part == below or (depth == height and free)
 
 
 def main() -> int:
-    """Prints the loop, or the imports that point up, if there are any."""
+    """Print the loop, or the imports that point up, if there are any."""
     edges = graph()
     try:
         list(TopologicalSorter(edges).static_order())

@@ -12,7 +12,7 @@ BEGIN, END = "<!-- state diagram: begin -->", "<!-- state diagram: end -->"
 
 
 def diagram() -> str:
-    """Returns the table as a Mermaid diagram.
+    """Return the table as a Mermaid diagram.
 
     That any state may fail by the controller is said once, in words, rather than drawn 9 times.
     """
@@ -28,7 +28,7 @@ def diagram() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the diagram, or with --check, fails if the page has another one."""
+    """Write the diagram, or with --check, fail if the page has another one."""
     text = PAGE.read_text(encoding="utf-8")
     head, _, rest = text.partition(BEGIN)
     _, found, tail = rest.partition(END)

@@ -9,13 +9,13 @@ import sys
 
 
 def spin() -> None:
-    """Keeps one core busy."""
+    """Keep one core busy."""
     while True:
         pass
 
 
 def main() -> int:
-    """Returns 1 as soon as a round fails."""
+    """Return 1 as soon as a round fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--busy", type=int, default=2, help="busy loops beside the tests")

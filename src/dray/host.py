@@ -13,7 +13,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def cpu_count() -> int:
-    """Returns the cores this process may use: affinity and cgroup quota respected."""
+    """Return the cores this process may use: affinity and cgroup quota respected."""
     try:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
@@ -26,14 +26,14 @@ def cpu_count() -> int:
 
 
 def memory_bytes() -> int:
-    """Returns the memory this process may use, in bytes."""
+    """Return the memory this process may use, in bytes."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = _read(_CGROUP / "memory.max")
     return min(total, int(limit)) if limit.isdigit() else total
 
 
 def interface_of(address: str) -> str | None:
-    """Returns the network interface that has an IPv4 address; None if that cannot be told.
+    """Return the network interface that has an IPv4 address; None if that cannot be told.
 
     Source: `man 7 netdevice`, SIOCGIFADDR.
     """
@@ -55,7 +55,7 @@ def interface_of(address: str) -> str | None:
 
 
 def device_files(pattern: str) -> list[str]:
-    """Returns the files of this machine that match a pattern, such as "dev/nvidia[0-9]*".
+    """Return the files of this machine that match a pattern, such as "dev/nvidia[0-9]*".
 
     They are relative to the root, or to the directory that `DRAY_HOST_ROOT` names, and in the order
     of the numbers in them.
@@ -68,7 +68,7 @@ def device_files(pattern: str) -> list[str]:
 
 
 def is_directory(path: str) -> bool:
-    """Returns whether this machine has such a directory; see `device_files`."""
+    """Return whether this machine has such a directory; see `device_files`."""
     try:
         return (host_root() / path).is_dir()
     except OSError:
@@ -76,7 +76,7 @@ def is_directory(path: str) -> bool:
 
 
 def read(path: str) -> str:
-    """Returns what a file of this machine says, or "" if it cannot be read; see `device_files`."""
+    """Return what a file of this machine says, or "" if it cannot be read; see `device_files`."""
     return _read(host_root() / path)
 
 

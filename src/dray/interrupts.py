@@ -45,7 +45,7 @@ class Sleeper(Protocol):
     """Something in which the main thread may sleep."""
 
     def disturb(self) -> None:
-        """Has whoever sleeps there look up."""
+        """Have whoever sleeps there look up."""
 
 
 _sleepers: weakref.WeakSet[Sleeper] = weakref.WeakSet()
@@ -58,7 +58,7 @@ class Guard:
         self.handler = handler
 
     def __call__(self, number: int, frame: FrameType | None) -> Any:
-        """Calls the handler, now or later."""
+        """Call the handler, now or later."""
         heard = _resent.pop(number, None)
         if heard is not None:
             heard.release()
@@ -80,7 +80,7 @@ class Guard:
 
 
 def _nearest(frame: FrameType | None) -> str | None:
-    """Returns the mark that decides: the innermost, but none within a function that is shut.
+    """Return the mark that decides: the innermost, but none within a function that is shut.
 
     What is shielded within what is final does not hear of it either.
     """
@@ -100,7 +100,7 @@ def _nearest(frame: FrameType | None) -> str | None:
 
 
 def _deliver_again(number: int) -> bool:
-    """Sends a signal once more, from a thread, and so a moment later."""
+    """Send a signal once more, from a thread, and so a moment later."""
     heard = threading.Lock()
     heard.acquire()
     _resent[number] = heard
@@ -113,7 +113,7 @@ def _deliver_again(number: int) -> bool:
 
 
 def _send(number: int, heard: threading.Lock) -> None:
-    """Sends the main thread a signal until its handler is called.
+    """Send the main thread a signal until its handler is called.
 
     Python loses one that comes as the main thread is about to sleep, until the next comes; and
     that is what a main thread does first that lets others run.
@@ -129,7 +129,7 @@ def _send(number: int, heard: threading.Lock) -> None:
 
 
 def shielded(function: Callable[P, T]) -> Callable[P, T]:
-    """Marks a function that handlers must not interrupt: they run as it is left."""
+    """Mark a function that handlers must not interrupt: they run as it is left."""
     mark_shielded(function)
 
     @functools.wraps(function)
@@ -151,25 +151,25 @@ def mark_shielded(function: F) -> F:
 
 
 def interruptible(function: F) -> F:
-    """Marks a function that runs a program's own code, which handlers may interrupt."""
+    """Mark a function that runs a program's own code, which handlers may interrupt."""
     _marks[function.__code__] = _OPEN
     return function
 
 
 def final(function: F) -> F:
-    """Marks what is called as something ends, where nobody would hear of what a handler raises."""
+    """Mark what is called as something ends, where nobody would hear of what a handler raises."""
     _marks[function.__code__] = _FINAL
     return function
 
 
 def shut(function: F) -> F:
-    """Marks a function that handlers must not interrupt, whatever it calls."""
+    """Mark a function that handlers must not interrupt, whatever it calls."""
     _marks[function.__code__] = _SHUT
     return function
 
 
 def bottom(function: F) -> F:
-    """Marks where a process's work begins: below it may lie the stack that it was forked from."""
+    """Mark where a process's work begins: below it may lie the stack that it was forked from."""
     _marks[function.__code__] = _BOTTOM
     return function
 
@@ -178,7 +178,7 @@ def bottom(function: F) -> F:
 
 
 def watch() -> None:
-    """Sees to it that the program's handlers are wrapped, also those that it has just set."""
+    """See to it that the program's handlers are wrapped, also those that it has just set."""
     seen = _seen
     if (
         getsignal(_INT) is not seen[0]
@@ -199,7 +199,7 @@ def _wrap() -> None:
 
 
 def unwrap() -> None:
-    """Puts the program's handlers back; without effect on another thread, and harmless there."""
+    """Put the program's handlers back; without effect on another thread, and harmless there."""
     if not _on_main():
         return
     for number in signal.valid_signals():
@@ -209,30 +209,30 @@ def unwrap() -> None:
 
 
 def begin_process() -> None:
-    """Forgets what a fork has from its parent."""
+    """Forget what a fork has from its parent."""
     pending.clear()
     _sleepers.clear()
 
 
 def attend(sleeper: Sleeper) -> None:
-    """Has a sleeper disturbed, while it lives, when a handler waits."""
+    """Have a sleeper disturbed, while it lives, when a handler waits."""
     _sleepers.add(sleeper)
 
 
 def due() -> bool:
-    """Returns whether a handler waits for this thread."""
+    """Return whether a handler waits for this thread."""
     return bool(pending) and _on_main()
 
 
 def leave() -> None:
-    """Runs the handlers that wait, unless the caller was called by something shielded."""
+    """Run the handlers that wait, unless the caller was called by something shielded."""
     if due() and _nearest(sys._getframe(1)) in (None, _OPEN):
         deliver()
 
 
 @interruptible
 def deliver() -> None:
-    """Runs the handlers that wait; raises what they raise."""
+    """Run the handlers that wait; raise what they raise."""
     frame = sys._getframe(1)
     while pending:
         number = next(iter(pending))
@@ -242,7 +242,7 @@ def deliver() -> None:
 
 
 def is_handlers(error: BaseException) -> bool:
-    """Returns whether a handler has raised an error, so that it is nobody else's to deal with."""
+    """Return whether a handler has raised an error, so that it is nobody else's to deal with."""
     step = error.__traceback__
     while step is not None:
         if step.tb_frame.f_code in (Guard.__call__.__code__, deliver.__code__):

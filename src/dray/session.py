@@ -49,7 +49,7 @@ def init(
     wait_for_nodes_s: float = 0,
     **of_a_cluster: Any,
 ) -> Context:
-    """Starts an engine for this process. Optional: the first use starts the default one.
+    """Start an engine for this process. Optional: the first use starts the default one.
 
     Args:
         address: The cluster: "auto" (the one that `RAY_ADDRESS` names or that runs on this
@@ -206,7 +206,7 @@ def _end_at_exit() -> None:
 
 
 def _end() -> None:
-    """Ends the engine for good: threads, and what else is called at the end, start no new one."""
+    """End the engine for good: threads, and what else is called at the end, start no new one."""
     global _over
     with _lock:
         _over = True
@@ -218,7 +218,7 @@ def _is_owner() -> bool:
 
 
 def is_initialized() -> bool:
-    """Returns whether this process is a driver that has an engine, or a worker of one.
+    """Return whether this process is a driver that has an engine, or a worker of one.
 
     A trainer that is built, and has not run, initialises nothing.
     """
@@ -229,7 +229,7 @@ def is_initialized() -> bool:
 
 
 def shutdown(*, wait_for_processes: bool = False, _exiting_interpreter: bool = False) -> None:
-    """Ends the engine and every worker of it; a second call does nothing.
+    """End the engine and every worker of it; a second call does nothing.
 
     A `fit()` of another thread, at work or waiting, ends with a `ControllerError`.
 
@@ -245,7 +245,7 @@ def shutdown(*, wait_for_processes: bool = False, _exiting_interpreter: bool = F
 
 
 def current_engine() -> Engine:
-    """Returns this process's engine, and starts the default one if there is none."""
+    """Return this process's engine, and start the default one if there is none."""
     from dray import engines
     from dray.engines.base import Options
 
@@ -262,7 +262,7 @@ def current_engine() -> Engine:
 
 
 def prepare(modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
-    """Begins to import what workers will need; `init` may still say which engine they are of.
+    """Begin to import what workers will need; `init` may still say which engine they are of.
 
     Args:
         modules: What they will import.
@@ -277,7 +277,7 @@ def prepare(modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
 
 
 def options_here() -> Options:
-    """Returns what `init` said, as far as it holds for an engine of this process alone."""
+    """Return what `init` said, as far as it holds for an engine of this process alone."""
     from dray.engines.base import Options
 
     with _lock:
@@ -287,7 +287,7 @@ def options_here() -> Options:
 
 
 def current_runtime() -> Runtime:
-    """Returns what runs tasks and actors for this process: a worker's own, or its engine's."""
+    """Return what runs tasks and actors for this process: a worker's own, or its engine's."""
     global _runtime
     if _is_owner():
         if _runtime is None and _join is not None:
@@ -299,7 +299,7 @@ def current_runtime() -> Runtime:
 
 
 def be_worker(join: Callable[[], Runtime]) -> None:
-    """Makes this process a part of the session that has made it.
+    """Make this process a part of the session that has made it.
 
     Args:
         join: Called once, when it is first needed; returns this process's runtime.
@@ -312,15 +312,15 @@ def be_worker(join: Callable[[], Runtime]) -> None:
 
 
 def cluster_resources() -> dict[str, float]:
-    """Returns all resources there are, summed over the nodes."""
+    """Return all resources there are, summed over the nodes."""
     return current_runtime().cluster_resources()
 
 
 def available_resources() -> dict[str, float]:
-    """Returns the resources that nobody holds now, summed over the nodes."""
+    """Return the resources that nobody holds now, summed over the nodes."""
     return current_runtime().available_resources()
 
 
 def nodes() -> list[dict[str, Any]]:
-    """Returns the machines, each with its id, address, resources and labels."""
+    """Return the machines, each with its id, address, resources and labels."""
     return current_runtime().nodes()

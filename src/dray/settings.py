@@ -14,12 +14,12 @@ START_METHODS = ("fork", "spawn")
 
 
 def host_root() -> Path:
-    """Returns where the files that tell of devices lie: `DRAY_HOST_ROOT`, for simulated hosts."""
+    """Return where the files that tell of devices lie: `DRAY_HOST_ROOT`, for simulated hosts."""
     return Path(os.environ.get("DRAY_HOST_ROOT", "/"))
 
 
 def claims_directory() -> Path | None:
-    """Returns where drivers lock the devices they use: `DRAY_CLAIMS`; None, for "0", is nowhere.
+    """Return where drivers lock the devices they use: `DRAY_CLAIMS`; None, for "0", is nowhere.
 
     All drivers of a machine must agree on it, so it does not follow `TMPDIR`.
     """
@@ -66,7 +66,7 @@ def _flag(variable: str, default: bool) -> bool:
 
 
 def _rays_flag(variable: str) -> bool | None:
-    """Returns what a variable of Ray's says, read as Ray reads it; None if it is not set."""
+    """Return what a variable of Ray's says, read as Ray reads it; None if it is not set."""
     text = os.environ.get(variable)
     return None if text is None else text.lower() in ("1", "true")
 

@@ -27,7 +27,7 @@ _OURS = (
 
 @functools.cache
 def families() -> tuple[Family, ...]:
-    """Returns every family: dray's own, and those of the entry points `dray.accelerators`."""
+    """Return every family: dray's own, and those of the entry points `dray.accelerators`."""
     from importlib.metadata import entry_points  # slow to import
 
     ours = [importlib.import_module(f"dray.accelerators.vendors.{name}").FAMILY() for name in _OURS]
@@ -40,7 +40,7 @@ def _by_resource() -> Mapping[str, Family]:
 
 
 def family_of(resource: str, types: Iterable[str] = ()) -> Family | None:
-    """Returns the family that a resource stands for; None if none has it.
+    """Return the family that a resource stands for; None if none has it.
 
     Args:
         resource: Its name.
@@ -56,12 +56,12 @@ def family_of(resource: str, types: Iterable[str] = ()) -> Family | None:
 
 
 def family_named(name: str) -> Family:
-    """Returns the family with this short name, such as "nvidia"."""
+    """Return the family with this short name, such as "nvidia"."""
     return next(family for family in families() if family.name == name)
 
 
 def check_quantities(resources: Mapping[str, float], what: str) -> None:
-    """Raises ConfigError if a quantity is one that the family of the resource does not allow.
+    """Raise ConfigError if a quantity is one that the family of the resource does not allow.
 
     Args:
         resources: Name to quantity.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 def output_of(*command: str, timeout_s: float = 5, environ: Mapping[str, str] | None = None) -> str:
-    """Returns what a command prints, or "" if it is not there, fails, or takes too long."""
+    """Return what a command prints, or "" if it is not there, fails, or takes too long."""
     try:
         ended = subprocess.run(
             command,

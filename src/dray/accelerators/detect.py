@@ -27,17 +27,17 @@ class Offer:
     ids: tuple[str, ...]
 
     def show(self, ids: tuple[str, ...], environ: Mapping[str, str]) -> dict[str, str | None]:
-        """Returns the variables that limit a process to some of the devices."""
+        """Return the variables that limit a process to some of the devices."""
         return self.family.show(ids, environ, self.found.count if self.found else 0)
 
 
 def detect() -> list[tuple[Family, Found]]:
-    """Returns every family that has devices here, and what they are."""
+    """Return every family that has devices here, and what they are."""
     return [(family, found) for family in families() if (found := family.find()) is not None]
 
 
 def offers(given: Mapping[str, float], environ: Mapping[str, str]) -> dict[str, Offer]:
-    """Returns what this machine offers, by resource name.
+    """Return what this machine offers, by resource name.
 
     Where two families have the same resource, the first one in dray's order is offered.
 
@@ -65,7 +65,7 @@ def offers(given: Mapping[str, float], environ: Mapping[str, str]) -> dict[str, 
 def ids_on_offer(
     family: Family, found: Found | None, given: float | None, environ: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Returns which devices of a family this machine offers.
+    """Return which devices of a family this machine offers.
 
     Args:
         family: The family.

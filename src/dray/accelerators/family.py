@@ -85,16 +85,16 @@ class Family(ABC):
 
     @abstractmethod
     def find(self) -> Found | None:
-        """Returns the devices of this machine, or None if there are none. Quick; never raises."""
+        """Return the devices of this machine, or None if there are none. Quick; never raises."""
 
     def variable(self, environ: Mapping[str, str]) -> str | None:
-        """Returns the variable that is read here, and written in workers."""
+        """Return the variable that is read here, and written in workers."""
         given = [name for name in self.variables if name in environ]
         known = (*given, *self.variables)
         return known[0] if known else None
 
     def visible(self, environ: Mapping[str, str]) -> list[str] | None:
-        """Returns the ids that the environment limits this machine to; None is no limit.
+        """Return the ids that the environment limits this machine to; None is no limit.
 
         Raises:
             ConfigError: The variable makes no sense.
@@ -111,7 +111,7 @@ class Family(ABC):
         return ids
 
     def parse(self, text: str) -> list[str]:
-        """Returns the ids in a visibility variable.
+        """Return the ids in a visibility variable.
 
         Raises:
             ConfigError: It makes no sense.
@@ -126,7 +126,7 @@ class Family(ABC):
     def show(
         self, ids: Sequence[str], environ: Mapping[str, str], count: int
     ) -> dict[str, str | None]:
-        """Returns the variables that limit a process to some devices; None is to be unset.
+        """Return the variables that limit a process to some devices; None is to be unset.
 
         Args:
             ids: The devices' ids, in the node's order.
@@ -139,11 +139,11 @@ class Family(ABC):
         return {name: ",".join(ids)}
 
     def is_opted_out(self, environ: Mapping[str, str]) -> bool:
-        """Returns whether the environment says that workers' variables are not to be written."""
+        """Return whether the environment says that workers' variables are not to be written."""
         return any(environ.get(name, "").lower() in ("1", "true") for name in self.opt_outs)
 
     def check(self, quantity: float, what: str) -> None:
-        """Raises ConfigError if nobody may ask for so many devices.
+        """Raise ConfigError if nobody may ask for so many devices.
 
         Args:
             quantity: How many, 0 or more.

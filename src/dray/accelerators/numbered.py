@@ -37,7 +37,7 @@ class Numbered(Family):
     def _count(
         self, files: Sequence[str], package: str, question: Callable[[Any], int]
     ) -> tuple[int, str]:
-        """Returns how many devices there are, as a package or else the files say; and trouble."""
+        """Return how many devices there are, as a package or else the files say; and trouble."""
         if not files and package not in sys.modules:
             return 0, ""
         answer, trouble = ask(package, question)

@@ -93,7 +93,7 @@ class Slice:
 
     @classmethod
     def parse(cls, topology: str, accelerator_type: str, chips: float | None = None) -> Slice:
-        """Returns the slice that a user asks for.
+        """Return the slice that a user asks for.
 
         Args:
             topology: As in "4x4"; spaces around it and capitals do not matter.
@@ -143,7 +143,7 @@ class Slice:
 
 
 def head_resource(pod_type: str) -> str:
-    """Returns the resource of which the first host of a slice has 1.
+    """Return the resource of which the first host of a slice has 1.
 
     Args:
         pod_type: As in "v6e-16".
@@ -152,7 +152,7 @@ def head_resource(pod_type: str) -> str:
 
 
 def host_resources(slice_name: str, worker: str, pod_type: str) -> dict[str, float]:
-    """Returns what programs ask for to get the hosts of one slice, or its first one.
+    """Return what programs ask for to get the hosts of one slice, or its first one.
 
     Args:
         slice_name: The slice's name.
@@ -165,7 +165,7 @@ def host_resources(slice_name: str, worker: str, pod_type: str) -> dict[str, flo
 
 
 def host_labels(slice_name: str, worker: str, topology: str, pod_type: str) -> dict[str, str]:
-    """Returns the labels that tell where in which slice a host is.
+    """Return the labels that tell where in which slice a host is.
 
     Args:
         slice_name: The slice's name.
@@ -199,7 +199,7 @@ def _chips(topology: str) -> int:
 
 
 def _near(wrong: str, topologies: tuple[str, ...]) -> str:
-    """Returns what may have been meant: as many chips, or else similar text or number of chips."""
+    """Return what may have been meant: as many chips, or else similar text or number of chips."""
     if not re.fullmatch(r"[0-9]{1,4}(x[0-9]{1,4})*", wrong):
         near = difflib.get_close_matches(wrong, topologies, 3)
     else:

@@ -82,7 +82,7 @@ APPLE_SILICON = "Apple-Silicon"
 
 
 def known_types() -> tuple[str, ...]:
-    """Returns the types that have a constant; devices may be found that have none."""
+    """Return the types that have a constant; devices may be found that have none."""
     return tuple(_constants().values())
 
 
@@ -122,7 +122,7 @@ def meant(kind: str, there: tuple[str, ...] = ()) -> list[str]:
 
 
 def near_types(kind: object, among: tuple[str, ...]) -> list[str]:
-    """Returns the types that may have been meant, at most three; only one if just the case differs.
+    """Return the types that may have been meant, at most three; only one if just the case differs.
 
     Args:
         kind: What was written.

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def ask(package: str, question: Callable[[Any], T]) -> tuple[T | None, str]:
-    """Returns what a vendor's package answers, or None, and what went wrong.
+    """Return what a vendor's package answers, or None, and what went wrong.
 
     Args:
         package: What to import.

@@ -34,7 +34,7 @@ _OF_PLAN = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit status, which is 130 after Ctrl-C, as in a shell."""
+    """Run a command; return the exit status, which is 130 after Ctrl-C, as in a shell."""
     try:
         code = _run(arguments)
         if sys.stdout is not None:
@@ -127,7 +127,7 @@ def _doctor(as_json: bool) -> int:
 
 
 def _plan(script: str, arguments: Sequence[str], as_json: bool) -> int:
-    """Runs a script up to its first `fit()`, whose plan it prints."""
+    """Run a script up to its first `fit()`, whose plan it prints."""
     if not os.path.isfile(script):
         print(f"dray plan: there is no script {script}", file=sys.stderr)
         return 2
@@ -148,7 +148,7 @@ def _plan(script: str, arguments: Sequence[str], as_json: bool) -> int:
 
 
 def _status_of(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Runs a program to its end, and returns its exit status."""
+    """Run a program to its end, and return its exit status."""
     with subprocess.Popen(
         command,
         env=environment,
@@ -166,7 +166,7 @@ def _status_of(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _ending(status: int) -> str:
-    """Says how a program has ended: with a status, or, where that is negative, by a signal."""
+    """Say how a program has ended: with a status, or, where that is negative, by a signal."""
     if status >= 0:
         return f"ended with status {status}"
     try:
@@ -176,14 +176,14 @@ def _ending(status: int) -> str:
 
 
 def _programs() -> list[status.ProgramStatus]:
-    """Returns the status of this user's programs on this machine."""
+    """Return the status of this user's programs on this machine."""
     from dray.engines import status_socket
 
     return [status.read(status.ProgramStatus, found) for found in status_socket.sessions()]
 
 
 def _cluster(address: str) -> list[status.ProgramStatus]:
-    """Returns the status of a cluster, with the trainings of this user's programs here on it."""
+    """Return the status of a cluster, with the trainings of this user's programs here on it."""
     from dray import session
 
     session.init(engine="ray", address=address)

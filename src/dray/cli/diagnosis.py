@@ -21,7 +21,7 @@ Problem = tuple[str, str]
 
 
 def problems_of(found: Mapping[str, Any]) -> list[Problem]:
-    """Returns what is wrong with a machine.
+    """Return what is wrong with a machine.
 
     Args:
         found: What `doctor.examine` found there.
@@ -30,12 +30,12 @@ def problems_of(found: Mapping[str, Any]) -> list[Problem]:
 
 
 def counted(count: int, title: str) -> str:
-    """Returns so many things, in words."""
+    """Return so many things, in words."""
     return f"{count} {title}" if count == 1 else f"{count} {title}s"
 
 
 def size(count: int) -> str:
-    """Returns so many bytes, in words."""
+    """Return so many bytes, in words."""
     unit, name = (2**30, "GiB") if count >= 2**30 else (2**20, "MiB")
     return f"{count / unit:.3g} {name}"
 

@@ -65,7 +65,7 @@ print(json.dumps({
 
 
 def examine() -> dict[str, Any]:
-    """Returns what this machine has, what a run would use, and the problems, as plain data.
+    """Return what this machine has, what a run would use, and the problems, as plain data.
 
     PyTorch and JAX are asked in processes of their own, so nothing is initialised in this one.
     """
@@ -104,7 +104,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _container() -> str | None:
-    """Returns what seems to run the container that this is; None if it seems to be none."""
+    """Return what seems to run the container that this is; None if it seems to be none."""
     cgroups = host.read("proc/1/cgroup")
     signs = {
         "Kubernetes": "KUBERNETES_SERVICE_HOST" in os.environ or "kubepods" in cgroups,
@@ -115,7 +115,7 @@ def _container() -> str | None:
 
 
 def _shared_memory() -> dict[str, Any]:
-    """Tells of /dev/shm; its size is None where it cannot be told, as on a made-up host."""
+    """Tell of /dev/shm; its size is None where it cannot be told, as on a made-up host."""
     is_there = host.is_directory("dev/shm")
     total = None
     if is_there and host_root() == Path("/"):
@@ -125,7 +125,7 @@ def _shared_memory() -> dict[str, Any]:
 
 
 def _temporary_directory() -> dict[str, Any]:
-    """Tells which directory was asked for, and which one Python uses; None if it can use none."""
+    """Tell which directory was asked for, and which one Python uses; None if it can use none."""
     names = [name for name in ("TMPDIR", "TEMP", "TMP") if os.environ.get(name)]
     wanted = os.environ[names[0]] if names else "/tmp"
     try:
@@ -140,7 +140,7 @@ def _temporary_directory() -> dict[str, Any]:
 
 
 def _accelerators() -> tuple[list[dict[str, Any]], str]:
-    """Returns an entry for each family that is here; or none, and why they cannot be told."""
+    """Return an entry for each family that is here; or none, and why they cannot be told."""
     try:
         known = families()
     except Exception as error:  # noqa: BLE001 - other packages add families
@@ -184,7 +184,7 @@ def _entry(family: Family, found: Found, offered_instead: str | None) -> dict[st
 
 
 def _on_offer(family: Family, found: Found) -> tuple[list[str], str]:
-    """Returns the ids that a run could use; or none, and what is wrong with the variable."""
+    """Return the ids that a run could use; or none, and what is wrong with the variable."""
     try:
         return list(ids_on_offer(family, found, None, os.environ)), ""
     except ConfigError as error:
@@ -194,7 +194,7 @@ def _on_offer(family: Family, found: Found) -> tuple[list[str], str]:
 
 
 def _held(family: Family, ids: Iterable[str]) -> dict[str, int | None]:
-    """Returns which devices programs of dray use, and the pids of those."""
+    """Return which devices programs of dray use, and the pids of those."""
     names = {claim_name(family.name, device): device for device in ids}
     try:
         return {names[name]: who.pid for name, who in holders(names).items()}
@@ -203,7 +203,7 @@ def _held(family: Family, ids: Iterable[str]) -> dict[str, int | None]:
 
 
 def _in_vain(accelerators: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Returns the variables that name devices of a family that is not here."""
+    """Return the variables that name devices of a family that is not here."""
     here = {name for entry in accelerators for name in entry["variables"]}
     vain: dict[str, dict[str, str]] = {}
     for family in families():
@@ -221,7 +221,7 @@ def _in_vain(accelerators: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 def _ask(package: str, program: str) -> dict[str, Any]:
-    """Returns what a framework says of itself in a process of its own."""
+    """Return what a framework says of itself in a process of its own."""
     if importlib.util.find_spec(package) is None:
         return {"installed": False}
     try:
@@ -248,7 +248,7 @@ def _ask(package: str, program: str) -> dict[str, Any]:
 
 
 def _training(accelerators: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Tells which engine, collective backends and network interfaces a run would use."""
+    """Tell which engine, collective backends and network interfaces a run would use."""
     try:
         engine, error = Settings().engine, ""
     except ConfigError as wrong:
@@ -281,7 +281,7 @@ def _interfaces() -> list[str]:
 
 
 def _outward_address() -> str | None:
-    """Returns the address by which other machines know this one; None if it has no network.
+    """Return the address by which other machines know this one; None if it has no network.
 
     A datagram socket that connects sends nothing; the address is one that RFC 5737 keeps free.
     """
@@ -311,7 +311,7 @@ def _said(error: Exception) -> str:
 
 
 def report(found: Mapping[str, Any]) -> str:
-    """Returns what `examine` found as text for people, the problems last."""
+    """Return what `examine` found as text for people, the problems last."""
     lines = [
         f"dray {found['dray']}",
         *_machine_lines(found["machine"]),

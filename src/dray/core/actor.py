@@ -22,7 +22,7 @@ def method(function: F, /) -> F: ...
 @overload
 def method(**options: Any) -> Callable[[F], F]: ...
 def method(*functions: Any, **options: Any) -> Any:
-    """Sets options of an actor's method: `num_returns`, `concurrency_group`, retries.
+    """Set options of an actor's method: `num_returns`, `concurrency_group`, retry.
 
     Args:
         *functions: The method, when used as a bare decorator, which sets nothing.
@@ -69,14 +69,14 @@ class ActorMethod:
         self._submit: Submit = actor.bind(name, call_options(name, given))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuses: an actor's method is not called directly."""
+        """Refuse: an actor's method is not called directly."""
         raise ArgumentTypeError(
             f"method {self._name} of an actor cannot be called directly: use "
             f"{self._name}.remote(...) and dray.get(...) for its result"
         )
 
     def remote(self, *args: Any, **kwargs: Any) -> Returned:
-        """Calls the method; returns a reference to its result, or as many as `num_returns` says.
+        """Call the method; return a reference to its result, or as many as `num_returns` says.
 
         Raises:
             TypeError: The arguments do not fit the method.
@@ -88,7 +88,7 @@ class ActorMethod:
         return self._submit(args, kwargs)
 
     def options(self, **given: Any) -> ActorMethod:
-        """Returns the same method with other options."""
+        """Return the same method with other options."""
         return ActorMethod(self._actor, self._name, {**self._given, **given}, self._signature)
 
 
@@ -159,12 +159,12 @@ class ActorClass:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuses: an actor class is not called directly."""
+        """Refuse: an actor class is not called directly."""
         name = self._kind.__name__
         raise ArgumentTypeError(f"actors are not made by {name}(...): use {name}.remote(...)")
 
     def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
-        """Starts an actor; returns a handle at once.
+        """Start an actor; return a handle at once.
 
         Raises:
             TypeError: The arguments do not fit `__init__`.
@@ -177,7 +177,7 @@ class ActorClass:
         return ActorHandle(create(args, kwargs), self._signatures)
 
     def options(self, **given: Any) -> ActorClass:
-        """Returns the same class with other options."""
+        """Return the same class with other options."""
         return ActorClass(self._kind, {**self._given, **given})
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -188,7 +188,7 @@ class ActorClass:
 
 
 def is_actor_class(value: object) -> bool:
-    """Returns whether `dray.remote` has made it from a class."""
+    """Return whether `dray.remote` has made it from a class."""
     return isinstance(value, ActorClass)
 
 
@@ -206,7 +206,7 @@ def _signatures(kind: type) -> dict[str, Signature]:
 
 
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
-    """Returns the actor of that name.
+    """Return the actor of that name.
 
     Args:
         name: What `.options(name=...)` gave it.
@@ -230,7 +230,7 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
 
 
 def exit_actor() -> None:
-    """Ends the actor that calls this, after the call.
+    """End the actor that calls this, after the call.
 
     Raises:
         ConfigError: The calling code runs in no actor.

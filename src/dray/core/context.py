@@ -49,23 +49,23 @@ class RuntimeContext:
         return {**ids, **{name: value for name, value in further.items() if value is not None}}
 
     def get_job_id(self) -> str:
-        """Returns the id of the program."""
+        """Return the id of the program."""
         return self._here.job_id
 
     def get_node_id(self) -> str:
-        """Returns the id of the node."""
+        """Return the id of the node."""
         return self._here.node_id
 
     def get_worker_id(self) -> str:
-        """Returns the id of the process."""
+        """Return the id of the process."""
         return self._here.worker_id
 
     def get_task_id(self) -> str | None:
-        """Returns the id of the task or the actor's call; None in the driver."""
+        """Return the id of the task or the actor's call; None in the driver."""
         return self._here.task_id
 
     def get_task_name(self) -> str | None:
-        """Returns its name."""
+        """Return its name."""
         return self._here.task_name
 
     def get_task_function_name(self) -> str | None:
@@ -73,11 +73,11 @@ class RuntimeContext:
         return self._here.task_function
 
     def get_actor_id(self) -> str | None:
-        """Returns the id of the actor; None outside one."""
+        """Return the id of the actor; None outside one."""
         return self._here.actor_id
 
     def get_actor_name(self) -> str | None:
-        """Returns the actor's name; None if it has none, or outside one."""
+        """Return the actor's name; None if it has none, or outside one."""
         return self._here.actor_name
 
     @property
@@ -86,11 +86,11 @@ class RuntimeContext:
         return self._here.namespace
 
     def get_assigned_resources(self) -> dict[str, float]:
-        """Returns what the task or actor holds, name to quantity."""
+        """Return what the task or actor holds, name to quantity."""
         return dict(self._here.resources)
 
     def get_accelerator_ids(self) -> dict[str, list[str]]:
-        """Returns the ids of the devices that are the task's or actor's own.
+        """Return the ids of the devices that are the task's or actor's own.
 
         Returns:
             Resource name to ids, in the node's order; every kind that dray knows has an entry. An
@@ -157,7 +157,7 @@ class RuntimeContext:
         return json.dumps(self._here.runtime_env)
 
     def get_placement_group_id(self) -> str | None:
-        """Returns the id of the placement group; None outside one."""
+        """Return the id of the placement group; None outside one."""
         return None if self._here.group is None else self._here.group.group_id
 
     @property
@@ -217,7 +217,7 @@ def get_gpu_ids() -> list[int] | list[str]:
 
 
 def get_runtime_context() -> RuntimeContext:
-    """Returns where the calling code runs.
+    """Return where the calling code runs.
 
     Example:
         >>> import dray

@@ -17,7 +17,7 @@ _FOR_EVER_S = 1e9
 
 
 def get(object_refs: Any, *, timeout: float | None = None, _use_object_store: bool = False) -> Any:
-    """Returns the value of a reference, or a list of values for a list of references.
+    """Return the value of a reference, or a list of values for a list of references.
 
     Args:
         object_refs: What `.remote()` or `put` returned, or a list of such.
@@ -48,7 +48,7 @@ def get(object_refs: Any, *, timeout: float | None = None, _use_object_store: bo
 
 
 def put(value: Any, *, _owner: Any = None, _tensor_transport: str | None = None) -> ObjectRef:
-    """Stores a value; returns a reference that may be handed to any number of tasks.
+    """Store a value; return a reference that may be handed to any number of tasks.
 
     Args:
         value: The value.
@@ -78,7 +78,7 @@ def wait(
     timeout: float | None = None,
     fetch_local: bool = True,
 ) -> tuple[list[ObjectRef], list[ObjectRef]]:
-    """Waits until some of the references are ready.
+    """Wait until some of the references are ready.
 
     Args:
         ray_waitables: The references, each once; generators count as their next reference.
@@ -116,7 +116,7 @@ def wait(
 def cancel(
     ray_waitable: ObjectRef | ObjectRefGenerator, *, force: bool = False, recursive: bool = True
 ) -> None:
-    """Cancels the task or the actor's call that makes a value; getting it then raises.
+    """Cancel the task or the actor's call that makes a value; getting it then raises.
 
     A task that has not begun never does. One that runs gets a KeyboardInterrupt. A call of an actor
     is taken back if it has not begun; if it runs, only async actors can cancel it.
@@ -136,7 +136,7 @@ def cancel(
 
 
 def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
-    """Ends an actor's process at once; its waiting calls fail.
+    """End an actor's process at once; its waiting calls fail.
 
     Args:
         actor: The actor's handle.

@@ -68,7 +68,7 @@ def _plain(value: Any) -> Any:
 
 
 def task_options(function: Callable[..., Any], given: Mapping[str, Any]) -> TaskOptions:
-    """Returns a remote function's options.
+    """Return a remote function's options.
 
     Raises:
         ConfigError: One is unknown, or has a value that is not allowed.
@@ -93,7 +93,7 @@ def task_options(function: Callable[..., Any], given: Mapping[str, Any]) -> Task
 
 
 def actor_options(kind: type, given: Mapping[str, Any]) -> ActorOptions:
-    """Returns an actor class's options.
+    """Return an actor class's options.
 
     Raises:
         ConfigError: One is unknown, or has a value that is not allowed.
@@ -149,7 +149,7 @@ def actor_options(kind: type, given: Mapping[str, Any]) -> ActorOptions:
 
 
 def call_options(name: str, given: Mapping[str, Any]) -> CallOptions:
-    """Returns the options of calls of a method.
+    """Return the options of calls of a method.
 
     Args:
         name: How messages call it.
@@ -172,7 +172,7 @@ def call_options(name: str, given: Mapping[str, Any]) -> CallOptions:
 
 
 def resources_of(given: Mapping[str, float], what: str) -> dict[str, float]:
-    """Returns a bundle's resources, checked, without zeros.
+    """Return a bundle's resources, checked, without zeros.
 
     Raises:
         ConfigError: A quantity is negative, no number, or finer than 1/10000.

@@ -30,7 +30,7 @@ class RemoteFunction:
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuses: a remote function is not called directly."""
+        """Refuse: a remote function is not called directly."""
         name = self._options.name
         raise ArgumentTypeError(
             f"remote function {name} cannot be called directly: use {name}.remote(...) and "
@@ -38,7 +38,7 @@ class RemoteFunction:
         )
 
     def remote(self, *args: Any, **kwargs: Any) -> Returned:
-        """Submits a task; returns a reference to its result, or as many as `num_returns` says.
+        """Submit a task; return a reference to its result, or as many as `num_returns` says.
 
         Raises:
             TypeError: The arguments do not fit the function.
@@ -53,7 +53,7 @@ class RemoteFunction:
         return bound[1](args, kwargs)
 
     def options(self, **given: Any) -> RemoteFunction:
-        """Returns the same function with other options."""
+        """Return the same function with other options."""
         return RemoteFunction(self._function, {**self._given, **given})
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -70,7 +70,7 @@ def remote(target: Callable[..., Any], /) -> RemoteFunction: ...
 @overload
 def remote(**options: Any) -> Callable[[Any], Any]: ...
 def remote(*targets: Any, **options: Any) -> Any:
-    """Makes a function a task, or a class one of actors; with or without options.
+    """Make a function a task, or a class one of actors; with or without options.
 
     Args:
         *targets: The function or class, when used as a bare decorator.

@@ -103,7 +103,7 @@ class NodeLabelSchedulingStrategy:
 
 
 def as_placement(strategy: Any) -> Placement:
-    """Returns a scheduling strategy in the engines' words.
+    """Return a scheduling strategy in the engines' words.
 
     Raises:
         ConfigError: It is none.

@@ -37,7 +37,7 @@ class Signature:
             self._most = len(by_position)
 
     def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Raises TypeError if the arguments do not fit."""
+        """Raise TypeError if the arguments do not fit."""
         if not kwargs and self._fewest <= len(args) <= self._most:
             return  # the common case, without the cost of binding
         if self._signature is not None:

@@ -13,7 +13,7 @@ __all__: list[str] = []
 
 
 def load(name: str, options: Options, settings: Settings) -> Engine:
-    """Returns a new engine of that name.
+    """Return a new engine of that name.
 
     Raises:
         ConfigError: There is no engine of that name, or it cannot meet the options.
@@ -25,7 +25,7 @@ def load(name: str, options: Options, settings: Settings) -> Engine:
 
 
 def load_guest(runtime: Runtime) -> Engine:
-    """Returns an engine for a worker of the process engine that trains something itself.
+    """Return an engine for a worker of the process engine that trains something itself.
 
     Args:
         runtime: The worker's part in its session, whose resources the engine uses.

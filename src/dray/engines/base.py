@@ -111,7 +111,7 @@ class Mailbox(Protocol):
     """A queue into which an engine pushes `Started`, `Posted`, `Output` and `Died`."""
 
     def put(self, item: Any, /) -> None:
-        """Takes one event; never blocks."""
+        """Take one event; never blocks."""
 
 
 class Actor(ABC):
@@ -127,7 +127,7 @@ class Actor(ABC):
 
     @abstractmethod
     def call(self, method: str, /, *args: Any) -> Future[Any]:
-        """Calls a method on the actor's main thread, after all earlier calls.
+        """Call a method on the actor's main thread, after all earlier calls.
 
         The future gets what it returns or raises (with `RemoteTraceback` as the cause), or
         the error of `Died` if the process ends first.
@@ -135,15 +135,15 @@ class Actor(ABC):
 
     @abstractmethod
     def signal(self, method: str, /, *args: Any) -> None:
-        """Calls a method on the actor's control thread, at once, even during a call."""
+        """Call a method on the actor's control thread, at once, even during a call."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Lets the calls made so far finish, then ends the process cleanly."""
+        """Let the calls made so far finish, then end the process cleanly."""
 
     @abstractmethod
     def kill(self) -> None:
-        """Ends the process, and every process it started, at once."""
+        """End the process, and every process it started, at once."""
 
 
 # Called in the worker to make the actor's object; its argument pushes a message to the mailbox.
@@ -163,22 +163,22 @@ class Engine(ABC):
 
     @abstractmethod
     def nodes(self) -> list[Node]:
-        """Returns the machines, with what each offers in all."""
+        """Return the machines, with what each offers in all."""
 
     @abstractmethod
     def available(self) -> dict[str, float]:
-        """Returns what is free now, over all nodes."""
+        """Return what is free now, over all nodes."""
 
     @abstractmethod
     def prepare(self, modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
-        """Begins to import modules where workers with this environment will need them.
+        """Begin to import modules where workers with this environment will need them.
 
-        Returns at once.
+        Return at once.
         """
 
     @abstractmethod
     def check(self, request: Request, runtime_env: RuntimeEnv) -> None:
-        """Returns if actors with this runtime environment can be placed so, now or later.
+        """Return if actors with this runtime environment can be placed so, now or later.
 
         Raises:
             InfeasibleError: This engine can never offer the bundles.
@@ -186,14 +186,14 @@ class Engine(ABC):
         """
 
     def await_nodes(self, request: Request) -> None:
-        """Waits, as long as `dray.init` said, for nodes that can hold a request if none can now.
+        """Wait, as long as `dray.init` said, for nodes that can hold a request if none can now.
 
         An engine whose nodes come and go overrides this.
         """
         return None
 
     def lacking(self, request: Request) -> InfeasibleError | None:
-        """Returns what the nodes of today lack for a request that `check` lets pass, if anything.
+        """Return what the nodes of today lack for a request that `check` lets pass, if anything.
 
         An engine whose nodes come and go overrides this.
         """
@@ -201,11 +201,11 @@ class Engine(ABC):
 
     @abstractmethod
     def rehearse(self, request: Request) -> PlacementPreview:
-        """Returns where bundles would lie if they were reserved now; reserves nothing."""
+        """Return where bundles would lie if they were reserved now; reserve nothing."""
 
     @abstractmethod
     def reserve(self, request: Request) -> Future[Reservation]:
-        """Asks for bundles of resources; the future is done when they are free.
+        """Ask for bundles of resources; the future is done when they are free.
 
         Cancelling the future takes the request back; `close` cancels what waits, and who asks then
         gets a cancelled one. What can never be met, though `check` let it pass, waits: a node may
@@ -224,7 +224,7 @@ class Engine(ABC):
         mailbox: Mailbox,
         modules: Sequence[str] = (),
     ) -> Actor:
-        """Begins to start an actor; `Started` or `Died` says what came of it.
+        """Begin to start an actor; `Started` or `Died` says what came of it.
 
         Args:
             factory: Makes the actor's object in the worker.
@@ -238,10 +238,10 @@ class Engine(ABC):
 
     @abstractmethod
     def drive(self, loop: Callable[[], T]) -> T:
-        """Runs the loop that waits on a mailbox, while actors work; returns what it returns."""
+        """Run the loop that waits on a mailbox, while actors work; return what it returns."""
 
     def show(self, subject: str, describe: Callable[[], Any]) -> Callable[[], None]:
-        """Has `dray status` show something of this program, where the engine answers it.
+        """Have `dray status` show something of this program, where the engine answers it.
 
         Args:
             subject: The key in the answer; what several describe under one is a list there.
@@ -254,7 +254,7 @@ class Engine(ABC):
 
     @abstractmethod
     def until_closed(self) -> Future[None]:
-        """Returns a future that `close` cancels, for who waits for nothing else of this engine."""
+        """Return a future that `close` cancels, for who waits for nothing else of this engine."""
 
     @property
     @abstractmethod
@@ -263,4 +263,4 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Ends every actor and frees everything. A second call does nothing."""
+        """End every actor and free everything. A second call does nothing."""

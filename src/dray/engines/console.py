@@ -36,13 +36,13 @@ class Outlet(io.TextIOBase):
         return getattr(sys, self._name)
 
     def isatty(self) -> bool:
-        """Returns whether it is a terminal."""
+        """Return whether it is a terminal."""
         with contextlib.suppress(Exception):  # it is None, closed, or has no such method
             return bool(self._stream().isatty())
         return False
 
     def write(self, text: str) -> int:
-        """Writes text, with replacements for what the stream's encoding lacks."""
+        """Write text, with replacements for what the stream's encoding lacks."""
         stream = self._stream()
         if stream is not None:
             try:
@@ -56,7 +56,7 @@ class Outlet(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Shows what has been written."""
+        """Show what has been written."""
         flush = getattr(self._stream(), "flush", None)
         if flush is not None:
             try:
@@ -65,7 +65,7 @@ class Outlet(io.TextIOBase):
                 self._drop(error)
 
     def line(self, text: str) -> None:
-        """Shows one line."""
+        """Show one line."""
         self.write(text + "\n")
         self.flush()
 
@@ -84,12 +84,12 @@ class Outlets:
         self._outlets = {name: Outlet(name) for name in ("stdout", "stderr")}
 
     def line(self, stream: str, text: str) -> None:
-        """Shows one line on the stream of this name."""
+        """Show one line on the stream of this name."""
         self._outlets[stream].line(text)
 
 
 def fill_standard_descriptors() -> None:
-    """Opens /dev/null in place of standard streams that are closed (`program >&-`).
+    """Open /dev/null in place of standard streams that are closed (`program >&-`).
 
     Or sockets would get their numbers, and what anybody prints there would go to those.
     """

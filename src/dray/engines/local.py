@@ -51,7 +51,7 @@ class LocalEngine(Engine):
         self._runtime_env.local_directory(self.name)
 
     def claim_names(self) -> dict[tuple[str, str], str]:
-        """Returns what the devices that are really there are called in all programs."""
+        """Return what the devices that are really there are called in all programs."""
         return {
             (resource, device): claim_name(offer.family.name, device)
             for resource, offer in self._offers.items()
@@ -65,7 +65,7 @@ class LocalEngine(Engine):
         node: Node,
         env_vars: Mapping[str, str] | None = None,
     ) -> dict[str, str | None]:
-        """Returns the environment variables that limit a process to some devices.
+        """Return the environment variables that limit a process to some devices.
 
         What the user sets is left as it is, and a family's other variables are unset then: each
         would count within what the other leaves.
@@ -115,7 +115,7 @@ class LocalEngine(Engine):
 def this_machine(
     options: Options, given: Mapping[str, float], offered: Mapping[str, Offer]
 ) -> Node:
-    """Returns this machine as a node; what is not given is read off the machine.
+    """Return this machine as a node; what is not given is read off the machine.
 
     Args:
         options: What the user says of it.
@@ -152,7 +152,7 @@ _OF_A_MACHINE = ("num_cpus", "num_gpus", "resources", "labels")
 
 
 def check_machine(said: Mapping[str, Any], nodes: object) -> None:
-    """Checks what `dray.init` is told of this machine, or of nodes in its place.
+    """Check what `dray.init` is told of this machine, or of nodes in its place.
 
     Args:
         said: Of its arguments those that describe a machine; None where nothing is said.
@@ -178,7 +178,7 @@ def check_machine(said: Mapping[str, Any], nodes: object) -> None:
 
 
 def store_bytes(value: Any) -> int | None:
-    """Returns what `dray.init` is told of the object store, as a number of bytes.
+    """Return what `dray.init` is told of the object store, as a number of bytes.
 
     Raises:
         ConfigError: It is none, or more than a process can see.
@@ -194,7 +194,7 @@ def store_bytes(value: Any) -> int | None:
 
 
 def _check_node(said: Mapping[str, Any], where: str = "{}") -> None:
-    """Checks the quantities and labels of a node.
+    """Check the quantities and labels of a node.
 
     Args:
         said: What the user says of it.
@@ -246,7 +246,7 @@ def nodes_of(ledger: Ledger) -> list[NodeStatus]:
 
 
 def simulated(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
-    """Returns the nodes that `dray.init(nodes=[...])` asks for.
+    """Return the nodes that `dray.init(nodes=[...])` asks for.
 
     Raises:
         ConfigError: One is malformed.
@@ -291,7 +291,7 @@ def simulated(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
 
 
 def describe_node(node: Node, *, alive: bool = True) -> dict[str, Any]:
-    """Returns a node as `dray.nodes` shows it, under the names that Ray uses.
+    """Return a node as `dray.nodes` shows it, under the names that Ray uses.
 
     Its processes listen at no ports, and its store is no socket: these are 0 and empty.
     """

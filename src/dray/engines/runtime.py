@@ -68,10 +68,10 @@ class ObjectRef(ABC):
 
     @abstractmethod
     def binary(self) -> bytes:
-        """Returns the object's id as bytes."""
+        """Return the object's id as bytes."""
 
     def hex(self) -> str:
-        """Returns the object's id as text."""
+        """Return the object's id as text."""
         return self.binary().hex()
 
     def is_nil(self) -> bool:
@@ -84,7 +84,7 @@ class ObjectRef(ABC):
 
     @abstractmethod
     def future(self) -> Future[Any]:
-        """Returns a future of the value."""
+        """Return a future of the value."""
 
     def as_future(self, _internal: bool = False) -> asyncio.Future[Any]:
         """Return a future of the value for the event loop that runs."""
@@ -94,7 +94,7 @@ class ObjectRef(ABC):
 
     @abstractmethod
     def __await__(self) -> Generator[Any, None, Any]:
-        """Waits for the value in async code."""
+        """Wait for the value in async code."""
 
     def __repr__(self) -> str:
         return f"ObjectRef({self.hex()})"
@@ -116,7 +116,7 @@ class ObjectRefGenerator(ABC, Iterator[ObjectRef], AsyncIterator[ObjectRef]):
 
     @abstractmethod
     def completed(self) -> ObjectRef:
-        """Returns a reference that is ready when the generator has come to its end."""
+        """Return a reference that is ready when the generator has come to its end."""
 
     @abstractmethod
     def next_ready(self) -> bool:
@@ -266,7 +266,7 @@ class ActorBackend(ABC):
 
     @abstractmethod
     def bind(self, method: str, options: CallOptions) -> Submit:
-        """Returns what calls a method with these options."""
+        """Return what calls a method with these options."""
 
     @property
     @abstractmethod
@@ -290,15 +290,15 @@ class Group(ABC):
 
     @abstractmethod
     def ready(self) -> ObjectRef:
-        """Returns a reference that is ready when all bundles are set aside."""
+        """Return a reference that is ready when all bundles are set aside."""
 
     @abstractmethod
     def wait(self, timeout_s: float | None) -> bool:
-        """Waits until all bundles are set aside; returns whether they are."""
+        """Wait until all bundles are set aside; return whether they are."""
 
     @abstractmethod
     def remove(self) -> None:
-        """Gives the bundles back, and kills what runs in them."""
+        """Give the bundles back, and kill what runs in them."""
 
 
 @dataclass(frozen=True)
@@ -351,7 +351,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def bind_function(self, function: Callable[..., Any], options: TaskOptions) -> Submit:
-        """Returns what submits a function as a task with these options.
+        """Return what submits a function as a task with these options.
 
         Calling it raises:
             InfeasibleError: No node can ever meet the request.
@@ -362,11 +362,11 @@ class Runtime(ABC):
     def bind_class(
         self, kind: type, options: ActorOptions
     ) -> Callable[[tuple[Any, ...], dict[str, Any]], ActorBackend]:
-        """Returns what starts an actor of a class with these options; it raises as above."""
+        """Return what starts an actor of a class with these options; it raises as above."""
 
     @abstractmethod
     def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
-        """Returns the values, waiting for them.
+        """Return the values, waiting for them.
 
         Raises:
             GetTimeoutError: They did not come in time.
@@ -378,29 +378,29 @@ class Runtime(ABC):
 
     @abstractmethod
     def put(self, value: Any) -> ObjectRef:
-        """Stores a value."""
+        """Store a value."""
 
     @abstractmethod
     def wait(
         self, refs: Sequence[ObjectRef], num_returns: int, timeout_s: float | None, fetch: bool
     ) -> tuple[list[ObjectRef], list[ObjectRef]]:
-        """Waits until so many are ready; returns those, in order, and the others."""
+        """Wait until so many are ready; return those, in order, and the others."""
 
     @abstractmethod
     def cancel(self, ref: ObjectRef | ObjectRefGenerator, *, force: bool, recursive: bool) -> None:
-        """Cancels the task that makes a value."""
+        """Cancel the task that makes a value."""
 
     @abstractmethod
     def kill(self, actor: ActorBackend, *, no_restart: bool) -> None:
-        """Ends an actor's process at once."""
+        """End an actor's process at once."""
 
     @abstractmethod
     def named_actor(self, name: str, namespace: str | None) -> ActorBackend | None:
-        """Returns the actor of that name that lives, if there is one."""
+        """Return the actor of that name that lives, if there is one."""
 
     @abstractmethod
     def named_actors(self, all_namespaces: bool) -> list[dict[str, str]]:
-        """Returns `{"name": ..., "namespace": ...}` of every named actor that lives."""
+        """Return `{"name": ..., "namespace": ...}` of every named actor that lives."""
 
     @abstractmethod
     def make_group(
@@ -412,7 +412,7 @@ class Runtime(ABC):
         detached: bool,
         selectors: Sequence[Mapping[str, str]],
     ) -> Group:
-        """Asks for bundles of resources.
+        """Ask for bundles of resources.
 
         Raises:
             InfeasibleError: No nodes can ever offer them.
@@ -420,23 +420,23 @@ class Runtime(ABC):
 
     @abstractmethod
     def named_group(self, name: str) -> Group | None:
-        """Returns the placement group of that name, if there is one."""
+        """Return the placement group of that name, if there is one."""
 
     @abstractmethod
     def groups(self) -> list[dict[str, Any]]:
-        """Returns all placement groups: id, name, state, strategy, bundles, nodes of bundles."""
+        """Return all placement groups: id, name, state, strategy, bundles, nodes of bundles."""
 
     @abstractmethod
     def execution_context(self) -> ExecutionContext:
-        """Returns where the calling code runs."""
+        """Return where the calling code runs."""
 
     @abstractmethod
     def own_actor(self) -> ActorBackend | None:
-        """Returns the actor that the calling code runs in; None outside one."""
+        """Return the actor that the calling code runs in; None outside one."""
 
     @abstractmethod
     def exit_actor(self) -> None:
-        """Ends the actor that the calling code runs in, as if it had been asked to.
+        """End the actor that the calling code runs in, as if it had been asked to.
 
         Raises:
             ConfigError: The calling code runs in none.
@@ -444,19 +444,19 @@ class Runtime(ABC):
 
     @abstractmethod
     def nodes(self) -> list[dict[str, Any]]:
-        """Returns the nodes, dead ones included, as `dray.nodes` shows them."""
+        """Return the nodes, dead ones included, as `dray.nodes` shows them."""
 
     @abstractmethod
     def cluster_resources(self) -> dict[str, float]:
-        """Returns all resources there are, summed over the nodes."""
+        """Return all resources there are, summed over the nodes."""
 
     @abstractmethod
     def available_resources(self) -> dict[str, float]:
-        """Returns the resources that nobody holds now, summed over the nodes."""
+        """Return the resources that nobody holds now, summed over the nodes."""
 
     @abstractmethod
     def status(self) -> ProgramStatus:
-        """Returns nodes, actors, tasks and what waits for what."""
+        """Return nodes, actors, tasks and what waits for what."""
 
 
 def warn_not_detached(what: str, engine: str) -> None:

@@ -31,7 +31,7 @@ class RuntimeEnv:
 
     @classmethod
     def parse(cls, value: Mapping[str, Any] | None, what: str) -> RuntimeEnv:
-        """Returns the runtime environment that a user's dict describes.
+        """Return the runtime environment that a user's dict describes.
 
         Args:
             value: Such as `{"env_vars": {"A": "1"}, "working_dir": "."}`.
@@ -68,7 +68,7 @@ class RuntimeEnv:
         return cls(dict(variables), None if directory is None else os.fspath(directory), fields)
 
     def __or__(self, other: RuntimeEnv) -> RuntimeEnv:
-        """Returns this one with another on top: variables are merged, the rest is replaced."""
+        """Return this one with another on top: variables are merged, the rest is replaced."""
         return RuntimeEnv(
             {**self.env_vars, **other.env_vars},
             other.working_dir or self.working_dir,
@@ -76,18 +76,18 @@ class RuntimeEnv:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns it as the dict that a user would write; empty if it asks for nothing."""
+        """Return it as the dict that a user would write; empty if it asks for nothing."""
         directory = {} if self.working_dir is None else {"working_dir": self.working_dir}
         variables = {"env_vars": dict(self.env_vars)} if self.env_vars else {}
         return {**variables, **directory, **self.further}
 
     def here(self) -> RuntimeEnv:
-        """Returns what a process that runs already can have of it: variables, and a directory."""
+        """Return what a process that runs already can have of it: variables, and a directory."""
         local = self.working_dir is not None and Path(self.working_dir).expanduser().is_dir()
         return RuntimeEnv(self.env_vars, self.working_dir if local else None)
 
     def local_directory(self, engine: str) -> str | None:
-        """Returns the working directory, for an engine that runs on this machine alone.
+        """Return the working directory, for an engine that runs on this machine alone.
 
         Raises:
             ConfigError: Something is asked for that such an engine cannot make.

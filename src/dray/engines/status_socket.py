@@ -76,7 +76,7 @@ class Beacon:
             return {"engine": "process", "note": f"it cannot tell: {error!r}"}
 
     def close(self) -> None:
-        """Stops to listen. On the reader's thread, or once that has ended."""
+        """Stop to listen. On the reader's thread, or once that has ended."""
         if self._listener is not None:
             self._reader.unwatch(self._listener)
             self._listener.close()
@@ -107,7 +107,7 @@ class Peer(NamedTuple):
 
 
 def peer_of(sock: socket.socket) -> Peer:
-    """Returns who is at the other end of a Unix socket, as the kernel knows it."""
+    """Return who is at the other end of a Unix socket, as the kernel knows it."""
     if sys.platform != "linux":
         return Peer(0, -1)
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -116,7 +116,7 @@ def peer_of(sock: socket.socket) -> Peer:
 
 
 def sessions() -> list[dict[str, Any]]:
-    """Returns the status of every program of this user on this machine, with its pid."""
+    """Return the status of every program of this user on this machine, with its pid."""
     found: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
         for name in _names():
@@ -138,7 +138,7 @@ def sessions() -> list[dict[str, Any]]:
 
 
 def _hear(selector: selectors.BaseSelector) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Returns what those who were called have answered, for all in the same time."""
+    """Return what those who were called have answered, for all in the same time."""
     heard = []
     deadline = time.monotonic() + _PATIENCE_S
     while selector.get_map() and (left := deadline - time.monotonic()) > 0:
@@ -167,6 +167,6 @@ def _names() -> list[str]:
 
 
 def _pid_in(name: str) -> int:
-    """Returns the pid that a program has for itself."""
+    """Return the pid that a program has for itself."""
     pid = name.removeprefix(_prefix()).partition("-")[0]
     return int(pid) if pid.isdigit() else 0

@@ -398,7 +398,7 @@ class TaskError(DrayError):
         return self.remote_traceback
 
     def as_instanceof_cause(self) -> TaskError:
-        """Returns this error as an instance of the user's exception type too."""
+        """Return this error as an instance of the user's exception type too."""
         return raised_in_task(self.cause, self.where, self.remote_traceback)
 
     make_dual_exception_instance = as_instanceof_cause
@@ -424,7 +424,7 @@ def _part_of(where: str, part: str) -> str:
 
 
 def raised_in_task(cause: BaseException, where: str, remote_traceback: str) -> TaskError:
-    """Returns a `TaskError` that is an instance of its cause's type too, where Python allows it."""
+    """Return a `TaskError` that is an instance of its cause's type too, where Python allows it."""
     error = TaskError(cause, where, remote_traceback)
     while isinstance(cause, TaskError):  # tasks that waited for one another: the first one counts
         cause = cause.cause
@@ -468,7 +468,7 @@ def shown(value: object) -> str:
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Returns names as English: `a`, `a and b`, `a, b and c`."""
+    """Return names as English: `a`, `a and b`, `a, b and c`."""
     if len(names) < 2:
         return "".join(names)
     return f"{', '.join(names[:-1])} and {names[-1]}"

@@ -28,7 +28,7 @@ class RemoteTraceback(Exception):
 
 
 def mixed_with(error: E, cause: BaseException, build: Callable[[type[E]], E]) -> E:
-    """Returns an error of a type that is both errors', with what the cause carries.
+    """Return an error of a type that is both errors', with what the cause carries.
 
     Args:
         error: What is to be raised; returned as it is where Python cannot mix the types.
@@ -54,7 +54,7 @@ def mixed_with(error: E, cause: BaseException, build: Callable[[type[E]], E]) ->
 
 
 def text_of(value: object) -> str:
-    """Returns what an error, or one of its arguments, says; a user's class may fail to say it."""
+    """Return what an error, or one of its arguments, says; a user's class may fail to say it."""
     try:
         return str(value)
     except Exception:  # noqa: BLE001 (a user's code may raise anything)

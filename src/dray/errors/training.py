@@ -85,7 +85,7 @@ def _rebuild_mixed_group_error(
 
 
 def as_instance_of_cause(error: WorkerGroupError) -> WorkerGroupError:
-    """Returns `error` as an instance of its first failure's type too, where Python allows it."""
+    """Return `error` as an instance of its first failure's type too, where Python allows it."""
     cause = next(iter(error.worker_failures.values()), None)
     if not isinstance(cause, Exception) or isinstance(cause, WorkerGroupError):
         return error
@@ -125,7 +125,7 @@ class ControllerError(TrainingFailedError):
 
 
 def raised_in_driver(cause: BaseException) -> ControllerError:
-    """Returns a `ControllerError` that is of its cause's type too, where Python allows it."""
+    """Return a `ControllerError` that is of its cause's type too, where Python allows it."""
     error = mixed_with(ControllerError(cause), cause, lambda both: both(cause))
     error.__cause__ = cause
     return error

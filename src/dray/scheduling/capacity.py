@@ -18,7 +18,7 @@ Quantities = dict[str, int]
 
 
 def to_fixed(resources: Mapping[str, float]) -> Quantities:
-    """Returns quantities in units of 1/10000, zeros dropped.
+    """Return quantities in units of 1/10000, zeros dropped.
 
     Raises:
         ConfigError: A quantity is negative, not a number, finer than 1/10000 or beyond 1e30.
@@ -41,7 +41,7 @@ def to_fixed(resources: Mapping[str, float]) -> Quantities:
 
 
 def plain(number: Any) -> Any:
-    """Returns a number of any library, such as NumPy's, as int or float; all else as it is."""
+    """Return a number of any library, such as NumPy's, as int or float; all else as it is."""
     if isinstance(number, int | float) or not isinstance(number, numbers.Real):
         return number
     return int(number) if isinstance(number, numbers.Integral) else float(number)
@@ -62,7 +62,7 @@ def refuse_arrays(given: Mapping[str, Any]) -> None:
 
 
 def from_fixed(quantities: Mapping[str, int]) -> dict[str, float]:
-    """Returns quantities as plain numbers: whole ones as int."""
+    """Return quantities as plain numbers: whole ones as int."""
     return {k: v // UNIT if v % UNIT == 0 else v / UNIT for k, v in quantities.items()}
 
 
@@ -94,12 +94,12 @@ class Devices:
 
     @classmethod
     def of(cls, units: int) -> Devices:
-        """Returns the devices that make up a quantity: whole ones, then a part of one."""
+        """Return the devices that make up a quantity: whole ones, then a part of one."""
         whole, part = divmod(units, UNIT)
         return cls([UNIT] * whole + ([part] if part else []))
 
     def choose(self, units: int) -> list[Part] | None:
-        """Returns what would be taken, or None if there is not enough."""
+        """Return what would be taken, or None if there is not enough."""
         if not self.fits(units):
             return None
         if units >= UNIT:
@@ -108,13 +108,13 @@ class Devices:
         return [Part(self._with[enough][0], units)]
 
     def fits(self, units: int) -> bool:
-        """Returns whether there is as much."""
+        """Return whether there is as much."""
         if units >= UNIT:
             return len(self._with.get(UNIT, ())) >= units // UNIT
         return self.largest >= units
 
     def times(self, units: int) -> int:
-        """Returns how many times that much, which is not 0, can be taken."""
+        """Return how many times that much, which is not 0, can be taken."""
         if units >= UNIT:
             return len(self._with.get(UNIT, ())) // (units // UNIT)
         return sum(free // units * len(devices) for free, devices in self._with.items())
@@ -125,11 +125,11 @@ class Devices:
         return self._levels[-1] if self._levels else 0
 
     def free_of(self, device: int) -> int:
-        """Returns how much of one device is free."""
+        """Return how much of one device is free."""
         return self._free[device]
 
     def add(self, parts: Iterable[Part], sign: int) -> None:
-        """Takes parts, if the sign is -1, or gives them back."""
+        """Take parts, if the sign is -1, or give them back."""
         for device, units in parts:
             self._move(device, self._free[device] + sign * units)
 
@@ -147,7 +147,7 @@ class Devices:
         self._free[device] = free
 
     def copy(self) -> Devices:
-        """Returns another one, of the same state."""
+        """Return another one, of the same state."""
         other = Devices.__new__(Devices)
         other._free = self._free.copy()
         other._with = {free: same.copy() for free, same in self._with.items()}
@@ -173,7 +173,7 @@ class Room:
         self.devices = {name: Devices.of(quantities[name]) for name in devices}
 
     def fits(self, wanted: Iterable[tuple[str, int]]) -> bool:
-        """Returns whether there is as much as wanted."""
+        """Return whether there is as much as wanted."""
         free, devices = self.quantities, self.devices
         for name, units in wanted:
             if free.get(name, 0) < units:
@@ -183,7 +183,7 @@ class Room:
         return True
 
     def times(self, wanted: Iterable[tuple[str, int]], most: int) -> int:
-        """Returns how many times it fits, at most so many."""
+        """Return how many times it fits, at most so many."""
         free, devices = self.quantities, self.devices
         for name, units in wanted:
             there = free.get(name, 0)
@@ -196,7 +196,7 @@ class Room:
         return most
 
     def usable(self, wanted: Iterable[tuple[str, int]] = ()) -> Quantities:
-        """Returns what is free; of devices, how much can be taken in steps of what is wanted.
+        """Return what is free; of devices, how much can be taken in steps of what is wanted.
 
         What is left of several devices is no whole one, whatever the sum. What is lent and used
         again is negative for a while: of that nothing is free.
@@ -209,7 +209,7 @@ class Room:
         return free
 
     def choose(self, wanted: Iterable[tuple[str, int]]) -> dict[str, list[Part]]:
-        """Returns the devices that would be taken; it must fit."""
+        """Return the devices that would be taken; it must fit."""
         if not self.devices:
             return {}
         return {
@@ -224,20 +224,20 @@ class Room:
         parts: Mapping[str, Sequence[Part]],
         sign: int,
     ) -> None:
-        """Takes quantities and parts of devices, if the sign is -1, or gives them back."""
+        """Take quantities and parts of devices, if the sign is -1, or give them back."""
         for name, units in quantities:
             self.quantities[name] = self.quantities.get(name, 0) + sign * units
         for name, chosen in parts.items():
             self.devices[name].add(chosen, sign)
 
     def take(self, wanted: Sequence[tuple[str, int]]) -> dict[str, list[Part]]:
-        """Takes as much as wanted, which must fit; returns the devices."""
+        """Take as much as wanted, which must fit; return the devices."""
         parts = self.choose(wanted)
         self.add(wanted, parts, -1)
         return parts
 
     def copy(self) -> Room:
-        """Returns another one, of the same state."""
+        """Return another one, of the same state."""
         room = Room(self.quantities)
         room.devices = {name: devices.copy() for name, devices in self.devices.items()}
         return room

@@ -117,7 +117,7 @@ class DeviceLocks:
         return True
 
     def give_back(self, device: Device) -> None:
-        """Ends one use of a device; the last one lets it go."""
+        """End one use of a device; the last one lets it go."""
         if device not in self._held:
             return
         fd, count = self._held[device]
@@ -131,12 +131,12 @@ class DeviceLocks:
         os.close(fd)
 
     def others(self) -> dict[Device, Holder]:
-        """Returns which devices other programs hold, and who those are."""
+        """Return which devices other programs hold, and who those are."""
         names = {name: key for key, name in self._names.items() if key not in self._held}
         return {names[name]: who for name, who in holders(names).items()}
 
     def _notice(self, path: str, events: int, device: Device) -> None:
-        """Has a change of a file or directory tell that a device may be free."""
+        """Have a change of a file or directory tell that a device may be free."""
         libc = ctypes.CDLL(None)
         if self._inotify < 0:
             self._inotify = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -179,7 +179,7 @@ class DeviceLocks:
             self._watch(process, None)
 
     def close(self) -> None:
-        """Lets every device go; nothing is watched any more."""
+        """Let every device go; nothing is watched any more."""
         for device, (fd, _) in list(self._held.items()):
             self._held[device] = fd, 1
             self.give_back(device)
@@ -213,7 +213,7 @@ def _lock(fd: int) -> bool:
 
 
 def _open(directory: Path, name: str) -> int:
-    """Opens the file of a device; drivers of every user must be able to lock it.
+    """Open the file of a device; drivers of every user must be able to lock it.
 
     Returns:
         Its descriptor; -1 if it is no file, or may not be opened.
@@ -238,7 +238,7 @@ def _open(directory: Path, name: str) -> int:
 
 
 def _read(fd: int) -> Holder:
-    """Returns who has written itself into a file, which may hold anything."""
+    """Return who has written itself into a file, which may hold anything."""
     try:
         said = json.loads(os.pread(fd, 4096, 0))
     except (OSError, ValueError, RecursionError):
@@ -251,12 +251,12 @@ def _read(fd: int) -> Holder:
 
 
 def claim_name(family: str, device: str) -> str:
-    """Returns what a device of a family is called in all programs of this machine."""
+    """Return what a device of a family is called in all programs of this machine."""
     return f"{family}-{device}".replace("/", "-")
 
 
 def holders(names: Iterable[str]) -> dict[str, Holder]:
-    """Returns who holds which of some devices, for each name that is held, or cannot be looked at.
+    """Return who holds which of some devices, for each name that is held, or cannot be looked at.
 
     It takes no lock to find out, or somebody who tries to at that moment would wait for ever.
     """
@@ -294,7 +294,7 @@ def _unknown(path: Path, why: str) -> Holder:
 
 
 def _locked_files() -> set[tuple[int, int]]:
-    """Returns device and inode of the files that somebody has locked (Linux).
+    """Return device and inode of the files that somebody has locked (Linux).
 
     Source: `man 5 proc_locks`.
     """

@@ -26,7 +26,7 @@ _ARGUMENTS = {"CPU": "num_cpus=...", "GPU": "num_gpus=..."}
 
 
 def families_on(resources: Mapping[str, float]) -> dict[str, Family]:
-    """Returns the families of the accelerators that a node offers, by resource name."""
+    """Return the families of the accelerators that a node offers, by resource name."""
     types = [name.removeprefix(ACCELERATOR_TYPE) for name in resources if ACCELERATOR_TYPE in name]
     return {
         name: family
@@ -42,7 +42,7 @@ def infeasible(
     unmatched: Sequence[Selector],
     remedy: str,
 ) -> InfeasibleError:
-    """Returns the error of a request that no nodes can meet.
+    """Return the error of a request that no nodes can meet.
 
     Args:
         demand: What was asked for.
@@ -112,7 +112,7 @@ def _not_offered(unknown: Sequence[str], total: Quantities, nodes: Sequence[Node
 
 
 def _near(unknown: Iterable[str], offered: Sequence[str]) -> str:
-    """Returns what may have been meant: something that is offered, or a type that exists.
+    """Return what may have been meant: something that is offered, or a type that exists.
 
     What is the right name of an accelerator, or of its type, is no slip of the pen.
     """
@@ -159,7 +159,7 @@ def _do_not_fit(demand: Demand) -> str:
 def _of_slices(
     demand: Demand, wanted: Slices, nodes: Sequence[Node], totals: Sequence[Quantities]
 ) -> tuple[str, str] | None:
-    """Returns what is missing of whole TPU slices, and what to ask for; None if it is not them."""
+    """Return what is missing of whole TPU slices, and what to ask for; None if it is not them."""
     kind, slices = wanted.kind, hosts_of_slices(nodes)
     kinds = Counter(
         (nodes[hosts[0]].labels.get(POD_TYPE_LABEL, "of a kind"), len(hosts))
@@ -203,7 +203,7 @@ def _slices_there(kinds: Mapping[tuple[str, int], int]) -> str:
 
 
 def _without(unknown: Sequence[str], lasting: bool, here: bool) -> str:
-    """Returns what to ask for where there is nothing of something."""
+    """Return what to ask for where there is nothing of something."""
     accelerator = next((name for name in unknown if family_of(name) is not None), None)
     if accelerator is None:
         if any(name.startswith(ACCELERATOR_TYPE) for name in unknown):
@@ -216,7 +216,7 @@ def _without(unknown: Sequence[str], lasting: bool, here: bool) -> str:
 
 
 def _less(demand: Demand, nodes: Sequence[Node], totals: Sequence[Quantities]) -> str:
-    """Returns what to ask for where there is too little, as something to copy."""
+    """Return what to ask for where there is too little, as something to copy."""
     if not demand.lasting:  # a task
         return "Ask for less, "
     if demand.slices is not None:
@@ -232,7 +232,7 @@ def _less(demand: Demand, nodes: Sequence[Node], totals: Sequence[Quantities]) -
 def _less_each(
     demand: Demand, nodes: Sequence[Node], totals: Sequence[Quantities]
 ) -> dict[str, float] | None:
-    """Returns how much each of the bundles like the first one could have so that all fit."""
+    """Return how much each of the bundles like the first one could have so that all fit."""
     rooms = [
         Room(total, [name for name in node.devices if total.get(name)])
         for node, total in zip(nodes, totals, strict=True)
@@ -257,7 +257,7 @@ def _allowed(bundle: Bundle, nodes: Sequence[Node]) -> set[int]:
 
 
 def _most_of(name: str, units: int, rooms: Sequence[Room], count: int) -> int:
-    """Returns how much of something so many could each get, up to some units; 0 for nothing."""
+    """Return how much of something so many could each get, up to some units; 0 for nothing."""
 
     def too_much(each: int) -> bool:
         return sum(room.times([(name, each)], count) for room in rooms) < count
@@ -271,7 +271,7 @@ def _most_of(name: str, units: int, rooms: Sequence[Room], count: int) -> int:
 
 
 def _steps(name: str, units: int) -> Sequence[int]:
-    """Returns the quantities up to some units that may be asked for and are easy to read."""
+    """Return the quantities up to some units that may be asked for and are easy to read."""
     family = family_of(name)
     if family is None:
         step = UNIT if name == "memory" else UNIT // 100
@@ -282,7 +282,7 @@ def _steps(name: str, units: int) -> Sequence[int]:
 
 
 def _arguments(names: Sequence[str], unmatched: Sequence[Selector]) -> str:
-    """Returns the arguments of `dray.init` that declare what is missing."""
+    """Return the arguments of `dray.init` that declare what is missing."""
     if unmatched:
         return "labels=..."
     own = [_ARGUMENTS.get(name, "resources=...") for name in names]
@@ -314,7 +314,7 @@ def _describe(quantities: Quantities, nodes: Iterable[Node] = ()) -> str:
 
 
 def _shown(names: Iterable[str], nodes: Iterable[Node]) -> list[str]:
-    """Returns the resources that are there for users: not those that name a node or a slice."""
+    """Return the resources that are there for users: not those that name a node or a slice."""
     slices = {node.labels.get(SLICE_NAME_LABEL) for node in nodes}
     return sorted(
         name

@@ -16,7 +16,7 @@ _SELECTOR = re.compile(rf"!?(?:{_VALUE}|in\(\s*{_VALUE}(?:\s*,\s*{_VALUE})*\s*\)
 
 
 def check_selector(selector: object, what: str) -> None:
-    """Checks that a label selector is well formed.
+    """Check that a label selector is well formed.
 
     Args:
         selector: Label to "value", "!value", "in(a, b)" or "!in(a, b)".
@@ -38,7 +38,7 @@ def check_selector(selector: object, what: str) -> None:
 
 
 def matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
-    """Returns whether a node with these labels is one that the selector allows.
+    """Return whether a node with these labels is one that the selector allows.
 
     Example:
         >>> matches({"zone": "in(a, b)", "tier": "!spot"}, {"zone": "a"})

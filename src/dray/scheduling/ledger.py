@@ -80,14 +80,14 @@ class Held(Reservation):
 
     @shielded
     def release(self) -> None:
-        """Gives everything back. A second call does nothing."""
+        """Give everything back. A second call does nothing."""
         self.take_back()
         claims, self.claims = self.claims, []
         self._ledger._give_back(claims, self.lasting)
 
     @shielded
     def exchange(self, request: Request) -> Held | None:
-        """Takes what a request asks for in place of this, if it fits; see `Reservation`."""
+        """Take what a request asks for in place of this, if it fits; see `Reservation`."""
         self.take_back()
         held = self._ledger._retake(self.claims, self.lasting, demand_of(request))
         if held is not None:
@@ -95,13 +95,13 @@ class Held(Reservation):
         return held
 
     def lend(self) -> None:
-        """Lets others use the CPUs, while what holds them waits for others' work."""
+        """Let others use the CPUs, while what holds them waits for others' work."""
         if not self._lent:
             self._lent = True
             self._ledger._lend(self.claims, 1)
 
     def take_back(self) -> None:
-        """Takes them again, at once; there may be too many in use for a while."""
+        """Take them again, at once; there may be too many in use for a while."""
         if self._lent:
             self._lent = False
             self._ledger._lend(self.claims, -1)
@@ -139,7 +139,7 @@ class Ledger:
         self._closed = False
 
     def close(self) -> None:
-        """Cancels what waits, and all that is asked for from now on."""
+        """Cancel what waits, and all that is asked for from now on."""
         with self._lock:
             self._closed = True
             waiting = [future for queue in self._waiting.values() for _, future in queue]
@@ -148,14 +148,14 @@ class Ledger:
             future.cancel()
 
     def available(self) -> dict[str, float]:
-        """Returns what is free now, summed over the nodes."""
+        """Return what is free now, summed over the nodes."""
         with self._lock:
             names = dict.fromkeys(name for total in self._total for name in total.quantities)
             free = [room.usable() for room in self._free]
             return from_fixed({n: sum(f.get(n, 0) for f in free) for n in names})
 
     def waiting(self) -> list[tuple[dict[str, Any], Demand]]:
-        """Returns what waits: as JSON can say it (what, how many, since when), and as a demand."""
+        """Return what waits: as JSON can say it (what, how many, since when), and as a demand."""
         now = time.monotonic()
         with self._lock:
             return [
@@ -173,20 +173,20 @@ class Ledger:
             ]
 
     def alive(self) -> list[Node]:
-        """Returns the nodes that have not died."""
+        """Return the nodes that have not died."""
         return [self.nodes[index] for index in sorted(self._alive)]
 
     def contended(self, demand: Demand) -> bool:
-        """Returns whether somebody waits for something else."""
+        """Return whether somebody waits for something else."""
         return any(other != demand for other in tuple(self._waiting))
 
     def free_of(self, index: int) -> dict[str, float]:
-        """Returns what is free on a node."""
+        """Return what is free on a node."""
         with self._lock:
             return from_fixed(self._free[index].usable())
 
     def devices_of(self, index: int) -> list[dict[str, Any]]:
-        """Returns the accelerators of a node, and how much of each is free, as JSON can say it."""
+        """Return the accelerators of a node, and how much of each is free, as JSON can say it."""
         with self._lock:
             devices, free = self.nodes[index].devices, self._free[index].devices
             others = self.claims.others() if self.claims is not None else {}
@@ -203,7 +203,7 @@ class Ledger:
             ]
 
     def most_free_devices(self) -> dict[str, float]:
-        """Returns how much is free of the device of each kind that has most."""
+        """Return how much is free of the device of each kind that has most."""
         with self._lock:
             found: dict[str, int] = {}
             for room in self._free:
@@ -212,11 +212,11 @@ class Ledger:
             return from_fixed(found)
 
     def pause(self) -> None:
-        """Grants nothing until `settle_on` is called."""
+        """Grant nothing until `settle_on` is called."""
         self._paused = True
 
     def settle_on(self, held: Held) -> None:
-        """Says where what were bundles so far lie, and begins to grant."""
+        """Say where what were bundles so far lie, and begin to grant."""
         with self._lock:
             self.nodes = [
                 replace(
@@ -231,7 +231,7 @@ class Ledger:
         self._grant()
 
     def remove_node(self, node_id: str) -> None:
-        """Takes a node away, with all it offers."""
+        """Take a node away, with all it offers."""
         with self._lock:
             for index, node in enumerate(self.nodes):
                 if node.node_id == node_id:
@@ -241,7 +241,7 @@ class Ledger:
                         rooms[index] = Room({})
 
     def check(self, request: Request) -> Demand:
-        """Returns the shape of a request; see `Engine.check`."""
+        """Return the shape of a request; see `Engine.check`."""
         if request.strategy not in STRATEGIES:
             raise ConfigError(
                 f"placement strategy {request.strategy!r} is not one of {', '.join(STRATEGIES)}"
@@ -262,7 +262,7 @@ class Ledger:
         return demand
 
     def rehearse(self, request: Request) -> PlacementPreview:
-        """Returns where bundles would lie now; see `Engine.rehearse`."""
+        """Return where bundles would lie now; see `Engine.rehearse`."""
         demand = demand_of(request)
         with self._lock:
             others = self.claims.others() if self.claims is not None else {}
@@ -279,7 +279,7 @@ class Ledger:
             )
 
     def _without(self, others: Iterable[tuple[str, str]]) -> list[Room]:
-        """Returns what is free, without the devices that other programs have."""
+        """Return what is free, without the devices that other programs have."""
         free = list(self._free)
         for name, device in set(others) - self._barred.keys():
             for index, node in enumerate(self.nodes):
@@ -291,12 +291,12 @@ class Ledger:
         return free
 
     def reserve(self, request: Request) -> Future[Reservation]:
-        """Asks for bundles; see `Engine.reserve`."""
+        """Ask for bundles; see `Engine.reserve`."""
         return self.reserve_checked(self.check(request))
 
     @shielded
     def reserve_checked(self, demand: Demand) -> Future[Reservation]:
-        """Asks for what `check` has returned."""
+        """Ask for what `check` has returned."""
         future: Future[Reservation] = Future()
         with self._lock:
             if self._closed:
@@ -320,7 +320,7 @@ class Ledger:
             self._grant()
 
     def _retake(self, claims: Sequence[Claim], lasting: bool, demand: Demand) -> Held | None:
-        """Takes what a demand asks for in place of these claims, or nothing."""
+        """Take what a demand asks for in place of these claims, or nothing."""
         with self._lock:
             if any(claim.node in self.dead for claim in claims):
                 return None
@@ -346,7 +346,7 @@ class Ledger:
             self._grant()
 
     def _grant(self) -> None:
-        """Meets what can be met now, oldest first; what does not fit waits for its turn."""
+        """Meet what can be met now, oldest first; what does not fit waits for its turn."""
         if not self._waiting or self._paused:
             return
         granted: list[tuple[Future[Reservation], Held]] = []
@@ -378,11 +378,11 @@ class Ledger:
             future.set_result(reservation)
 
     def _may_come(self, demand: Demand) -> bool:
-        """Returns whether it would fit if all that ends by itself had ended."""
+        """Return whether it would fit if all that ends by itself had ended."""
         return self._place(demand, self._unsettled) is not None
 
     def _lacks(self, demand: Demand) -> set[str]:
-        """Returns the resources of which no node has enough for one of its bundles."""
+        """Return the resources of which no node has enough for one of its bundles."""
         short = {
             name
             for bundle in demand.bundles
@@ -392,7 +392,7 @@ class Ledger:
         return short or set(_names(demand))
 
     def _take(self, demand: Demand) -> Held | None:
-        """Takes what a demand asks for, or nothing if it does not fit."""
+        """Take what a demand asks for, or nothing if it does not fit."""
         while (chosen := self._place(demand, self._free)) is not None:
             claims = [
                 Claim(placement.node, bundle.quantities, placement.parts)
@@ -445,20 +445,20 @@ class Ledger:
         return None
 
     def _let_go(self, claim: Claim) -> None:
-        """Lets other programs use a claim's devices, unless another claim of ours has them too."""
+        """Let other programs use a claim's devices, unless another claim of ours has them too."""
         if self.claims is not None:
             for device in self._devices_of(claim):
                 self.claims.give_back(device)
 
     def _bar(self, node: int, device: tuple[str, str]) -> None:
-        """Takes a device that another program has out of what is free."""
+        """Take a device that another program has out of what is free."""
         name, device_id = device
         part = Part(self.nodes[node].devices[name].index(device_id), UNIT)
         self._barred[device] = Claim(node, ((name, UNIT),), {name: [part]})
         self._add_one(self._barred[device], False, -1)
 
     def unbar(self, device: tuple[str, str]) -> None:
-        """Takes note that another program may have let a device go."""
+        """Take note that another program may have let a device go."""
         with self._lock:
             barred = self._barred.pop(device, None)
             if barred is not None:
@@ -466,7 +466,7 @@ class Ledger:
         self._grant()
 
     def _place(self, demand: Demand, rooms: Sequence[Room]) -> list[BundlePlacement] | None:
-        """Returns a placement for each bundle, or None if they do not fit together."""
+        """Return a placement for each bundle, or None if they do not fit together."""
         known: dict[Selector, set[int]] = {(): self._alive}
         for bundle in demand.bundles:
             if bundle.selector not in known:
@@ -480,7 +480,7 @@ class Ledger:
         return place(demand, rooms, allowed)
 
     def _allowed(self, selector: Selector) -> set[int]:
-        """Returns the nodes that a selector allows, by index."""
+        """Return the nodes that a selector allows, by index."""
         if not selector:
             return self._alive
         wanted = dict(selector)
@@ -491,7 +491,7 @@ class Ledger:
 def _devices(
     nodes: Sequence[Node], parts: Sequence[Mapping[str, Sequence[Part]]], demand: Demand
 ) -> list[dict[str, tuple[str, ...]]]:
-    """Returns for each bundle the ids of those devices held for it that it asks for."""
+    """Return for each bundle the ids of those devices held for it that it asks for."""
     devices = []
     for bundle, (node, each) in enumerate(zip(nodes, parts, strict=True)):
         spare = demand.slices.held_at(bundle) if demand.slices is not None else {}

@@ -16,7 +16,7 @@ class PendingRequests:
         self._closed = False
 
     def add(self, future: Future[T]) -> Future[T]:
-        """Takes a request and returns it; one that comes too late is cancelled at once."""
+        """Take a request and return it; one that comes too late is cancelled at once."""
         self._futures.add(future)
         future.add_done_callback(self._futures.discard)
         if self._closed:
@@ -24,7 +24,7 @@ class PendingRequests:
         return future
 
     def close(self) -> None:
-        """Cancels what is not answered, and all that comes from now on."""
+        """Cancel what is not answered, and all that comes from now on."""
         self._closed = True
         for future in list(self._futures):
             future.cancel()

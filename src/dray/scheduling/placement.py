@@ -34,7 +34,7 @@ class Demand(NamedTuple):
 
 
 def demand_of(request: Request) -> Demand:
-    """Returns the shape of a request.
+    """Return the shape of a request.
 
     Raises:
         ConfigError: A quantity is malformed.
@@ -75,7 +75,7 @@ class BundlePlacement(NamedTuple):
 def place(
     demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]]
 ) -> list[BundlePlacement] | None:
-    """Returns a placement for each bundle, or None if they do not fit together.
+    """Return a placement for each bundle, or None if they do not fit together.
 
     One bundle after another goes to the node whose turn it is among those with room for it. When
     they are packed, it is the turn of the node with most bundles of this demand, then of the first
@@ -113,7 +113,7 @@ def place(
 def place_in_turn(
     turns: Iterable[tuple[int, int]], bundles: Sequence[Bundle], rooms: Sequence[Room]
 ) -> list[BundlePlacement] | None:
-    """Returns the placements of bundles on the nodes that are given, or None if one finds no room.
+    """Return the placements of bundles on the nodes that are given, or None if one finds no room.
 
     Args:
         turns: The position and the node of each, in the order in which they take their devices.
@@ -168,7 +168,7 @@ def _kinds(bundles: Iterable[Bundle], allowed: Sequence[set[int]]) -> list[_Kind
 
 
 def _in_turn(kinds: Sequence[_Kind]) -> Iterator[tuple[int, int]]:
-    """Yields the position and the kind's number of each bundle, in the order they are placed.
+    """Yield the position and the kind's number of each bundle, in the order they are placed.
 
     Bundles that few nodes may take go first, or freer ones would take their places.
     """
@@ -176,7 +176,7 @@ def _in_turn(kinds: Sequence[_Kind]) -> Iterator[tuple[int, int]]:
 
 
 def _scarce_first(kinds: Sequence[_Kind], rooms: Sequence[Room]) -> Iterator[tuple[int, int]]:
-    """Yields the same by how many of a kind would fit, but those that have no like before all."""
+    """Yield the same by how many of a kind would fit, but those that have no like before all."""
     places = [
         (len(k.positions) > 1, sum(rooms[i].times(k.wanted, sys.maxsize) for i in k.nodes))
         for k in kinds
@@ -202,7 +202,7 @@ def _sums(kinds: Iterable[_Kind]) -> Wanted:
 
 
 def _too_little(kinds: Iterable[_Kind], rooms: Sequence[Room], once: bool) -> bool:
-    """Returns whether a look at each kind, or at the sums, shows that not all will fit."""
+    """Return whether a look at each kind, or at the sums, show that not all will fit."""
     if once and sum(len(kind.positions) for kind in kinds) > len(rooms):
         return True
     for name, units in _sums(kinds):
@@ -223,7 +223,7 @@ def _too_little(kinds: Iterable[_Kind], rooms: Sequence[Room], once: bool) -> bo
 def _on_one_node(
     kinds: Sequence[_Kind], bundles: Sequence[Bundle], rooms: Sequence[Room]
 ) -> list[BundlePlacement] | None:
-    """Returns the placements of all bundles on the first node that takes them all."""
+    """Return the placements of all bundles on the first node that takes them all."""
     sums = _sums(kinds)
     turns = list(_in_turn(kinds))
     for index in sorted(frozenset.intersection(*{kind.nodes for kind in kinds})):
@@ -242,7 +242,7 @@ def _on_one_node(
 def _fill(
     filling: _Filling, turns: Iterable[tuple[int, int]], with_care: bool = False
 ) -> list[BundlePlacement] | None:
-    """Returns a placement for each bundle.
+    """Return a placement for each bundle.
 
     Args:
         filling: The nodes.
@@ -286,19 +286,19 @@ class _Filling:
         self._sorted: dict[frozenset[int], list[int]] = {}
 
     def turn(self, index: int) -> tuple[int, int, int]:
-        """Returns what is smaller for a node whose turn is earlier."""
+        """Return what is smaller for a node whose turn is earlier."""
         if self.spread:
             return self.used[index], -_cpus(self.rooms[index]), index
         return -self.used[index], 0, index
 
     def in_turn(self, nodes: frozenset[int]) -> list[int]:
-        """Returns nodes in the order of their turns at the start."""
+        """Return nodes in the order of their turns at the start."""
         if nodes not in self._sorted:
             self._sorted[nodes] = sorted(nodes, key=self.turn)
         return self._sorted[nodes]
 
     def put(self, position: int, number: int, index: int) -> None:
-        """Puts a bundle of a kind on a node that has room for it."""
+        """Put a bundle of a kind on a node that has room for it."""
         wanted = self.kinds[number].wanted
         if self.once:
             parts = self.rooms[index].choose(wanted)
@@ -318,7 +318,7 @@ class _Filling:
         return index
 
     def least_missed(self, number: int) -> int | None:
-        """Returns the node on which a bundle takes fewest places of the most frequent others."""
+        """Return the node on which a bundle takes fewest places of the most frequent others."""
         kind = self.kinds[number]
         others = [other for other in self.kinds if other is not kind]
         most = max(others, key=lambda other: len(other.positions))
@@ -336,7 +336,7 @@ class _Filling:
         return min(fitting, key=lambda index: (missed(index), self.turn(index)), default=None)
 
     def make_room(self, number: int) -> int | None:
-        """Moves bundles, one a node, until a node has room for one more of a kind.
+        """Move bundles, one a node, until a node has room for one more of a kind.
 
         It looks for the shortest chain of moves. That is an augmenting path, as in bipartite
         matching; Berge (1957) shows that if there is none, no placement of one bundle more exists,
@@ -383,7 +383,7 @@ class _Filling:
     def _move(
         self, position: int, index: int, comer: Mapping[int, int], numbers: Mapping[int, int]
     ) -> int:
-        """Moves a bundle to a node, to its place the one that would come there, and so on."""
+        """Move a bundle to a node, to its place the one that would come there, and so on."""
         while position >= 0:
             left = self._take_away(position, numbers[position])
             self.put(position, numbers[position], index)
@@ -409,7 +409,7 @@ class _Line:
         self._seen = 0  # of the history
 
     def next(self) -> int | None:
-        """Returns the node whose turn it is, on which the caller must put a bundle."""
+        """Return the node whose turn it is, on which the caller must put a bundle."""
         if not self._filling.spread:
             index = self._next_used()
             return next(self._unused, None) if index is None else index
@@ -427,7 +427,7 @@ class _Line:
         return None
 
     def _catch_up(self) -> None:
-        """Takes note of the nodes that got bundles, of any kind, since the last call."""
+        """Take note of the nodes that got bundles, of any kind, since the last call."""
         filling, nodes = self._filling, self._nodes
         news = filling.history[self._seen :]
         self._seen = len(filling.history)

@@ -64,7 +64,7 @@ class Slices:
         return head_resource(self.kind) if self.hosts > 1 else ""
 
     def held_at(self, bundle: int) -> dict[str, int]:
-        """Returns what is held for one of a request's bundles besides what it asks for."""
+        """Return what is held for one of a request's bundles besides what it asks for."""
         if bundle >= self.count * self.hosts:
             return {}
         head = {self.head: 1} if self.head and bundle % self.hosts == 0 else {}
@@ -125,10 +125,10 @@ class Reservation(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Gives everything back. A second call does nothing."""
+        """Give everything back. A second call does nothing."""
 
     def exchange(self, request: Request) -> Reservation | None:
-        """Takes what a request asks for in place of this, before anybody else can.
+        """Take what a request asks for in place of this, before anybody else can.
 
         Returns:
             The new reservation, and this one holds nothing any more. None if it does not fit now,

@@ -11,7 +11,7 @@ from dray.scheduling.requests import Node
 
 
 def slice_of(node: Node) -> str:
-    """Returns the name of the TPU slice that a node is a part of; "" if it is of none.
+    """Return the name of the TPU slice that a node is a part of; "" if it is of none.
 
     A slice of one host need not have a name: Kubernetes gives it none.
     """
@@ -20,7 +20,7 @@ def slice_of(node: Node) -> str:
 
 
 def host_order(node: Node) -> int:
-    """Returns a host's place in its slice."""
+    """Return a host's place in its slice."""
     worker = node.labels.get(WORKER_ID_LABEL, "")
     return int(worker) if worker.isdecimal() else 0
 
@@ -28,7 +28,7 @@ def host_order(node: Node) -> int:
 def place_on_slices(
     demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]], nodes: Sequence[Node]
 ) -> list[int] | None:
-    """Returns a node's index for each bundle, or None if there are not enough free slices.
+    """Return a node's index for each bundle, or None if there are not enough free slices.
 
     Args:
         demand: The bundles; `demand.slices` says how many of the first ones make up a slice.
@@ -56,7 +56,7 @@ def place_on_slices(
 
 
 def hosts_of_slices(nodes: Sequence[Node]) -> dict[str, list[int]]:
-    """Returns the hosts of each slice by its name, in order, by their index."""
+    """Return the hosts of each slice by its name, in order, by their index."""
     slices: dict[str, list[int]] = {}
     for index, node in enumerate(nodes):
         name = slice_of(node)
@@ -73,7 +73,7 @@ def _add_rest(
     rooms: Sequence[Room],
     allowed: Sequence[set[int]],
 ) -> list[int] | None:
-    """Places the bundles that need no slice beside those that do."""
+    """Place the bundles that need no slice beside those that do."""
     if len(chosen) == len(wanted):
         return chosen
     left = list(rooms)

@@ -19,7 +19,7 @@ __all__ = ["FakeHost", "kill_node", "tpu_slice"]
 
 
 def kill_node(node_id: str) -> None:
-    """Ends a simulated node: every process on it dies, and nothing is placed there any more.
+    """End a simulated node: every process on it dies, and nothing is placed there any more.
 
     Stored objects survive, because on one machine they lie in memory that all nodes share.
 
@@ -55,7 +55,7 @@ def tpu_slice(
     num_cpus: float = 8,
     chips_per_host: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Returns the hosts of a TPU slice as simulated nodes, with what real ones publish.
+    """Return the hosts of a TPU slice as simulated nodes, with what real ones publish.
 
     Args:
         topology: How the chips are laid out, as in "4x4".

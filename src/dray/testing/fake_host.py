@@ -124,7 +124,7 @@ def _write_command(path: Path, text: str) -> None:
 
 
 def _import_from(directory: Path, names: set[str], undo: ExitStack) -> None:
-    """Lets imports find modules there first, though others of that name be imported already."""
+    """Let imports find modules there first, though others of that name be imported already."""
     real = _forget(names)
     undo.callback(sys.modules.update, real)
     undo.callback(_forget, names)
@@ -135,7 +135,7 @@ def _import_from(directory: Path, names: set[str], undo: ExitStack) -> None:
 
 
 def _forget(names: set[str]) -> dict[str, ModuleType]:
-    """Takes modules, and what is in them, out of those that are imported."""
+    """Take modules, and what is in them, out of those that are imported."""
     theirs = [name for name in sys.modules if name.partition(".")[0] in names]
     return {name: sys.modules.pop(name) for name in theirs}
 
@@ -152,7 +152,7 @@ def _set_variable(name: str, value: str | None) -> None:
 
 
 def _serve(metadata: Mapping[str, str] | None, undo: ExitStack) -> str:
-    """Starts a metadata server, and returns its host and port; without metadata, it refuses."""
+    """Start a metadata server, and return its host and port; without metadata, it refuses."""
     if metadata is None:
         # Bound, so that nobody else gets the port; it does not listen.
         closed = undo.enter_context(socket.socket())
@@ -174,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 30  # One that connects and says nothing does not keep the others waiting.
 
     def do_GET(self) -> None:
-        """Answers as Google Cloud's server does, which wants its header."""
+        """Answer as Google Cloud's server does, which wants its header."""
         key = self.path.partition(_METADATA)[2].removeprefix("attributes/")
         status = 200 if key in self.metadata else 404
         if self.headers.get("Metadata-Flavor") != "Google":
@@ -187,4 +187,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
+        """Say nothing."""

@@ -310,7 +310,7 @@ def get_all_reported_checkpoints(
 ) -> list[ReportedCheckpoint]:
     """Return the checkpoints of the run so far, those of earlier starts included, oldest first.
 
-    Waits until every report that this rank has made is done: made by all ranks, and committed if
+    Wait until every report that this rank has made is done: made by all ranks, and committed if
     any of them brought a checkpoint. What `CheckpointConfig` has not kept is not among them.
 
     Args:

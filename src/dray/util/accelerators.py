@@ -15,7 +15,7 @@ _RENAMED = {"NVIDIA_TESLA_A100": "NVIDIA_A100"}
 
 
 def __getattr__(name: str) -> str:
-    """Serves the names that have gone, and helps with those that are misspelt."""
+    """Serve the names that have gone, and help with those that are misspelt."""
     if name in _RENAMED:
         now = _RENAMED[name]
         warnings.warn(f"{name} is now called {now}", DeprecationWarning, stacklevel=2)

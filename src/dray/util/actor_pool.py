@@ -47,7 +47,7 @@ class ActorPool:
         self._count = 0
 
     def map(self, fn: Call, values: Iterable[Any]) -> Iterator[Any]:
-        """Submits all values; returns the results in the order of the values.
+        """Submit all values; return the results in the order of the values.
 
         Results of earlier submissions that nobody has taken are dropped.
 
@@ -59,12 +59,12 @@ class ActorPool:
         return self._results(self.get_next)
 
     def map_unordered(self, fn: Call, values: Iterable[Any]) -> Iterator[Any]:
-        """Submits all values; returns the results as they come. Otherwise like `map`."""
+        """Submit all values; return the results as they come. Otherwise like `map`."""
         self._submit_all(fn, values)
         return self._results(self.get_next_unordered)
 
     def submit(self, fn: Call, value: Any) -> None:
-        """Gives a value to a free actor, or to the next one that becomes free.
+        """Give a value to a free actor, or to the next one that becomes free.
 
         Args:
             fn: Calls an actor's method with a value.
@@ -76,11 +76,11 @@ class ActorPool:
         self._start_waiting()
 
     def has_next(self) -> bool:
-        """Returns whether there are results, or will be, that nobody has taken."""
+        """Return whether there are results, or will be, that nobody has taken."""
         return bool(self._wanted)
 
     def get_next(self, timeout: float | None = None, ignore_if_timedout: bool = False) -> Any:
-        """Returns the oldest submission's result.
+        """Return the oldest submission's result.
 
         Args:
             timeout: How many seconds to wait; None is without limit.
@@ -98,20 +98,20 @@ class ActorPool:
     def get_next_unordered(
         self, timeout: float | None = None, ignore_if_timedout: bool = False
     ) -> Any:
-        """Returns the result that comes first. Otherwise like `get_next`."""
+        """Return the result that comes first. Otherwise like `get_next`."""
         self._oldest()
         return self._take(lambda: next(iter(self._finished), None), timeout, ignore_if_timedout)
 
     def has_free(self) -> bool:
-        """Returns whether an actor has nothing to do, as far as results were taken."""
+        """Return whether an actor has nothing to do, as far as results were taken."""
         return bool(self._idle)
 
     def pop_idle(self) -> ActorHandle | None:
-        """Takes an actor that has nothing to do out of the pool; None if there is none."""
+        """Take an actor that has nothing to do out of the pool; None if there is none."""
         return self._idle.pop() if self._idle else None
 
     def push(self, actor: ActorHandle) -> None:
-        """Adds an actor to the pool.
+        """Add an actor to the pool.
 
         Raises:
             ConfigError: It is in the pool already (also a ValueError).
@@ -149,7 +149,7 @@ class ActorPool:
         return get(self._finished.pop(number))
 
     def _collect(self, timeout: float | None) -> bool:
-        """Waits until a running call ends; returns whether one has."""
+        """Wait until a running call ends; return whether one has."""
         if not self._running:
             if timeout is None:
                 raise ConfigError("the pool has no actors to do this work: push() one")

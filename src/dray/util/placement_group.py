@@ -59,11 +59,11 @@ class PlacementGroup:
         return not self._group.bundles
 
     def ready(self) -> ObjectRef:
-        """Returns a reference that is ready when all bundles are set aside."""
+        """Return a reference that is ready when all bundles are set aside."""
         return self._group.ready()
 
     def wait(self, timeout_seconds: float | None = 30) -> bool:
-        """Waits until all bundles are set aside; returns whether they are."""
+        """Wait until all bundles are set aside; return whether they are."""
         return self._group.wait(seconds(timeout_seconds))
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -88,7 +88,7 @@ def placement_group(
     bundle_label_selector: Sequence[Mapping[str, str]] | None = None,
     topology_strategy: Mapping[str, str] | None = None,
 ) -> PlacementGroup:
-    """Asks for bundles of resources; returns at once.
+    """Ask for bundles of resources; return at once.
 
     Args:
         bundles: Name to quantity, for each bundle.
@@ -149,7 +149,7 @@ def placement_group(
 
 
 def remove_placement_group(placement_group: PlacementGroup) -> None:
-    """Gives the bundles back, and kills the tasks and actors in them."""
+    """Give the bundles back, and kill the tasks and actors in them."""
     if not isinstance(placement_group, PlacementGroup):
         raise ArgumentTypeError(
             f"remove_placement_group() takes a PlacementGroup, not {placement_group!r}"
@@ -158,7 +158,7 @@ def remove_placement_group(placement_group: PlacementGroup) -> None:
 
 
 def get_placement_group(placement_group_name: str) -> PlacementGroup:
-    """Returns the placement group of that name.
+    """Return the placement group of that name.
 
     Raises:
         ConfigError: There is none (also a ValueError).
@@ -170,13 +170,13 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
 
 
 def get_current_placement_group() -> PlacementGroup | None:
-    """Returns the placement group that the calling code runs in; None outside one."""
+    """Return the placement group that the calling code runs in; None outside one."""
     group = session.current_runtime().execution_context().group
     return None if group is None else PlacementGroup(group)
 
 
 def placement_group_table(placement_group: PlacementGroup | None = None) -> dict[str, Any]:
-    """Returns what is known of a placement group, or of all of them by id.
+    """Return what is known of a placement group, or of all of them by id.
 
     Returns:
         For each: `placement_group_id`, `name`, `state`, `strategy`, `bundles` (by index) and

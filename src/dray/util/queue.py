@@ -52,24 +52,24 @@ class Queue:
         return self.size()
 
     def size(self) -> int:
-        """Returns how many items there are."""
+        """Return how many items there are."""
         count: int = get(self.actor.qsize.remote())
         return count
 
     def qsize(self) -> int:
-        """Returns how many items there are."""
+        """Return how many items there are."""
         return self.size()
 
     def empty(self) -> bool:
-        """Returns whether there are no items."""
+        """Return whether there are no items."""
         return self.size() == 0
 
     def full(self) -> bool:
-        """Returns whether there is no room for another item."""
+        """Return whether there is no room for another item."""
         return 0 < self.maxsize <= self.size()
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """Adds an item.
+        """Add an item.
 
         Args:
             item: The item; of a reference, its value.
@@ -83,12 +83,12 @@ class Queue:
             raise Full
 
     async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """Adds an item, for async code. Otherwise like `put`."""
+        """Add an item, for async code. Otherwise like `put`."""
         if not await self.actor.put.remote(item, _patience(block, timeout)):
             raise Full
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Takes the oldest item out.
+        """Take the oldest item out.
 
         Args:
             block: Whether to wait for one.
@@ -100,19 +100,19 @@ class Queue:
         return _item(get(self.actor.get.remote(_patience(block, timeout))))
 
     async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Takes the oldest item out, for async code. Otherwise like `get`."""
+        """Take the oldest item out, for async code. Otherwise like `get`."""
         return _item(await self.actor.get.remote(_patience(block, timeout)))
 
     def put_nowait(self, item: Any) -> None:
-        """Adds an item, or raises `Full` at once."""
+        """Add an item, or raise `Full` at once."""
         self.put(item, block=False)
 
     def get_nowait(self) -> Any:
-        """Takes the oldest item out, or raises `Empty` at once."""
+        """Take the oldest item out, or raise `Empty` at once."""
         return self.get(block=False)
 
     def put_nowait_batch(self, items: Iterable[Any]) -> None:
-        """Adds all items, or raises `Full` and adds none."""
+        """Add all items, or raise `Full` and add none."""
         if not isinstance(items, Iterable):
             raise ArgumentTypeError(f"put_nowait_batch() takes items, not {items!r}")
         batch = list(items)
@@ -120,7 +120,7 @@ class Queue:
             raise Full(f"there is no room for {len(batch)} more items; {self.maxsize} are allowed")
 
     def get_nowait_batch(self, num_items: int) -> list[Any]:
-        """Takes that many items out, or raises `Empty` and takes none."""
+        """Take that many items out, or raise `Empty` and take none."""
         num_items = plain(num_items)
         if isinstance(num_items, bool) or not isinstance(num_items, int):
             raise ArgumentTypeError(f"num_items must be a whole number, not {num_items!r}")
@@ -132,7 +132,7 @@ class Queue:
         return items
 
     def shutdown(self, force: bool = False, grace_period_s: int = 5) -> None:
-        """Ends the actor, and with it the queue; a second call does nothing.
+        """End the actor, and with it the queue; a second call does nothing.
 
         Args:
             force: Whether to kill it at once, so that calls that wait fail.

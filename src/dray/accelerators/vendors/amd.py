@@ -124,7 +124,7 @@ def _by_files(why: str) -> Found:
 
 
 def _ask(smi: Any, function: str, device: Any) -> dict[str, Any]:
-    """Asks for details, which not every GPU or version of the driver knows."""
+    """Ask for details, which not every GPU or version of the driver knows."""
     try:
         return dict(getattr(smi, function)(device))
     except Exception:  # noqa: BLE001 - a missing detail is no reason to lose the device

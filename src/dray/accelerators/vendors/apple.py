@@ -36,7 +36,7 @@ FAMILY = Apple
 
 
 def _type_of(chip: str) -> str | None:
-    """Returns "M1-Pro" for "Apple M1 Pro"."""
+    """Return "M1-Pro" for "Apple M1 Pro"."""
     words = chip.split()[1:3]
     if not words or not words[0].startswith("M") or not words[0][1:].isdigit():
         return None

@@ -62,7 +62,7 @@ def _devices(smi: Any) -> list[Any]:
 
 @functools.cache
 def _start(smi: Any) -> None:
-    """Starts the library, which is to be done once a process."""
+    """Start the library, which is to be done once a process."""
     smi.init()
 
 

@@ -113,7 +113,7 @@ class Intel(Family):
         return {_MASK: ",".join(ids), _SELECTOR: None if has_ids else selector}
 
     def _limit(self, text: str) -> list[str] | None:
-        """Returns the ids in a selector such as "level_zero:1,3;opencl:cpu", or in "1,3".
+        """Return the ids in a selector such as "level_zero:1,3;opencl:cpu", or in "1,3".
 
         None is no limit. Source: the device selector in the manual of DPC++, and Level Zero's mask.
         """
@@ -142,7 +142,7 @@ FAMILY = Intel
 
 
 def _ask_level_zero() -> list[tuple[str, str, int]] | None:
-    """Returns name, driver and memory of every device; None if that cannot be told.
+    """Return name, driver and memory of every device; None if that cannot be told.
 
     In a process of its own: Level Zero does not survive a fork, and obeys variables all its life.
     """

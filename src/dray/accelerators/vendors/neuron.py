@@ -66,7 +66,7 @@ FAMILY = Neuron
 
 
 def _ask_neuron_ls() -> list[dict[str, Any]]:
-    """Returns what the tool tells of each device, as far as that makes sense."""
+    """Return what the tool tells of each device, as far as that makes sense."""
     path = os.pathsep.join((os.environ.get("PATH", os.defpath), str(host_root() / _TOOLS)))
     tool = shutil.which("neuron-ls", path=path)
     try:
@@ -84,7 +84,7 @@ def _ask_neuron_ls() -> list[dict[str, Any]]:
 
 
 def _cores(part: str, text: str) -> list[str]:
-    """Returns the cores in "3" or in "0-3"."""
+    """Return the cores in "3" or in "0-3"."""
     found = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
     if first > last:

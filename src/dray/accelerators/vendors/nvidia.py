@@ -33,7 +33,7 @@ FAMILY = Nvidia
 
 
 def is_slice(device: str) -> bool:
-    """Returns whether an id is of a MIG slice, of which a process sees one at most.
+    """Return whether an id is of a MIG slice, of which a process sees one at most.
 
     Source: the section on CUDA's visible devices in NVIDIA's guide to MIG.
     """
@@ -78,7 +78,7 @@ def _by_files(count: int, why: str) -> Found:
 
 
 def _name(nvml: Any, device: Any) -> str:
-    """Returns a GPU's name and UUID, and the UUIDs of its MIG slices: ids may be any of these."""
+    """Return a GPU's name and UUID, and the UUIDs of its MIG slices: ids may be any of these."""
     name = _text(_ask(nvml, "nvmlDeviceGetName", device)) or "unknown"
     uuids = [_text(_ask(nvml, "nvmlDeviceGetUUID", device)), *_slices(nvml, device)]
     known = ", ".join(filter(None, uuids))
@@ -95,7 +95,7 @@ def _slices(nvml: Any, device: Any) -> list[str]:
 
 
 def _ask(nvml: Any, function: str, *arguments: Any) -> Any:
-    """Asks for a detail, which not every GPU or version of the library knows."""
+    """Ask for a detail, which not every GPU or version of the library knows."""
     try:
         return getattr(nvml, function)(*arguments)
     except Exception:  # noqa: BLE001 - a missing detail is no reason to lose the device
@@ -108,7 +108,7 @@ def _text(value: str | bytes | None) -> str:
 
 
 def _type_of(name: str) -> str | None:
-    """Returns "A100" for "NVIDIA A100-SXM4-80GB", and "RTX-6000" for "Quadro RTX 6000".
+    """Return "A100" for "NVIDIA A100-SXM4-80GB", and "RTX-6000" for "Quadro RTX 6000".
 
     That is the words in capitals after the first one, until one has a number. Names of consumer
     cards are not like that; they are kept whole but for the maker.

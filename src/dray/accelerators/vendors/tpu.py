@@ -77,7 +77,7 @@ class Tpu(Numbered):
 
 
 def _accel_chips() -> int:
-    """Returns how many chips the driver of older TPUs shows.
+    """Return how many chips the driver of older TPUs shows.
 
     Other drivers make a directory /dev/accel, and other vendors use the same class of devices.
     """
@@ -87,7 +87,7 @@ def _accel_chips() -> int:
 
 
 def _vfio_chips() -> int:
-    """Returns how many of the devices that VFIO hands to programs are Google's."""
+    """Return how many of the devices that VFIO hands to programs are Google's."""
     groups = [PurePath(path).name for path in device_files("dev/vfio/[0-9]*")]
     return sum(_is_googles(group) for group in groups if group.isdecimal())
 
@@ -105,11 +105,11 @@ class _Metadata:
         self._is_there = True
 
     def get(self, variable: str, attribute: str) -> str:
-        """Returns a value, or "" if neither tells it."""
+        """Return a value, or "" if neither tells it."""
         return os.environ.get(variable) or self.ask(attribute)
 
     def ask(self, attribute: str) -> str:
-        """Returns a value, or "" if the server does not tell it."""
+        """Return a value, or "" if the server does not tell it."""
         if not self._is_there:
             return ""
         path = f"/computeMetadata/v1/instance/attributes/{attribute}"
@@ -127,7 +127,7 @@ class _Metadata:
 
 
 def _pod_type(text: str) -> str:
-    """Returns a pod type as in `v4-16`, or "" if it is none; GKE writes tpu7x-16 for v7x-16."""
+    """Return a pod type as in `v4-16`, or "" if it is none; GKE writes tpu7x-16 for v7x-16."""
     match = re.fullmatch(r"(?:v|tpu)(\d+[a-z]*-\d+)", text.strip().lower())
     return f"v{match[1]}" if match else ""
 

@@ -108,7 +108,7 @@ class InlineGroup(Pickled, Group):
             self._held.result().release()
 
     def describe(self) -> dict[str, Any]:
-        """Returns it as a row of the table of placement groups."""
+        """Return it as a row of the table of placement groups."""
         held = self._held.result() if self._held.done() and not self.removed else None
         nodes = [node.node_id for node in held.nodes] if isinstance(held, Held) else []
         return {
@@ -160,7 +160,7 @@ class InlineObject(Pickled, ActorBackend):
         return self.key
 
     def _make(self) -> None:
-        """Makes the object; if that fails, the actor is gone and its calls say why."""
+        """Make the object; if that fails, the actor is gone and its calls say why."""
         options = self.options
         self._gates: dict[str | None, Any] = {None: contextlib.nullcontext()}
         self._lane: Lane = CallersThread()
@@ -247,7 +247,7 @@ class InlineObject(Pickled, ActorBackend):
             )
 
     def _leave(self, error: SystemExit) -> DrayError:
-        """Ends the actor because one of its calls exits; returns that call's error.
+        """End the actor because one of its calls exits; return that call's error.
 
         An exit that is not intended is a crash, after which it may be made again.
         """
@@ -268,7 +268,7 @@ class InlineObject(Pickled, ActorBackend):
         return self.gone
 
     def end(self, why: str, cause: BaseException | None = None) -> None:
-        """Ends it; calls that are not done, and all later ones, raise."""
+        """End it; calls that are not done, and all later ones, raise."""
         if self.gone is not None:
             return
         self.gone = ActorDiedError(
@@ -281,7 +281,7 @@ class InlineObject(Pickled, ActorBackend):
             self._held.release()
 
     def restart(self, why: str = "it was killed") -> None:
-        """Ends it and makes it again, if it may be; else ends it for good."""
+        """End it and make it again, if it may be; else end it for good."""
         if self.gone is not None or self._restarts == self.options.max_restarts:
             self.end(why)
             return
@@ -291,7 +291,7 @@ class InlineObject(Pickled, ActorBackend):
         self._make()
 
     def describe(self) -> ActorStatus:
-        """Returns it as `dray status` shows actors."""
+        """Return it as `dray status` shows actors."""
         return ActorStatus(
             actor_id=self.actor_id,
             class_name=self.class_name,

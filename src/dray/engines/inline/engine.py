@@ -50,7 +50,7 @@ class InlineActor(Actor):
         variables: Mapping[str, str | None],
         directory: str | None,
     ) -> None:
-        """Makes the actor's object, on the thread that drives the run."""
+        """Make the actor's object, on the thread that drives the run."""
         self._before = (dict(os.environ), wire.working_directory(), list(sys.path))
         set_variables(variables)
         if directory is not None:
@@ -88,7 +88,7 @@ class InlineActor(Actor):
         self._jobs.put(self._end)
 
     def _end(self) -> None:
-        """Frees what the actor held, and puts this process back where it was."""
+        """Free what the actor held, and put this process back where it was."""
         if self._ended:
             return
         self._ended = True

@@ -65,14 +65,14 @@ class Work:
     lost: Callable[[], DrayError | None] = lambda: None
 
     def retries_for(self, error: Exception) -> bool:
-        """Returns whether an exception is one that makes it run again."""
+        """Return whether an exception is one that makes it run again."""
         return (
             self.retry_on if isinstance(self.retry_on, bool) else isinstance(error, self.retry_on)
         )
 
 
 def submit(work: Work, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Returned:
-    """Runs a task or a call, or begins to; returns its references.
+    """Run a task or a call, or begin to; return its references.
 
     Raises:
         SerializationError: An argument cannot be pickled.
@@ -103,7 +103,7 @@ def submit(work: Work, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Retu
 
 
 def run(work: Work, arguments: Stored) -> BaseException | None:
-    """Runs a call to its end; returns what it raised."""
+    """Run a call to its end; return what it raised."""
     done = work.lane.begin(_perform(work, arguments))
     wait([done])
     return _error_of(done, work)
@@ -119,7 +119,7 @@ def _error_of(done: Future[Any], work: Work) -> BaseException | None:
 
 
 async def _perform(work: Work, arguments: Stored) -> list[Stored]:
-    """Runs a task or a call to its end, again if it may."""
+    """Run a task or a call to its end, again if it may."""
     with _within(work):
         left = work.retries
         while True:
@@ -147,7 +147,7 @@ async def _perform(work: Work, arguments: Stored) -> list[Stored]:
 
 
 async def _resolve(work: Work, arguments: Stored) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Returns a copy of the arguments, with values in place of references."""
+    """Return a copy of the arguments, with values in place of references."""
     args, kwargs = arguments.load()
 
     async def value(argument: Any) -> Any:
@@ -162,7 +162,7 @@ async def _resolve(work: Work, arguments: Stored) -> tuple[tuple[Any, ...], dict
 
 
 def _split(work: Work, value: Any) -> list[Any]:
-    """Returns what each reference of a call gets."""
+    """Return what each reference of a call gets."""
     if work.num_returns == 1:
         return [value]
     if work.num_returns == 0:
@@ -181,7 +181,7 @@ def _split(work: Work, value: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def _within(work: Work) -> Iterator[None]:
-    """Lets code know where it runs; puts what a runtime environment asks for around it."""
+    """Let code know where it runs; put what a runtime environment asks for around it."""
     token = current.set((work.here, work.actor))
     try:
         # Calls in an event loop take turns, and a process has only one environment.
@@ -193,7 +193,7 @@ def _within(work: Work) -> Iterator[None]:
 
 @contextlib.contextmanager
 def surroundings(runtime_env: RuntimeEnv) -> Iterator[None]:
-    """Puts this process into a runtime environment, and back again."""
+    """Put this process into a runtime environment, and back again."""
     directory = runtime_env.local_directory("inline")
     if not runtime_env.env_vars and directory is None:
         yield
@@ -215,7 +215,7 @@ def surroundings(runtime_env: RuntimeEnv) -> Iterator[None]:
 
 
 def _failure(work: Work, error: Exception) -> DrayError:
-    """Returns what `get` raises for what the user's code raised, which stays its cause."""
+    """Return what `get` raises for what the user's code raised, which stays its cause."""
     part = actor_host.users_part(error)
     text = "".join(traceback.format_exception(type(error), error, part or error.__traceback__))
     if part is not None:
@@ -256,7 +256,7 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
                 self._add().set_result(item)
 
     def _add(self) -> Future[Any]:
-        """Returns what readers wait for, and gives them the next thing to wait for."""
+        """Return what readers wait for, and give them the next thing to wait for."""
         self._slots.append(Future())
         return self._slots[-2]
 
@@ -271,7 +271,7 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
         self._slots[-1].set_result(None)
 
     async def _step(self) -> Stored | None:
-        """Returns the next item; None at the end."""
+        """Return the next item; None at the end."""
         work = self._work
         if self._over:
             return None
@@ -301,13 +301,13 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
         return stored
 
     def upcoming(self) -> Future[Any]:
-        """Returns what is done when the next reference or the end is there; may run on to it."""
+        """Return what is done when the next reference or the end is there; may run on to it."""
         if not self._slots:
             self._slots.append(self._work.lane.begin(self._step()))
         return self._slots[0]
 
     def _take(self) -> InlineRef | None:
-        """Returns the next reference, which is there; None at the end."""
+        """Return the next reference, which is there; None at the end."""
         slot = self._slots[0]
         if slot.exception() is None and slot.result() is None:
             return None
@@ -335,7 +335,7 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
         return self
 
     def completed(self) -> ObjectRef:
-        """Returns a reference that is ready at the end; on the caller's thread it runs on to it."""
+        """Return a reference that is ready at the end; on the caller's thread it runs on to it."""
         ref = InlineRef()
 
         def deliver(error: BaseException | None) -> None:
@@ -365,7 +365,7 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
         return self.upcoming().done() and not self.next_ready()
 
     def cancel(self) -> None:
-        """Ends it; after the items that are there comes an error that says so."""
+        """End it; after the items that are there comes an error that says so."""
         if self._pumping is not None:
             self._pumping.cancel()
         elif not self._over:

@@ -152,7 +152,7 @@ class InlineRuntime(Runtime):
     def _place(
         self, options: TaskOptions | ActorOptions, resources: Mapping[str, float]
     ) -> InlineGroup | None:
-        """Returns the placement group to run in, if any.
+        """Return the placement group to run in, if any.
 
         Raises:
             InfeasibleError: It can never run where it is to run.
@@ -190,7 +190,7 @@ class InlineRuntime(Runtime):
         runtime_env: RuntimeEnv,
         devices: Mapping[str, tuple[str, ...]],
     ) -> ExecutionContext:
-        """Returns what a task or an actor can know of itself."""
+        """Return what a task or an actor can know of itself."""
         inherited = options.placement.kind == "default"
         return replace(
             self.home,
@@ -202,7 +202,7 @@ class InlineRuntime(Runtime):
         )
 
     def _first_devices(self, resources: Mapping[str, float]) -> dict[str, tuple[str, ...]]:
-        """Returns the devices of a task: they end before another one begins, so all are free."""
+        """Return the devices of a task: they end before another one begins, so all are free."""
         ids = self._ledger.nodes[0].devices
         return {n: tuple(ids[n][: math.ceil(resources[n])]) for n in resources if n in ids}
 
@@ -215,7 +215,7 @@ class InlineRuntime(Runtime):
         return InfeasibleError(f"This can never run: {why}", asked=asked, available=available)
 
     def _hold(self, options: ActorOptions) -> Reservation | None:
-        """Takes what an actor holds, as long as it is free; nothing here waits for it."""
+        """Take what an actor holds, as long as it is free; nothing here waits for it."""
         self._sweep()
         if not options.resources:
             return None
@@ -224,7 +224,7 @@ class InlineRuntime(Runtime):
         return None if held.cancel() else held.result()
 
     def _forget(self, held: Reservation | None, lane: Lane) -> None:
-        """Takes what an actor leaves behind that nobody has a handle of any more.
+        """Take what an actor leaves behind that nobody has a handle of any more.
 
         The garbage collector may be at work in the middle of the ledger, so this takes no lock.
         """
@@ -359,7 +359,7 @@ class InlineRuntime(Runtime):
         )
 
     def close(self) -> None:
-        """Ends all actors and gives everything back."""
+        """End all actors and give everything back."""
         for actor in self._living():
             actor.end("the session is over")
         self._detached.clear()

@@ -30,7 +30,7 @@ class Pickled:
     key: str
 
     def register(self, key: str) -> None:
-        """Makes it known under an id."""
+        """Make it known under an id."""
         self.key = key
         _known[key] = self
 
@@ -58,12 +58,12 @@ class Stored:
     kept: list[Any] = field(repr=False)
 
     def load(self) -> Any:
-        """Returns a copy of the value."""
+        """Return a copy of the value."""
         return serialization.unpack_inline(self.payload)
 
 
 def store(value: Any, what: str) -> Stored:
-    """Pickles a value.
+    """Pickle a value.
 
     Raises:
         SerializationError: It cannot be pickled.
@@ -77,7 +77,7 @@ def store(value: Any, what: str) -> Stored:
 
 
 def nothing() -> None:
-    """Does nothing."""
+    """Do nothing."""
 
 
 class InlineRef(Pickled, ObjectRef):
@@ -92,14 +92,14 @@ class InlineRef(Pickled, ObjectRef):
 
     @classmethod
     def of(cls, stored: Stored) -> InlineRef:
-        """Returns a reference to a value that is there."""
+        """Return a reference to a value that is there."""
         ref = cls()
         ref.outcome.set_result(stored)
         return ref
 
     @classmethod
     def failed(cls, error: BaseException) -> InlineRef:
-        """Returns a reference that raises."""
+        """Return a reference that raises."""
         ref = cls()
         ref.outcome.set_exception(error)
         return ref
@@ -108,7 +108,7 @@ class InlineRef(Pickled, ObjectRef):
         return self._id
 
     def value(self) -> Any:
-        """Waits for the value and returns a copy of it, or raises what came instead."""
+        """Wait for the value and return a copy of it, or raise what came instead."""
         error = self.outcome.exception()
         if error is None:
             return self.outcome.result().load()
@@ -138,7 +138,7 @@ class InlineRef(Pickled, ObjectRef):
 
 
 def _again(error: BaseException) -> BaseException:
-    """Returns a new error each time, or each `get` would add its lines to one traceback."""
+    """Return a new error each time, or each `get` would add its lines to one traceback."""
     twin = copy.copy(error)
     twin.__cause__ = error.__cause__
     return twin
@@ -150,10 +150,10 @@ class Lane(Protocol):
     waits: bool  # whether coroutines may wait for something
 
     def begin(self, coroutine: Coroutine[Any, Any, T], /) -> Future[T]:
-        """Runs a coroutine, or begins to."""
+        """Run a coroutine, or begin to."""
 
     def close(self) -> None:
-        """Ends what still runs."""
+        """End what still runs."""
 
 
 class CallersThread:
@@ -194,7 +194,7 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def stop(self) -> None:
-        """Ends the thread soon; takes no lock, so that it may be called from anywhere."""
+        """End the thread soon; take no lock, so that it may be called from anywhere."""
         with contextlib.suppress(RuntimeError):  # it is closed already
             self._loop.call_soon_threadsafe(self._loop.stop)
 

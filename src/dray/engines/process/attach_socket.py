@@ -25,7 +25,7 @@ class Passage:
         self._left: dict[int, deque[int]] = {}
 
     def address(self) -> str:
-        """Returns where to connect to."""
+        """Return where to connect to."""
         if self._listener is None:
             self._listener = socket.socket(socket.AF_UNIX)
             self._listener.setblocking(False)
@@ -35,7 +35,7 @@ class Passage:
         return name.decode()
 
     def take(self, number: int) -> socket.socket | None:
-        """Returns the next socket that a client has left; None if it could not be taken."""
+        """Return the next socket that a client has left; None if it could not be taken."""
         with contextlib.suppress(OSError):  # nobody else is there, or no descriptor is free
             while not self._left.get(number):
                 self._accept()
@@ -53,7 +53,7 @@ class Passage:
                 self._left.setdefault(int.from_bytes(data, "big"), deque()).extend(fds)
 
     def close(self) -> None:
-        """Frees the descriptors."""
+        """Free the descriptors."""
         for left in self._left.values():
             for fd in left:
                 os.close(fd)
@@ -62,7 +62,7 @@ class Passage:
 
 
 def leave(address: str, number: int, passed: socket.socket) -> None:
-    """Leaves a socket for the driver, in a worker.
+    """Leave a socket for the driver, in a worker.
 
     Args:
         address: Where.

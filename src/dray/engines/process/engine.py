@@ -68,21 +68,21 @@ class TrainingActor(RemoteActor):
         self._server.kill(self.number)
 
     def lose(self, node: Node) -> None:
-        """Ends the process, because its node is gone."""
+        """End the process, because its node is gone."""
         self._lost_node = node
         self.kill()
 
     def on_start(self, pid: int, node: Node) -> None:
-        """Takes note of the process's start."""
+        """Take note of the process's start."""
         self.pid = pid
         self.mailbox.put(Started(self, node.node_id, node.address, self._devices))
 
     def on_failure(self, error: EngineError) -> None:
-        """Takes note that the process could not be started."""
+        """Take note that the process could not be started."""
         self.on_death(error, expected=False)
 
     def on_exit(self, exitcode: int | None, killed: bool) -> None:
-        """Takes note of the process's end."""
+        """Take note of the process's end."""
         if self._lost_node is not None:
             why = f"its process ended, because its node {self._lost_node.title} is gone"
             self.on_death(NodeDiedError(exitcode, details=why), expected=False)
@@ -96,7 +96,7 @@ class TrainingActor(RemoteActor):
 
 
 def _out_of_memory_kills() -> int:
-    """Returns how many processes the kernel has killed for want of memory since it started."""
+    """Return how many processes the kernel has killed for want of memory since it started."""
     with contextlib.suppress(OSError), open("/proc/vmstat", encoding="ascii") as file:
         for line in file:
             if line.startswith("oom_kill "):
@@ -178,7 +178,7 @@ class ProcessEngine(LocalEngine):
             return self._runtime
 
     def _light(self) -> None:
-        """Lets `dray status` find this program from now on. With the lock held."""
+        """Let `dray status` find this program from now on. With the lock held."""
         if self._beacon is None and not self._closed:
             self._beacon = Beacon(self._reader, self._status)
 
@@ -206,7 +206,7 @@ class ProcessEngine(LocalEngine):
 
     @shielded
     def lose_node(self, node_id: str) -> None:
-        """Ends a simulated node, as if its machine were gone."""
+        """End a simulated node, as if its machine were gone."""
         known = [node.node_id for node in self._ledger.nodes]
         if node_id not in known:
             raise ConfigError(f"there is no node {node_id!r}; there are {', '.join(known)}")
@@ -223,7 +223,7 @@ class ProcessEngine(LocalEngine):
                     server.kill(number)
 
     def _task_server(self) -> Server:
-        """Returns a server that makes workers for tasks: any without variables of a run will do."""
+        """Return a server that makes workers for tasks: any without variables of a run will do."""
         with self._lock:
             running = [
                 server
@@ -250,7 +250,7 @@ class ProcessEngine(LocalEngine):
             server.cancel(worker.number, task)
 
     def _servers_of(self, worker: WorkerProcess) -> list[Server]:
-        """Returns the server that has made a worker, if that is not gone."""
+        """Return the server that has made a worker, if that is not gone."""
         with self._lock:
             servers = list(self._servers.values())
         return [server for server in servers if worker.number in server.actors]
@@ -261,7 +261,7 @@ class ProcessEngine(LocalEngine):
         return Basis(tuple(modules), tuple(sorted(new.items())))
 
     def _server(self, basis: Basis) -> Server:
-        """Returns the server that has this basis, and starts it if there is none.
+        """Return the server that has this basis, and start it if there is none.
 
         One that has variables and no workers makes room for another with variables.
         """
@@ -336,7 +336,7 @@ class ProcessEngine(LocalEngine):
     def _open(
         self, actor: TrainingActor, theirs: contextlib.ExitStack
     ) -> tuple[socket.socket, tuple[int, int], Sequence[int]]:
-        """Opens what leads to a worker: its door, where its output is read, and its descriptors.
+        """Open what leads to a worker: its door, where its output is read, and its descriptors.
 
         Raises:
             EngineError: This process may open no more.

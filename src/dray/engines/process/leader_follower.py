@@ -48,7 +48,7 @@ class AdaptiveSpin:
         self._short = False
 
     def until(self, look: Callable[[], T], sleep: Callable[[], T]) -> T:
-        """Returns what `look` finds, or else what `sleep` does.
+        """Return what `look` finds, or else what `sleep` does.
 
         Args:
             look: Returns at once; something false if there is nothing.
@@ -77,11 +77,11 @@ class Waiter:
         self._lock.acquire()
 
     def sleep(self, timeout_s: float | None) -> None:
-        """Sleeps until somebody wakes it, perhaps for nothing."""
+        """Sleep until somebody wakes it, perhaps for nothing."""
         self._lock.acquire(timeout=-1 if timeout_s is None else timeout_s)
 
     def wake(self) -> None:
-        """Wakes it. A second call before it sleeps again does nothing."""
+        """Wake it. A second call before it sleeps again does nothing."""
         with contextlib.suppress(RuntimeError):
             self._lock.release()
 
@@ -122,7 +122,7 @@ class LeaderFollowers:
     def wait(
         self, waiter: Waiter, timeout_s: float | None = None, *, interruptible: bool = True
     ) -> bool:
-        """Waits, and reads meanwhile if nobody else does; returns whether it is done.
+        """Wait, and read meanwhile if nobody else does; return whether it is done.
 
         Args:
             waiter: What to wait for.
@@ -143,7 +143,7 @@ class LeaderFollowers:
         return True
 
     def _wait(self, waiter: Waiter, deadline: float | None, interruptible: bool) -> bool:
-        """Waits until the time is up or a handler is due; returns whether it is done."""
+        """Wait until the time is up or a handler is due; return whether it is done."""
         if waiter.done:
             return True
         self._enter()
@@ -158,7 +158,7 @@ class LeaderFollowers:
             self._leave()
 
     def read_once(self) -> bool:
-        """Reads once, if nobody else does; returns whether it did."""
+        """Read once, if nobody else does; return whether it did."""
         if not self._baton.acquire(blocking=False):
             return False
         self._reading_thread = threading.get_ident()
@@ -171,7 +171,7 @@ class LeaderFollowers:
         return True
 
     def finish(self, waiter: Waiter) -> None:
-        """Says that a waiter has what it waits for."""
+        """Say that a waiter has what it waits for."""
         waiter.done = True
         if self._leader is waiter:
             if self._leading_thread != threading.get_ident():
@@ -180,13 +180,13 @@ class LeaderFollowers:
             waiter.wake()
 
     def disturb(self) -> None:
-        """Has all that wait look up, whoever they are: a handler may be due."""
+        """Have all that wait look up, whoever they are: a handler may be due."""
         for follower in tuple(self._followers):
             follower.wake()
         self._interrupt()
 
     def end(self, error: Callable[[], EngineError]) -> None:
-        """Ends every wait, and those to come, with an error.
+        """End every wait, and those to come, with an error.
 
         Args:
             error: Makes it.
@@ -195,7 +195,7 @@ class LeaderFollowers:
         self.disturb()
 
     def _take_turn(self, waiter: Waiter, deadline: float | None, interruptible: bool) -> bool:
-        """Reads or sleeps for a while; returns False when the time is up."""
+        """Read or sleep for a while; return False when the time is up."""
         if self.reads_here():
             return self._lead_within(waiter, deadline, interruptible)
         if self._baton.acquire(blocking=False):
@@ -239,11 +239,11 @@ class LeaderFollowers:
         return True
 
     def reads_here(self) -> bool:
-        """Returns whether it is this thread that reads."""
+        """Return whether it is this thread that reads."""
         return self._reading_thread == threading.get_ident()
 
     def aside(self, task: Callable[[], None]) -> None:
-        """Does something of the program's on the thread that reads, between two messages.
+        """Do something of the program's on the thread that reads, between two messages.
 
         It may wait itself: then this thread reads on meanwhile.
         """
@@ -257,7 +257,7 @@ class LeaderFollowers:
             self._is_aside = outer
 
     def _lead_within(self, waiter: Waiter, deadline: float | None, interruptible: bool) -> bool:
-        """Reads for what this thread waits for while it reads."""
+        """Read for what this thread waits for while it reads."""
         if not self._is_aside:
             raise EngineError(IN_A_FINALISER)
         outer, self._leader, self._is_aside = self._leader, waiter, False
@@ -271,7 +271,7 @@ class LeaderFollowers:
         self._baton.release()
 
     def _promote(self) -> None:
-        """Wakes one that waits, to read from now on."""
+        """Wake one that waits, to read from now on."""
         for follower in tuple(self._followers):
             if not follower.done:
                 follower.wake()
@@ -294,7 +294,7 @@ class LeaderFollowers:
             self._promote()  # this one may have been woken to read, and has its answer, or no time
 
     def start_background(self, name: str) -> None:
-        """Starts the thread that reads while nobody waits, unless there is one."""
+        """Start the thread that reads while nobody waits, unless there is one."""
         with self._counting:
             if self._thread is not None or self._closed:
                 return
@@ -336,7 +336,7 @@ class LeaderFollowers:
             self._promote()
 
     def close(self) -> None:
-        """Ends the background thread, after `end`; nobody else waits or reads any more then."""
+        """End the background thread, after `end`; nobody else waits or reads any more then."""
         with self._counting:
             self._closed = True
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -351,7 +351,7 @@ class LeaderFollowers:
 
 
 def _waits_of_this_thread() -> int:
-    """Returns how often this thread waits: what it has read may have called whatever closes."""
+    """Return how often this thread waits: what it has read may have called whatever closes."""
     count = 0
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

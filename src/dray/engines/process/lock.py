@@ -42,11 +42,11 @@ class HubLock:
         self.replies: deque[tuple[Client, int, Any]] = deque()  # without it
 
     def acquire_now(self) -> bool:
-        """Takes the lock if nobody has it, neither this thread; returns whether it did."""
+        """Take the lock if nobody has it, neither this thread; return whether it did."""
         return not self.is_mine() and self._lock.acquire(blocking=False)
 
     def release(self, *_: object) -> None:
-        """Lets the lock go, after everything that has come up.
+        """Let the lock go, after everything that has come up.
 
         What fails there belongs to none of those who happen to be here: it is told, and the rest
         is done.
@@ -77,7 +77,7 @@ class HubLock:
     __exit__ = release
 
     def do(self, task: Callable[..., object], *args: Any) -> None:
-        """Does something with the lock: now, or as it is let go if this thread has it already."""
+        """Do something with the lock: now, or as it is let go if this thread has it already."""
         if self.is_mine():  # a finaliser's
             self.later(functools.partial(task, *args))
             return
@@ -86,13 +86,13 @@ class HubLock:
 
     @shielded
     def later(self, task: Callable[[], object]) -> None:
-        """Does something with the lock, as soon as nobody else has it, unless it is closed."""
+        """Do something with the lock, as soon as nobody else has it, unless it is closed."""
         self.todo.append(task)
         if self.acquire_now():
             self.release()
 
     def __enter__(self) -> None:
-        """Takes the lock.
+        """Take the lock.
 
         Raises:
             EngineError: This thread has it.
@@ -103,7 +103,7 @@ class HubLock:
 
 
 def has_depth() -> bool:
-    """Returns whether enough of the stack is left that no work ends halfway."""
+    """Return whether enough of the stack is left that no work ends halfway."""
     try:
         sys._getframe(sys.getrecursionlimit() - _DEPTH)
     except ValueError:  # the stack is not as deep as that
@@ -112,7 +112,7 @@ def has_depth() -> bool:
 
 
 def check_depth() -> None:
-    """Raises a RecursionError unless `has_depth`."""
+    """Raise a RecursionError unless `has_depth`."""
     if not has_depth():
         raise RecursionError("maximum recursion depth exceeded while calling dray")
 

@@ -28,7 +28,7 @@ class OpenFiles:
         self.at_first = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
     def make_room(self, fd: int) -> None:
-        """Raises the limit if a descriptor that was opened just now is near it."""
+        """Raise the limit if a descriptor that was opened just now is near it."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         unlimited = resource.RLIM_INFINITY
         if soft in (unlimited, hard) or fd + _MARGIN < soft:
@@ -38,12 +38,12 @@ class OpenFiles:
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
     def restore(self) -> None:
-        """Sets the limit that there was at first."""
+        """Set the limit that there was at first."""
         restore_open_files(self.at_first)
 
 
 def restore_open_files(soft: int) -> None:
-    """Sets the soft limit of open files to an earlier value, if it is higher now."""
+    """Set the soft limit of open files to an earlier value, if it is higher now."""
     now, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if now != soft:
         with contextlib.suppress(OSError, ValueError):  # the user has lowered the hard limit
@@ -51,7 +51,7 @@ def restore_open_files(soft: int) -> None:
 
 
 def describe(number: int) -> str:
-    """Says which limit an error means, as the reason that something cannot be started.
+    """Say which limit an error means, as the reason that something cannot be started.
 
     Args:
         number: Such as EAGAIN, of a process, or EMFILE, of an open file.
@@ -81,7 +81,7 @@ def describe(number: int) -> str:
 
 
 def describe_map(error: OSError, size: int) -> str:
-    """Says why this process cannot look into the memory that a session's processes share."""
+    """Say why this process cannot look into the memory that a session's processes share."""
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
     allowed = "no more" if soft == resource.RLIM_INFINITY else f"{soft >> 20} MiB (ulimit -v)"
     return (

@@ -37,7 +37,7 @@ class RayObject(ActorBackend):
         }
 
     def bind(self, method: str, options: CallOptions) -> Submit:
-        """Returns what calls a method with these options."""
+        """Return what calls a method with these options."""
         name = f"{self.class_name}.{method}"
         try:
             submit = (

@@ -30,7 +30,7 @@ _LOOK_AGAIN_S = 0.5
 
 
 def nodes() -> list[Node]:
-    """Returns the nodes that are alive."""
+    """Return the nodes that are alive."""
     return [_node(entry, entry["Resources"]) for entry in ray.nodes() if entry["Alive"]]
 
 
@@ -46,7 +46,7 @@ def _node(entry: Mapping[str, Any], resources: Mapping[str, float]) -> Node:
 
 
 def all_nodes() -> list[dict[str, Any]]:
-    """Returns all nodes as `dray.nodes` shows them, dead ones included."""
+    """Return all nodes as `dray.nodes` shows them, dead ones included."""
     return [
         {
             **entry,
@@ -60,7 +60,7 @@ def all_nodes() -> list[dict[str, Any]]:
 
 
 def unreachable(node_ids: Iterable[str]) -> set[str]:
-    """Returns those of some nodes that are gone: dead for Ray, or not there when called.
+    """Return those of some nodes that are gone: dead for Ray, or not there when called.
 
     Ray itself takes a quarter of a minute to find that a node is dead.
     """
@@ -83,7 +83,7 @@ def _answers(entry: Mapping[str, Any] | None) -> bool:
 
 
 def lacking(request: Request, present: Sequence[Node]) -> InfeasibleError | None:
-    """Returns why nodes cannot hold a request, if they cannot, even if all were free."""
+    """Return why nodes cannot hold a request, if they cannot, even if all were free."""
     if not present:
         return InfeasibleError(
             "no node of the cluster answers; see `ray status`.", asked={}, available={}
@@ -96,7 +96,7 @@ def lacking(request: Request, present: Sequence[Node]) -> InfeasibleError | None
 
 
 def rehearse(request: Request, present: Sequence[Node]) -> PlacementPreview:
-    """Returns where a request's bundles would lie, by what is free on nodes now.
+    """Return where a request's bundles would lie, by what is free on nodes now.
 
     Which of its devices a node would give out, Ray does not tell.
     """
@@ -113,7 +113,7 @@ def rehearse(request: Request, present: Sequence[Node]) -> PlacementPreview:
 
 
 def _device_by_device(node: Node) -> Node:
-    """Returns a node whose devices have made-up ids, so that no two are taken for one."""
+    """Return a node whose devices have made-up ids, so that no two are taken for one."""
     counts = {name: math.ceil(node.resources[name]) for name in node.families}
     ids = {name: [*map(str, range(count))] for name, count in counts.items() if count}
     return replace(node, devices=ids)
@@ -144,7 +144,7 @@ def still_lacking(
 
 
 def autoscales() -> bool:
-    """Returns whether an autoscaler may add nodes to this cluster.
+    """Return whether an autoscaler may add nodes to this cluster.
 
     Ray's newer autoscaler puts its state beside the cluster's. The older one publishes a report, in
     which a cluster without one shows every node as a type of its own.

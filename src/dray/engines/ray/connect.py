@@ -19,7 +19,7 @@ _PATIENCE_S = 5.0
 
 
 def connect(options: Options) -> bool:
-    """Makes sure that this process is connected to a cluster.
+    """Make sure that this process is connected to a cluster.
 
     Returns:
         Whether it was done here, and so is to be undone at the end.
@@ -143,7 +143,7 @@ def _initialise(options: Options, address: str, **further: Any) -> None:
 
 
 def _probe(address: str) -> None:
-    """Looks whether anybody listens there: Ray itself would try for minutes, then end the process.
+    """Look whether anybody listens there: Ray itself would try for minutes, then end the process.
 
     Raises:
         ClusterUnreachableError: Nobody does.
@@ -162,7 +162,7 @@ def _probe(address: str) -> None:
 
 
 def _greet(address: str) -> None:
-    """Asks the cluster's head who it is, and does not wait for an answer for long.
+    """Ask the cluster's head who it is, and do not wait for an answer for long.
 
     Raises:
         ClusterUnreachableError: It does not answer, or not to this program.

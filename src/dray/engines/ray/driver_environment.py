@@ -44,7 +44,7 @@ _BOUND_PREFIXES = (
 
 
 def portable(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that mean the same on another machine, without Ray's guesses."""
+    """Return the variables that mean the same on another machine, without Ray's guesses."""
     guessed = {_THREADS} if is_rays_worker() and not _was_given(_THREADS) else set()
     return {
         name: value
@@ -54,7 +54,7 @@ def portable(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def take(begin: wire.Begin, directory: str | None) -> None:
-    """Goes where the driver is, in a worker.
+    """Go where the driver is, in a worker.
 
     Args:
         begin: The driver's surroundings.
@@ -82,7 +82,7 @@ def take(begin: wire.Begin, directory: str | None) -> None:
 
 
 def _was_given(variable: str) -> bool:
-    """Returns whether a variable was there when this process began."""
+    """Return whether a variable was there when this process began."""
     try:
         given = Path("/proc/self/environ").read_bytes().split(b"\0")
     except OSError:

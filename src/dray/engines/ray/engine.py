@@ -138,7 +138,7 @@ class RayEngine(Engine):
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[bool]:
-        """Holds up the end of the connection to Ray, and tells whether it is there still.
+        """Hold up the end of the connection to Ray, and tell whether it is there still.
 
         For who comes later, Ray would connect to a cluster of its choice, or start one.
         """
@@ -147,7 +147,7 @@ class RayEngine(Engine):
 
     @property
     def _link(self) -> Link:
-        """Listens from the first actor on; what runs inside tasks of Ray's needs no wire."""
+        """Listen from the first actor on; what runs inside tasks of Ray's needs no wire."""
         with self._link_lock:
             if self._opened_link is None:
                 host = ray.util.get_node_ip_address()
@@ -226,7 +226,7 @@ class RayEngine(Engine):
             strategy: str,
             selectors: Sequence[Mapping[str, str]],
         ) -> PlacementGroup:
-            """Asks for a group and waits for it; who takes the request back ends the waiting."""
+            """Ask for a group and wait for it; who takes the request back ends the waiting."""
             chosen = {"bundle_label_selector": selectors} if any(selectors) else {}
             with wanted():
                 group = placement_group([dict(b) for b in bundles], strategy=strategy, **chosen)
@@ -268,7 +268,7 @@ class RayEngine(Engine):
         return future
 
     def _selectors(self, request: Request) -> list[dict[str, str]]:
-        """Returns which nodes each bundle may lie on, those that do not answer left out."""
+        """Return which nodes each bundle may lie on, those that do not answer left out."""
         suspects = self._suspected()
         selectors = [dict(s) for s in request.selectors or [{}] * len(request.bundles)]
         if suspects and cluster.lacking(request, self._reachable_nodes()) is None:
@@ -281,24 +281,24 @@ class RayEngine(Engine):
         return {node for node, since in self._suspects.items() if now - since < _SUSPICION_S}
 
     def remove_groups(self, groups: Sequence[PlacementGroup]) -> None:
-        """Gives back what Ray has set aside, or does so no more."""
+        """Give back what Ray has set aside, or do so no more."""
         with self._connection() as is_there:
             if is_there:
                 for group in groups:
                     remove_placement_group(group)
 
     def note_release(self) -> None:
-        """Takes note that Ray does not tell the truth for a moment about what is free."""
+        """Take note that Ray does not tell the truth for a moment about what is free."""
         self._released_at = time.monotonic()
 
     def any_gone(self, node_ids: Iterable[str]) -> bool:
-        """Calls nodes, and returns whether one does not answer; it is left out for a while."""
+        """Call nodes, and return whether one does not answer; it is left out for a while."""
         gone = cluster.unreachable(node_ids)
         self._suspects.update(dict.fromkeys(gone, time.monotonic()))
         return bool(gone)
 
     def is_gone(self, node_id: str) -> bool:
-        """Calls a node, and returns whether it does not answer."""
+        """Call a node, and return whether it does not answer."""
         return self.any_gone([node_id])
 
     def _reachable_nodes(self) -> list[Node]:
@@ -348,7 +348,7 @@ class RayEngine(Engine):
                 ray.kill(handle)
 
     def _follow(self, actor: RayActor, handle: Any, call: Any) -> None:
-        """Tells an actor how its process has ended, which is how a call of it fails."""
+        """Tell an actor how its process has ended, which is how a call of it fails."""
 
         def told(future: Future[Any]) -> None:
             error = future.exception()
@@ -364,7 +364,7 @@ class RayEngine(Engine):
             self._follow(actor, handle, handle.over.remote())
 
     def _make(self, reservation: _PlacementGroup, bundle: int, environment: RuntimeEnv) -> Any:
-        """Has Ray make an actor; returns its handle."""
+        """Have Ray make an actor; return its handle."""
         place = PlacementGroupSchedulingStrategy(
             reservation.group,
             placement_group_bundle_index=bundle,
@@ -385,7 +385,7 @@ class RayEngine(Engine):
             raise ConfigError(f"Ray refuses this worker: {error}") from error
 
     def _cwd(self) -> str:
-        """Returns where workers run if their node has it; Ray has moved them if asked to."""
+        """Return where workers run if their node has it; Ray has moved them if asked to."""
         return "" if self._has_working_dir else wire.working_directory()
 
     # On the reader thread.
@@ -445,7 +445,7 @@ def _worker_class() -> Any:
 
 
 def _resources(bundle: Mapping[str, float]) -> dict[str, Any]:
-    """Returns a bundle in the words of an actor's options."""
+    """Return a bundle in the words of an actor's options."""
     further = dict(bundle)
     options = {
         "num_cpus": further.pop("CPU", 0),
@@ -456,7 +456,7 @@ def _resources(bundle: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _split(environment: RuntimeEnv) -> tuple[RuntimeEnv, str | None]:
-    """Returns what Ray makes for an actor, and the directory that dray must see to.
+    """Return what Ray makes for an actor, and the directory that dray must see to.
 
     Ray carries a local directory to the nodes for a whole job only; for an actor it takes an URL.
     """

@@ -67,7 +67,7 @@ _CRASH = "worker process has died"
 
 
 def is_crash(error: BaseException) -> bool:
-    """Returns whether Ray says that a worker's process ended by itself."""
+    """Return whether Ray says that a worker's process ended by itself."""
     return _CRASH in str(error)
 
 
@@ -152,7 +152,7 @@ TABLE: dict[str, Translator] = {
 
 
 def translate(error: BaseException, table: Mapping[str, Translator] = TABLE) -> DrayError:
-    """Returns the error of dray's that stands for one that Ray raised; it is the cause.
+    """Return the error of dray's that stands for one that Ray raised; it is the cause.
 
     Args:
         error: What Ray raised; its nearest class in the table decides.
@@ -174,7 +174,7 @@ def translate(error: BaseException, table: Mapping[str, Translator] = TABLE) -> 
 
 
 def _plain(text: str) -> str:
-    """Returns a text of Ray's without colours and what only Ray's authors can use."""
+    """Return a text of Ray's without colours and what only Ray's authors can use."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     lines = [line for line in text.splitlines() if not re.match(r"\t(class_name|actor_id):", line)]
     return "\n".join(lines).strip()
@@ -229,7 +229,7 @@ _OF_ARGUMENT = "At least one of the input arguments for this task could not be c
 
 
 def result_error(error: BaseException) -> DrayError:
-    """Returns what getting a value raises, for what Ray raises.
+    """Return what getting a value raises, for what Ray raises.
 
     Args:
         error: An error of Ray's; the one that stands for a task's is also of the user's type.
@@ -240,7 +240,7 @@ def result_error(error: BaseException) -> DrayError:
 
 
 def raise_result(error: BaseException) -> NoReturn:
-    """Raises what stands for an error of Ray's."""
+    """Raise what stands for an error of Ray's."""
     translated = result_error(error)
     # An error that a frame of its own traceback holds would keep all its callers' values alive:
     # Ray's is held so in `ray.get`, and this one would be held here.
@@ -252,7 +252,7 @@ def raise_result(error: BaseException) -> NoReturn:
 
 
 def _raised(cause: BaseException, text: str) -> DrayError:
-    """Returns the error of a task that raised.
+    """Return the error of a task that raised.
 
     Args:
         cause: What it raised.
@@ -275,14 +275,14 @@ def _raised(cause: BaseException, text: str) -> DrayError:
 
 
 def _plain_cause(cause: RayError, text: str) -> BaseException:
-    """Returns what an error of Ray's, raised in a task, is in dray's tree."""
+    """Return what an error of Ray's, raised in a task, is in dray's tree."""
     if type(cause) is RayError:  # Ray puts it in the place of one that does not pickle
         return RuntimeError(_last_line(text))
     return result_error(cause)
 
 
 def _where(text: str) -> str:
-    """Returns which task raised: the last one, since what it was raised from stands above it."""
+    """Return which task raised: the last one, since what it was raised from stands above it."""
     found = _HEADER.findall(text)
     if not found:
         return "a task"
@@ -307,7 +307,7 @@ def refused(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> BaseException:
-    """Returns what to raise when Ray does not take a task, an actor, a call or a value.
+    """Return what to raise when Ray does not take a task, an actor, a call or a value.
 
     Args:
         error: What Ray raised.

@@ -31,7 +31,7 @@ class Capacity:
         self._fits: set[_Key] = set()
 
     def check(self, what: str, request: Request, node_id: str = "") -> None:
-        """Returns if the cluster can hold a request, now or later.
+        """Return if the cluster can hold a request, now or later.
 
         Args:
             what: How messages call what asks for it.
@@ -70,7 +70,7 @@ class Capacity:
 
 
 def check_bundle(what: str, options: TaskOptions | ActorOptions) -> None:
-    """Returns if the one bundle that is asked for can hold something; Ray looks at all of them.
+    """Return if the one bundle that is asked for can hold something; Ray looks at all of them.
 
     Raises:
         InfeasibleError: It never can.
@@ -101,7 +101,7 @@ def _key(request: Request, node_id: str) -> _Key:
 
 
 def _named(what: str, error: InfeasibleError) -> InfeasibleError:
-    """Returns the error with a name, and without the advice that is meant for trainers."""
+    """Return the error with a name, and without the advice that is meant for trainers."""
     reason, advised, _ = str(error).partition(" Ask for ")
     advice = " Ask for less, or add nodes to the cluster." if advised else ""
     text = f"{what} can never run: {reason}{advice}"

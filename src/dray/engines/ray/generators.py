@@ -13,7 +13,7 @@ from typing import Any
 
 
 def iterable(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a generator function with such a generator around it, any other as it is."""
+    """Return a generator function with such a generator around it, any other as it is."""
     if not inspect.isgeneratorfunction(function):
         return function
 
@@ -26,7 +26,7 @@ def iterable(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_iterable_methods(kind: type) -> type:
-    """Returns a class whose methods that are generators are `iterable`; itself if it has none."""
+    """Return a class whose methods that are generators are `iterable`; itself if it has none."""
     methods = {
         name: iterable(method)
         for name, method in inspect.getmembers(kind, inspect.isgeneratorfunction)

@@ -25,7 +25,7 @@ _WRITTEN_BY_RAY = {"amd": "HIP_VISIBLE_DEVICES", "intel": "ZE_AFFINITY_MASK"}
 
 
 def differs() -> bool:
-    """Returns whether the cluster has GPUs for which Ray writes other variables than dray."""
+    """Return whether the cluster has GPUs for which Ray writes other variables than dray."""
     return any(
         name.startswith(tuple(f"accelerator_type:{kind}" for kind in _TYPES))
         for name in ray.cluster_resources()
@@ -33,7 +33,7 @@ def differs() -> bool:
 
 
 def showing(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that sets the variables first, and restores them at its end."""
+    """Return a function that sets the variables first, and restores them at its end."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -44,7 +44,7 @@ def showing(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def showing_actor(kind: type) -> type:
-    """Returns a class whose objects set the variables, for good, before they are made."""
+    """Return a class whose objects set the variables, for good, before they are made."""
 
     def begin(self: Any, *args: Any, **kwargs: Any) -> None:
         set_variables(_own_variables())
@@ -61,7 +61,7 @@ def showing_actor(kind: type) -> type:
 
 
 def restore_user_variables() -> None:
-    """Sets the variables that the runtime environment names to what it says, in a worker.
+    """Set the variables that the runtime environment names to what it says, in a worker.
 
     A family's other variables are unset: each would count within what the user's leaves.
     """
@@ -81,7 +81,7 @@ def _variables() -> Iterator[None]:
 
 
 def _own_variables() -> dict[str, str | None]:
-    """Returns the variables for this worker's GPUs, if Ray has written others."""
+    """Return the variables for this worker's GPUs, if Ray has written others."""
     ids = ray.get_runtime_context().get_accelerator_ids().get("GPU") or []
     found = _family()
     written = _WRITTEN_BY_RAY.get(found.name) if found is not None else None
@@ -97,13 +97,13 @@ def _own_variables() -> dict[str, str | None]:
 
 @functools.cache
 def _family() -> Family | None:
-    """Returns the family of this machine's GPUs; to look takes AMD's or Intel's library."""
+    """Return the family of this machine's GPUs; to look takes AMD's or Intel's library."""
     return next((family for family, _ in detect() if family.resource == "GPU"), None)
 
 
 @functools.cache
 def _first_environment() -> frozenset[str]:
-    """Returns the names of the variables that this process began with (Linux)."""
+    """Return the names of the variables that this process began with (Linux)."""
     try:
         data = Path("/proc/self/environ").read_bytes()
     except OSError:

@@ -44,11 +44,11 @@ class RayGroup(Group):
         return text
 
     def ready(self) -> ObjectRef:
-        """Returns a reference that is ready when all bundles are set aside."""
+        """Return a reference that is ready when all bundles are set aside."""
         return RayRef(self.ray_group.ready())
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Waits until all bundles are set aside; returns whether they are."""
+        """Wait until all bundles are set aside; return whether they are."""
         try:
             if timeout_s is None:
                 while not self.ray_group.wait(_LONG_S):
@@ -69,7 +69,7 @@ class RayGroup(Group):
         return bool(placement_group_table(self.ray_group).get("state") == "CREATED")
 
     def remove(self) -> None:
-        """Gives the bundles back, and kills what runs in them."""
+        """Give the bundles back, and kill what runs in them."""
         remove_placement_group(self.ray_group)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -77,6 +77,6 @@ class RayGroup(Group):
 
 
 def all_groups() -> list[dict[str, Any]]:
-    """Returns what Ray knows of every placement group."""
+    """Return what Ray knows of every placement group."""
     shown = ("placement_group_id", "name", "state", "strategy", "bundles", "bundles_to_node_id")
     return [{key: entry.get(key) for key in shown} for entry in placement_group_table().values()]

@@ -37,22 +37,22 @@ _METHOD = (
 
 
 def of_task(options: TaskOptions, environment: RuntimeEnv) -> dict[str, Any]:
-    """Returns what `.options()` of a remote function of Ray's takes."""
+    """Return what `.options()` of a remote function of Ray's takes."""
     return {**_chosen(options.given, (*_ALIKE, *_TASK)), **_surroundings(options, environment)}
 
 
 def of_actor(options: ActorOptions, environment: RuntimeEnv) -> dict[str, Any]:
-    """Returns what `.options()` of an actor class of Ray's takes."""
+    """Return what `.options()` of an actor class of Ray's takes."""
     return {**_chosen(options.given, (*_ALIKE, *_ACTOR)), **_surroundings(options, environment)}
 
 
 def of_method(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what `ray.method` takes."""
+    """Return what `ray.method` takes."""
     return _chosen(given, _METHOD)
 
 
 def of_call(method: str, options: CallOptions) -> dict[str, Any]:
-    """Returns what `.options()` of an actor's method of Ray's takes."""
+    """Return what `.options()` of an actor's method of Ray's takes."""
     retries = options.retry_exceptions
     settings: dict[str, Any] = {
         "num_returns": options.num_returns,
@@ -66,14 +66,14 @@ def of_call(method: str, options: CallOptions) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Does not show what Ray deprecates: whether dray offers it as well is dray's own affair."""
+    """Do not show what Ray deprecates: whether dray offers it as well is dray's own affair."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
 
 
 def request(options: TaskOptions | ActorOptions) -> tuple[Request, str] | None:
-    """Returns what a node must offer, and which node it must be (or ""); None if others know.
+    """Return what a node must offer, and which node it must be (or ""); None if others know.
 
     In a placement group, Ray itself compares a request with the bundles.
     """
@@ -103,7 +103,7 @@ def _surroundings(options: TaskOptions | ActorOptions, environment: RuntimeEnv) 
 
 
 def _strategy(place: Placement, given: Any) -> Any:
-    """Returns a placement as a strategy of Ray's; None lets what captures its tasks have them."""
+    """Return a placement as a strategy of Ray's; None lets what captures its tasks have them."""
     if place.kind == "default":
         return given if given == "DEFAULT" else None
     if place.kind == "spread":
@@ -130,7 +130,7 @@ def _strategy(place: Placement, given: Any) -> Any:
 
 
 def _expressions(selector: Mapping[str, str]) -> dict[str, Any]:
-    """Returns a label selector as the expressions of Ray's node label strategy."""
+    """Return a label selector as the expressions of Ray's node label strategy."""
     found = {}
     for label, value in selector.items():
         wanted = value.removeprefix("!")

@@ -29,12 +29,12 @@ class RayRef(ObjectRef):
         self.ray_ref = ray_ref
 
     def binary(self) -> bytes:
-        """Returns the object's id as bytes."""
+        """Return the object's id as bytes."""
         binary: bytes = self.ray_ref.binary()
         return binary
 
     def future(self) -> Future[Any]:
-        """Returns a future of the value."""
+        """Return a future of the value."""
         answer: Future[Any] = Future()
 
         def pass_on(done: Future[Any]) -> None:
@@ -91,7 +91,7 @@ class RayRefGenerator(ObjectRefGenerator):
         return RayRef(await anext(self.ray_ref))
 
     def completed(self) -> ObjectRef:
-        """Returns a reference that is ready when the generator has come to its end."""
+        """Return a reference that is ready when the generator has come to its end."""
         return RayRef(self.ray_ref.completed())
 
     def next_ready(self) -> bool:
@@ -102,14 +102,14 @@ class RayRefGenerator(ObjectRefGenerator):
 
 
 def own_refs(value: Any) -> Any:
-    """Returns a value as dray shows it: the references of a "dynamic" call are dray's."""
+    """Return a value as dray shows it: the references of a "dynamic" call are dray's."""
     if type(value) is ray.DynamicObjectRefGenerator:
         return DynamicObjectRefGenerator([RayRef(ref) for ref in value])
     return value
 
 
 def ray_refs(refs: Sequence[Any]) -> list[Any]:
-    """Returns the references of Ray's that some references stand for.
+    """Return the references of Ray's that some references stand for.
 
     Raises:
         ConfigError: One belongs to another engine.
@@ -124,7 +124,7 @@ def ray_refs(refs: Sequence[Any]) -> list[Any]:
 
 
 def wrapper(num_returns: int | Literal["streaming", "dynamic"]) -> Callable[[Any], Returned]:
-    """Returns what makes dray's references of what a call of Ray's returned."""
+    """Return what makes dray's references of what a call of Ray's returned."""
     if num_returns == "streaming":
         return RayRefGenerator
     if num_returns in (1, "dynamic"):
@@ -135,10 +135,10 @@ def wrapper(num_returns: int | Literal["streaming", "dynamic"]) -> Callable[[Any
 
 
 def bare(args: tuple[Any, ...]) -> list[Any]:
-    """Returns arguments with references of Ray's in place of dray's: Ray awaits those."""
+    """Return arguments with references of Ray's in place of dray's: Ray awaits those."""
     return [arg.ray_ref if type(arg) is RayRef else arg for arg in args]
 
 
 def bare_named(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns arguments that were given by name, in the same way."""
+    """Return arguments that were given by name, in the same way."""
     return {k: arg.ray_ref if type(arg) is RayRef else arg for k, arg in kwargs.items()}

@@ -288,14 +288,14 @@ def _told(context: Any, method: str) -> str:
 
 
 def _function(function: Callable[..., Any], max_calls: int, shows: bool) -> Any:
-    """Returns a remote function of Ray's; how many calls it has is the one thing set for good."""
+    """Return a remote function of Ray's; how many calls it has is the one thing set for good."""
     if shows and not inspect.isgeneratorfunction(function):
         function = gpu_variables.showing(function)
     return ray.remote(max_calls=max_calls)(iterable(function))
 
 
 def _class(kind: type, concurrency_groups: tuple[tuple[str, int], ...], shows: bool) -> Any:
-    """Returns an actor class of Ray's; its concurrency groups are set for good."""
+    """Return an actor class of Ray's; its concurrency groups are set for good."""
     for name, member in inspect.getmembers(kind, callable):
         given = getattr(member, "__dray_method__", None)
         if given:

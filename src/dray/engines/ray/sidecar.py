@@ -13,7 +13,7 @@ import sys
 
 
 def keep(worker: int, streams: "dict[int, int]") -> None:
-    """Carries output until it ends, and ends what the worker leaves behind.
+    """Carry output until it ends, and end what the worker leaves behind.
 
     Args:
         worker: Its pid; it leads a process group.

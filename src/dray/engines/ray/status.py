@@ -15,7 +15,7 @@ _OVER = ("FINISHED", "FAILED")
 
 
 def status(nodes: list[dict[str, Any]]) -> ProgramStatus:
-    """Returns nodes, actors, tasks and what waits for what.
+    """Return nodes, actors, tasks and what waits for what.
 
     Tasks are known to Ray's dashboard alone, which not every cluster has; then a note says so.
 

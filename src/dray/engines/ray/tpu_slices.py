@@ -24,7 +24,7 @@ def ask_for_slices(
     ask: _Ask,
     present: Sequence[Node],
 ) -> list[dict[str, str]]:
-    """Takes slices, and returns which nodes each bundle of a request may lie on then.
+    """Take slices, and return which nodes each bundle of a request may lie on then.
 
     Args:
         request: What is wanted.
@@ -60,7 +60,7 @@ def ask_for_slices(
 
 
 def whole_hosts(request: Request, slices: Slices) -> list[Mapping[str, float]]:
-    """Returns a request's bundles with all chips of their hosts, though workers get fewer."""
+    """Return a request's bundles with all chips of their hosts, though workers get fewer."""
     held = map(slices.held_at, range(len(request.bundles)))
     return [
         {**bundle, "TPU": bundle["TPU"] + more["TPU"]} if more else bundle
@@ -69,7 +69,7 @@ def whole_hosts(request: Request, slices: Slices) -> list[Mapping[str, float]]:
 
 
 def _unfit(request: Request, slices: Slices, present: Sequence[Node]) -> list[str]:
-    """Returns the slices that are broken or in use, though their heads may be free.
+    """Return the slices that are broken or in use, though their heads may be free.
 
     Only if there are enough others; else Ray is to decide which one to wait for.
     """

@@ -61,11 +61,11 @@ class RayActor(RemoteActor):
         self._over = threading.Event()
 
     def is_over(self) -> bool:
-        """Returns whether its end has been told."""
+        """Return whether its end has been told."""
         return self._over.is_set()
 
     def lives_in(self, end: Callable[[], None]) -> None:
-        """Takes what ends the process."""
+        """Take what ends the process."""
         self._end = end
 
     def kill(self) -> None:
@@ -78,7 +78,7 @@ class RayActor(RemoteActor):
     # On the reader thread.
 
     def on_hello(self, hello: Hello, connection: Connection) -> None:
-        """Takes one of the worker's connections."""
+        """Take one of the worker's connections."""
         if self.is_over():
             connection.close()
         elif hello.stream != "wire":
@@ -90,7 +90,7 @@ class RayActor(RemoteActor):
             self.mailbox.put(Started(self, hello.node_id, hello.address, hello.devices))
 
     def refuse(self, error: EngineError) -> None:
-        """Ends a worker that cannot be used."""
+        """End a worker that cannot be used."""
         self.on_verdict(error)
         if self._end is not None:
             self._end()
@@ -102,7 +102,7 @@ class RayActor(RemoteActor):
         self._conclude()
 
     def _call_node(self) -> None:
-        """Looks, in a thread of its own, whether the silent node is there."""
+        """Look, in a thread of its own, whether the silent node is there."""
         if self.is_over() or self._verdict is not None or self._hello is None:
             return
         try:
@@ -117,7 +117,7 @@ class RayActor(RemoteActor):
             self._later(_SILENCE_S, self._call_node)
 
     def on_verdict(self, error: BaseException | None) -> None:
-        """Takes what Ray says of the process's end."""
+        """Take what Ray says of the process's end."""
         if self._verdict is not None:
             return
         translated = EngineError("its process ended") if error is None else translate(error)
@@ -138,7 +138,7 @@ class RayActor(RemoteActor):
         self._conclude()
 
     def _conclude(self) -> None:
-        """Tells the end, once it is certain and the last words are there."""
+        """Tell the end, once it is certain and the last words are there."""
         if self._verdict is None or self.is_over():
             return
         leaving = self.has_left and not self._hung_up
@@ -167,7 +167,7 @@ class RayActor(RemoteActor):
         return self._killed and not self._crashed
 
     def _later(self, delay_s: float, task: Callable[[], object]) -> None:
-        """Does something later, in a thread of its own."""
+        """Do something later, in a thread of its own."""
         timer = threading.Timer(delay_s, task)
         timer.daemon = True
         timer.start()
@@ -175,7 +175,7 @@ class RayActor(RemoteActor):
 
 
 def _own_descriptor(connection: Connection) -> int:
-    """Takes the descriptor out of a connection, which closes."""
+    """Take the descriptor out of a connection, which closes."""
     fd = os.dup(connection.fileno())
     connection.close()
     return fd

@@ -21,7 +21,7 @@ class RayWorker:
     def serve(
         self, meeting: DriverAddress, modules: tuple[str, ...], directory: str | None
     ) -> None:
-        """Serves the driver, on this process's main thread, until it says stop or goes away.
+        """Serve the driver, on this process's main thread, until it says stop or goes away.
 
         Args:
             meeting: How to reach the driver.
@@ -40,7 +40,7 @@ class RayWorker:
         ray.actor.exit_actor()
 
     def over(self) -> None:
-        """Waits behind `serve`, and so fails when Ray knows how the process has ended."""
+        """Wait behind `serve`, and so fails when Ray knows how the process has ended."""
 
 
 def _hello(meeting: DriverAddress, stream: str) -> Hello:
@@ -57,7 +57,7 @@ def _hello(meeting: DriverAddress, stream: str) -> Hello:
 
 
 def _keep_output(meeting: DriverAddress) -> None:
-    """Has a keeper carry this process's output to the driver."""
+    """Have a keeper carry this process's output to the driver."""
     out, out_of_worker = os.pipe()
     err, err_of_worker = os.pipe()
     connections = [call(meeting, _hello(meeting, stream)) for stream in ("stdout", "stderr")]

@@ -88,7 +88,7 @@ class Link:
         reader.watch(self._listener, self._on_call)
 
     def meeting(self, number: int) -> DriverAddress:
-        """Returns what the worker with this number must know."""
+        """Return what the worker with this number must know."""
         host, port = self._address
         return DriverAddress(host, port, self._key, number)
 
@@ -115,13 +115,13 @@ class Link:
         self._reader.run(lambda: self._on_hello(hello, connection))
 
     def close(self) -> None:
-        """Stops to listen, once the reader has ended."""
+        """Stop to listen, once the reader has ended."""
         self._reader.unwatch(self._listener)
         self._listener.close()
 
 
 def call(meeting: DriverAddress, hello: Hello) -> Connection:
-    """Opens a connection to the driver, in a worker.
+    """Open a connection to the driver, in a worker.
 
     Raises:
         OSError: The driver cannot be reached, or has another key.
@@ -150,7 +150,7 @@ def call(meeting: DriverAddress, hello: Hello) -> Connection:
 
 
 def _tune(sock: socket.socket) -> None:
-    """Sends small messages at once, and notices within seconds that the other machine is gone."""
+    """Send small messages at once, and notices within seconds that the other machine is gone."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
@@ -160,6 +160,6 @@ def _tune(sock: socket.socket) -> None:
 
 
 def _set_patience(connection: Connection, seconds: int) -> None:
-    """Sets how long a read may take; 0 is without limit."""
+    """Set how long a read may take; 0 is without limit."""
     with socket.fromfd(connection.fileno(), socket.AF_INET, socket.SOCK_STREAM) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))

@@ -44,7 +44,7 @@ class ActorHost:
         self._pid = os.getpid()
 
     def serve(self) -> None:
-        """Makes the actor, then runs its calls in the order they come, until it is stopped."""
+        """Make the actor, then run its calls in the order they come, until it is stopped."""
         begin = self._connection.recv()
         self._take_surroundings(begin)
         threading.Thread(target=self._control, name="dray-control", daemon=True).start()
@@ -57,7 +57,7 @@ class ActorHost:
         self._send(wire.Left())
 
     def post(self, message: Any) -> None:
-        """Pushes a message to the actor's mailbox; it is of plain values and importable classes."""
+        """Push a message to the actor's mailbox; it is of plain values and importable classes."""
         self._send(wire.Message(message))
 
     def _answer(self, call: wire.Call) -> wire.Answer:
@@ -96,7 +96,7 @@ class ActorHost:
 
 
 def close_actor(actor: Any) -> None:
-    """Lets an actor that has a `close` method free what it holds."""
+    """Let an actor that has a `close` method free what it holds."""
     close = getattr(actor, "close", None)
     if close is not None:
         close()
@@ -128,19 +128,19 @@ _OF_EVERY_ACTOR: Mapping[str, Callable[..., Any]] = {
 
 
 def text_stream(fd: int) -> TextIO:
-    """Returns a stream for `sys.stdout` or `sys.stderr` that shows every line at once."""
+    """Return a stream for `sys.stdout` or `sys.stderr` that shows every line at once."""
     return os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
 
 
 def import_quietly(modules: Iterable[str]) -> None:
-    """Imports what will be needed; what fails to import fails again, in sight, where it is used."""
+    """Import what will be needed; what fails to import fails again, in sight, where it is used."""
     for module in modules:
         with contextlib.suppress(Exception):
             importlib.import_module(module)
 
 
 def users_part(error: BaseException) -> Any:
-    """Returns the traceback without the frames of dray that lead to the user's function."""
+    """Return the traceback without the frames of dray that lead to the user's function."""
     here = str(Path(__file__).resolve().parents[2]) + os.sep
     step = error.__traceback__
     while step is not None and step.tb_frame.f_code.co_filename.startswith(here):
@@ -149,7 +149,7 @@ def users_part(error: BaseException) -> Any:
 
 
 def take_surroundings(begin: wire.Begin) -> None:
-    """Puts this process where the driver is: environment, directory, import path."""
+    """Put this process where the driver is: environment, directory, import path."""
     os.environ.clear()
     os.environ.update(begin.environment)
     if begin.cwd:
@@ -159,7 +159,7 @@ def take_surroundings(begin: wire.Begin) -> None:
 
 
 def set_variables(variables: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Sets environment variables, and unsets None ones; returns what they were before."""
+    """Set environment variables, and unset None ones; return what they were before."""
     before = {name: os.environ.get(name) for name in variables}
     for name, value in variables.items():
         if value is None:
@@ -170,7 +170,7 @@ def set_variables(variables: Mapping[str, str | None]) -> dict[str, str | None]:
 
 
 def _reset_inherited_state() -> None:
-    """Makes a fork start as a fresh process would, where libraries keep state of their own.
+    """Make a fork start as a fresh process would, where libraries keep state of their own.
 
     Python seeds `random` anew after a fork by itself.
     """
@@ -200,7 +200,7 @@ class ExitForkedChildren:
 
 
 def refuse_forks(pid: int) -> None:
-    """Refuses to speak for a worker in a process that was forked off it.
+    """Refuse to speak for a worker in a process that was forked off it.
 
     Raises:
         EngineError: This is such a process.
@@ -240,7 +240,7 @@ def _leave_fork(error: BaseException | None) -> None:
 
 
 def _leave(status: int = 0) -> None:
-    """Ends this process as a script would end, without the slow teardown of a forked heap."""
+    """End this process as a script would end, without the slow teardown of a forked heap."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if "multiprocessing.util" in sys.modules:  # joins and ends data loaders and pools
         _disown_siblings()
@@ -252,14 +252,14 @@ def _leave(status: int = 0) -> None:
 
 
 def _disown_siblings() -> None:
-    """Has a fork not end the data loaders of the process that it was forked off."""
+    """Have a fork not end the data loaders of the process that it was forked off."""
     children = sys.modules["multiprocessing.process"]._children
     children -= {child for child in children if child._parent_pid != os.getpid()}
 
 
 @interrupts.bottom
 def run_to_end(serve: Callable[[], int | None]) -> None:
-    """Runs what a worker process is for, then ends the process; never returns.
+    """Run what a worker process is for, then end the process; never returns.
 
     Args:
         serve: Returns the exit status; None is 0.
@@ -275,5 +275,5 @@ def run_to_end(serve: Callable[[], int | None]) -> None:
 
 
 def run(connection: Connection) -> None:
-    """Runs a worker process to its end; never returns."""
+    """Run a worker process to its end; never returns."""
     run_to_end(ActorHost(connection, take_surroundings).serve)

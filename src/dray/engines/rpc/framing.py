@@ -13,7 +13,7 @@ _CHUNK = 1 << 16
 
 
 def encode(message: tuple[Any, ...]) -> bytes:
-    """Returns a message as it goes over the socket."""
+    """Return a message as it goes over the socket."""
     body = pickle.dumps(message, 5)
     return len(body).to_bytes(_HEAD, "big") + body
 
@@ -30,7 +30,7 @@ class Inbox:
         self._rest = b""
 
     def receive(self, flags: int = 0) -> list[tuple[Any, ...]] | None:
-        """Reads once; returns the messages that are whole now, or None at the stream's end."""
+        """Read once; return the messages that are whole now, or None at the stream's end."""
         try:
             data = self._sock.recv(_CHUNK, flags)
         except (BlockingIOError, InterruptedError):
@@ -59,7 +59,7 @@ class Inbox:
         return messages
 
     def _read_rest(self, begun: bytes, missing: int) -> Any:
-        """Reads the rest of a large message at once, so that it is put together only once."""
+        """Read the rest of a large message at once, so that it is put together only once."""
         whole = bytearray(len(begun) + missing)
         whole[: len(begun)] = begun
         view = memoryview(whole)[len(begun) :]
@@ -90,14 +90,14 @@ class Outbox:
         self._unsent: deque[bytes] = deque()
 
     def send(self, data: bytes) -> bool:
-        """Sends as much as goes now; returns whether all has gone."""
+        """Send as much as goes now; return whether all has gone."""
         if self._unsent:
             self._unsent.append(data)
             return False
         return self._push(data)
 
     def flush(self) -> bool:
-        """Sends more of what is left; returns whether all has gone."""
+        """Send more of what is left; return whether all has gone."""
         while self._unsent:
             if not self._push(self._unsent.popleft(), front=True):
                 return False

@@ -45,7 +45,7 @@ class Reader:
         self._thread = threading.Thread(target=self._read, name="dray-reader", daemon=True)
 
     def start(self) -> None:
-        """Starts the thread, unless it runs.
+        """Start the thread, unless it runs.
 
         Raises:
             EngineError: It ran, and could not go on.
@@ -58,7 +58,7 @@ class Reader:
             self._thread.start()
 
     def run(self, task: Callable[[], object]) -> None:
-        """Has the thread do something. May be called from any thread."""
+        """Have the thread do something. May be called from any thread."""
         self._todo.put(task)
         with contextlib.suppress(
             OSError
@@ -68,7 +68,7 @@ class Reader:
     def watch(
         self, source: Any, callback: Callable[[], object], on_failure: OnFailure | None = None
     ) -> None:
-        """Calls back whenever there is something to read. May be called from any thread.
+        """Call back whenever there is something to read. May be called from any thread.
 
         Args:
             source: A socket, a pipe or a descriptor.
@@ -91,18 +91,18 @@ class Reader:
     # What follows is for the thread itself, and for anybody once it has ended.
 
     def unwatch(self, source: Any) -> None:
-        """Stops to wait on a source; one that is not waited on is fine."""
+        """Stop to wait on a source; one that is not waited on is fine."""
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(source)
 
     def do_tasks(self) -> None:
-        """Does what `run` and `watch` have handed over so far."""
+        """Do what `run` and `watch` have handed over so far."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self.isolate(self._todo.get_nowait())
 
     def isolate(self, task: Callable[[], object]) -> BaseException | None:
-        """Calls something; logs and returns what it has raised, which concerns nobody else."""
+        """Call something; log and return what it has raised, which concerns nobody else."""
         try:
             task()
         except BaseException as error:
@@ -136,7 +136,7 @@ class Reader:
             raise
 
     def stop(self) -> None:
-        """Ends the thread; what it has not done yet is done by the caller's `do_tasks`."""
+        """End the thread; what it has not done yet is done by the caller's `do_tasks`."""
         self._closed = True
         with contextlib.suppress(BlockingIOError):
             self._wakeup_in.send(b"\0")
@@ -144,7 +144,7 @@ class Reader:
             self._thread.join()
 
     def close(self) -> None:
-        """Frees the descriptors, after `stop`."""
+        """Free the descriptors, after `stop`."""
         self._selector.close()
         self._wakeup_out.close()
         self._wakeup_in.close()

@@ -45,7 +45,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def die_with_parent(parent: int) -> None:
-    """Has the kernel kill this process when its parent's forking thread ends (Linux only).
+    """Have the kernel kill this process when its parent's forking thread ends (Linux only).
 
     Args:
         parent: The parent's pid; if it is no longer the parent, this process ends now.
@@ -58,7 +58,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def children_die_with_me() -> None:
-    """Ties the Python children that this process will fork (data loaders, pools) to its life.
+    """Tie the Python children that this process will fork (data loaders, pools) to its life.
 
     Only those forked by the main thread: the kernel's signal follows the thread that forked, and a
     child of a short-lived thread must not die with that thread.
@@ -80,13 +80,13 @@ def children_die_with_me() -> None:
 
 
 def adopt_orphans() -> None:
-    """Has what loses its parent below this process become its child (Linux only)."""
+    """Have what loses its parent below this process become its child (Linux only)."""
     if sys.platform == "linux":
         _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def end_well_without_parent() -> None:
-    """Has this worker go on if it is stopped when its parent ends, and end with its family.
+    """Have this worker go on if it is stopped when its parent ends, and end with its family.
 
     Whoever is about to kill all of them stops them first, and may be killed then. The system hangs
     up on a worker's group if its parent ends while one of the group is stopped: to end by that
@@ -107,7 +107,7 @@ def end_well_without_parent() -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Returns the children of a process, those that have ended and are not reaped among them.
+    """Return the children of a process, those that have ended and are not reaped among them.
 
     Some may be missing while others end. Empty where the system does not tell (only Linux does).
     """
@@ -120,7 +120,7 @@ def children(pid: int) -> list[int]:
 
 
 def kill_below(pid: int) -> None:
-    """Kills every process below one; those that they start meanwhile as well."""
+    """Kill every process below one; those that they start meanwhile as well."""
     known: set[int] = set()
     look = [pid]
     while look:
@@ -134,7 +134,7 @@ def kill_below(pid: int) -> None:
 
 
 def kill_family(leader: int) -> None:
-    """Kills a process, its group, and what is below it; one that is gone already is fine."""
+    """Kill a process, its group, and what is below it; one that is gone already is fine."""
     _signal(leader, signal.SIGSTOP)
     kill_below(leader)
     _signal(leader, signal.SIGKILL)
@@ -142,7 +142,7 @@ def kill_family(leader: int) -> None:
 
 
 def kill_worker(pid: int) -> None:
-    """Kills a worker, its group, and what is below it.
+    """Kill a worker, its group, and what is below it.
 
     It is not stopped: if this process is killed meanwhile, it sees that, and does the same.
     """
@@ -152,7 +152,7 @@ def kill_worker(pid: int) -> None:
 
 
 def end_with_family() -> None:
-    """Kills this worker, and what it has started; never returns."""
+    """Kill this worker, and what it has started; never returns."""
     kill_below(os.getpid())
     kill_group(0)
 
@@ -163,7 +163,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def kill_group(leader: int) -> None:
-    """Kills a process group; one that is gone already is fine."""
+    """Kill a process group; one that is gone already is fine."""
     try:
         os.killpg(leader, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):  # macOS says EPERM for a group of zombies
@@ -171,7 +171,7 @@ def kill_group(leader: int) -> None:
 
 
 def signal_on_hangup(fd: int) -> None:
-    """Has the kernel end this process by SIGIO when the other end of a pipe closes (Linux)."""
+    """Have the kernel end this process by SIGIO when the other end of a pipe closes (Linux)."""
     if sys.platform != "linux":
         return
     fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
@@ -181,7 +181,7 @@ def signal_on_hangup(fd: int) -> None:
 
 
 def open_process_handle(pid: int) -> int | None:
-    """Returns a descriptor that becomes readable when a process ends; None where unsupported."""
+    """Return a descriptor that becomes readable when a process ends; None where unsupported."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):

@@ -73,20 +73,20 @@ class RemoteActor(Actor):
                 self._send(wire.Stop())
 
     def begin(self, message: wire.Begin) -> None:
-        """Sends the first message."""
+        """Send the first message."""
         with self._lock:
             self._unsent.insert(0, message)
             self._flush()
 
     def attach(self, connection: Connection) -> None:
-        """Takes the connection to the process, and sends what has waited for it."""
+        """Take the connection to the process, and send what has waited for it."""
         with self._lock:
             self._connection = connection
             self._flush()
         self._reader.watch(connection, self._on_readable, self._on_broken)
 
     def attach_output(self, fd: int, stream: str) -> None:
-        """Takes, as its owner, a descriptor from which the process's output is read."""
+        """Take, as its owner, a descriptor from which the process's output is read."""
         os.set_blocking(fd, False)
         self._outputs[fd] = stream
         self._reader.watch(fd, lambda: self.on_output(fd), lambda _: self._end_output(fd))
@@ -110,7 +110,7 @@ class RemoteActor(Actor):
             self.on_hangup()
 
     def _on_broken(self, error: BaseException) -> None:
-        """Ends a process that cannot be understood; nobody may wait for its answers for ever."""
+        """End a process that cannot be understood; nobody may wait for its answers for ever."""
         self.kill()
         why = f"what {self.name} says cannot be read: {error!r}; its process was ended"
         self.on_death(EngineError(why), expected=False)
@@ -119,7 +119,7 @@ class RemoteActor(Actor):
         """Called when the process closes its connection, which is before its end is told."""
 
     def on_message(self) -> bool:
-        """Takes one message from the process; returns False at the end of the stream."""
+        """Take one message from the process; return False at the end of the stream."""
         assert self._connection is not None
         try:
             message: wire.ToDriver = self._connection.recv()
@@ -144,7 +144,7 @@ class RemoteActor(Actor):
         return True
 
     def on_output(self, fd: int) -> bool:
-        """Takes a piece of the process's output; returns whether there may be more now."""
+        """Take a piece of the process's output; return whether there may be more now."""
         try:
             data = os.read(fd, 65536)
         except BlockingIOError:
@@ -172,7 +172,7 @@ class RemoteActor(Actor):
         return bool(self._outputs)
 
     def on_death(self, error: EngineError, *, expected: bool) -> None:
-        """Takes what the dead process left, answers what is pending, and tells the mailbox."""
+        """Take what the dead process left, answer what is pending, and tell the mailbox."""
         if self._death is not None:
             return
         self._reader.do_tasks()  # what is to be freed here may not be watched yet

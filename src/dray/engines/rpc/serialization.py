@@ -53,14 +53,14 @@ class Packed(NamedTuple):
         return len(self.data) + sum(len(buffer) for buffer in self.buffers)
 
     def inline(self) -> Any:
-        """Returns the payload that holds all of it."""
+        """Return the payload that holds all of it."""
         if not self.buffers:
             return self.data
         return (INLINE, self.data, [bytes(b) for b in self.buffers], tuple(self.writable))
 
 
 def note_reference(number: int) -> bool:
-    """Takes note that a reference is being pickled; returns False if nobody takes notes."""
+    """Take note that a reference is being pickled; return False if nobody takes notes."""
     refs = getattr(_collecting, "refs", None)
     if refs is None:
         return False
@@ -70,7 +70,7 @@ def note_reference(number: int) -> bool:
 
 @contextmanager
 def noting_references() -> Iterator[list[int]]:
-    """Collects the references that are pickled meanwhile in this thread."""
+    """Collect the references that are pickled meanwhile in this thread."""
     before = getattr(_collecting, "refs", None)
     refs: list[int] = []
     _collecting.refs = refs
@@ -81,7 +81,7 @@ def noting_references() -> Iterator[list[int]]:
 
 
 def pack(value: Any, what: str) -> Packed:
-    """Pickles a value, functions and classes of `__main__` by value.
+    """Pickle a value, functions and classes of `__main__` by value.
 
     Raises:
         SerializationError: It cannot be pickled; the message names the object that is to blame.
@@ -106,7 +106,7 @@ _NOTHING = Packed(pickle.dumps(((), {}), 5))
 
 
 def pack_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> Packed:
-    """Pickles a call's arguments."""
+    """Pickle a call's arguments."""
     if not kwargs:
         if not args:
             return _NOTHING
@@ -119,7 +119,7 @@ def pack_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> 
 
 
 def unpack(data: Any, buffers: Sequence[Any] = ()) -> Any:
-    """Returns the value."""
+    """Return the value."""
     return pickle.loads(data, buffers=buffers) if buffers else pickle.loads(data)
 
 
@@ -134,29 +134,29 @@ def types_of(packed: Any) -> Any:
 
 
 def unpack_inline(payload: Any) -> Any:
-    """Returns the value of an inline payload."""
+    """Return the value of an inline payload."""
     return unpack(payload) if type(payload) is bytes else unpack(*open_inline(payload))
 
 
 def open_inline(payload: Any) -> tuple[bytes, list[Any]]:
-    """Returns the pickle of an inline payload that has buffers, and those."""
+    """Return the pickle of an inline payload that has buffers, and those."""
     _, data, buffers, writable = payload
     return data, [bytearray(b) if i in writable else b for i, b in enumerate(buffers)]
 
 
 def is_error(payload: Any) -> bool:
-    """Returns whether a payload stands for an error."""
+    """Return whether a payload stands for an error."""
     return type(payload) is tuple and payload[0] >= RAISED
 
 
 def failed(error: DrayError) -> tuple[int, bytes]:
-    """Returns the payload of an error of dray's."""
+    """Return the payload of an error of dray's."""
     return (FAILED, pickle.dumps(error, 5))
 
 
 @interruptible
 def error_of(payload: Any) -> BaseException:
-    """Returns the error that a payload stands for."""
+    """Return the error that a payload stands for."""
     if payload[0] == FAILED:
         error: BaseException = pickle.loads(payload[1])
         return error
@@ -181,7 +181,7 @@ _picklers: dict[str, Any] = {}
 
 
 def _pickler_class() -> Any:
-    """Returns the pickler's class, made when it is first needed: cloudpickle is slow to import."""
+    """Return the pickler's class, made when it is first needed: cloudpickle is slow to import."""
     if "class" not in _picklers:
         _picklers["class"] = _make_pickler_class()
     return _picklers["class"]

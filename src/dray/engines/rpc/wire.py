@@ -39,7 +39,7 @@ class Begin(NamedTuple):
     def like_here(
         cls, variables: Mapping[str, str | None], directory: str | None, factory: bytes = b""
     ) -> Begin:
-        """Returns this process's surroundings, with other variables and another directory.
+        """Return this process's surroundings, with other variables and another directory.
 
         Args:
             variables: What to change in the environment; None is to be unset.
@@ -64,7 +64,7 @@ def working_directory() -> str:
 
 
 def import_path(directory: str | None, variables: Mapping[str, str | None]) -> list[str]:
-    """Returns where Python is to look first: in a working directory, then as PYTHONPATH says."""
+    """Return where Python is to look first: in a working directory, then as PYTHONPATH says."""
     entries = (variables.get("PYTHONPATH") or "").split(os.pathsep)
     return [entry for entry in (directory, *entries) if entry]
 
@@ -109,7 +109,7 @@ ToDriver: TypeAlias = "Answer | Message | Left"
 
 
 def dump(value: Any, what: str) -> bytes:
-    """Pickles a value, functions and classes of `__main__` by value.
+    """Pickle a value, functions and classes of `__main__` by value.
 
     Raises:
         SerializationError: It cannot be pickled; the message names the object that is to blame.
@@ -130,7 +130,7 @@ def dump(value: Any, what: str) -> bytes:
 
 
 def load(payload: bytes) -> Any:
-    """Unpickles what `dump` made."""
+    """Unpickle what `dump` made."""
     return pickle.loads(payload)
 
 
@@ -147,7 +147,7 @@ def _pickles(value: Any) -> bool:
 
 
 def _find_culprit(value: Any, path: str, depth: int = 0) -> str:
-    """Names the innermost part of a value that does not pickle."""
+    """Name the innermost part of a value that does not pickle."""
     if depth < 6:
         try:
             for name, part in _parts(value):
@@ -167,7 +167,7 @@ def _names_used(code: CodeType) -> Iterator[str]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields what a value is made of, by the names that its author would recognise."""
+    """Yield what a value is made of, by the names that its author would recognise."""
     if isinstance(value, FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             yield f"variable {name!r}", cell.cell_contents
@@ -188,7 +188,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def dump_error(error: BaseException, skip: TracebackType | None = None) -> bytes:
-    """Pickles an error with its traceback as text; a stand-in where the error does not pickle.
+    """Pickle an error with its traceback as text; a stand-in where the error does not pickle.
 
     Args:
         error: What was raised.
@@ -202,7 +202,7 @@ def dump_error(error: BaseException, skip: TracebackType | None = None) -> bytes
 
 
 def _dump_alike(error: BaseException, said: str) -> bytes:
-    """Pickles an error as its class would have it; nothing if what comes back is another one.
+    """Pickle an error as its class would have it; nothing if what comes back is another one.
 
     Unpickling calls the class with `args`, which are what its `__init__` gave to `super()`, and
     not always what it takes itself.
@@ -216,7 +216,7 @@ def _dump_alike(error: BaseException, said: str) -> bytes:
 
 
 def _dump_parts(error: BaseException) -> bytes:
-    """Pickles an error so that its class is not called; nothing if that fails too.
+    """Pickle an error so that its class is not called; nothing if that fails too.
 
     An attribute that cannot be pickled is None there: without it, a `__getattr__` might fail.
     """
@@ -254,12 +254,12 @@ def _rebuild(
 
 
 def _builtin_base(kind: type[BaseException]) -> Any:
-    """Returns the nearest class that Python itself defines, whose methods ask for nothing more."""
+    """Return the nearest class that Python itself defines, whose methods ask for nothing more."""
     return next(base for base in kind.__mro__ if base.__module__ == "builtins")
 
 
 def load_error(payload: bytes) -> BaseException:
-    """Unpickles an error; its cause is its traceback in the worker."""
+    """Unpickle an error; its cause is its traceback in the worker."""
     pickled, text = pickle.loads(payload)
     try:
         error = load(pickled)

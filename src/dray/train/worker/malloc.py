@@ -16,7 +16,7 @@ def keep_freed_memory(environ: Mapping[str, str]) -> None:
 
     By default it may hand the activations of every step back to the kernel and take them again:
     on CPUs that costs a training step 20 % and more of its time, by chance from start to start.
-    Does nothing with another C library, or if the user tunes the allocator by variables.
+    Do nothing with another C library, or if the user tunes the allocator by variables.
 
     Source: mallopt(3), M_TRIM_THRESHOLD and M_MMAP_THRESHOLD.
     """

@@ -41,11 +41,11 @@ class Conversation(ABC):
 
     @abstractmethod
     def post(self, message: Message) -> None:
-        """Tells the hub something. With the lock held."""
+        """Tell the hub something. With the lock held."""
 
     @abstractmethod
     def here(self) -> Mapping[str, Any]:
-        """Returns what runs in the calling thread: its task, its actor and what they hold."""
+        """Return what runs in the calling thread: its task, its actor and what they hold."""
 
     def _tell(self, what: str, number: int) -> None:
         if not self._closed:
@@ -53,16 +53,16 @@ class Conversation(ABC):
 
     @shielded
     def meet(self, number: int) -> None:
-        """Takes note of a reference that has come in."""
+        """Take note of a reference that has come in."""
         self.lock.do(self.table.met, number)
 
     @shielded
     def keep(self, number: int) -> None:
-        """Takes note of a reference, or of one more, that the hub has counted already."""
+        """Take note of a reference, or of one more, that the hub has counted already."""
         self.lock.do(self.table.born, number)
 
     def say(self, *message: Any) -> None:
-        """Tells the hub something, if it is still there."""
+        """Tell the hub something, if it is still there."""
         watch()
         try:
             self._say(message)
@@ -82,7 +82,7 @@ class Conversation(ABC):
             self.settle()
 
     def settle(self) -> None:
-        """Deals with references that have died, unless whoever has the lock will."""
+        """Deal with references that have died, unless whoever has the lock will."""
         table = self.table
         while (table.dropped or table.unpinned) and has_depth() and self.lock.acquire_now():
             try:
@@ -91,7 +91,7 @@ class Conversation(ABC):
                 self.lock.release()
 
     def ask(self, *message: Any) -> tuple[int, Waiter]:
-        """Asks the hub something; the question's number is put behind the first word."""
+        """Ask the hub something; the question's number is put behind the first word."""
         number, waiter = next(self._questions), Waiter()
         self._put_question(number, waiter, message)
         return number, waiter
@@ -108,12 +108,12 @@ class Conversation(ABC):
             raise
 
     def check_open(self) -> None:
-        """Raises an EngineError if this session has ended. With the lock held."""
+        """Raise an EngineError if this session has ended. With the lock held."""
         if self._closed:
             raise EngineError("this session has ended; call dray.init() again")
 
     def answered(self, number: int, answer: Any) -> None:
-        """Takes an answer of the hub's."""
+        """Take an answer of the hub's."""
         waiter = self._asked.pop(number, None)
         if waiter is None:
             return
@@ -125,7 +125,7 @@ class Conversation(ABC):
 
     @shielded
     def demand(self, *message: Any) -> Any:
-        """Asks the hub something that it knows; returns what it answers, or raises that."""
+        """Ask the hub something that it knows; return what it answers, or raise that."""
         _, waiter = self.ask(*message)
         self._turns.wait(waiter, interruptible=False)
         return accepted(waiter.value)
@@ -156,7 +156,7 @@ class Conversation(ABC):
         timeout_s: float | None,
         undo: Callable[[Any], object] | None = None,
     ) -> None:
-        """Waits for an answer; the hub says what there is when the time is up."""
+        """Wait for an answer; the hub says what there is when the time is up."""
         try:
             if not self._turns.wait(waiter, timeout_s):
                 self._enough(question, waiter)
@@ -172,7 +172,7 @@ class Conversation(ABC):
         self._turns.wait(waiter, interruptible=False)
 
     def end_waits(self, error: Callable[[], EngineError]) -> None:
-        """Ends all that waits for an answer, in whatever thread, with an error.
+        """End all that waits for an answer, in whatever thread, with an error.
 
         Args:
             error: Makes it.
@@ -185,7 +185,7 @@ class Conversation(ABC):
     def promise(
         self, load: Callable[[Any], Any], *message: Any, keep: object = None
     ) -> Future[Any]:
-        """Asks the hub something; returns a future of what `load` makes of the answer."""
+        """Ask the hub something; return a future of what `load` makes of the answer."""
         return self.ask_later(load, *message, keep=keep)[1]
 
     @shielded
@@ -202,14 +202,14 @@ class Conversation(ABC):
         return number, waiter.future
 
     def give_back(self, question: int) -> None:
-        """Says that what was reserved is needed no more, or that nobody waits for it any more."""
+        """Say that what was reserved is needed no more, or that nobody waits for it any more."""
         self._asked.pop(question, None)
         self.say("return", question)
 
     def post_new(
         self, numbers: Sequence[int], post: Callable[[Message], Any], message: Message
     ) -> Any:
-        """Tells the hub of what has references here from now on; returns what `post` does."""
+        """Tell the hub of what has references here from now on; return what `post` does."""
         check_depth()
         table, lock = self.table, self.lock
         if lock.is_mine():  # a finaliser's
@@ -235,7 +235,7 @@ class Conversation(ABC):
 
 
 def accepted(answer: Any) -> Any:
-    """Returns an answer; raises the error that it may be."""
+    """Return an answer; raise the error that it may be."""
     if type(answer) is tuple and answer and answer[0] == "refused":
         raise serialization.error_of(answer[1])
     return answer
@@ -255,7 +255,7 @@ class _FutureWaiter(Waiter):
 
     @shut
     def resolve(self) -> None:
-        """Sets the future."""
+        """Set the future."""
         try:
             value = self._load(self.value)
         except BaseException as error:  # noqa: BLE001 (it belongs to whoever waits)
@@ -266,6 +266,6 @@ class _FutureWaiter(Waiter):
 
     @shut
     def fail(self, error: EngineError) -> None:
-        """Sets the future to an error."""
+        """Set the future to an error."""
         self.future.set_exception(error)
         self._kept = None

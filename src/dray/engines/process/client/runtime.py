@@ -66,7 +66,7 @@ class ProcessRuntime(Values):
     # Tasks.
 
     def _kind(self, what: str, target: Any, options: Any, name: str) -> bytes:
-        """Tells the hub of a function or class with its options, once; returns its key."""
+        """Tell the hub of a function or class with its options, once; return its key."""
         packed = self._pickled.get(target)
         if packed is None:
             packed = pack(target, name)
@@ -152,14 +152,14 @@ class ProcessRuntime(Values):
         return submit
 
     def submit_now(self, message: Message) -> Any:
-        """Tells the hub of a task or call; returns an error's payload if it refuses at once."""
+        """Tell the hub of a task or call; return an error's payload if it refuses at once."""
         self.post(message)
         return None
 
     def _pack_arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], what: str
     ) -> tuple[Packed, list[int]]:
-        """Returns the arguments, and the references at the top, which are awaited."""
+        """Return the arguments, and the references at the top, which are awaited."""
         deps: list[int] = []
         for value in args:
             if type(value) is ProcessRef:
@@ -277,7 +277,7 @@ class ProcessRuntime(Values):
 
     @shielded
     def group_of(self, number: int) -> ProcessGroup:
-        """Returns the group of that number."""
+        """Return the group of that number."""
         return self._group(self.demand("group_of", number))
 
     def groups(self) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ class Values(Conversation, Runtime):
 
     @abstractmethod
     def new_ref(self, number: int) -> ProcessRef:
-        """Returns a reference that has been counted here already."""
+        """Return a reference that has been counted here already."""
 
     @property
     @abstractmethod
@@ -37,7 +37,7 @@ class Values(Conversation, Runtime):
 
     @shielded
     def store(self, packed: Packed) -> Any:
-        """Returns a payload for a value; large ones are written to shared memory."""
+        """Return a payload for a value; large ones are written to shared memory."""
         if packed.size <= INLINE_BYTES:
             return packed.inline()
         parts = [packed.data, *packed.buffers]
@@ -58,7 +58,7 @@ class Values(Conversation, Runtime):
         return (*place, lengths, tuple(packed.writable))
 
     def load(self, payload: Any) -> Any:
-        """Returns the value that a payload stands for.
+        """Return the value that a payload stands for.
 
         Raises:
             TaskError: It stands for an error, this or another.
@@ -69,7 +69,7 @@ class Values(Conversation, Runtime):
 
     @shielded
     def open(self, payload: Any) -> tuple[Any, Sequence[Any]]:
-        """Returns a pickle and what it refers to; nothing of it has to be given back."""
+        """Return a pickle and what it refers to; nothing of it has to be given back."""
         if type(payload) is bytes:
             return payload, ()
         if payload[0] == serialization.INLINE:
@@ -113,7 +113,7 @@ class Values(Conversation, Runtime):
         return parts[0], parts[1:]
 
     def open_all(self, payloads: Sequence[Any]) -> list[Any]:
-        """Returns pickles, each alone or with what it refers to."""
+        """Return pickles, each alone or with what it refers to."""
         opened: list[Any] = []
         try:
             for payload in payloads:
@@ -124,7 +124,7 @@ class Values(Conversation, Runtime):
         return opened
 
     def return_unread(self, payloads: Any) -> None:
-        """Says that payloads which came too late are not looked at."""
+        """Say that payloads which came too late are not looked at."""
         if type(payloads) is not list:
             return  # an error
         for payload in payloads:
@@ -145,7 +145,7 @@ class Values(Conversation, Runtime):
 
     @mark_shielded
     def _fetch(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
-        """Returns pickles, each alone or with what it refers to."""
+        """Return pickles, each alone or with what it refers to."""
         numbers = [self._number_of(ref) for ref in refs]
         question, waiter = self.ask("fetch", numbers)
         self._wait_for(question, waiter, timeout_s, self.return_unread)
@@ -206,7 +206,7 @@ class Values(Conversation, Runtime):
         return self.promise(load, "fetch", [self._number_of(ref)], keep=ref)
 
     def _known_ref(self, number: int) -> ProcessRef:
-        """Returns a reference that the hub has counted for this process already."""
+        """Return a reference that the hub has counted for this process already."""
         self.keep(number)
         return self.new_ref(number)
 
@@ -223,7 +223,7 @@ class Values(Conversation, Runtime):
 
 
 def not_in_time(missing: int, count: int, timeout_s: float | None) -> GetTimeoutError:
-    """Returns the error of a `get` that has waited for long enough."""
+    """Return the error of a `get` that has waited for long enough."""
     return GetTimeoutError(
         f"{missing} of {count} values were not there after {timeout_s:g} s; wait longer, or use "
         "dray.wait() to take those that are ready"

@@ -102,7 +102,7 @@ class Actors:
         self._hub.lock.todo.append(lambda: self._tell_made(client, question, actor))
 
     def _tell_made(self, client: Client, question: int, actor: ActorRecord) -> None:
-        """Answers who makes an actor: with an error, if it could have started and did not."""
+        """Answer who makes an actor: with an error, if it could have started and did not."""
         if actor.unstarted is not None:
             self._hub.refuse(client, question, actor.unstarted)
         else:
@@ -197,7 +197,7 @@ class Actors:
         returns: Any,
         parent: int | None,
     ) -> Any:
-        """A process calls a method. Returns an error's payload if that is refused."""
+        """A process calls a method. Return an error's payload if that is refused."""
         actor = self.all.get(actor_number)
         if actor is None:
             for result in numbers:
@@ -240,7 +240,7 @@ class Actors:
         return error
 
     def _pump(self, actor: ActorRecord) -> None:
-        """Sends calls that can run; those of one caller stay in their order."""
+        """Send calls that can run; those of one caller stay in their order."""
         worker = actor.worker
         if actor.state != "alive" or worker is None:
             if actor.state == "waiting" and not actor.creation.unready and actor.held is None:
@@ -336,7 +336,7 @@ class Actors:
         self._hub.reply(client, question, None)
 
     def kill(self, actor: ActorRecord, no_restart: bool) -> None:
-        """Ends an actor's process at once."""
+        """End an actor's process at once."""
         worker = actor.worker
         if no_restart or worker is None:
             actor.killed = True
@@ -350,7 +350,7 @@ class Actors:
             self._stop(worker)
 
     def _bury(self, actor: ActorRecord, payload: Any) -> None:
-        """Takes an actor out of service: its calls fail, its name and resources are free."""
+        """Take an actor out of service: its calls fail, its name and resources are free."""
         actor.state, actor.death = "dead", payload
         if actor.name is not None and self.names.get((actor.namespace, actor.name)) == actor.number:
             del self.names[actor.namespace, actor.name]

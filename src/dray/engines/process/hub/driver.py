@@ -52,7 +52,7 @@ Fork = Callable[[WorkerProcess, Sequence[int]], None]
 
 
 def _not_shown(stream: str, line: str) -> None:
-    """Takes a line that nobody wants to see."""
+    """Take a line that nobody wants to see."""
 
 
 class DriverRuntime(ProcessRuntime):
@@ -155,7 +155,7 @@ class DriverRuntime(ProcessRuntime):
 
     @mark_shielded
     def _fetch_one(self, number: int, timeout_s: float | None) -> Any:
-        """Gets one object, the most common call of all; the hub need not be asked in writing."""
+        """Get one object, the most common call of all; the hub need not be asked in writing."""
         check_depth()
         store, waiter = self.hub.store, Waiter()
 
@@ -228,7 +228,7 @@ class DriverRuntime(ProcessRuntime):
     def _open_worker(
         self, number: int, node: Node, runtime_env: RuntimeKey
     ) -> tuple[WorkerProcess, tuple[int, int], Sequence[int]]:
-        """Opens what a worker process needs: it, where its output is read, and its descriptors.
+        """Open what a worker process needs: it, where its output is read, and its descriptors.
 
         Raises:
             EngineError: This process may open no more.
@@ -254,7 +254,7 @@ class DriverRuntime(ProcessRuntime):
         return worker, (out, err), fds
 
     def welcome(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
-        """Lets a training worker of this session use its tasks, actors and objects.
+        """Let a training worker of this session use its tasks, actors and objects.
 
         Args:
             sock: To the worker.
@@ -306,7 +306,7 @@ class DriverRuntime(ProcessRuntime):
             self._poll.modify(line.sock, select.EPOLLIN | select.EPOLLOUT)
 
     def read(self, timeout_s: float | None) -> None:
-        """Waits for something from workers, and deals with it."""
+        """Wait for something from workers, and deal with it."""
         poll = self._poll.poll
 
         def sleep() -> list[tuple[int, int]]:
@@ -334,7 +334,7 @@ class DriverRuntime(ProcessRuntime):
                 self.settle()
 
     def _receive(self, line: Channel) -> list[Message] | None:
-        """Returns what a process has said since; None if nothing will come that makes sense."""
+        """Return what a process has said since; None if nothing will come that makes sense."""
         try:
             return line.inbox.receive()
         except Exception as error:  # noqa: BLE001 (it concerns that process alone)
@@ -352,7 +352,7 @@ class DriverRuntime(ProcessRuntime):
                     return
 
     def _refuse(self, line: Channel, error: Exception) -> None:
-        """Ends a process whose message cannot be dealt with: what it does must not hang."""
+        """End a process whose message cannot be dealt with: what it does must not hang."""
         _logger.error("a message of a worker cannot be dealt with", exc_info=error)
         if isinstance(line, WorkerProcess):
             self._kill(line)
@@ -375,7 +375,7 @@ class DriverRuntime(ProcessRuntime):
             self._wake.send(b"\0")
 
     def lose(self, workers: Sequence[WorkerProcess]) -> None:
-        """Gives no task to workers whose end is about to be told, one after the other."""
+        """Give no task to workers whose end is about to be told, one after the other."""
 
         def forget() -> None:
             for worker in workers:
@@ -406,7 +406,7 @@ class DriverRuntime(ProcessRuntime):
         worker.close()
 
     def begin_close(self, why: str) -> None:
-        """Takes nothing more, and ends all that waits.
+        """Take nothing more, and end all that waits.
 
         Args:
             why: What has ended the session.
@@ -416,7 +416,7 @@ class DriverRuntime(ProcessRuntime):
         self.end_waits(lambda: EngineError(f"{why}; what was waited for will not come"))
 
     def close(self) -> None:
-        """Ends the session; its processes are gone already."""
+        """End the session; its processes are gone already."""
         self._turns.close()
         self.tap.close()
         with self.lock:  # nobody is in there while it is taken apart

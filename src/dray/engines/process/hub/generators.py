@@ -46,7 +46,7 @@ class Streams:
         hub.serve(self)
 
     def _begin(self, task: Task) -> None:
-        """Makes the stream of a task that was just accepted."""
+        """Make the stream of a task that was just accepted."""
         stream = self._streams[task.number] = _Stream()
 
         def unused() -> None:

@@ -43,35 +43,35 @@ class Hub:
         self.serve(self)
 
     def serve(self, part: object) -> None:
-        """Lets processes call the `on_...` methods of an object."""
+        """Let processes call the `on_...` methods of an object."""
         for name in dir(part):
             if name.startswith("on_"):
                 self._operations[name[3:]] = getattr(part, name)
 
     def handle(self, client: Client, message: tuple[Any, ...]) -> Any:
-        """Does what a process says. With the lock held."""
+        """Do what a process says. With the lock held."""
         return self._operations[message[0]](client, *message[1:])
 
     def reply(self, client: Client, question: int, answer: Any) -> None:
-        """Answers a question."""
+        """Answer a question."""
         if client.number:
             client.reply(question, answer)
         else:  # the driver, whose threads may wake and come in here
             self.lock.replies.append((client, question, answer))
 
     def refuse(self, client: Client, question: int, error: DrayError) -> None:
-        """Answers a question with an error."""
+        """Answer a question with an error."""
         self.reply(client, question, ("refused", failed(error)))
 
     # References.
 
     def own(self, client: Client, number: int) -> None:
-        """Begins an object that a process holds from its beginning."""
+        """Begin an object that a process holds from its beginning."""
         self.store.add(number)
         client.holds.add(number)
 
     def give(self, client: Client, number: int) -> None:
-        """Has a process hold an object whose reference it is about to get."""
+        """Have a process hold an object whose reference it is about to get."""
         if number not in client.holds:
             client.holds.add(number)
             self.store.hold(number)
@@ -89,7 +89,7 @@ class Hub:
             self.store.drop(number)
 
     def forget_client(self, client: Client) -> None:
-        """Takes back all that a process that is gone has held."""
+        """Take back all that a process that is gone has held."""
         self.clients.pop(client.number, None)
         client.questions.clear()
         for question in list(client.leases):
@@ -109,7 +109,7 @@ class Hub:
             self.store.drop(number)
 
     def give_back(self, client: Client, question: int) -> None:
-        """Takes back what a process has reserved, or asked for."""
+        """Take back what a process has reserved, or asked for."""
         future = client.leases.pop(question, None)
         if future is not None and not future.cancel():
             # The ledger may be about to grant it, in this very thread: it cannot be waited for.
@@ -118,7 +118,7 @@ class Hub:
     # Values.
 
     def hand_out(self, client: Client, payload: Any) -> Any:
-        """Takes note that a process is given a payload, and so may look into shared memory."""
+        """Take note that a process is given a payload, and so may look into shared memory."""
         if type(payload) is tuple:
             if payload[0] == STORED:
                 self.store.pin(payload[1])
@@ -162,7 +162,7 @@ class Hub:
             self.store.forget_room(place, lengths)
 
     def arrived(self, client: Client, payload: Any) -> Any:
-        """Takes note that what a process has written is now in use."""
+        """Take note that what a process has written is now in use."""
         if type(payload) is tuple and payload[0] in (STORED, SPILLED):
             client.rooms.pop(payload[:-2], None)
         return payload
@@ -177,7 +177,7 @@ class Hub:
     def ask_until(
         self, client: Client, question: int, give_up: Callable[[], None]
     ) -> Callable[[], bool]:
-        """Has a process wait, until it says that it is enough or what is returned is called.
+        """Have a process wait, until it says that it is enough or what is returned is called.
 
         Args:
             client: The process.
@@ -234,7 +234,7 @@ class Hub:
         self.block(client)
 
     def _payload(self, number: Any) -> Any:
-        """Returns an object's payload; of a stream's item only whether it is there."""
+        """Return an object's payload; of a stream's item only whether it is there."""
         if type(number) is tuple:
             stream, index = number
             return self.has_item(stream, index) or None
@@ -315,7 +315,7 @@ class Hub:
             self._answer(gather)
 
     def fail(self, numbers: Sequence[int], payload: Any) -> None:
-        """Gives objects an error in place of their values."""
+        """Give objects an error in place of their values."""
         for number in numbers:
             self.store.seal(number, payload)
 

@@ -35,7 +35,7 @@ class Borrowed(Reservation):
         self._give_back: Callable[[], None] | None = give_back
 
     def release(self) -> None:
-        """Gives everything back. A second call does nothing."""
+        """Give everything back. A second call does nothing."""
         give_back, self._give_back = self._give_back, None
         if give_back is not None:
             give_back()

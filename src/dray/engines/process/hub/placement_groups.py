@@ -102,7 +102,7 @@ class Groups:
         self._hub.reply(client, question, None)
 
     def remove(self, record: GroupRecord) -> None:
-        """Gives the bundles of a group back, and kills what runs in them."""
+        """Give the bundles of a group back, and kill what runs in them."""
         record.state = "REMOVED"
         if self._names.get(record.name) == record.number:
             del self._names[record.name]
@@ -142,7 +142,7 @@ class Groups:
         self._hub.reply(client, question, self._found(client, self._tasks.kinds.groups[number]))
 
     def table(self) -> list[dict[str, Any]]:
-        """Returns what is known of every group, as JSON can say it."""
+        """Return what is known of every group, as JSON can say it."""
         return [
             {
                 "placement_group_id": f"{record.number:032x}",

@@ -36,7 +36,7 @@ class Channel:
         self.gone = False
 
     def close(self) -> None:
-        """Frees the socket."""
+        """Free the socket."""
         self.sock.close()
 
 
@@ -81,15 +81,15 @@ class WorkerProcess(Channel):
         return self.task.kind.name if self.task is not None else "worker"
 
     def on_start(self, pid: int, node: Node) -> None:
-        """Takes note of its start; called by the fork server's notices."""
+        """Take note of its start; called by the fork server's notices."""
         self.pid = pid
 
     def on_exit(self, exitcode: int | None, killed: bool) -> None:
-        """Takes note of its end; called by the fork server's notices."""
+        """Take note of its end; called by the fork server's notices."""
         self._on_exit(self, WorkerDiedError(exitcode))
 
     def on_failure(self, error: EngineError) -> None:
-        """Takes note that it could not be started; called by the fork server's notices."""
+        """Take note that it could not be started; called by the fork server's notices."""
         self._on_exit(self, error)
 
 

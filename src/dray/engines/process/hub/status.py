@@ -107,7 +107,7 @@ class Status:
         )
 
     def _waiting(self) -> list[WaitingStatus]:
-        """Returns what waits for resources: each shape of demand, how many, and since when."""
+        """Return what waits for resources: each shape of demand, how many, and since when."""
         counts = {shape.demand: len(shape.waiting) for shape in self._tasks.kinds.shapes.values()}
         found = []
         ledger = self._tasks.ledger

@@ -91,7 +91,7 @@ class Tasks:
             self.enqueue(task)
 
     def accept(self, task: Task) -> None:
-        """Takes a task, or an actor's call, into the books; counts what it has to wait for."""
+        """Take a task, or an actor's call, into the books; count what it has to wait for."""
         hub, store = self.hub, self.hub.store
         for number in task.results:
             hub.own(task.client, number)
@@ -137,14 +137,14 @@ class Tasks:
     on_call_ready: Callable[[Task], None]
 
     def enqueue(self, task: Task) -> None:
-        """Puts a task at the end of the queue of its shape."""
+        """Put a task at the end of the queue of its shape."""
         shape = task.kind.shape
         shape.waiting.append(task)
         if not shape.asked:
             self.pump(shape)
 
     def pump(self, shape: SchedulingClass) -> None:
-        """Asks for resources, if somebody in the queue needs them."""
+        """Ask for resources, if somebody in the queue needs them."""
         if shape.asked or not shape.waiting:
             return
         shape.asked = True
@@ -167,7 +167,7 @@ class Tasks:
             shape.waiting.popleft()
 
     def _begin(self, shape: SchedulingClass, held: Held) -> bool:
-        """Runs the first of a queue on a worker; returns whether to ask for the next."""
+        """Run the first of a queue on a worker; return whether to ask for the next."""
         task = shape.waiting.popleft()
         fresh = bool(self._most_calls(task))
         try:
@@ -185,14 +185,14 @@ class Tasks:
         return True
 
     def _has_workers(self, shape: SchedulingClass) -> bool:
-        """Returns whether workers are at work on a queue, and wait for nothing of it."""
+        """Return whether workers are at work on a queue, and wait for nothing of it."""
         return any(
             worker.shape is shape and worker.task is not None and not worker.client.blocked
             for worker in self.pool.all.values()
         )
 
     def _most_calls(self, task: Task) -> int:
-        """Returns after how many calls the task's process is replaced; 0 is never."""
+        """Return after how many calls the task's process is replaced; 0 is never."""
         most: int = task.kind.options["max_calls"]
         return most
 
@@ -203,7 +203,7 @@ class Tasks:
         self.dispatch(task, worker, ("run", self.grant(worker.lease, task.kind.shape)))
 
     def grant(self, lease: Held | None, shape: SchedulingClass) -> Any:
-        """Returns what tells a worker of its accelerators: ids, and variables; None for none.
+        """Return what tells a worker of its accelerators: ids, and variables; None for none.
 
         What a runtime environment sets itself stays as it is.
         """
@@ -213,11 +213,11 @@ class Tasks:
         return lease.devices[0], self._variables(lease.devices[0], lease.nodes[0], own)
 
     def dispatch(self, task: Task, worker: WorkerProcess, head: tuple[Any, ...]) -> None:
-        """Sends a task or call to its worker."""
+        """Send a task or call to its worker."""
         self.send(worker, self.frames_of(task, worker, head))
 
     def frames_of(self, task: Task, worker: WorkerProcess, head: tuple[Any, ...]) -> bytes:
-        """Returns what tells a worker of a task or call."""
+        """Return what tells a worker of a task or call."""
         hub, kind, client, data = self.hub, task.kind, worker.client, b""
         if kind.key not in worker.known:
             worker.known.add(kind.key)
@@ -265,7 +265,7 @@ class Tasks:
         self.left(number, worker)
 
     def _again(self, task: Task) -> None:
-        """Lets a task run once more."""
+        """Let a task run once more."""
         task.worker = None
         if task.actor is None:
             self.enqueue(task)
@@ -302,7 +302,7 @@ class Tasks:
     on_call_left: Callable[[int, WorkerProcess], None]
 
     def rest(self, worker: WorkerProcess) -> None:
-        """Takes a worker's resources back, and keeps it for later."""
+        """Take a worker's resources back, and keep it for later."""
         lease, worker.lease, worker.shape = worker.lease, None, None
         if worker.calls or not self.pool.give_back(worker):
             self.retire(worker)
@@ -310,12 +310,12 @@ class Tasks:
             lease.release()
 
     def retire(self, worker: WorkerProcess) -> None:
-        """Asks a worker to end."""
+        """Ask a worker to end."""
         worker.retiring = True
         self.send(worker, encode(("stop",)))
 
     def end(self, task: Task, payload: Any) -> None:
-        """Ends a task with an error."""
+        """End a task with an error."""
         if task.over:
             return
         if task.items is not None:
@@ -331,7 +331,7 @@ class Tasks:
     on_stream_over: Callable[[Task], None]
 
     def close(self, task: Task) -> None:
-        """Takes a task out of the books."""
+        """Take a task out of the books."""
         if task.over:
             return
         task.over = True
@@ -432,7 +432,7 @@ class Tasks:
             self.hub.reply(asked, question, None)
 
     def cancel(self, task: Task, force: bool, recursive: bool) -> None:
-        """Cancels a task, and what it has submitted."""
+        """Cancel a task, and what it has submitted."""
         if recursive:
             for child in list(self._children.get(task.number, {}).values()):
                 self.cancel(child, force and child.actor is None, True)
@@ -447,6 +447,6 @@ class Tasks:
             self._tell_cancelled(task.worker, task.number)
 
     def ready_nodes(self) -> list[Node]:
-        """Returns the nodes that are there."""
+        """Return the nodes that are there."""
         dead = self.ledger.dead
         return [node for i, node in enumerate(self.ledger.nodes) if i not in dead]

@@ -25,7 +25,7 @@ class OutputTap:
         self._open: dict[int, tuple[WorkerProcess, str, bytearray]] = {}
 
     def watch(self, worker: WorkerProcess, fd: int, stream: str) -> None:
-        """Takes a descriptor, as its owner, from which a worker's output is read."""
+        """Take a descriptor, as its owner, from which a worker's output is read."""
         os.set_blocking(fd, False)
         self._open[fd] = (worker, stream, bytearray())
         self._reader.watch(fd, lambda: self._read(fd), lambda _: self._close(fd))
@@ -50,14 +50,14 @@ class OutputTap:
         return bool(data)
 
     def drain(self, worker: WorkerProcess) -> None:
-        """Shows what a worker that is gone has left."""
+        """Show what a worker that is gone has left."""
         self._reader.do_tasks()
         for fd, (owner, _, _) in list(self._open.items()):
             if owner is worker:
                 self._finish(fd)
 
     def forget(self, worker: WorkerProcess) -> None:
-        """Lets a worker's output be that was not started. From any thread."""
+        """Let a worker's output be that was not started. From any thread."""
         self._reader.run(lambda: self.drain(worker))
 
     def _finish(self, fd: int) -> None:
@@ -72,7 +72,7 @@ class OutputTap:
         os.close(fd)
 
     def close(self) -> None:
-        """Shows what is left and frees the descriptors."""
+        """Show what is left and free the descriptors."""
         for fd in list(self._open):
             self._finish(fd)
 
@@ -92,7 +92,7 @@ class Pool:
         self.all: dict[int, WorkerProcess] = {}
 
     def take(self, node: Node, runtime_env: RuntimeKey, *, fresh: bool = False) -> WorkerProcess:
-        """Returns a worker that nobody uses; a new one if there is none, or if asked for."""
+        """Return a worker that nobody uses; a new one if there is none, or if asked for."""
         idle = self._idle.get((node.node_id, runtime_env), [])
         while idle and not fresh:
             worker = idle.pop()
@@ -103,7 +103,7 @@ class Pool:
         return worker
 
     def give_back(self, worker: WorkerProcess) -> bool:
-        """Takes a worker that is not used any more; returns False if there are enough."""
+        """Take a worker that is not used any more; return False if there are enough."""
         idle = self._idle.setdefault((worker.node.node_id, worker.runtime_env), [])
         if len(idle) >= self._most_idle:
             return False
@@ -111,7 +111,7 @@ class Pool:
         return True
 
     def forget(self, worker: WorkerProcess) -> None:
-        """Takes note that a worker is gone."""
+        """Take note that a worker is gone."""
         self.all.pop(worker.number, None)
         idle = self._idle.get((worker.node.node_id, worker.runtime_env), [])
         if worker in idle:

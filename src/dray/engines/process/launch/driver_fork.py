@@ -42,11 +42,11 @@ class Clone:
         self._status: int | None = None
 
     def poll(self) -> int | None:
-        """Returns the exit status, or None while it runs."""
+        """Return the exit status, or None while it runs."""
         return self._reap(os.WNOHANG)
 
     def wait(self) -> int | None:
-        """Returns the exit status when it has ended."""
+        """Return the exit status when it has ended."""
         return self._reap(0)
 
     def _reap(self, options: int) -> int | None:
@@ -58,7 +58,7 @@ class Clone:
 
 
 def can_share(modules: Iterable[str]) -> bool:
-    """Returns whether a fork is worth a try: the imports are here, nothing speaks against it."""
+    """Return whether a fork is worth a try: the imports are here, nothing speaks against it."""
     return (
         sys.platform == "linux"
         and all(module.partition(".")[0] in sys.modules for module in modules)
@@ -73,7 +73,7 @@ def can_share(modules: Iterable[str]) -> bool:
 
 
 def fork_driver(serve: Callable[[], object], keep: Sequence[int]) -> Clone | None:
-    """Forks this process, if it has one thread.
+    """Fork this process, if it has one thread.
 
     Args:
         serve: What the fork does; its end is the fork's end.
@@ -127,14 +127,14 @@ def _forget_driver(keep: Sequence[int]) -> None:
 
 
 def _tracks_resources() -> bool:
-    """Returns whether multiprocessing has a tracker process here, which a fork would not reach."""
+    """Return whether multiprocessing has a tracker process here, which a fork would not reach."""
     module = sys.modules.get("multiprocessing.resource_tracker")
     tracker = getattr(module, "_resource_tracker", None)
     return getattr(tracker, "_fd", None) is not None
 
 
 def _uses_devices() -> bool:
-    """Returns whether this process has opened a device, such as a GPU.
+    """Return whether this process has opened a device, such as a GPU.
 
     A driver that has asked for GPUs, by `torch.cuda.is_available()` for example, has no context and
     no thread yet, but CUDA works in no fork of it. The same goes for other vendors' devices.

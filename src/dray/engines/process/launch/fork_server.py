@@ -56,7 +56,7 @@ class ForkServer:
         self._handle = lifeline.open_process_handle(driver)
 
     def serve(self) -> None:
-        """Serves until the driver is gone, then kills every worker and all that is below them."""
+        """Serve until the driver is gone, then kill every worker and all that is below them."""
         lifeline.adopt_orphans()
         self._helpers = frozenset(lifeline.children(os.getpid()))  # of what has been imported
         self._wakeup.setblocking(False)
@@ -99,7 +99,7 @@ class ForkServer:
             self._fork(number, fds, value)
 
     def _fork(self, number: int, fds: list[int], count: int) -> None:
-        """Starts a worker; a failure is that of this worker alone."""
+        """Start a worker; a failure is that of this worker alone."""
         try:
             if len(fds) < count:  # the kernel leaves out what there is no room for
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -147,7 +147,7 @@ class ForkServer:
         return pid
 
     def _forget(self) -> None:
-        """Drops, in a child, what belongs to the server."""
+        """Drop, in a child, what belongs to the server."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
@@ -182,7 +182,7 @@ class ForkServer:
         self._kill_orphans()
 
     def _reap(self, pid: int) -> bool:
-        """Takes note if a worker has ended by itself; returns whether it has."""
+        """Take note if a worker has ended by itself; return whether it has."""
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             self._gone(pid, status, killed=False)
@@ -196,7 +196,7 @@ class ForkServer:
         self._notify(wire.EXITED, number, os.waitstatus_to_exitcode(status), killed)
 
     def _kill_orphans(self) -> None:
-        """Kills what a worker that is gone had started in a session of its own.
+        """Kill what a worker that is gone had started in a session of its own.
 
         It has become a child of this process; a worker that lives keeps its own.
         """
@@ -223,7 +223,7 @@ class ForkServer:
 
 
 def become_worker(open_files: int, inlet: int, fds: list[int]) -> None:
-    """Turns this process into a worker; never returns.
+    """Turn this process into a worker; never returns.
 
     Args:
         open_files: How many files it may have open.
@@ -262,7 +262,7 @@ def become_worker(open_files: int, inlet: int, fds: list[int]) -> None:
 
 
 def _import_for_workers(modules: Sequence[str]) -> None:
-    """Imports what workers will need, so that they share it."""
+    """Import what workers will need, so that they share it."""
     gc.disable()  # a collection during imports finds nothing, and costs 5 % of the time
     actor_host.import_quietly(("cloudpickle", "multiprocessing.resource_tracker", *modules))
     with contextlib.suppress(Exception):  # what fails fails again, in sight, in a worker
@@ -271,7 +271,7 @@ def _import_for_workers(modules: Sequence[str]) -> None:
 
 
 def interpreter(path: Sequence[str], *arguments: str) -> list[str]:
-    """Returns the command that runs `main` with these arguments in a fresh interpreter.
+    """Return the command that runs `main` with these arguments in a fresh interpreter.
 
     The import path goes along, so that dray and the user's modules are found wherever the driver
     found them; and the command is no module, so that the new `__main__` is empty.
@@ -284,7 +284,7 @@ def interpreter(path: Sequence[str], *arguments: str) -> list[str]:
 
 
 def main(arguments: list[str]) -> None:
-    """Runs a fork server, or in spawn mode, a worker.
+    """Run a fork server, or in spawn mode, a worker.
 
     Args:
         arguments: `serve CONTROL_FD LIFELINE_FD DRIVER_PID OPEN_FILES METHOD MODULE...` or
@@ -307,7 +307,7 @@ def serve(
     method: str,
     modules: Sequence[str],
 ) -> None:
-    """Runs a fork server to its end, in a process of its own; never returns.
+    """Run a fork server to its end, in a process of its own; never returns.
 
     Args:
         control_fd: A socket to the driver.

@@ -37,7 +37,7 @@ class Leftovers:
         self._others = _names_in_use()
 
     def read(self) -> bool:
-        """Takes note of what has been told; returns False when nobody is left who might tell."""
+        """Take note of what has been told; return False when nobody is left who might tell."""
         with contextlib.suppress(BlockingIOError, ConnectionError):
             while data := os.read(self.outlet, 1 << 16):
                 *lines, self._rest = (self._rest + data).split(b"\n")
@@ -47,7 +47,7 @@ class Leftovers:
         return True
 
     def tell_back(self, data: bytes) -> None:
-        """Has the worker hear something."""
+        """Have the worker hear something."""
         os.write(self.outlet, data)
 
     def _take(self, line: str) -> None:
@@ -59,7 +59,7 @@ class Leftovers:
             self._names.discard((kind, name))
 
     def remove(self, living: Collection[Leftovers]) -> None:
-        """Removes what is left, unless a worker that lives uses it too."""
+        """Remove what is left, unless a worker that lives uses it too."""
         self.read()
         os.close(self.outlet)
         if not self._names:
@@ -75,7 +75,7 @@ class Leftovers:
 
 
 def tell(inlet: int) -> None:
-    """Has multiprocessing, in a worker, tell the fork server what it makes."""
+    """Have multiprocessing, in a worker, tell the fork server what it makes."""
     from multiprocessing import resource_tracker
 
     # As multiprocessing itself does it in a process that it spawns.
@@ -89,4 +89,4 @@ def _names_in_use() -> frozenset[str]:
 
 
 def _ignore(name: str) -> None:
-    """Does nothing about a kind that this Python does not know."""
+    """Do nothing about a kind that this Python does not know."""

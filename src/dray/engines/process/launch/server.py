@@ -84,7 +84,7 @@ class Server:
             ours.pop_all()
 
     def fork(self, actor: Forked, node: Node, fds: Sequence[int]) -> None:
-        """Asks for a worker process for an actor."""
+        """Ask for a worker process for an actor."""
         with self._lock:
             self.actors[actor.number] = (actor, node)
             try:
@@ -97,28 +97,28 @@ class Server:
                 ) from error
 
     def ended(self) -> bool:
-        """Returns whether the server process is over."""
+        """Return whether the server process is over."""
         return self._process.poll() is not None
 
     def kill(self, number: int) -> None:
-        """Asks for a worker's end; nothing happens if it is over already."""
+        """Ask for a worker's end; nothing happens if it is over already."""
         with self._lock, contextlib.suppress(OSError):
             self.control.sendall(wire.REQUEST.pack(wire.KILL, number, 0))
 
     def cancel(self, number: int, task: int) -> None:
-        """Has a worker hear that a task is cancelled; nothing happens if it is over already."""
+        """Have a worker hear that a task is cancelled; nothing happens if it is over already."""
         with self._lock, contextlib.suppress(OSError):
             self.control.sendall(wire.REQUEST.pack(wire.CANCEL, number, task))
 
     def dismiss_if_idle(self) -> bool:
-        """Asks the server to end, if it has no workers; returns whether it will."""
+        """Ask the server to end, if it has no workers; return whether it will."""
         with self._lock, contextlib.suppress(OSError):
             if not self.actors:
                 self.control.shutdown(socket.SHUT_WR)
         return not self.actors
 
     def close(self) -> None:
-        """Ends the server, which ends its workers, and waits until it is gone."""
+        """End the server, which ends its workers, and wait until it is gone."""
         self.control.close()
         os.close(self._lifeline)
         self._process.wait()
@@ -127,7 +127,7 @@ class Server:
 def _start_server(
     fds: tuple[int, int], method: str, basis: Basis, share_imports: bool, open_files: OpenFiles
 ) -> Clone | subprocess.Popen[bytes]:
-    """Starts a fork server: as a fork of this process, or an interpreter of its own."""
+    """Start a fork server: as a fork of this process, or an interpreter of its own."""
     modules, variables = basis
     numbers = (*fds, os.getpid(), open_files.at_first)
     if share_imports and method == "fork" and not variables and driver_fork.can_share(modules):
@@ -143,7 +143,7 @@ def _start_server(
 
 @contextlib.contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Blocks Ctrl-C in what this thread starts, until that lets it through."""
+    """Block Ctrl-C in what this thread starts, until that lets it through."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

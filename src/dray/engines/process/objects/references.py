@@ -26,33 +26,33 @@ class Home(Protocol):
     table: ReferenceCounter
 
     def meet(self, number: int) -> None:
-        """Takes note of a reference that has come in."""
+        """Take note of a reference that has come in."""
 
     def keep(self, number: int) -> None:
-        """Takes note of a reference whose end will not be told."""
+        """Take note of a reference whose end will not be told."""
 
     def future_of(self, ref: ProcessRef) -> Future[Any]:
-        """Returns a future of an object's value."""
+        """Return a future of an object's value."""
 
     def wait(
         self, refs: Sequence[Any], num_returns: int, timeout_s: float | None, fetch: bool
     ) -> tuple[list[ObjectRef], list[ObjectRef]]:
-        """Waits until so many are ready."""
+        """Wait until so many are ready."""
 
     def next_item(self, stream: int, index: int) -> ObjectRef | None:
-        """Returns the reference of an item of a stream; None at its end."""
+        """Return the reference of an item of a stream; None at its end."""
 
     def next_item_future(self, stream: int, index: int) -> Future[Any]:
-        """Returns a future of the same."""
+        """Return a future of the same."""
 
     def bind_method(self, actor: ProcessActor, method: str, options: CallOptions) -> Submit:
-        """Returns what calls an actor's method."""
+        """Return what calls an actor's method."""
 
     def wait_for_group(self, group: ProcessGroup, timeout_s: float | None) -> bool:
-        """Waits for a group."""
+        """Wait for a group."""
 
     def remove_group(self, group: ProcessGroup) -> None:
-        """Removes a group."""
+        """Remove a group."""
 
 
 class ReferenceCounter:
@@ -74,30 +74,30 @@ class ReferenceCounter:
         self.unpinned: deque[int] = deque()
 
     def drop(self, number: int) -> None:
-        """Notes that a reference has died."""
+        """Note that a reference has died."""
         self.dropped.append(number)
         self._settle()
 
     def unpin(self, region: int) -> None:
-        """Notes that nobody here looks into a region of shared memory any more."""
+        """Note that nobody here looks into a region of shared memory any more."""
         self.unpinned.append(region)
         self._settle()
 
     # With the lock held.
 
     def born(self, number: int) -> None:
-        """Takes note of an object's first reference, which the hub knows of."""
+        """Take note of an object's first reference, which the hub knows of."""
         self.counts[number] = self.counts.get(number, 0) + 1
 
     def met(self, number: int) -> None:
-        """Takes note of a reference that has come in."""
+        """Take note of a reference that has come in."""
         count = self.counts.get(number, 0)
         self.counts[number] = count + 1
         if not count:
             self._tell("hold", number)
 
     def settle(self) -> None:
-        """Deals with what was noted."""
+        """Deal with what was noted."""
         while self.dropped:
             number = self.dropped.popleft()
             left = self.counts.get(number, 0) - 1
@@ -117,13 +117,13 @@ _join: Callable[[], object] | None = None
 
 
 def settle_in(home: Home) -> None:
-    """Says which runtime's references this process's are; the last one counts."""
+    """Say which runtime's references this process's are; the last one counts."""
     global _home
     _home = home
 
 
 def settle_in_later(join: Callable[[], object]) -> None:
-    """Says what calls `settle_in`, once a reference comes to this process."""
+    """Say what calls `settle_in`, once a reference comes to this process."""
     global _home, _join
     _home, _join = None, join
 
@@ -152,7 +152,7 @@ class _Counted:
         self.home.table.drop(self.number)
 
     def pickle_number(self) -> int:
-        """Returns the number, for somebody who will know it in another process."""
+        """Return the number, for somebody who will know it in another process."""
         if not note_reference(self.number):
             # Pickled by somebody else's pickler: nobody can say when it will be forgotten.
             self.home.keep(self.number)

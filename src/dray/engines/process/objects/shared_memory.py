@@ -35,7 +35,7 @@ _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0)
 
 
 def round_up(size: int) -> int:
-    """Returns a size in whole pages."""
+    """Return a size in whole pages."""
     return -(-size // _PAGE) * _PAGE
 
 
@@ -49,7 +49,7 @@ class Allocator:
         self._lengths = {0: size}
 
     def take(self, length: int) -> int | None:
-        """Returns the start of a free part, which is now used; None if none is large enough."""
+        """Return the start of a free part, which is now used; None if none is large enough."""
         best = -1
         for start in self._starts:
             have = self._lengths[start]
@@ -70,7 +70,7 @@ class Allocator:
         return best
 
     def free(self, start: int, length: int) -> None:
-        """Gives a part back."""
+        """Give a part back."""
         self.used -= length
         index = bisect.bisect_left(self._starts, start)
         after = self._starts[index] if index < len(self._starts) else None
@@ -105,7 +105,7 @@ class Arena:
 
     @classmethod
     def create(cls, size: int) -> Arena:
-        """Makes a new one; it takes memory only where it is written."""
+        """Make a new one; it takes memory only where it is written."""
         size = round_up(size)
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create("dray-objects", os.MFD_CLOEXEC)
@@ -115,7 +115,7 @@ class Arena:
         return cls(fd, size)
 
     def write(self, offset: int, parts: Sequence[Any]) -> None:
-        """Writes parts one after another, each beginning at a whole page.
+        """Write parts one after another, each beginning at a whole page.
 
         Where memory is fresh, writing it as a file is seven times as fast as through a map. Where
         this process has a map of the pages already it is half as fast; so a place that is written
@@ -142,7 +142,7 @@ class Arena:
         return self._out
 
     def view(self, offset: int, length: int, on_end: Callable[[], object]) -> Any:
-        """Returns a part as it is, without a copy.
+        """Return a part as it is, without a copy.
 
         What is written to it stays in this process.
 
@@ -165,24 +165,24 @@ class Arena:
         return part
 
     def forget_changes(self, offset: int, length: int) -> None:
-        """Drops what this process has written to a view."""
+        """Drop what this process has written to a view."""
         if self._map is not None:
             with contextlib.suppress(OSError, ValueError):
                 self._map.madvise(mmap.MADV_DONTNEED, offset, round_up(length))
 
     def freed(self, offset: int, length: int) -> None:
-        """Gives memory back that nobody uses, unless little is kept for the next object."""
+        """Give memory back that nobody uses, unless little is kept for the next object."""
         if self._warm + length <= _WARM_BYTES:
             self._warm += length
         else:
             punch(self.fd, offset, length)
 
     def taken(self, length: int) -> None:
-        """Takes note that memory is used again."""
+        """Take note that memory is used again."""
         self._warm = max(0, self._warm - length)
 
     def close(self) -> None:
-        """Closes the file; views that are still used stay good."""
+        """Close the file; views that are still used stay good."""
         os.close(self.fd)
 
 
@@ -193,7 +193,7 @@ def _write(fd: int, view: memoryview, offset: int) -> None:
 
 
 def _write_in_parallel(fd: int, view: memoryview, offset: int) -> None:
-    """Writes with several threads: one core alone does not use all of the memory's speed."""
+    """Write with several threads: one core alone does not use all of the memory's speed."""
     count = min(_MOST_WRITERS, host.cpu_count())
     share = round_up(-(-len(view) // count))
     pieces = [(start, view[start : start + share]) for start in range(0, len(view), share)]
@@ -211,7 +211,7 @@ _watched: dict[int, Any] = {}
 
 
 def _watch(part: Any, on_end: Callable[[], object]) -> None:
-    """Calls back when an object is gone."""
+    """Call back when an object is gone."""
 
     @final
     def ended(reference: Any) -> None:
@@ -247,14 +247,14 @@ class DiskArena:
         return self._allocator.used
 
     def write(self, offset: int, parts: Sequence[Any]) -> None:
-        """Writes parts one after another, each beginning at a whole page."""
+        """Write parts one after another, each beginning at a whole page."""
         for part in parts:
             view = memoryview(part).cast("B")
             _write(self.fd, view, offset)
             offset += round_up(len(view))
 
     def take(self, length: int) -> int:
-        """Returns the start of a free part.
+        """Return the start of a free part.
 
         Raises:
             OSError: There is no file.
@@ -266,31 +266,31 @@ class DiskArena:
         return offset
 
     def free(self, offset: int, length: int) -> None:
-        """Gives a part back, and its blocks to the disk."""
+        """Give a part back, and its blocks to the disk."""
         self._allocator.free(offset, length)
         punch(self.fd, offset, length)
 
     def copy_from(self, source: int, offset: int, target: int, length: int) -> None:
-        """Copies a part of another file to a place here."""
+        """Copy a part of another file to a place here."""
         while length:
             data = os.pread(source, min(length, 8 << 20), offset)
             _write(self.fd, memoryview(data), target)
             offset, target, length = offset + len(data), target + len(data), length - len(data)
 
     def close(self) -> None:
-        """Closes the file, and frees what it has taken."""
+        """Close the file, and free what it has taken."""
         os.close(self.fd)
 
 
 def punch(fd: int, offset: int, length: int) -> None:
-    """Gives the memory or blocks of a part of a file back (Linux)."""
+    """Give the memory or block of a part of a file back (Linux)."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         libc.fallocate(fd, _PUNCH, ctypes.c_long(offset), ctypes.c_long(length))
 
 
 def read_at(fd: int, offset: int, length: int) -> bytearray:
-    """Reads a part of a file."""
+    """Read a part of a file."""
     data = bytearray(length)
     view = memoryview(data)
     done = 0

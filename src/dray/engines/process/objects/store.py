@@ -72,7 +72,7 @@ class Store:
     # Objects.
 
     def add(self, number: int) -> ObjectEntry:
-        """Begins an object, held once."""
+        """Begin an object, held once."""
         entry = self._entries.get(number)
         if entry is None:
             entry = self._entries[number] = ObjectEntry()
@@ -80,7 +80,7 @@ class Store:
         return entry
 
     def find(self, number: int) -> ObjectEntry:
-        """Returns an object, even if it is one that is gone."""
+        """Return an object, even if it is one that is gone."""
         entry = self._entries.get(number)
         if entry is None:
             entry = ObjectEntry()
@@ -93,11 +93,11 @@ class Store:
         return entry
 
     def exists(self, number: int) -> bool:
-        """Returns whether somebody refers to an object."""
+        """Return whether somebody refers to an object."""
         return number in self._entries
 
     def seal(self, number: int, payload: Any, nested: Iterable[int] = ()) -> None:
-        """Gives an object its value, if anybody refers to it."""
+        """Give an object its value, if anybody refers to it."""
         entry = self._entries.get(number)
         if entry is None or entry.payload is not None:
             self._give_up(payload)
@@ -117,13 +117,13 @@ class Store:
             self._free_if_unused(payload[1])
 
     def hold(self, number: int) -> None:
-        """Takes note of somebody who refers to an object."""
+        """Take note of somebody who refers to an object."""
         entry = self._entries.get(number)
         if entry is not None:
             entry.holds += 1
 
     def drop(self, number: int) -> None:
-        """Takes note that somebody refers to an object no more; the last one frees it."""
+        """Take note that somebody refers to an object no more; the last one frees it."""
         todo = [number]
         while todo:
             number = todo.pop()
@@ -146,7 +146,7 @@ class Store:
                 entry.on_unused()
 
     def when_ready(self, number: int, callback: Callable[[], None]) -> bool:
-        """Calls back when a value is there; returns True, and does not, if it is there already."""
+        """Call back when a value is there; return True, and do not, if it is there already."""
         entry = self.find(number)
         if entry.payload is not None:
             return True
@@ -156,7 +156,7 @@ class Store:
         return False
 
     def forget_call(self, number: int, callback: Callable[[], None]) -> None:
-        """Takes back what `when_ready` was asked for."""
+        """Take back what `when_ready` was asked for."""
         entry = self._entries.get(number)
         if entry is not None and entry.waiting is not None and callback in entry.waiting:
             entry.waiting.remove(callback)
@@ -164,7 +164,7 @@ class Store:
     # Memory.
 
     def room(self, lengths: Iterable[int]) -> tuple[Any, ...]:
-        """Returns where the parts of an object may be written, as the beginning of its payload.
+        """Return where the parts of an object may be written, as the beginning of its payload.
 
         What has not been used for long goes to the disk if need be; if all memory is in use, so
         does the new object.
@@ -187,7 +187,7 @@ class Store:
         return (STORED, self._next_region, offset)
 
     def _spill_one(self) -> bool:
-        """Moves the least recently used object that nobody looks at to the disk."""
+        """Move the least recently used object that nobody looks at to the disk."""
         for number, region in self._regions.items():
             if region.owner is not None and not region.pins:
                 entry = self._entries[region.owner]
@@ -216,7 +216,7 @@ class Store:
         )
 
     def forget_room(self, place: tuple[Any, ...], lengths: Iterable[int]) -> None:
-        """Frees what `room` gave and nobody has used."""
+        """Free what `room` gave and nobody has used."""
         if place[0] == STORED:
             self._free_if_unused(place[1])
         else:
@@ -230,23 +230,23 @@ class Store:
             self.arena.freed(region.offset, region.length)
 
     def pin(self, number: int) -> None:
-        """Takes note of a process that looks into a region."""
+        """Take note of a process that looks into a region."""
         self._regions[number].pins += 1
         self._regions.move_to_end(number)
 
     def unpin(self, number: int) -> None:
-        """Takes note that it does no more."""
+        """Take note that it does no more."""
         region = self._regions.get(number)
         if region is not None:
             region.pins -= 1
             self._free_if_unused(number)
 
     def pin_disk(self, payload: tuple[Any, ...]) -> None:
-        """Takes note of a process that is about to read an object from the disk."""
+        """Take note of a process that is about to read an object from the disk."""
         self._disk_readers[payload[1]] = self._disk_readers.get(payload[1], 0) + 1
 
     def unpin_disk(self, payload: tuple[Any, ...]) -> None:
-        """Takes note that it has."""
+        """Take note that it has."""
         offset = payload[1]
         self._disk_readers[offset] -= 1
         if not self._disk_readers[offset]:
@@ -255,14 +255,14 @@ class Store:
                 self.disk.free(offset, self._disk_unused.pop(offset))
 
     def free_disk(self, payload: tuple[Any, ...]) -> None:
-        """Frees an object on the disk, once nobody reads it."""
+        """Free an object on the disk, once nobody reads it."""
         if payload[1] in self._disk_readers:
             self._disk_unused[payload[1]] = _length(payload[2])
         else:
             self.disk.free(payload[1], _length(payload[2]))
 
     def status(self) -> dict[str, int]:
-        """Returns what is stored, in bytes."""
+        """Return what is stored, in bytes."""
         return {
             "objects": len(self._entries),
             "memory_bytes": self._allocator.used,
@@ -271,7 +271,7 @@ class Store:
         }
 
     def close(self) -> None:
-        """Frees everything; views that are still used stay good."""
+        """Free everything; views that are still used stay good."""
         self.arena.close()
         self.disk.close()
 

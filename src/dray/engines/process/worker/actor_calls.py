@@ -82,7 +82,7 @@ class ActorCalls:
         ready.wait()
 
     def make(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Makes the actor's object."""
+        """Make the actor's object."""
         if self._loop is None:
             with ExitForkedChildren():
                 self._actor = self._kind(*args, **kwargs)
@@ -102,7 +102,7 @@ class ActorCalls:
             raise exited
 
     def take(self, message: tuple[Any, ...]) -> bool:
-        """Takes a call that does not run on the main thread; returns False for one that does."""
+        """Take a call that does not run on the main thread; return False for one that does."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._begin_coroutine, message)
             return True
@@ -117,7 +117,7 @@ class ActorCalls:
         return group or self._group_of.get(method) or _DEFAULT
 
     def run(self, message: tuple[Any, ...]) -> None:
-        """Runs a call."""
+        """Run a call."""
         _, number, _, payload, deps, returns, details = message
         method, name, _, _, retried, unread = details
         results = self._results
@@ -138,7 +138,7 @@ class ActorCalls:
             results.runtime.say("done", number, values)
 
     def _ended(self, number: int, name: str, retried: Any, error: BaseException) -> None:
-        """Tells of a call that has raised; the actor may end with it."""
+        """Tell of a call that has raised; the actor may end with it."""
         results = self._results
         if isinstance(error, ActorExit) or (isinstance(error, SystemExit) and is_intended(error)):
             results.runtime.say("exiting", self._around["actor"])
@@ -186,7 +186,7 @@ class ActorCalls:
             results.runtime.say("done", number, values)
 
     def cancel(self, number: int) -> None:
-        """Cancels a call, if that is possible."""
+        """Cancel a call, if that is possible."""
         self._cancelled.add(number)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._cancel_coroutine, number)
@@ -198,7 +198,7 @@ class ActorCalls:
 
 
 async def _made(kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Returns an object of a class, whose `__init__` may be async."""
+    """Return an object of a class, whose `__init__` may be async."""
     if not inspect.iscoroutinefunction(kind.__init__):  # type: ignore[misc]
         return kind(*args, **kwargs)
     made: Any = kind.__new__(kind, *args, **kwargs)

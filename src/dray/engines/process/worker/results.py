@@ -28,7 +28,7 @@ class Results:
     def arguments(
         self, payload: Any, deps: Sequence[Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns the arguments of a task or call."""
+        """Return the arguments of a task or call."""
         args, kwargs = self.runtime.load(payload)
         if deps:
             values = [self.runtime.load(dep) for dep in deps]
@@ -39,7 +39,7 @@ class Results:
     def pack_results(
         self, value: Any, returns: Any, name: str, number: int, most_unread: int = 0
     ) -> list[Any]:
-        """Returns the payloads of what a task or call has returned."""
+        """Return the payloads of what a task or call has returned."""
         if returns == 1:
             return [self._pack(value, name)]
         if returns == "stream":
@@ -59,12 +59,12 @@ class Results:
         return [self._pack(item, name) for item in values]
 
     def send_item(self, number: int, index: int, item: Any, name: str) -> None:
-        """Sends what a generator has yielded."""
+        """Send what a generator has yielded."""
         payload, nested = self._pack(item, name)
         self.runtime.say("item", number, index, next(self.runtime._ids), payload, nested)
 
     def keep_pace(self, number: int, index: int, most_unread: int) -> None:
-        """Waits until a stream's reader is near enough."""
+        """Wait until a stream's reader is near enough."""
         if most_unread and index + 1 >= most_unread:
             self.runtime.await_answer("pace", number, index + 1 - most_unread)
 
@@ -75,7 +75,7 @@ class Results:
     def tell_error(
         self, number: int, error: BaseException, where: str, retried: Any, word: str = "raised"
     ) -> None:
-        """Tells the hub what a task or call has raised."""
+        """Tell the hub what a task or call has raised."""
         payload = (
             RAISED,
             wire.dump_error(error, actor_host.users_part(error)),

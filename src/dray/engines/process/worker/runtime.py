@@ -79,7 +79,7 @@ class WorkerRuntime(ProcessRuntime):
             lifeline.end_with_family()
 
     def read(self, timeout_s: float | None) -> None:
-        """Waits for something from the hub, and deals with it."""
+        """Wait for something from the hub, and deal with it."""
         if self._heard:  # within what was heard before
             self._deal()
             return
@@ -104,7 +104,7 @@ class WorkerRuntime(ProcessRuntime):
         self._deal()
 
     def _deal(self) -> None:
-        """Deals with what has been heard, in its order also where that waits and reads on."""
+        """Deal with what has been heard, in its order also where that waits and reads on."""
         while self._heard:
             message = self._heard.popleft()
             if message[0] == "answer":
@@ -117,7 +117,7 @@ class WorkerRuntime(ProcessRuntime):
             os.write(self._wake, b"\0")
 
     def wait_for_work(self, waiter: Waiter) -> None:
-        """Waits until there is work, or perhaps not yet."""
+        """Wait until there is work, or perhaps not yet."""
         self._idle = True  # nothing runs that a signal might have to interrupt
         try:
             if self.may_be_interrupted or not self._turns.read_once():
@@ -126,7 +126,7 @@ class WorkerRuntime(ProcessRuntime):
             self._idle = False
 
     def finish(self, waiter: Waiter) -> None:
-        """Says that a waiter is done."""
+        """Say that a waiter is done."""
         self._turns.finish(waiter)
 
     def pass_on(self, door: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:

@@ -57,7 +57,7 @@ class TaskWorker:
         self._results: Results
 
     def serve(self) -> int:
-        """Works until the hub says stop, or what it runs exits; returns the exit status."""
+        """Work until the hub says stop, or what it runs exits; return the exit status."""
         inbox = Inbox(self._sock)
         messages: list[Message] = []
         while not messages:
@@ -92,7 +92,7 @@ class TaskWorker:
         self._idle = None
 
     def _take(self, message: Message) -> None:
-        """Takes a message that is work, in whatever thread reads."""
+        """Take a message that is work, in whatever thread reads."""
         if message[0] == "call" and self.calls is not None and self.calls.take(message):
             return
         self._work.append(message)
@@ -116,7 +116,7 @@ class TaskWorker:
     # What runs.
 
     def kind(self, key: bytes) -> tuple[Any, Mapping[str, Any]]:
-        """Returns a function or class, and what is known of it; computes with its threads."""
+        """Return a function or class, and what is known of it; compute with its threads."""
         found = self._kinds.get(key)
         _, info = found or self._blobs[key]
         if info["threads"] != self._threads:
@@ -178,7 +178,7 @@ class TaskWorker:
         returns: Any,
         nothing: Any,
     ) -> None:
-        """Makes the actor that lives in this process."""
+        """Make the actor that lives in this process."""
         info: Mapping[str, Any] = {"name": "an actor"}
         try:
             name, was_restarted, *_, grant = details
@@ -214,7 +214,7 @@ class TaskWorker:
         self.calls.run(message)
 
     def leave(self, status: int = 0) -> None:
-        """Ends the process after what runs now."""
+        """End the process after what runs now."""
         self._over, self._status = True, status
         idle = self._idle
         if idle is not None:
@@ -242,14 +242,14 @@ class TaskWorker:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def _on_interrupt(self, signum: int, frame: Any) -> None:
-        """Ends the task that is to be cancelled, unless it has ended just before."""
+        """End the task that is to be cancelled, unless it has ended just before."""
         if self._cancelled and self._cancelled == self._current:
             self._cancelled = 0
             raise KeyboardInterrupt
 
 
 def run(control: int, fds: Sequence[int]) -> None:
-    """Runs a worker process to its end; never returns.
+    """Run a worker process to its end; never returns.
 
     Args:
         control: The socket on which it hears of what is cancelled, and of its server's end.
@@ -270,7 +270,7 @@ def run(control: int, fds: Sequence[int]) -> None:
 
 
 def be_guest(door: socket.socket) -> None:
-    """Lets a training worker use tasks, actors and objects of its session, once it wants to.
+    """Let a training worker use tasks, actors and objects of its session, once it wants to.
 
     Args:
         door: A socket at which the driver listens.
