@@ -198,6 +198,53 @@ def test_a_generator_as_a_list_of_a_fixed_length() -> None:
 
 
 @dray.remote
+class Yielding:
+    def broken(self) -> Iterator[Any]:
+        yield np.zeros(1 << 17)
+        raise KeyError("in the middle")
+
+
+def test_what_was_yielded_before_an_error_stays_in_a_list_of_a_fixed_length() -> None:
+    first, *rest = broken.options(num_returns=3).remote()
+    assert dray.get(first) == 1
+    for ref in rest:
+        with pytest.raises(KeyError, match="in the middle"):
+            dray.get(ref)
+    actor = Yielding.remote()
+    large, nothing = actor.broken.options(num_returns=2).remote()
+    assert dray.get(large).shape == (1 << 17,)
+    with pytest.raises(KeyError, match="in the middle"):
+        dray.get(nothing)
+
+
+def test_a_generator_with_another_length_than_its_list_fails_only_what_is_missing() -> None:
+    *there, missing = numbers.options(num_returns=3).remote(2)
+    assert dray.get(there) == [0, 1]
+    with pytest.raises(ValueError, match="3"):
+        dray.get(missing)
+    assert dray.get(numbers.options(num_returns=2).remote(4)) == [0, 1]
+
+
+def test_a_generator_of_a_fixed_length_that_runs_again_gives_the_values_of_one_run(
+    core_engine: str, tmp_path: Path
+) -> None:
+    if core_engine == "ray":
+        pytest.skip("Ray does not run one again that has yielded")
+
+    @dray.remote(num_returns=2, max_retries=1, retry_exceptions=[KeyError])
+    def flaky(file: Path) -> Iterator[tuple[int, Any]]:
+        tries = len(file.read_text()) if file.exists() else 0
+        file.write_text("x" * (tries + 1))
+        yield tries, np.zeros(1 << 17)
+        if not tries:
+            raise KeyError("in the middle")
+        yield tries, None
+
+    values = dray.get(flaky.remote(tmp_path / "tries"))
+    assert [tries for tries, _ in values] == [1, 1]
+
+
+@dray.remote
 def total(items: dray.DynamicObjectRefGenerator) -> int:
     return sum(dray.get(list(items)))
 

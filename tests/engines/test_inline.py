@@ -225,6 +225,20 @@ def test_many_returns() -> None:
     assert split.options(num_returns=0).remote("ab") is None
 
 
+def test_what_was_yielded_before_an_error_is_there() -> None:
+    @dray.remote(num_returns=3)
+    def broken(n: int) -> Iterator[int]:
+        yield from range(n)
+        raise KeyError("in the middle")
+
+    first, *rest = broken.remote(1)
+    assert dray.get(first) == 0
+    for ref in rest:
+        with pytest.raises(KeyError, match="in the middle"):
+            dray.get(ref)
+    assert dray.get(broken.remote(4)) == [0, 1, 2]
+
+
 def test_tasks_within_tasks_know_where_they_are() -> None:
     @dray.remote
     def inner() -> str | None:

@@ -6,6 +6,7 @@ import asyncio
 import bdb
 import contextlib
 import inspect
+import itertools
 import os
 import sys
 import traceback
@@ -83,13 +84,15 @@ def submit(work: Work, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Retu
     count = work.num_returns if isinstance(work.num_returns, int) else 1
     refs = [InlineRef() for _ in range(count)]
 
-    def deliver(done: Future[list[Stored]]) -> None:
+    def deliver(done: Future[list[Stored | DrayError]]) -> None:
         error = _error_of(done, work)
+        results = done.result() if error is None else [error]
         for index, ref in enumerate(refs):
-            if error is None:
-                ref.outcome.set_result(done.result()[index])
+            result = results[min(index, len(results) - 1)]  # an error is that of all that follow
+            if isinstance(result, Stored):
+                ref.outcome.set_result(result)
             else:
-                ref.outcome.set_exception(error)
+                ref.outcome.set_exception(result)
             ref.cancel = nothing  # or it would keep the actor, through the call
 
     done = work.lane.begin(_perform(work, arguments))
@@ -118,21 +121,24 @@ def _error_of(done: Future[Any], work: Work) -> BaseException | None:
     return error
 
 
-async def _perform(work: Work, arguments: Stored) -> list[Stored]:
-    """Run a task or a call to its end, again if it may."""
+async def _perform(work: Work, arguments: Stored) -> list[Stored | DrayError]:
+    """Run a task or a call to its end, again if it may; what it raised follows its results."""
     with _within(work):
         left = work.retries
         while True:
             args, kwargs = await _resolve(work, arguments)
             if lost := work.lost():
                 raise lost
+            results: list[Stored | DrayError] = []
             try:
                 async with work.gate:
                     value = work.find()(*args, **kwargs)
                     if work.lane.waits and inspect.isawaitable(value):
                         value = await value
                 what = f"what {work.title} returned"
-                return [store(part, what) for part in _split(work, value)]
+                for part in _split(work, value):
+                    results.append(store(part, what))
+                return results
             except bdb.BdbQuit:  # `q` in the debugger ends the program
                 raise
             except SystemExit as error:
@@ -142,7 +148,9 @@ async def _perform(work: Work, arguments: Stored) -> list[Stored]:
                 left -= 1
             except Exception as error:  # noqa: BLE001 (it belongs to who gets)
                 if not left or not work.retries_for(error):
-                    raise _failure(work, error)  # noqa: B904 (its cause is set)
+                    if not results:
+                        raise _failure(work, error)  # noqa: B904 (its cause is set)
+                    return [*results, _failure(work, error)]
                 left -= 1
 
 
@@ -161,22 +169,36 @@ async def _resolve(work: Work, arguments: Stored) -> tuple[tuple[Any, ...], dict
     )
 
 
-def _split(work: Work, value: Any) -> list[Any]:
-    """Return what each reference of a call gets."""
+def _split(work: Work, value: Any) -> Iterator[Any]:
+    """Yield what each reference of a call gets."""
     if work.num_returns == 1:
-        return [value]
-    if work.num_returns == 0:
-        return []
-    if work.num_returns == "dynamic":
+        yield value
+    elif work.num_returns == "dynamic":
         refs = [InlineRef.of(store(item, f"what {work.title} yielded")) for item in value]
-        return [DynamicObjectRefGenerator(refs)]
-    try:
-        values = list(value)
-    except TypeError:
-        values = [value]
-    if len(values) != work.num_returns:
-        raise ValueError(f"returned {len(values)} values, but num_returns is {work.num_returns}")
-    return values
+        yield DynamicObjectRefGenerator(refs)
+    elif isinstance(work.num_returns, int) and work.num_returns:
+        yield from _exactly(work.num_returns, value)
+
+
+def _exactly(count: int, value: Any) -> Iterator[Any]:
+    """Yield the parts of a value, or what a generator yields; it need not go on after that.
+
+    Raises:
+        ValueError: There are fewer parts, or a value has more; what came before stays.
+    """
+    if not inspect.isgenerator(value):
+        try:
+            value = list(value)
+        except TypeError:
+            value = [value]
+        if len(value) != count:
+            raise ValueError(f"returned {len(value)} values, but num_returns is {count}")
+    given = 0
+    for part in itertools.islice(value, count):
+        yield part
+        given += 1
+    if given != count:
+        raise ValueError(f"yielded {given} values, but num_returns is {count}")
 
 
 @contextlib.contextmanager

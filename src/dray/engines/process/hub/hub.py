@@ -167,6 +167,11 @@ class Hub:
             client.rooms.pop(payload[:-2], None)
         return payload
 
+    def free_room(self, client: Client, payload: Any) -> None:
+        """Free what a process has written and nobody has use for."""
+        if type(payload) is tuple and payload[0] in (STORED, SPILLED):
+            self.on_no_room(client, payload[:-2])
+
     def on_put(self, client: Client, number: int, payload: Any, nested: Sequence[int]) -> None:
         """A process stores a value."""
         self.own(client, number)

@@ -250,8 +250,15 @@ class Tasks:
             self.close(task)
         self.left(number, worker)
 
-    def on_raised(self, client: Client, number: int, payload: Any, retriable: bool) -> None:
-        """A task or call has raised."""
+    def on_raised(
+        self,
+        client: Client,
+        number: int,
+        payload: Any,
+        retriable: bool,
+        values: Sequence[tuple[Any, Any]],
+    ) -> None:
+        """A task or call has raised; its first results may be there."""
         task = self.running.get(number)
         worker = client.worker
         if task is not None and task.worker is worker:
@@ -261,7 +268,11 @@ class Tasks:
                 task.retries -= 1
                 self._again(task)
             else:
+                for result, (value, nested) in zip(task.results, values, strict=False):
+                    self.hub.store.seal(result, self.hub.arrived(client, value), nested)
                 self.end(task, payload)
+        for value, _ in values:
+            self.hub.free_room(client, value)  # unless it has become a result
         self.left(number, worker)
 
     def _again(self, task: Task) -> None:

@@ -122,7 +122,7 @@ class ActorCalls:
         method, name, _, _, retried, unread = details
         results = self._results
         if number in self._cancelled:
-            results.runtime.say("raised", number, b"", False)
+            results.runtime.say("raised", number, b"", False, ())
             return
         here = {"task_id": number, "task_name": name, "function": method}
         self._running.set({**self._around, **here})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dray.engines.process.client.runtime import Awaited
@@ -12,6 +13,18 @@ from dray.engines.process.worker.runtime import WorkerRuntime
 from dray.engines.result_lists import DynamicObjectRefGenerator
 from dray.engines.rpc import actor_host, serialization, wire
 from dray.engines.rpc.serialization import RAISED, pack
+
+
+class PartialResultsError(Exception):
+    """Raised from what a generator has raised; its values until then are results all the same.
+
+    Attributes:
+        values: Their payloads.
+    """
+
+    def __init__(self, values: list[Any]) -> None:
+        super().__init__()
+        self.values = values
 
 
 class Results:
@@ -52,11 +65,29 @@ class Results:
             return [self._pack(DynamicObjectRefGenerator(self._kept), name)]
         if returns == 0:
             return []
-        several = isinstance(value, list | tuple) or inspect.isgenerator(value)
-        values = list(value) if several else [value]
+        if inspect.isgenerator(value):
+            return self._pack_yielded(value, returns, name)
+        values = list(value) if isinstance(value, list | tuple) else [value]
         if len(values) != returns:
             raise ValueError(f"{name} returned {len(values)} values, but num_returns is {returns}")
         return [self._pack(item, name) for item in values]
+
+    def _pack_yielded(self, items: Iterator[Any], returns: int, name: str) -> list[Any]:
+        """Return the payloads of what a generator yields; further ones are left where they are.
+
+        Raises:
+            PartialResultsError: It raised, or has yielded too few.
+        """
+        values: list[Any] = []
+        try:
+            for item in itertools.islice(items, returns):
+                values.append(self._pack(item, name))
+            if len(values) != returns:
+                why = f"{name} yielded {len(values)} values, but num_returns is {returns}"
+                raise ValueError(why)
+        except Exception as error:
+            raise PartialResultsError(values) from error
+        return values
 
     def send_item(self, number: int, index: int, item: Any, name: str) -> None:
         """Send what a generator has yielded."""
@@ -76,6 +107,10 @@ class Results:
         self, number: int, error: BaseException, where: str, retried: Any, word: str = "raised"
     ) -> None:
         """Tell the hub what a task or call has raised."""
+        values: list[Any] = []
+        if isinstance(error, PartialResultsError) and error.__cause__ is not None:
+            values = error.values
+            error = error.__cause__
         payload = (
             RAISED,
             wire.dump_error(error, actor_host.users_part(error)),
@@ -84,4 +119,4 @@ class Results:
         retried = serialization.types_of(retried)
         retriable = retried is True or (bool(retried) and isinstance(error, tuple(retried)))
         retriable = retriable and isinstance(error, Exception)
-        self.runtime.say(word, number, payload, *([retriable] if word == "raised" else []))
+        self.runtime.say(word, number, payload, *([retriable, values] if word == "raised" else []))
