@@ -300,7 +300,7 @@ def run(world: World, path: Path) -> tuple[Outcome, RunDirectory]:
     Timer.world = world
     directory = RunDirectory(path)
     directory.open()
-    with mock.patch("dray.train.run.alarm.threading.Timer", Timer):
+    with mock.patch("dray.train.run.events.threading.Timer", Timer):
         controller = Controller(
             world,  # type: ignore[arg-type]
             directory,

@@ -13,8 +13,7 @@ from dray.scheduling.requests import Reservation
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
 from dray.train.planning.plan import choose_size, make_plan, sizes_with_room
-from dray.train.run.alarm import Alarm
-from dray.train.run.events import Reserved, StillWaiting
+from dray.train.run.events import Alarm, Reserved, StillWaiting
 from dray.train.run.progress import Progress
 from dray.train.scaling import ScalingConfig
 

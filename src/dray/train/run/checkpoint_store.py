@@ -9,7 +9,6 @@ from typing import Any
 
 from dray.errors import StorageError
 from dray.train.config import CheckpointConfig
-from dray.train.run.journal import Journal
 from dray.train.run.progress import Progress
 from dray.train.run.report_tracker import PendingReport
 from dray.train.run.retention import score, surplus
@@ -32,7 +31,6 @@ class Commits:
         self._directory = directory
         self._config = config
         self._progress = progress
-        self._journal = Journal(directory, progress)
         self._kept = directory.checkpoints()
 
     def newest_good(self) -> Committed | None:
@@ -50,7 +48,9 @@ class Commits:
                 f"{committed.path.name} is damaged ({damaged} is not as it was committed) and left "
                 "as it is; going back to the one before"
             )
-            self._journal.record("damaged checkpoint", checkpoint=committed.path.name, file=damaged)
+            self._directory.record(
+                "damaged checkpoint", checkpoint=committed.path.name, file=damaged
+            )
         if found:
             self._progress.warn("no sound checkpoint is left: the run begins anew")
         return None

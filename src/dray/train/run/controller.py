@@ -1,9 +1,42 @@
 """The controller: waits on one mailbox, and performs what the state machine says.
 
-Everything that happens to a run comes through the mailbox as an event: messages and output of
-workers, their ends, answers to calls, granted reservations, the end of a back-off, Ctrl-C. Moves
-between states are made in `_move` alone, by the table in `state.py`. What the workers of one start
-have said, and who of them has ended how, is in `attempt.py`.
+One thread runs it, and everything that happens to a run comes to it through the mailbox: messages
+and output of workers, their starts and ends, granted reservations, alarms, Ctrl-C, the end of the
+session. Other threads and signal handlers only put something there. So no state of a run needs a
+lock, and a run is a sequence of events that `events.jsonl` tells again.
+
+Three tables say what an event does; the code between them has no opinion about states:
+
+    message --_takers--> event of the run --state.TABLE--> next state, actions --_actions--> calls
+              else ignored           else state.IGNORED, else a bug
+
+    _takers  per kind of message the method that takes it, and the states in which it counts. What
+             comes in another state has come too late (`BackedOff` after Ctrl-C) and is dropped;
+             so is what an actor of an earlier attempt sends, and an alarm that was taken back.
+    TABLE    the moves. `_move` alone changes the state; it writes it down before it acts, so that
+             what a killed driver has written says how far it had come.
+    _actions one method for each action. An action may end in another move (all workers may be
+             gone at once, and then GROUP_DOWN follows), which comes after the state has changed.
+
+An attempt is one start of the workers: `attempt.py` keeps what they have reported, and who has
+ended how. Between two attempts the reservation stays, unless one of its nodes is lost.
+
+Two things wait elsewhere than at the mailbox. The framework's hooks (`SET_UP`, `TAKE_DOWN`) call
+workers and wait for their answers; a signal handler cuts that short by `WorkerGroup.interrupt`,
+and the mailbox has the reason. Files are put together by the ranks, so that a commit here is a
+manifest and a rename, however large the checkpoint.
+
+What holds on every path:
+
+* No worker and no reservation outlives `run`. `RELEASE` waits for the last worker, which may
+  still use what it was given, and `_clean_up` kills whoever is left and waits for their ends.
+* The first cause of a failure stays the one that `fit()` raises; what fails after it is a warning.
+* What every rank has reported is committed before their failure or a stop ends the attempt;
+  nothing waits for a report that a failed rank has not made.
+* The alarm ends with the state in which it was set.
+
+An event costs O(1) here; `settle` looks at the reports that are not complete, of which there is
+one unless ranks run apart.
 """
 
 from __future__ import annotations
@@ -12,7 +45,7 @@ import contextlib
 import functools
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from concurrent.futures import Future
 from typing import Any, ClassVar
 
@@ -25,18 +58,16 @@ from dray.train.callback import RunContext
 from dray.train.config import RunConfig
 from dray.train.run import events
 from dray.train.run.admission import Admission
-from dray.train.run.alarm import Alarm, Due
 from dray.train.run.attempt import Attempt
 from dray.train.run.checkpoint_store import Commits
-from dray.train.run.failure import FailurePolicy, is_death
+from dray.train.run.events import Alarm, Due
+from dray.train.run.failure import FailurePolicy, Verdict, is_death
 from dray.train.run.grace import Grace
-from dray.train.run.journal import Journal
 from dray.train.run.launch import Launch
 from dray.train.run.progress import Progress
 from dray.train.run.rank_logs import Logs
-from dray.train.run.state import AT_WORK, FINAL, Action, Event, State, advance
-from dray.train.run.verdict import Verdict
-from dray.train.run.watch import Watch
+from dray.train.run.state import ANY, AT_WORK, FINAL, Action, Event, State, advance
+from dray.train.run.waits import Watch
 from dray.train.run.worker_group import Interrupted, RankFailed, WorkerGroup, WorkerState
 from dray.train.scaling import ScalingConfig
 from dray.train.storage.manifest import Committed
@@ -97,14 +128,19 @@ class Controller:
         self._checkpoint: Committed | None = None
         self._alarm = Alarm(self.mailbox)  # ends with the state in which it was set
         self._grace = Grace(self._alarm, progress, settings)
-        self._journal = Journal(directory, progress)
-        self._verdict = Verdict(self._policy, progress, self._journal)
-        self._watch = Watch(settings.wait_warning_s, self.mailbox, progress, self._journal)
+        self._verdict = Verdict(self._policy, progress, directory)
+        self._watch = Watch(settings.wait_warning_s, self.mailbox, progress, directory)
         self._stop_reason: str | None = None
         self._cause = ""  # of the next change of state, where its event does not say enough
         self._logs = Logs(directory, progress if engine.shows_output else None)
         self._commits = Commits(directory, config.checkpoint_config, progress)
         self._until_closed = engine.until_closed()
+
+    @property
+    def _workers(self) -> Attempt:
+        """The attempt; there is one from STARTING on."""
+        assert self._attempt is not None
+        return self._attempt
 
     @property
     def _context(self) -> RunContext:
@@ -117,11 +153,7 @@ class Controller:
         )
 
     def interrupt(self, cause: str = Event.INTERRUPTED.value) -> None:
-        """Ask for a graceful stop. May be called from a signal handler.
-
-        Args:
-            cause: What the user did.
-        """
+        """Ask for a graceful stop, whatever its cause. May be called from a signal handler."""
         self.mailbox.put(events.Interrupt(cause))
         if self._attempt is not None:
             self._attempt.group.interrupt()
@@ -176,8 +208,8 @@ class Controller:
 
     def _end_with(self, error: BaseException) -> None:
         """End the run on an error that is not one of its workers'; the first cause stays it."""
-        failing = self._state in (State.DRAINING, State.FAILING)
-        self._verdict.failed_on_driver(error, self._attempt if failing else None)
+        failing = self._state in (State.DRAINING, State.FAILING) and self._workers.failures
+        self._verdict.failed_on_driver(error, self._workers.error if failing else None)
         self._move(Event.CONTROLLER_FAILED)
 
     def _clean_up(self) -> None:
@@ -203,8 +235,11 @@ class Controller:
                 return
             event = event.event
         actor = getattr(event, "actor", None)
-        if actor is None or self._rank_of(actor) is not None:  # else it is of an earlier attempt
-            self._takers[type(event)](self, event)
+        if actor is not None and self._rank_of(actor) is None:
+            return  # it is of an earlier attempt
+        take, states = self._takers[type(event)]
+        if self._state in states:
+            take(self, event)
 
     def _rank_of(self, actor: Any) -> int | None:
         return None if self._attempt is None else self._attempt.group.rank_of(actor)
@@ -217,23 +252,18 @@ class Controller:
         self._logs.take(functools.partial(self._rank_of, event.actor), event)
 
     def _take_start(self, event: Started) -> None:
-        assert self._attempt is not None
-        if self._attempt.group.started(event):
+        if self._workers.group.started(event):
             self._move(Event.PLACED)
 
     def _still_starting(self, _: events.StillStarting) -> None:
-        assert self._attempt is not None
-        self._progress.warn(f"workers {self._attempt.group.missing()} have not started yet")
+        self._progress.warn(f"workers {self._workers.group.missing()} have not started yet")
 
     def _look_at_waits(self, _: events.LookAtWaits) -> None:
-        assert self._attempt is not None
-        self._watch.look(self._attempt)
+        attempt = self._workers
+        self._watch.look(attempt.number, attempt.waits(), attempt.where)
 
     def _take_message(self, event: Posted) -> None:
-        attempt, message, rank = self._attempt, event.message, self._rank_of(event.actor)
-        if self._state not in AT_WORK:
-            return
-        assert attempt is not None
+        attempt, message, rank = self._workers, event.message, self._rank_of(event.actor)
         assert rank is not None
         if isinstance(message, run_messages.Reported):
             if rank == 0:
@@ -244,56 +274,41 @@ class Controller:
         if waits:
             self._watch.begin()
 
-    def _take_end(self, event: events.FunctionEnded) -> None:
-        assert self._attempt is not None
-        worker, future = event.worker, event.future
-        error = future.exception()
-        if is_death(error):
-            return  # `Died` says whether the death was ours
-        if error is not None:
-            self._fail(worker.rank, error)
-            return
-        if self._state not in AT_WORK:
-            return
-        ended: Ended = future.result()
-        if worker.rank == 0:
-            self._verdict.returned(ended)
-        self._attempt.returned(worker.rank, stopped=ended.stopped)
+    def _take_return(self, event: events.FunctionReturned) -> None:
+        attempt, rank = self._workers, event.worker.rank
+        if rank == 0:
+            self._verdict.returned(event.ended)
+        attempt.returned(rank, stopped=event.ended.stopped)
         self._settle()
-        if self._state in AT_WORK and not self._attempt.running:
-            self._move(Event.RETURNED)
-        elif self._state in (State.STOPPING, State.CONCLUDING):
-            # The others may wait for this rank in a collective that it will not come to.
-            self._give_grace()
-        elif self._state is State.RUNNING:
-            self._watch.begin()
+        self._move(Event.RANK_RETURNED if attempt.running else Event.RETURNED)
+
+    def _take_failure(self, event: events.FunctionFailed) -> None:
+        self._fail(event.worker.rank, event.error)
 
     def _take_death(self, death: Died) -> None:
         rank = self._rank_of(death.actor)
-        assert self._attempt is not None
         assert rank is not None
-        self._attempt.died(death)
+        self._workers.died(death)
         if not death.expected and self._state is not State.ABORTING:
             if self._state is State.FINISHING:  # its function had returned, nothing is lost
                 self._progress.warn(f"rank {rank} failed to shut down cleanly: {death.error}")
             else:
                 self._fail(rank, death.error)
-        if not self._attempt.alive:
-            self._group_down()
+        if not self._workers.alive:
+            self._move(Event.GROUP_DOWN)
 
     def _fail(self, rank: int, error: BaseException) -> None:
-        assert self._attempt is not None
-        self._attempt.failed(rank, error)
-        self._journal.record("worker failed", rank=rank, cause=describe(error))
+        attempt = self._workers
+        attempt.failed(rank, error)
+        self._directory.record("worker failed", rank=rank, cause=describe(error))
         if self._state is State.CONCLUDING:
             self._progress.warn(f"rank {rank} failed while the run stopped: {describe(error)}")
-        under_way = self._state in AT_WORK and self._attempt.under_way(self._grace.after_failure_s)
+        under_way = self._state in AT_WORK and attempt.under_way(self._grace.after_failure_s)
         self._move(Event.FAILED_AMID_REPORT if under_way else Event.WORKER_FAILED)
 
     def _settle(self) -> None:
         """Do what became due with a rank's message or its end."""
-        attempt = self._attempt
-        assert attempt is not None
+        attempt = self._workers
         for metrics, checkpoint in attempt.settle():
             if checkpoint is not None:
                 self._policy.progressed()
@@ -302,41 +317,19 @@ class Controller:
             attempt.check_collectives()  # later, ranks stop one by one, with time to do so
             if self._stop_reason is not None:
                 self._stop_early()
-        elif (
-            self._state in AT_WORK
-            and attempt.failures
-            and not attempt.under_way(self._grace.after_failure_s)
-        ):
+        elif attempt.failures and not attempt.under_way(self._grace.after_failure_s):
             self._move(Event.DRAINED)
 
     def _stop_early(self, _: events.StopRequest | None = None) -> None:
-        if self._state is State.RUNNING:
-            why = f": {self._stop_reason}" if self._stop_reason else ""
-            self._cause = f"{Event.STOP_ASKED.value}{why}"
-            self._progress.warn(f"stopping at the next report of every rank, as {self._cause}")
+        self._cause = self._why_stopped()
         self._move(Event.STOP_ASKED)
 
+    def _why_stopped(self) -> str:
+        return Event.STOP_ASKED.value + (f": {self._stop_reason}" if self._stop_reason else "")
+
     def _grace_over(self, _: events.StopGraceExpired) -> None:
-        assert self._attempt is not None
-        if self._grace.is_over(self._state, self._attempt):
+        if self._grace.is_over(self._state, self._workers):
             self._move(Event.GRACE_OVER)
-
-    def _group_down(self) -> None:
-        if self._state is State.FAILING:
-            self._decide()
-        elif self._state is State.STARTING or self._state in AT_WORK:
-            self._end_with(EngineError("dray.shutdown() was called while fit() was at work"))
-        else:
-            self._move(Event.GROUP_DOWN)
-
-    def _decide(self) -> None:
-        """Restart the workers, or end the run."""
-        attempt = self._attempt
-        assert attempt is not None
-        failures = attempt.failures.by_cause()
-        self._call_back("after_exception", self._context, failures)
-        again = self._verdict.tries_again(attempt, failures, wanted=self._stop_reason is None)
-        self._move(Event.RETRY if again else Event.GIVE_UP)
 
     def _call_back(self, hook: str, *args: Any) -> None:
         if self._config.callbacks:
@@ -353,23 +346,15 @@ class Controller:
             self._alarm.cancel()
             if self._state not in AT_WORK:
                 self._watch.end()
-            self._journal.record(
+            self._directory.record(
                 "state", state=self._state.value, cause=cause, attempt=self._number
             )
             self._progress.state(self._state)
-        if self._state is State.STOPPING and before is not State.STOPPING:
-            self._progress.warn(
-                "stopping at the next report of every rank; press Ctrl-C again to stop at once"
-            )
         for action in actions:
             self._actions[action](self)
 
-    def _reserve(self) -> None:
-        self._admission.ask()
-
     def _take_grant(self, event: events.Reserved) -> None:
-        # Else the release has taken it back.
-        if self._state is State.SCHEDULING and self._admission.granted(event.future):
+        if self._admission.granted(event.future):
             self._move(Event.RESERVED)
 
     def _still_waiting(self, _: events.StillWaiting) -> None:
@@ -396,44 +381,59 @@ class Controller:
         self._alarm.set(_SLOW_START_S, events.StillStarting())
 
     def _set_up(self) -> None:
-        assert self._attempt is not None
-        group = self._attempt.group
+        group = self._workers.group
         self._launch.give_ranks(group, self._number, self._checkpoint)
         self._logs.give_ranks()
-        self._journal.record("workers started", attempt=self._number, ranks=group.describe())
+        self._directory.record("workers started", attempt=self._number, ranks=group.describe())
         self._launch.set_up(group)
         self._progress.placed(group.describe(), group.collectives)
         self._move(Event.STARTED)
 
     def _run_function(self) -> None:
-        assert self._attempt is not None
-        group = self._attempt.group
+        group = self._workers.group
         for worker, future in zip(group.workers, group.run(self._job), strict=True):
             future.add_done_callback(functools.partial(self._function_ended, worker))
         if self._stop_reason is not None:
             self.mailbox.put(events.StopRequest())
 
     def _function_ended(self, worker: WorkerState, future: Future[Ended]) -> None:
-        self.mailbox.put(events.FunctionEnded(worker, future))
+        error = future.exception()
+        if error is None:
+            self.mailbox.put(events.FunctionReturned(worker, future.result()))
+        elif not is_death(error):  # `Died` says whether the death was ours
+            self.mailbox.put(events.FunctionFailed(worker, error))
 
-    def _ask_to_stop(self) -> None:
-        assert self._attempt is not None
-        self._attempt.ask_to_stop()
+    def _tell_stop(self) -> None:
+        self._progress.warn(f"stopping at the next report of every rank, as {self._why_stopped()}")
+
+    def _tell_interrupt(self) -> None:
+        self._progress.warn(
+            "stopping at the next report of every rank; press Ctrl-C again to stop at once"
+        )
 
     def _give_grace(self) -> None:
-        assert self._attempt is not None
-        self._grace.give(self._state, self._attempt)
+        self._grace.give(self._state, self._workers)
 
     def _take_down(self) -> None:
-        assert self._attempt is not None
-        if not self._launch.part(self._attempt.group, self._progress):  # others may wait in vain
+        if not self._launch.part(self._workers.group, self._progress):  # others may wait in vain
             self._alarm.set(_PARTING_S, events.StopGraceExpired())
 
     def _end_workers(self, end: Callable[[WorkerGroup], None]) -> None:
         if self._attempt is not None:
             end(self._attempt.group)
             if not self._attempt.alive:
-                self._group_down()
+                self._move(Event.GROUP_DOWN)
+
+    def _decide(self) -> None:
+        attempt = self._workers
+        failures = attempt.failures.by_cause()
+        self._call_back("after_exception", self._context, failures)
+        wanted = self._stop_reason is None
+        again = self._verdict.tries_again(failures, attempt.error, wanted=wanted)
+        self._move(Event.RETRY if again else Event.GIVE_UP)
+
+    def _say_closed(self) -> None:
+        self._end_with(EngineError("dray.shutdown() was called while fit() was at work"))
 
     def _back_off(self) -> None:
         self._number += 1
@@ -447,46 +447,53 @@ class Controller:
         self._alarm.set(delay, events.BackedOff())
 
     def _back_to_work(self, _: events.BackedOff) -> None:
-        if self._state is State.RESTARTING:  # else the user has ended the run meanwhile
-            reservation = self._admission.reservation
-            broken = reservation is not None and reservation.broken
-            self._move(Event.NODE_LOST if broken else Event.BACKED_OFF)
+        reservation = self._admission.reservation
+        broken = reservation is not None and reservation.broken
+        self._move(Event.NODE_LOST if broken else Event.BACKED_OFF)
 
     def _take_close(self, _: events.EngineClosed) -> None:
-        if self._state is State.RESTARTING:  # else somebody is waited for, of whom the engine tells
-            self._end_with(EngineError("dray.shutdown() was called while fit() waited to restart"))
+        self._end_with(EngineError("dray.shutdown() was called while fit() waited to restart"))
 
     def _release(self) -> None:
         if self._attempt is None or not self._attempt.alive:  # else what they have is theirs
             self._admission.release()
 
     _actions: ClassVar[dict[Action, Callable[[Controller], None]]] = {
-        Action.RESERVE: _reserve,
+        Action.RESERVE: lambda self: self._admission.ask(),
         Action.START_WORKERS: _start_workers,
         Action.SET_UP: _set_up,
         Action.RUN: _run_function,
-        Action.TAKE_DOWN: _take_down,
-        Action.ASK_TO_STOP: _ask_to_stop,
+        Action.WATCH: lambda self: self._watch.begin(),
+        Action.TELL_STOP: _tell_stop,
+        Action.TELL_INTERRUPT: _tell_interrupt,
+        Action.ASK_TO_STOP: lambda self: self._workers.ask_to_stop(),
         Action.GIVE_GRACE: _give_grace,
+        Action.TAKE_DOWN: _take_down,
         Action.STOP_WORKERS: lambda self: self._end_workers(WorkerGroup.stop),
         Action.KILL_WORKERS: lambda self: self._end_workers(WorkerGroup.kill),
+        Action.DECIDE: _decide,
+        Action.SAY_CLOSED: _say_closed,
         Action.BACK_OFF: _back_off,
         Action.RELEASE: _release,
     }
 
-    _takers: ClassVar[dict[type, Callable[[Controller, Any], None]]] = {
-        Posted: _take_message,
-        Output: _take_output,
-        Started: _take_start,
-        Died: _take_death,
-        events.FunctionEnded: _take_end,
-        events.Interrupt: _take_interrupt,
-        events.StopRequest: _stop_early,
-        events.Reserved: _take_grant,
-        events.StillWaiting: _still_waiting,
-        events.StillStarting: _still_starting,
-        events.BackedOff: _back_to_work,
-        events.EngineClosed: _take_close,
-        events.StopGraceExpired: _grace_over,
-        events.LookAtWaits: _look_at_waits,
+    # What takes each kind of message, and the states that take it; the others ignore it. They may
+    # all be taken late: `Reserved` after a release has given it back, `BackedOff` after Ctrl-C.
+    # Of a session's end in other states the engine tells by the ends of those who are waited for.
+    _takers: ClassVar[dict[type, tuple[Callable[[Controller, Any], None], Set[State]]]] = {
+        Posted: (_take_message, AT_WORK),
+        Output: (_take_output, ANY),
+        Started: (_take_start, {State.STARTING}),
+        Died: (_take_death, ANY),
+        events.FunctionReturned: (_take_return, AT_WORK),
+        events.FunctionFailed: (_take_failure, ANY),
+        events.Interrupt: (_take_interrupt, ANY),
+        events.StopRequest: (_stop_early, {State.RUNNING}),
+        events.Reserved: (_take_grant, {State.SCHEDULING}),
+        events.StillWaiting: (_still_waiting, {State.SCHEDULING}),
+        events.StillStarting: (_still_starting, {State.STARTING}),
+        events.BackedOff: (_back_to_work, {State.RESTARTING}),
+        events.EngineClosed: (_take_close, {State.RESTARTING}),
+        events.StopGraceExpired: (_grace_over, {*AT_WORK, State.FINISHING}),
+        events.LookAtWaits: (_look_at_waits, AT_WORK),
     }

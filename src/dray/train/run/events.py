@@ -1,12 +1,14 @@
-"""Events of the controller's mailbox besides those of the engine, and the outcome of a run."""
+"""Events of the controller's mailbox besides those of the engine, and their alarms."""
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from dray.engines.base import Actor
+from dray.engines.base import Actor, Mailbox
+from dray.errors import EngineError
 from dray.scheduling.requests import Reservation
 from dray.train.run.state import State
 from dray.train.run.worker_group import WorkerState
@@ -31,11 +33,24 @@ class StillStarting:
 
 
 @dataclass(frozen=True)
-class FunctionEnded:
-    """The train function of a rank has returned or raised."""
+class FunctionReturned:
+    """The train function of a rank has returned."""
 
     worker: WorkerState
-    future: Future[Ended]
+    ended: Ended
+
+    @property
+    def actor(self) -> Actor:
+        """The actor whose function it was."""
+        return self.worker.actor
+
+
+@dataclass(frozen=True)
+class FunctionFailed:
+    """The train function of a rank has raised."""
+
+    worker: WorkerState
+    error: BaseException
 
     @property
     def actor(self) -> Actor:
@@ -77,6 +92,73 @@ class StopGraceExpired:
 @dataclass(frozen=True)
 class LookAtWaits:
     """Somebody may have waited for long."""
+
+
+@dataclass(frozen=True)
+class Due:
+    """The time of an event has come.
+
+    Attributes:
+        alarm: Who sent it.
+        number: Which one of its events.
+        event: The event.
+    """
+
+    alarm: Alarm
+    number: int
+    event: Any
+
+    @property
+    def counts(self) -> bool:
+        """Return whether the event was not taken back while it lay in the mailbox."""
+        return self.alarm.number == self.number
+
+
+class Alarm:
+    """Puts an event into a mailbox later; at most one is on its way.
+
+    Args:
+        mailbox: Gets a `Due` that has the event.
+
+    Attributes:
+        number: The number of the latest event.
+    """
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self.number = 0
+        self._mailbox = mailbox
+        self._timer: threading.Timer | None = None
+        self._latest: tuple[float, Any] = (0.0, None)
+
+    def set(self, delay_s: float, event: Any) -> None:
+        """Have an event come, in place of the one before.
+
+        Raises:
+            EngineError: There is no room for its thread.
+        """
+        self.cancel()
+        self._latest = delay_s, event
+        self._timer = threading.Timer(delay_s, self._mailbox.put, [Due(self, self.number, event)])
+        self._timer.daemon = True
+        try:
+            self._timer.start()
+        except RuntimeError as error:
+            raise EngineError(
+                f"{error}: the limit of processes and threads (ulimit -u, or a container's) is "
+                "met; raise it, or use fewer workers"
+            ) from error
+
+    def renew(self) -> None:
+        """Have the event that is on its way, if there is one, come as late from now on."""
+        if self._timer is not None:
+            self.set(*self._latest)
+
+    def cancel(self) -> None:
+        """Take the event back, even if it is in the mailbox already."""
+        self.number += 1
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,21 @@
-"""Failures of workers: which one is the cause, how it is told, and when to try again. No I/O."""
+"""Failures of workers: which one is the cause, how it is told, and whether to try again."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dray.errors import (
     ConfigError,
     DrayError,
     EngineError,
     InfeasibleError,
+    NodeDiedError,
     RemoteTraceback,
+    SerializationError,
     TrainingFailedError,
     WorkerDiedError,
     WorkerGroupError,
@@ -22,9 +25,15 @@ from dray.errors import (
     raised_in_driver,
     text_of,
 )
+from dray.train.run.progress import Progress
+from dray.train.storage.run_directory import RunDirectory
+from dray.train.worker.train_worker import Ended
 
 _FIRST_BACK_OFF_S = 1.0
 _LONGEST_BACK_OFF_S = 30.0
+
+# Returns the error of an attempt, given how often the run has failed.
+ToError = Callable[[int], WorkerGroupError]
 
 
 @dataclass
@@ -187,3 +196,68 @@ def to_error(
         "\n".join(lines), failures, log_path=None if log_path is None else str(log_path)
     )
     return as_instance_of_cause(error)
+
+
+class Verdict:
+    """The verdict as far as it is known.
+
+    Args:
+        policy: Decides about restarts.
+        progress: Tells the user.
+        directory: Keeps what is told.
+
+    Attributes:
+        error: What `fit()` raises; the first cause stays it.
+        return_value: What rank 0's function returned.
+    """
+
+    def __init__(self, policy: FailurePolicy, progress: Progress, directory: RunDirectory) -> None:
+        self._policy = policy
+        self._progress = progress
+        self._directory = directory
+        self.error: BaseException | None = None
+        self.return_value: Any = None
+
+    def returned(self, ended: Ended) -> None:
+        """Take what rank 0's function has returned."""
+        try:
+            self.return_value = ended.returned()
+        except SerializationError as error:  # the training is done all the same
+            self.return_value = None
+            self._directory.record("return value lost", cause=str(error))
+            self._progress.warn(f"{str(error).rstrip('.')}; Result.return_value is None")
+
+    def failed_on_driver(self, error: BaseException, before: ToError | None) -> None:
+        """Take an error that is not one of workers.
+
+        Args:
+            error: What has failed.
+            before: Returns the error of workers that have failed before, if some have.
+        """
+        if self.error is None and before is not None:
+            self.error = before(self._policy.total + 1)
+        if self.error is None:
+            self.error = to_driver_error(error)
+        else:
+            self._progress.warn(f"after the failure, on the driver: {describe(error)}")
+
+    def tries_again(
+        self, failures: Mapping[int, BaseException], to_error: ToError, *, wanted: bool
+    ) -> bool:
+        """Take the end of an attempt that has failed; return whether there is another one.
+
+        Args:
+            failures: Its failures, the cause first.
+            to_error: Returns their error, for the case that there is none.
+            wanted: Whether the user still wants the run to go on.
+        """
+        rank, cause = next(iter(failures.items()))
+        lost = any(isinstance(error, NodeDiedError) for error in failures.values())
+        again = self._policy.failed(lost_node=lost) and wanted
+        if again:
+            self._progress.warn(
+                f"rank {rank} failed ({describe(cause)}); restarting ({self._policy.count(lost)})"
+            )
+        else:
+            self.error = to_error(self._policy.total)
+        return again

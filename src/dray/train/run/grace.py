@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dray.errors import join_names
 from dray.settings import Settings
-from dray.train.run.alarm import Alarm
 from dray.train.run.attempt import Attempt
-from dray.train.run.events import StopGraceExpired
+from dray.train.run.events import Alarm, StopGraceExpired
 from dray.train.run.progress import Progress
 from dray.train.run.state import AT_WORK, State
 

@@ -37,6 +37,7 @@ class Event(str, Enum):
     RESERVED = "resources reserved"
     PLACED = "all workers have started"
     STARTED = "framework ready"
+    RANK_RETURNED = "train function ended on a rank"
     RETURNED = "train function ended on every rank"
     WORKER_FAILED = "a worker failed"
     FAILED_AMID_REPORT = "a worker failed, a report of its is under way"
@@ -60,11 +61,16 @@ class Action(str, Enum):
     START_WORKERS = "start workers"
     SET_UP = "give out ranks, set up the framework"
     RUN = "run the train function"
+    WATCH = "watch who is waited for"
     TAKE_DOWN = "take the framework down"
+    TELL_STOP = "say why the run stops"
+    TELL_INTERRUPT = "say how to stop at once"
     ASK_TO_STOP = "ask workers to stop at their next report"
     GIVE_GRACE = "wait for reports, not for long"
     STOP_WORKERS = "stop workers cleanly"
     KILL_WORKERS = "kill workers"
+    DECIDE = "restart, or give up"
+    SAY_CLOSED = "fail, as the session has ended"
     BACK_OFF = "wait before the restart"
     RELEASE = "release resources"
 
@@ -76,6 +82,7 @@ class Step(NamedTuple):
     actions: tuple[Action, ...] = ()
 
 
+ANY = frozenset(State)
 FINAL = frozenset({State.FINISHED, State.ERRORED, State.ABORTED})
 
 # Where ranks are at work: what they say counts, and their end is not what anybody waits for.
@@ -93,12 +100,15 @@ TABLE: dict[tuple[State, Event], Step] = {
     (State.STARTING, Event.STARTED): Step(State.RUNNING, (Action.RUN,)),
     (State.STARTING, Event.WORKER_FAILED): Step(State.FAILING, _KILL),
     (State.STARTING, Event.INTERRUPTED): Step(State.ABORTING, _KILL),
+    (State.RUNNING, Event.RANK_RETURNED): Step(State.RUNNING, (Action.WATCH,)),
     (State.RUNNING, Event.RETURNED): Step(State.FINISHING, _PART),
     (State.RUNNING, Event.WORKER_FAILED): Step(State.FAILING, _KILL),
     (State.RUNNING, Event.FAILED_AMID_REPORT): Step(State.DRAINING, (Action.GIVE_GRACE,)),
-    (State.RUNNING, Event.STOP_ASKED): Step(State.CONCLUDING, (Action.ASK_TO_STOP,)),
+    (State.RUNNING, Event.STOP_ASKED): Step(
+        State.CONCLUDING, (Action.TELL_STOP, Action.ASK_TO_STOP)
+    ),
     (State.RUNNING, Event.INTERRUPTED): Step(
-        State.STOPPING, (Action.ASK_TO_STOP, Action.GIVE_GRACE)
+        State.STOPPING, (Action.TELL_INTERRUPT, Action.ASK_TO_STOP, Action.GIVE_GRACE)
     ),
     (State.DRAINING, Event.FAILED_AMID_REPORT): Step(State.DRAINING),
     (State.DRAINING, Event.WORKER_FAILED): Step(State.FAILING, _KILL),
@@ -106,18 +116,24 @@ TABLE: dict[tuple[State, Event], Step] = {
     (State.DRAINING, Event.GRACE_OVER): Step(State.FAILING, _KILL),
     (State.DRAINING, Event.RETURNED): Step(State.FAILING, _KILL),
     (State.DRAINING, Event.INTERRUPTED): Step(State.ABORTING, _KILL),
+    # The others may wait for the rank in a collective that it will not come to.
+    (State.CONCLUDING, Event.RANK_RETURNED): Step(State.CONCLUDING, (Action.GIVE_GRACE,)),
     (State.CONCLUDING, Event.RETURNED): Step(State.FINISHING, _PART),
     (State.CONCLUDING, Event.WORKER_FAILED): Step(State.FINISHING, _KILL),
     (State.CONCLUDING, Event.FAILED_AMID_REPORT): Step(State.CONCLUDING, (Action.GIVE_GRACE,)),
     (State.CONCLUDING, Event.DRAINED): Step(State.FINISHING, _KILL),
     (State.CONCLUDING, Event.GRACE_OVER): Step(State.FINISHING, _KILL),
-    (State.CONCLUDING, Event.INTERRUPTED): Step(State.STOPPING, (Action.GIVE_GRACE,)),
+    (State.CONCLUDING, Event.INTERRUPTED): Step(
+        State.STOPPING, (Action.TELL_INTERRUPT, Action.GIVE_GRACE)
+    ),
+    (State.STOPPING, Event.RANK_RETURNED): Step(State.STOPPING, (Action.GIVE_GRACE,)),
     (State.STOPPING, Event.RETURNED): Step(State.ABORTING, (Action.STOP_WORKERS,)),
     (State.STOPPING, Event.WORKER_FAILED): Step(State.ABORTING, _KILL),
     (State.STOPPING, Event.FAILED_AMID_REPORT): Step(State.STOPPING, (Action.GIVE_GRACE,)),
     (State.STOPPING, Event.DRAINED): Step(State.ABORTING, _KILL),
     (State.STOPPING, Event.GRACE_OVER): Step(State.ABORTING, _KILL),
     (State.STOPPING, Event.INTERRUPTED): Step(State.ABORTING, _KILL),
+    (State.FAILING, Event.GROUP_DOWN): Step(State.FAILING, (Action.DECIDE,)),
     (State.FAILING, Event.RETRY): Step(State.RESTARTING, (Action.BACK_OFF,)),
     (State.FAILING, Event.GIVE_UP): Step(State.ERRORED, (Action.RELEASE,)),
     (State.FAILING, Event.INTERRUPTED): Step(State.ABORTING),
@@ -129,9 +145,12 @@ TABLE: dict[tuple[State, Event], Step] = {
     (State.FINISHING, Event.GRACE_OVER): Step(State.FINISHING, _KILL),
     (State.ABORTING, Event.GROUP_DOWN): Step(State.ABORTED, (Action.RELEASE,)),
     **{
+        (state, Event.GROUP_DOWN): Step(state, (Action.SAY_CLOSED,))
+        for state in (State.STARTING, *AT_WORK)
+    },
+    **{
         (state, Event.CONTROLLER_FAILED): Step(State.ERRORED, (Action.KILL_WORKERS, Action.RELEASE))
-        for state in State
-        if state not in FINAL
+        for state in ANY - FINAL
     },
 }
 
@@ -139,10 +158,10 @@ TABLE: dict[tuple[State, Event], Step] = {
 IGNORED: dict[Event, frozenset[State]] = {
     Event.WORKER_FAILED: frozenset({State.FAILING, State.ABORTING, State.FINISHING, *FINAL}),
     Event.FAILED_AMID_REPORT: frozenset({State.FAILING, State.ABORTING, State.FINISHING, *FINAL}),
-    Event.STOP_ASKED: frozenset(State) - {State.RUNNING},
+    Event.RANK_RETURNED: ANY - AT_WORK | {State.DRAINING},
+    Event.RETURNED: ANY - AT_WORK,
     Event.GROUP_DOWN: frozenset({State.SCHEDULING, State.RESTARTING, *FINAL}),
     Event.INTERRUPTED: frozenset({State.ABORTING, *FINAL}),
-    Event.PLACED: frozenset(State) - {State.STARTING},
     Event.CONTROLLER_FAILED: FINAL,
 }
 

@@ -1,11 +1,16 @@
-"""Ranks that others wait for: who they are, since when, and when to tell of it. No I/O."""
+"""Ranks that others wait for: who they are, since when, and when to tell of it."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from dray.engines.base import Mailbox
 from dray.errors import join_names
+from dray.train.run.events import Alarm, LookAtWaits
+from dray.train.run.progress import Progress
+from dray.train.storage.run_directory import RunDirectory
 
 # Ranks beyond these are as many lines that say nothing new.
 _MOST_DESCRIBED = 4
@@ -76,6 +81,61 @@ class Patience:
     def next_s(self, waits: Sequence[Wait], now: float) -> float:
         """Return in how many seconds to look again."""
         return max(min(wait.since + self._told[wait] - now for wait in waits), self._first_s / 10)
+
+
+class Watch:
+    """Tells the user who is waited for; a timer runs only while somebody may wait.
+
+    Args:
+        first_s: After how many seconds it says so first; 0 is never.
+        mailbox: Gets `LookAtWaits` when it is time to call `look`.
+        progress: Tells the user.
+        directory: Keeps what was told.
+    """
+
+    def __init__(
+        self, first_s: float, mailbox: Mailbox, progress: Progress, directory: RunDirectory
+    ) -> None:
+        self._first_s = first_s
+        self._alarm = Alarm(mailbox)
+        self._progress = progress
+        self._directory = directory
+        self._patience = Patience(first_s)
+        self._watching = False
+
+    def begin(self) -> None:
+        """Begin to watch, if it does not yet: somebody has come to where ranks wait."""
+        if not self._watching and self._first_s:
+            self._watching = True
+            self._alarm.set(self._first_s, LookAtWaits())
+
+    def look(self, attempt: int, waits: Sequence[Wait], where: Callable[[int], str]) -> None:
+        """Tell of those that are waited for by now, and look again later if there are any.
+
+        Args:
+            attempt: The number of the attempt.
+            waits: Who waits now.
+            where: Returns where a rank runs.
+        """
+        now = time.monotonic()
+        for wait in self._patience.due(waits, now):
+            self._progress.warn(wait.text(now, where))
+            self._directory.record(
+                "waiting",
+                attempt=attempt,
+                what=wait.what,
+                seconds=round(now - wait.since, 3),
+                missing=wait.missing,
+                waiting=wait.waiting,
+            )
+        self._watching = bool(waits)
+        if waits:
+            self._alarm.set(self._patience.next_s(waits, now), LookAtWaits())
+
+    def end(self) -> None:
+        """Watch no longer."""
+        self._watching = False
+        self._alarm.cancel()
 
 
 def name_of(ranks: Sequence[int]) -> str:

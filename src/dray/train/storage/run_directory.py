@@ -190,13 +190,12 @@ class RunDirectory:
             draft.replace(self.path / _RUN)
 
     def record(self, event: str, **details: Any) -> None:
-        """Append a line to events.jsonl.
-
-        Raises:
-            StorageError: It cannot be written; `Journal` takes that for no reason to end a run.
-        """
-        with contextlib.closing(LineFile(self.path / _EVENTS)) as file:
-            file.append({"time": round(time.time(), 6), "event": event, **details})
+        """Append a line to events.jsonl; a run does not fail because it cannot be written."""
+        try:
+            with contextlib.closing(LineFile(self.path / _EVENTS)) as file:
+                file.append({"time": round(time.time(), 6), "event": event, **details})
+        except StorageError as error:
+            self.warn_once(f"what happens to the run is not recorded any more: {error}")
 
     # Reading.
 
