@@ -150,6 +150,29 @@ class Actor(ABC):
 ActorFactory = Callable[[Callable[[Any], None]], Any]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ActorSpec:
+    """The description of an actor to start.
+
+    Attributes:
+        factory: Makes the actor's object in the worker.
+        name: How messages call it.
+        reservation: Where it runs.
+        bundle: In which bundle of the reservation, from 0.
+        mailbox: Gets the actor's events.
+        runtime_env: What it finds around itself, on top of the session's.
+        modules: The modules given to `prepare`.
+    """
+
+    factory: ActorFactory
+    name: str
+    reservation: Reservation
+    bundle: int
+    mailbox: Mailbox
+    runtime_env: RuntimeEnv = field(default_factory=RuntimeEnv)
+    modules: Sequence[str] = ()
+
+
 class Engine(ABC):
     """Runs actors somewhere. One subclass an engine, found by name in `dray.engines`."""
 
@@ -213,28 +236,8 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def start_actor(
-        self,
-        factory: ActorFactory,
-        *,
-        name: str,
-        reservation: Reservation,
-        bundle: int,
-        runtime_env: RuntimeEnv,
-        mailbox: Mailbox,
-        modules: Sequence[str] = (),
-    ) -> Actor:
-        """Begin to start an actor; `Started` or `Died` says what came of it.
-
-        Args:
-            factory: Makes the actor's object in the worker.
-            name: How messages call it.
-            reservation: Where it runs.
-            bundle: In which bundle of the reservation, from 0.
-            runtime_env: What it finds around itself, on top of the session's.
-            mailbox: Gets the actor's events.
-            modules: The modules given to `prepare`.
-        """
+    def start_actor(self, spec: ActorSpec) -> Actor:
+        """Begin to start an actor; `Started` or `Died` says what came of it."""
 
     @abstractmethod
     def drive(self, loop: Callable[[], T]) -> T:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from dray.answers import AbsentMember
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ArgumentTypeError
+from dray.scheduling.requests import Request
 
 if TYPE_CHECKING:
     import asyncio
@@ -301,6 +302,30 @@ class Group(ABC):
         """Give the bundles back, and kill what runs in them."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class GroupSpec:
+    """The description of a placement group to make.
+
+    Attributes:
+        bundles: Name to quantity, for each bundle.
+        strategy: How bundles spread over nodes, as in a `Request`.
+        name: Its name for `named_group`; "" is none.
+        detached: Whether it outlives its driver.
+        selectors: For each bundle the labels that its node must have; or empty.
+    """
+
+    bundles: Sequence[Mapping[str, float]]
+    strategy: str = "PACK"
+    name: str = ""
+    detached: bool = False
+    selectors: Sequence[Mapping[str, str]] = ()
+
+    @property
+    def request(self) -> Request:
+        """The request for its bundles."""
+        return Request(self.bundles, self.strategy, self.selectors)
+
+
 @dataclass(frozen=True)
 class ExecutionContext:
     """The execution context of the calling code.
@@ -403,15 +428,7 @@ class Runtime(ABC):
         """Return `{"name": ..., "namespace": ...}` of every named actor that lives."""
 
     @abstractmethod
-    def make_group(
-        self,
-        bundles: Sequence[Mapping[str, float]],
-        *,
-        strategy: str,
-        name: str,
-        detached: bool,
-        selectors: Sequence[Mapping[str, str]],
-    ) -> Group:
+    def make_group(self, spec: GroupSpec) -> Group:
         """Ask for bundles of resources.
 
         Raises:

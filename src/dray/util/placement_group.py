@@ -9,7 +9,7 @@ from dray import session
 from dray.answers import AbsentMember, answer_for, check_arguments
 from dray.core.objects import seconds
 from dray.core.options import resources_of
-from dray.engines.runtime import Group, ObjectRef
+from dray.engines.runtime import Group, GroupSpec, ObjectRef
 from dray.errors import ArgumentTypeError, ConfigError
 from dray.scheduling.labels import check_selector
 from dray.scheduling.placement import STRATEGIES
@@ -139,11 +139,13 @@ def placement_group(
     runtime = session.current_runtime()
     return PlacementGroup(
         runtime.make_group(
-            checked,
-            strategy=strategy,
-            name=name,
-            detached=lifetime == "detached",
-            selectors=[dict(selector) for selector in selectors],
+            GroupSpec(
+                bundles=checked,
+                strategy=strategy,
+                name=name,
+                detached=lifetime == "detached",
+                selectors=[dict(selector) for selector in selectors],
+            )
         )
     )
 

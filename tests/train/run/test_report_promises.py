@@ -18,7 +18,7 @@ from unittest import mock
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from dray.engines.base import Actor, Died, Posted, Started
+from dray.engines.base import Actor, ActorSpec, Died, Posted, Started
 from dray.errors import RemoteTraceback, WorkerDiedError
 from dray.scheduling.requests import Node
 from dray.settings import Settings
@@ -240,7 +240,7 @@ class World(queue.SimpleQueue):  # type: ignore[type-arg]
     def until_closed(self) -> Future[None]:
         return Future()
 
-    def start_actor(self, factory: Any, **_: Any) -> Rank:
+    def start_actor(self, spec: ActorSpec) -> Rank:
         rank = Rank(self, len(self.ranks), self.scripts[len(self.ranks)])
         self.ranks.append(rank)
         self.put(Started(rank, "here", "127.0.0.1"))

@@ -9,7 +9,7 @@ import inspect
 import os
 import uuid
 import weakref
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -31,6 +31,7 @@ from dray.engines.runtime import (
     CallOptions,
     ExecutionContext,
     Group,
+    GroupSpec,
     ObjectRef,
     Returned,
     Submit,
@@ -58,16 +59,9 @@ class ExitActor(SystemExit):
 class InlineGroup(Pickled, Group):
     """A placement group: what it asks for is held, or will be when another group is removed."""
 
-    def __init__(
-        self,
-        bundles: Sequence[Mapping[str, float]],
-        strategy: str,
-        name: str,
-        held: Future[Reservation],
-    ) -> None:
-        self.bundles = bundles
-        self.strategy = strategy
-        self.name = name
+    def __init__(self, spec: GroupSpec, held: Future[Reservation]) -> None:
+        self.spec = spec
+        self.bundles = spec.bundles
         self.removed = False
         self.actors: weakref.WeakSet[InlineObject] = weakref.WeakSet()
         self._held = held
@@ -113,9 +107,9 @@ class InlineGroup(Pickled, Group):
         nodes = [node.node_id for node in held.nodes] if isinstance(held, Held) else []
         return {
             "placement_group_id": self.group_id,
-            "name": self.name,
+            "name": self.spec.name,
             "state": "REMOVED" if self.removed else "CREATED" if held else "PENDING",
-            "strategy": self.strategy,
+            "strategy": self.spec.strategy,
             "bundles": {index: dict(bundle) for index, bundle in enumerate(self.bundles)},
             "bundles_to_node_id": dict(enumerate(nodes)),
         }

@@ -11,20 +11,28 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from dray.engines.base import Actor, ActorFactory, Died, Mailbox, Options, Posted, Started
+from dray.engines.base import (
+    Actor,
+    ActorFactory,
+    ActorSpec,
+    Died,
+    Mailbox,
+    Options,
+    Posted,
+    Started,
+)
 from dray.engines.console import Outlet
 from dray.engines.inline.runtime import InlineRuntime
 from dray.engines.local import LocalEngine
 from dray.engines.rpc import wire
 from dray.engines.rpc.actor_host import close_actor, set_variables
-from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import WorkerDiedError
 from dray.scheduling.ledger import Held
-from dray.scheduling.requests import Node, Reservation
+from dray.scheduling.requests import Node
 from dray.settings import Settings
 
 T = TypeVar("T")
@@ -114,26 +122,17 @@ class InlineEngine(LocalEngine):
             self._ledger, self._runtime_env, options.namespace, self.variables
         )
 
-    def start_actor(
-        self,
-        factory: ActorFactory,
-        *,
-        name: str,
-        reservation: Reservation,
-        bundle: int,
-        runtime_env: RuntimeEnv,
-        mailbox: Mailbox,
-        modules: Sequence[str] = (),
-    ) -> Actor:
+    def start_actor(self, spec: ActorSpec) -> Actor:
+        reservation = spec.reservation
         assert isinstance(reservation, Held)
         jobs = self._driving.jobs
-        actor = InlineActor(name, mailbox, jobs)
-        runtime_env = self._runtime_env | runtime_env
-        node, devices = reservation.nodes[bundle], reservation.devices[bundle]
+        actor = InlineActor(spec.name, spec.mailbox, jobs)
+        runtime_env = self._runtime_env | spec.runtime_env
+        node, devices = reservation.nodes[spec.bundle], reservation.devices[spec.bundle]
         own = runtime_env.env_vars
         variables = {**self.variables(devices, node, own), **own}
         directory = runtime_env.local_directory(self.name)
-        jobs.put(lambda: actor.make(factory, node, devices, variables, directory))
+        jobs.put(lambda: actor.make(spec.factory, node, devices, variables, directory))
         return actor
 
     def drive(self, loop: Callable[[], T]) -> T:

@@ -30,6 +30,7 @@ from dray.engines.runtime import (
     ActorOptions,
     ExecutionContext,
     Group,
+    GroupSpec,
     ObjectRef,
     ObjectRefGenerator,
     Returned,
@@ -301,25 +302,16 @@ class InlineRuntime(Runtime):
     def _living(self) -> list[InlineObject]:
         return [actor for actor in self._actors if actor.gone is None]
 
-    def make_group(
-        self,
-        bundles: Sequence[Mapping[str, float]],
-        *,
-        strategy: str,
-        name: str,
-        detached: bool,
-        selectors: Sequence[Mapping[str, str]],
-    ) -> Group:
-        if detached:
-            warn_not_detached(f"placement group {name!r}", "inline")
+    def make_group(self, spec: GroupSpec) -> Group:
+        if spec.detached:
+            warn_not_detached(f"placement group {spec.name!r}", "inline")
         self._sweep()
-        held = self._ledger.reserve(Request(bundles, strategy, selectors))
-        group = InlineGroup(bundles, strategy, name, held)
+        group = InlineGroup(spec, self._ledger.reserve(spec.request))
         self._groups.append(group)
         return group
 
     def named_group(self, name: str) -> Group | None:
-        return next((g for g in self._groups if g.name == name and not g.removed), None)
+        return next((g for g in self._groups if g.spec.name == name and not g.removed), None)
 
     def groups(self) -> list[dict[str, Any]]:
         return [group.describe() for group in self._groups]

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from dray.engines.base import CLOSED, Actor, ActorFactory, Mailbox, Options, Started
+from dray.engines.base import CLOSED, Actor, ActorSpec, Mailbox, Options, Started
 from dray.engines.console import fill_standard_descriptors
 from dray.engines.local import LocalEngine, nodes_of
 from dray.engines.process import system_limits
@@ -38,7 +38,7 @@ from dray.errors import ConfigError, EngineError, NodeDiedError, OutOfMemoryErro
 from dray.interrupts import shielded, unwrap
 from dray.scheduling.device_locks import DeviceLocks
 from dray.scheduling.ledger import Held
-from dray.scheduling.requests import Node, Reservation
+from dray.scheduling.requests import Node
 from dray.settings import Settings
 from dray.status import ProgramStatus, to_json
 
@@ -280,21 +280,12 @@ class ProcessEngine(LocalEngine):
             return server
 
     @shielded
-    def start_actor(
-        self,
-        factory: ActorFactory,
-        *,
-        name: str,
-        reservation: Reservation,
-        bundle: int,
-        runtime_env: RuntimeEnv,
-        mailbox: Mailbox,
-        modules: Sequence[str] = (),
-    ) -> Actor:
+    def start_actor(self, spec: ActorSpec) -> Actor:
+        reservation, bundle = spec.reservation, spec.bundle
         assert isinstance(reservation, Held | Borrowed)
-        payload = wire.dump(factory, name)
-        basis = self._basis(modules, runtime_env)
-        runtime_env = self._runtime_env | runtime_env
+        payload = wire.dump(spec.factory, spec.name)
+        basis = self._basis(spec.modules, spec.runtime_env)
+        runtime_env = self._runtime_env | spec.runtime_env
         directory = runtime_env.local_directory(self.name)
         node, devices = reservation.nodes[bundle], reservation.devices[bundle]
         around = {
@@ -303,19 +294,19 @@ class ProcessEngine(LocalEngine):
             "runtime_env": runtime_env.as_dict(),
         }
         try:
-            actor = self._fork(self._server(basis), name, mailbox, node, around)
+            actor = self._fork(self._server(basis), spec, node, around)
         except EngineError:  # a server that was killed: the next one serves
-            actor = self._fork(self._server(basis), name, mailbox, node, around)
+            actor = self._fork(self._server(basis), spec, node, around)
         own = runtime_env.env_vars
         variables = {**self.variables(devices, node, own), **own}
         actor.begin(wire.Begin.like_here(variables, directory, payload))
         return actor
 
     def _fork(
-        self, server: Server, name: str, mailbox: Mailbox, node: Node, around: Mapping[str, Any]
+        self, server: Server, spec: ActorSpec, node: Node, around: Mapping[str, Any]
     ) -> TrainingActor:
         number, devices = next(self._numbers), around["devices"]
-        actor = TrainingActor(server, number, name, mailbox, self._reader, devices)
+        actor = TrainingActor(server, number, spec.name, spec.mailbox, self._reader, devices)
         with contextlib.ExitStack() as theirs:
             door, (out, err), fds = self._open(actor, theirs)
             # Before the worker exists: its end may come at any time after.

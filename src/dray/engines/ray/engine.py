@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from dray.engines.base import CLOSED, Actor, ActorFactory, Engine, Mailbox, Options
+from dray.engines.base import CLOSED, Actor, ActorSpec, Engine, Options
 from dray.engines.rpc import wire
 from dray.engines.runtime_env import RuntimeEnv
 from dray.engines.status_socket import Beacon
@@ -305,23 +305,14 @@ class RayEngine(Engine):
         suspects = self._suspected()
         return [node for node in cluster.nodes() if node.node_id not in suspects]
 
-    def start_actor(
-        self,
-        factory: ActorFactory,
-        *,
-        name: str,
-        reservation: Reservation,
-        bundle: int,
-        runtime_env: RuntimeEnv,
-        mailbox: Mailbox,
-        modules: Sequence[str] = (),
-    ) -> Actor:
+    def start_actor(self, spec: ActorSpec) -> Actor:
+        reservation = spec.reservation
         assert isinstance(reservation, _PlacementGroup)
-        payload = wire.dump(factory, name)
+        payload = wire.dump(spec.factory, spec.name)
         actor = RayActor(
             next(self._numbers),
-            name,
-            mailbox,
+            spec.name,
+            spec.mailbox,
             self._reader,
             self.is_gone,
             lambda actor: self._actors.pop(actor.number, None),
@@ -331,15 +322,17 @@ class RayEngine(Engine):
                 driver_environment.portable(os.environ), self._cwd(), list(sys.path), payload
             )
         )
-        environment, directory = _split(self._runtime_env | runtime_env)
+        environment, directory = _split(self._runtime_env | spec.runtime_env)
         with self._connection():
             if self._closed:
                 raise EngineError(CLOSED)
-            handle = self._make(reservation, bundle, environment)
+            handle = self._make(reservation, spec.bundle, environment)
             actor.lives_in(lambda: self._kill(handle))
             self._actors[actor.number] = actor
             meeting = self._link.meeting(actor.number)
-            self._follow(actor, handle, handle.serve.remote(meeting, tuple(modules), directory))
+            self._follow(
+                actor, handle, handle.serve.remote(meeting, tuple(spec.modules), directory)
+            )
         return actor
 
     def _kill(self, handle: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -29,6 +29,7 @@ from dray.engines.runtime import (
     ActorOptions,
     ExecutionContext,
     Group,
+    GroupSpec,
     ObjectRef,
     ObjectRefGenerator,
     Returned,
@@ -38,7 +39,6 @@ from dray.engines.runtime import (
 )
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
-from dray.scheduling.requests import Request
 from dray.status import ProgramStatus
 
 # How many functions and classes are known to have been sent to the cluster already.
@@ -179,31 +179,24 @@ class RayRuntime(Runtime):
 
     # Placement groups.
 
-    def make_group(
-        self,
-        bundles: Sequence[Mapping[str, float]],
-        *,
-        strategy: str,
-        name: str,
-        detached: bool,
-        selectors: Sequence[Mapping[str, str]],
-    ) -> Group:
-        self._capacity.check("the placement group", Request(bundles, strategy, selectors))
-        if name and self.named_group(name) is not None:
-            raise ConfigError(f"the name {name!r} is taken by another placement group")
-        further = {"bundle_label_selector": [dict(s) for s in selectors]} if selectors else {}
+    def make_group(self, spec: GroupSpec) -> Group:
+        self._capacity.check("the placement group", spec.request)
+        if spec.name and self.named_group(spec.name) is not None:
+            raise ConfigError(f"the name {spec.name!r} is taken by another placement group")
+        selectors = [dict(selector) for selector in spec.selectors]
+        further = {"bundle_label_selector": selectors} if selectors else {}
         try:
             return RayGroup(
                 placement_group(
-                    [dict(bundle) for bundle in bundles],
-                    strategy=strategy,
-                    name=name,
-                    lifetime="detached" if detached else None,
+                    [dict(bundle) for bundle in spec.bundles],
+                    strategy=spec.strategy,
+                    name=spec.name,
+                    lifetime="detached" if spec.detached else None,
                     **further,
                 )
             )
         except Exception as error:
-            raise refused(error, f"placement group {name}".rstrip()) from error
+            raise refused(error, f"placement group {spec.name}".rstrip()) from error
 
     def named_group(self, name: str) -> Group | None:
         try:

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from dray.engines.base import Actor, Engine, Mailbox, Started
+from dray.engines.base import Actor, ActorSpec, Engine, Mailbox, Started
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import text_of
 from dray.scheduling.requests import Node, Reservation
@@ -108,16 +108,16 @@ class WorkerGroup:
         workers: list[WorkerState] = []
         try:
             for bundle in range(size):
-                actor = engine.start_actor(
-                    functools.partial(TrainWorker, own_process=engine.distributed),
+                spec = ActorSpec(
+                    factory=functools.partial(TrainWorker, own_process=engine.distributed),
                     name=f"worker {bundle}",
                     reservation=reservation,
                     bundle=bundle,
-                    runtime_env=runtime_env,
                     mailbox=mailbox,
+                    runtime_env=runtime_env,
                     modules=modules,
                 )
-                workers.append(WorkerState(actor, bundle))
+                workers.append(WorkerState(engine.start_actor(spec), bundle))
         except BaseException:
             for worker in workers:
                 worker.actor.kill()

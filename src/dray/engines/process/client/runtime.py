@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dray.engines.process.client.conversation import Message, accepted
@@ -29,6 +29,7 @@ from dray.engines.runtime import (
     ActorOptions,
     CallOptions,
     Group,
+    GroupSpec,
     Submit,
     TaskOptions,
     warn_not_detached,
@@ -240,22 +241,14 @@ class ProcessRuntime(Values):
     # Placement groups.
 
     @shielded
-    def make_group(
-        self,
-        bundles: Sequence[Mapping[str, float]],
-        *,
-        strategy: str,
-        name: str,
-        detached: bool,
-        selectors: Sequence[Mapping[str, str]],
-    ) -> Group:
-        if detached:
-            warn_not_detached(f"placement group {name!r}", "process")
+    def make_group(self, spec: GroupSpec) -> Group:
+        if spec.detached:
+            warn_not_detached(f"placement group {spec.name!r}", "process")
         number, ready = next(self._ids), next(self._ids)
         self.keep(ready)
         ref = ProcessRef(self, ready)
-        self.demand("group", number, ready, [dict(b) for b in bundles], strategy, name, selectors)
-        return ProcessGroup(self, number, bundles, ref)
+        self.demand("group", number, ready, spec)
+        return ProcessGroup(self, number, spec.bundles, ref)
 
     def wait_for_group(self, group: ProcessGroup, timeout_s: float | None) -> bool:
         ready, _ = self.wait([group.ready()], 1, timeout_s, False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from dray.engines.process.hub.actors import Actors
@@ -12,9 +12,10 @@ from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.records import Client, GroupRecord, WorkerProcess
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.rpc.serialization import failed
+from dray.engines.runtime import GroupSpec
 from dray.errors import DrayError, GroupRemovedError
 from dray.scheduling.ledger import Held, Ledger
-from dray.scheduling.requests import Node, Request
+from dray.scheduling.requests import Node
 
 
 class Groups:
@@ -47,16 +48,12 @@ class Groups:
         question: int,
         number: int,
         ready: int,
-        bundles: Sequence[Mapping[str, float]],
-        strategy: str,
-        name: str,
-        selectors: Sequence[Mapping[str, str]],
+        spec: GroupSpec,
     ) -> None:
         """A process asks for bundles."""
         self._hub.own(client, ready)
-        request = Request(bundles, strategy, selectors)
         try:
-            demand = self._tasks.ledger.check(request)
+            demand = self._tasks.ledger.check(spec.request)
         except DrayError as error:
             self._hub.refuse(client, question, error)
             return
@@ -69,15 +66,15 @@ class Groups:
                 {BUNDLE_LABEL: str(index)},
                 {name: () for name in bundle if name in self._tasks.ledger.device_names},
             )
-            for index, bundle in enumerate(bundles)
+            for index, bundle in enumerate(spec.bundles)
         ]
         ledger = Ledger(nodes, "make a placement group with larger bundles")
         ledger.pause()
-        record = GroupRecord(number, ready, bundles, strategy, name, ledger)
+        record = GroupRecord(number, ready, spec, ledger)
         self._hub.store.hold(ready)
         self._tasks.kinds.groups[number] = record
-        if name:
-            self._names[name] = number
+        if spec.name:
+            self._names[spec.name] = number
         self._hub.reply(client, question, None)
         record.asked = self._tasks.ledger.reserve_checked(demand)
         record.asked.add_done_callback(lambda f: self._on_granted(record, f))
@@ -104,8 +101,8 @@ class Groups:
     def remove(self, record: GroupRecord) -> None:
         """Give the bundles of a group back, and kill what runs in them."""
         record.state = "REMOVED"
-        if self._names.get(record.name) == record.number:
-            del self._names[record.name]
+        if self._names.get(record.spec.name) == record.number:
+            del self._names[record.spec.name]
         error = failed(GroupRemovedError("its placement group was removed"))
         for task in list(self._tasks.running.values()):
             if task.kind.shape.group == record.number and task.actor is None:
@@ -128,7 +125,7 @@ class Groups:
 
     def _found(self, client: Client, record: GroupRecord) -> tuple[int, Any, int]:
         self._hub.give(client, record.ready)
-        return record.number, [dict(bundle) for bundle in record.bundles], record.ready
+        return record.number, [dict(bundle) for bundle in record.spec.bundles], record.ready
 
     def on_named_group(self, client: Client, question: int, name: str) -> None:
         """A process looks for a group by its name."""
@@ -146,10 +143,10 @@ class Groups:
         return [
             {
                 "placement_group_id": f"{record.number:032x}",
-                "name": record.name,
+                "name": record.spec.name,
                 "state": record.state,
-                "strategy": record.strategy,
-                "bundles": {i: dict(bundle) for i, bundle in enumerate(record.bundles)},
+                "strategy": record.spec.strategy,
+                "bundles": {i: dict(bundle) for i, bundle in enumerate(record.spec.bundles)},
                 "bundles_to_node_id": {
                     i: node.node_id
                     for i, node in enumerate(record.held.nodes if record.held else [])

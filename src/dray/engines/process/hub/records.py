@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dray.engines.rpc.framing import Inbox, Outbox
+from dray.engines.runtime import GroupSpec
 from dray.errors import EngineError, WorkerDiedError
 from dray.scheduling.ledger import Held, Ledger
 from dray.scheduling.placement import Demand
@@ -304,9 +305,7 @@ class GroupRecord:
 
     number: int
     ready: int
-    bundles: Sequence[Mapping[str, float]]
-    strategy: str
-    name: str
+    spec: GroupSpec
     ledger: Ledger
     held: Held | None = None
     asked: Any = None
