@@ -20,6 +20,11 @@ class RuntimeEnvConfig(dict[str, Any]):
         setup_timeout_seconds: How long that may take; -1 is without limit.
         eager_install: Whether it begins before the first task.
         log_files: What Ray keeps of it.
+
+    Example:
+        >>> from dray.runtime_env import RuntimeEnvConfig
+        >>> RuntimeEnvConfig(setup_timeout_seconds=60)["setup_timeout_seconds"]
+        60
     """
 
     def __init__(

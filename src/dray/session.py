@@ -221,6 +221,13 @@ def is_initialized() -> bool:
     """Return whether this process is a driver that has an engine, or a worker of one.
 
     A trainer that is built, and has not run, initialises nothing.
+
+    Example:
+        >>> import dray
+        >>> context = dray.init()
+        >>> dray.is_initialized()
+        True
+        >>> dray.shutdown()
     """
     from dray.settings import is_rays_worker
 
@@ -236,6 +243,13 @@ def shutdown(*, wait_for_processes: bool = False, _exiting_interpreter: bool = F
     Args:
         wait_for_processes: Without effect: it always waits until the workers have ended.
         _exiting_interpreter: Without effect.
+
+    Example:
+        >>> import dray
+        >>> context = dray.init()
+        >>> dray.shutdown()
+        >>> dray.is_initialized()
+        False
     """
     global _engine, _options, _ahead
     with _lock:
@@ -312,15 +326,33 @@ def be_worker(join: Callable[[], Runtime]) -> None:
 
 
 def cluster_resources() -> dict[str, float]:
-    """Return all resources there are, summed over the nodes."""
+    """Return all resources there are, summed over the nodes.
+
+    Example:
+        >>> import dray
+        >>> dray.cluster_resources()["CPU"] > 0
+        True
+    """
     return current_runtime().cluster_resources()
 
 
 def available_resources() -> dict[str, float]:
-    """Return the resources that nobody holds now, summed over the nodes."""
+    """Return the resources that nobody holds now, summed over the nodes.
+
+    Example:
+        >>> import dray
+        >>> dray.available_resources()["CPU"] <= dray.cluster_resources()["CPU"]
+        True
+    """
     return current_runtime().available_resources()
 
 
 def nodes() -> list[dict[str, Any]]:
-    """Return the machines, each with its id, address, resources and labels."""
+    """Return the machines, each with its id, address, resources and labels.
+
+    Example:
+        >>> import dray
+        >>> [node["Alive"] for node in dray.nodes()]
+        [True]
+    """
     return current_runtime().nodes()

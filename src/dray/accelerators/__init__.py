@@ -27,7 +27,13 @@ _OURS = (
 
 @functools.cache
 def families() -> tuple[Family, ...]:
-    """Return every family: dray's own, and those of the entry points `dray.accelerators`."""
+    """Return every family: dray's own, and those of the entry points `dray.accelerators`.
+
+    Example:
+        >>> from dray.accelerators import families
+        >>> sorted({family.resource for family in families()} & {"GPU", "TPU"})
+        ['GPU', 'TPU']
+    """
     from importlib.metadata import entry_points  # slow to import
 
     ours = [importlib.import_module(f"dray.accelerators.vendors.{name}").FAMILY() for name in _OURS]
@@ -45,6 +51,11 @@ def family_of(resource: str, types: Iterable[str] = ()) -> Family | None:
     Args:
         resource: Its name.
         types: The types of accelerators there, which tell families of one resource apart.
+
+    Example:
+        >>> from dray.accelerators import family_of
+        >>> family_of("TPU").title, family_of("CPU")
+        ('TPU chip', None)
     """
     if resource in ("CPU", "memory"):
         return None
@@ -56,7 +67,13 @@ def family_of(resource: str, types: Iterable[str] = ()) -> Family | None:
 
 
 def family_named(name: str) -> Family:
-    """Return the family with this short name, such as "nvidia"."""
+    """Return the family with this short name, such as "nvidia".
+
+    Example:
+        >>> from dray.accelerators import family_named
+        >>> family_named("nvidia").variables
+        ('CUDA_VISIBLE_DEVICES',)
+    """
     return next(family for family in families() if family.name == name)
 
 
@@ -66,6 +83,10 @@ def check_quantities(resources: Mapping[str, float], what: str) -> None:
     Args:
         resources: Name to quantity.
         what: Who asks, for the message.
+
+    Example:
+        >>> from dray.accelerators import check_quantities
+        >>> check_quantities({"CPU": 2, "GPU": 0.5}, "resources")  # a GPU can be shared
     """
     for name, quantity in resources.items():
         family = family_of(name)

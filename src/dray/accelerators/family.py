@@ -29,6 +29,11 @@ class Found:
         memory_bytes: Of one device.
         names: What the vendor calls each of them, for people; also UUIDs where there are such.
         trouble: What is wrong with them, in a sentence; "" if nothing is.
+
+    Example:
+        >>> from dray.accelerators import Found
+        >>> Found(count=2, type="A100").ids  # empty: they are called 0 and 1
+        ()
     """
 
     count: int
@@ -65,6 +70,16 @@ class Family(ABC):
         collective_variables: What the environment must say for collectives, unless it says
             something else.
         jax_platform: What JAX calls it; None if JAX does not know it.
+
+    Example:
+        >>> from dray.accelerators import Family, Found
+        >>> class Abacus(Family):
+        ...     name, title, resource = "abacus", "abacus", "abacus"
+        ...     variables = ("ABACUS_VISIBLE",)
+        ...     def find(self):
+        ...         return Found(count=2)
+        >>> Abacus().show(["1"], environ={}, count=2)
+        {'ABACUS_VISIBLE': '1'}
     """
 
     name: ClassVar[str]

@@ -82,6 +82,7 @@ class Slice:
         chips_per_host: How many chips each host has.
 
     Example:
+        >>> from dray.accelerators.tpu_topology import Slice
         >>> slice = Slice.parse("4x4", "TPU-V6E")
         >>> slice.hosts, slice.chips_per_host, slice.pod_type
         (4, 4, 'v6e-16')

@@ -110,6 +110,7 @@ def meant(kind: str, there: tuple[str, ...] = ()) -> list[str]:
         there: The types that nodes have.
 
     Example:
+        >>> from dray.accelerators.type_names import meant
         >>> meant("a100")
         ['A100']
     """

@@ -38,6 +38,9 @@ def method(*functions: Any, **options: Any) -> Any:
         ...     @dray.method(num_returns=2)
         ...     def split(self, text):
         ...         return text[:1], text[1:]
+        >>> splitter = Splitter.remote()
+        >>> dray.get(splitter.split.remote("word"))
+        ['w', 'ord']
     """
     if functions and (len(functions) > 1 or options or not callable(functions[0])):
         raise ConfigError(
@@ -53,7 +56,18 @@ def method(*functions: Any, **options: Any) -> Any:
 
 
 class ActorMethod:
-    """A method of an actor; `.remote(...)` calls it, `.options(...)` changes how."""
+    """A method of an actor; `.remote(...)` calls it, `.options(...)` changes how.
+
+    Example:
+        >>> import dray
+        >>> @dray.remote
+        ... class Splitter:
+        ...     def split(self, text):
+        ...         return text[:1], text[1:]
+        >>> splitter = Splitter.remote()
+        >>> dray.get(splitter.split.options(num_returns=2).remote("word"))
+        ['w', 'ord']
+    """
 
     __slots__ = ("_actor", "_given", "_name", "_signature", "_submit")
 
@@ -93,7 +107,21 @@ class ActorMethod:
 
 
 class ActorHandle:
-    """An actor, wherever it lives; its methods are attributes. It may be passed around."""
+    """An actor, wherever it lives; its methods are attributes. It may be passed around.
+
+    Example:
+        >>> import dray
+        >>> @dray.remote
+        ... class Counter:
+        ...     def __init__(self):
+        ...         self.count = 0
+        ...     def add(self, n):
+        ...         self.count += n
+        ...         return self.count
+        >>> counter = Counter.remote()
+        >>> dray.get([counter.add.remote(n) for n in (1, 2, 3)])
+        [1, 3, 6]
+    """
 
     def __class_getitem__(cls, item: object) -> GenericAlias:
         """Return the type for annotations that name the actor's class."""
@@ -136,7 +164,18 @@ class ActorHandle:
 
 
 class ActorClass:
-    """A class whose objects are actors; `.remote(...)` starts one, `.options(...)` changes how."""
+    """A class whose objects are actors; `.remote(...)` starts one, `.options(...)` changes how.
+
+    Example:
+        >>> import dray
+        >>> @dray.remote
+        ... class Greeter:
+        ...     def greet(self, name):
+        ...         return f"hello {name}"
+        >>> greeter = Greeter.options(name="greeter").remote()
+        >>> dray.get(greeter.greet.remote("Ada"))
+        'hello Ada'
+    """
 
     bind = AbsentMember()
 
@@ -214,6 +253,16 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
 
     Raises:
         ConfigError: There is none (also a ValueError).
+
+    Example:
+        >>> import dray
+        >>> @dray.remote
+        ... class Greeter:
+        ...     def greet(self):
+        ...         return "hello"
+        >>> greeter = Greeter.options(name="named greeter").remote()
+        >>> dray.get(dray.get_actor("named greeter").greet.remote())
+        'hello'
     """
     if not isinstance(name, str) or not name:
         raise ConfigError(f"an actor's name is a string that is not empty, not {name!r}")
@@ -234,5 +283,18 @@ def exit_actor() -> None:
 
     Raises:
         ConfigError: The calling code runs in no actor.
+
+    Example:
+        >>> import dray
+        >>> @dray.remote
+        ... class Once:
+        ...     def last_words(self):
+        ...         dray.exit_actor()
+        >>> once = Once.remote()
+        >>> try:
+        ...     dray.get(once.last_words.remote())
+        ... except dray.exceptions.ActorDiedError:
+        ...     print("gone")
+        gone
     """
     session.current_runtime().exit_actor()

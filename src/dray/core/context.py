@@ -33,7 +33,16 @@ class Id(str):
 
 
 class RuntimeContext:
-    """The job, node, worker, task and actor of the calling code."""
+    """The job, node, worker, task and actor of the calling code.
+
+    Example:
+        >>> import dray
+        >>> @dray.remote(num_cpus=2)
+        ... def assigned():
+        ...     return dray.get_runtime_context().get_assigned_resources()
+        >>> dray.get(assigned.remote())
+        {'CPU': 2}
+    """
 
     is_canceled = AbsentMember()
     worker = AbsentMember()

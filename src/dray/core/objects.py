@@ -59,6 +59,15 @@ def put(value: Any, *, _owner: Any = None, _tensor_transport: str | None = None)
         SerializationError: The value cannot be pickled.
         ObjectStoreFullError: There is no room for it, in memory or on the disk.
         ArgumentTypeError: The value is a reference already.
+
+    Example:
+        >>> import dray
+        >>> @dray.remote
+        ... def length(text):
+        ...     return len(text)
+        >>> text = dray.put("a" * 1000)  # stored once, whoever asks for it
+        >>> dray.get([length.remote(text), length.remote(text)])
+        [1000, 1000]
     """
     if _owner is not None or _tensor_transport is not None:
         ray_only = {"_owner": _owner, "_tensor_transport": _tensor_transport}
@@ -92,6 +101,15 @@ def wait(
     Raises:
         ConfigError: A reference stands there twice, or `num_returns` is no count of them.
         ArgumentTypeError: Something is no reference.
+
+    Example:
+        >>> import dray
+        >>> @dray.remote
+        ... def square(x):
+        ...     return x * x
+        >>> ready, others = dray.wait([square.remote(i) for i in range(4)], num_returns=3)
+        >>> len(ready), len(others)
+        (3, 1)
     """
     if isinstance(ray_waitables, ObjectRef) or not isinstance(ray_waitables, list | tuple):
         raise ArgumentTypeError(f"wait() takes a list of references, not {_kind(ray_waitables)}")
@@ -129,6 +147,19 @@ def cancel(
     Raises:
         ArgumentTypeError: It is no reference.
         ConfigError: `force=True` for a call of an actor (also a ValueError).
+
+    Example:
+        >>> import dray, time
+        >>> @dray.remote
+        ... def forever():
+        ...     time.sleep(3600)
+        >>> ref = forever.remote()
+        >>> dray.cancel(ref)
+        >>> try:
+        ...     dray.get(ref)
+        ... except dray.exceptions.TaskCancelledError:
+        ...     print("cancelled")
+        cancelled
     """
     if not isinstance(ray_waitable, ObjectRef | ObjectRefGenerator):
         raise _no_reference("cancel", ray_waitable)
@@ -144,6 +175,20 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
 
     Raises:
         ArgumentTypeError: It is no handle.
+
+    Example:
+        >>> import dray
+        >>> @dray.remote
+        ... class Sleeper:
+        ...     def wait(self):
+        ...         pass
+        >>> sleeper = Sleeper.remote()
+        >>> dray.kill(sleeper)
+        >>> try:
+        ...     dray.get(sleeper.wait.remote())
+        ... except dray.exceptions.ActorDiedError:
+        ...     print("killed")
+        killed
     """
     if not isinstance(actor, ActorHandle):
         raise ArgumentTypeError(

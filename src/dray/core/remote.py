@@ -17,7 +17,16 @@ from dray.errors import ArgumentTypeError, ConfigError
 
 
 class RemoteFunction:
-    """A function that runs as a task; `.remote(...)` submits it, `.options(...)` changes how."""
+    """A function that runs as a task; `.remote(...)` submits it, `.options(...)` changes how.
+
+    Example:
+        >>> import dray
+        >>> @dray.remote
+        ... def square(x):
+        ...     return x * x
+        >>> dray.get(square.options(num_cpus=2).remote(3))
+        9
+    """
 
     bind = AbsentMember()
 

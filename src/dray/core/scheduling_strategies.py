@@ -21,6 +21,18 @@ class PlacementGroupSchedulingStrategy:
         placement_group: From `dray.util.placement_group`.
         placement_group_bundle_index: The bundle, or -1 for any that has room.
         placement_group_capture_child_tasks: Whether what it starts runs in the group as well.
+
+    Example:
+        >>> import dray
+        >>> from dray.util import placement_group, remove_placement_group
+        >>> from dray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+        >>> group = placement_group([{"CPU": 1}])
+        >>> @dray.remote(scheduling_strategy=PlacementGroupSchedulingStrategy(group))
+        ... def inside():
+        ...     return dray.util.get_current_placement_group() is not None
+        >>> dray.get(inside.remote())
+        True
+        >>> remove_placement_group(group)
     """
 
     placement_group: Any
@@ -39,6 +51,16 @@ class NodeAffinitySchedulingStrategy:
 
     Raises:
         AbsentArgumentError: `_spill_on_unavailable` or `_fail_on_unavailable` of Ray is given.
+
+    Example:
+        >>> import dray
+        >>> from dray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+        >>> node = dray.nodes()[0]["NodeID"]
+        >>> @dray.remote(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+        ... def where():
+        ...     return dray.get_runtime_context().get_node_id()
+        >>> dray.get(where.remote()) == node
+        True
     """
 
     node_id: str
@@ -46,7 +68,12 @@ class NodeAffinitySchedulingStrategy:
 
 
 class In:
-    """A label has one of some values, in `NodeLabelSchedulingStrategy`."""
+    """A label has one of some values, in `NodeLabelSchedulingStrategy`.
+
+    Example:
+        >>> from dray.util.scheduling_strategies import In, NodeLabelSchedulingStrategy
+        >>> one_of_two = NodeLabelSchedulingStrategy(hard={"zone": In("a", "b")})
+    """
 
     _form = "in({})"
 
@@ -64,13 +91,23 @@ class In:
 
 
 class NotIn(In):
-    """A label is missing, or has none of some values."""
+    """A label is missing, or has none of some values.
+
+    Example:
+        >>> from dray.util.scheduling_strategies import NodeLabelSchedulingStrategy, NotIn
+        >>> elsewhere = NodeLabelSchedulingStrategy(hard={"zone": NotIn("a", "b")})
+    """
 
     _form = "!in({})"
 
 
 class Exists:
-    """A label is there, whatever its value."""
+    """A label is there, whatever its value.
+
+    Example:
+        >>> from dray.util.scheduling_strategies import Exists, NodeLabelSchedulingStrategy
+        >>> in_any_zone = NodeLabelSchedulingStrategy(hard={"zone": Exists()})
+    """
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -81,7 +118,12 @@ class Exists:
 
 
 class DoesNotExist(Exists):
-    """A label is missing."""
+    """A label is missing.
+
+    Example:
+        >>> from dray.util.scheduling_strategies import DoesNotExist, NodeLabelSchedulingStrategy
+        >>> in_no_zone = NodeLabelSchedulingStrategy(hard={"zone": DoesNotExist()})
+    """
 
     def as_selector(self) -> str:
         """Return it as the value of a label selector."""
@@ -96,6 +138,16 @@ class NodeLabelSchedulingStrategy:
         hard: Labels to `In("a")`, `NotIn("a")`, `Exists()` or `DoesNotExist()`, or to "value",
             "!value", "in(a, b)" or "!in(a, b)"; they must hold.
         soft: The same; nodes where they hold come first.
+
+    Example:
+        >>> import dray
+        >>> from dray.util.scheduling_strategies import In, NodeLabelSchedulingStrategy
+        >>> near = NodeLabelSchedulingStrategy(soft={"zone": In("a", "b")})
+        >>> @dray.remote(scheduling_strategy=near)
+        ... def where():
+        ...     return dray.get_runtime_context().get_node_id()
+        >>> dray.get(where.remote()) == dray.nodes()[0]["NodeID"]
+        True
     """
 
     hard: Mapping[str, str | In | Exists] = field(default_factory=dict)

@@ -8,7 +8,16 @@ from dray.engines.runtime import ObjectRef, ObjectRefGenerator
 
 
 class DynamicObjectRefGenerator(ObjectRefGenerator):
-    """References that are all there: the value of a task with `num_returns="dynamic"`."""
+    """References that are all there: the value of a task with `num_returns="dynamic"`.
+
+    Example:
+        >>> import dray
+        >>> @dray.remote(num_returns="dynamic")
+        ... def count(n):
+        ...     yield from range(n)
+        >>> [dray.get(ref) for ref in dray.get(count.remote(3))]
+        [0, 1, 2]
+    """
 
     def __init__(self, refs: Sequence[ObjectRef]) -> None:
         self._refs = list(refs)

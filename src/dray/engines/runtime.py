@@ -32,6 +32,15 @@ class ObjectRef(ABC):
     A reference may be handed to tasks and actors and stored anywhere; the value lives as long as
     any reference to it does. `await ref` works in async code. In annotations, `ObjectRef[int]`
     says what the value is.
+
+    Example:
+        >>> import dray
+        >>> @dray.remote
+        ... def square(x):
+        ...     return x * x
+        >>> ref = square.remote(2)  # at once; the task may still run
+        >>> dray.get(square.remote(ref))
+        16
     """
 
     __slots__ = ()
@@ -102,7 +111,16 @@ class ObjectRef(ABC):
 
 
 class ObjectRefGenerator(ABC, Iterator[ObjectRef], AsyncIterator[ObjectRef]):
-    """The references of what a generator task yields, one after another, as they come."""
+    """The references of what a generator task yields, one after another, as they come.
+
+    Example:
+        >>> import dray
+        >>> @dray.remote
+        ... def count(n):
+        ...     yield from range(n)
+        >>> [dray.get(ref) for ref in count.remote(3)]
+        [0, 1, 2]
+    """
 
     aclose = AbsentMember()
     asend = AbsentMember()

@@ -9,7 +9,16 @@ E = TypeVar("E", bound="DrayError")
 
 
 class DrayError(Exception):
-    """The root of dray's errors: catching it catches them all."""
+    """The root of dray's errors: catching it catches them all.
+
+    Example:
+        >>> import dray.exceptions
+        >>> try:
+        ...     dray.get("no reference")
+        ... except dray.exceptions.RayError as error:
+        ...     print(type(error).__name__)
+        ArgumentTypeError
+    """
 
     __module__ = "dray.errors"  # where programs find it
 

@@ -41,6 +41,7 @@ def matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
     """Return whether a node with these labels is one that the selector allows.
 
     Example:
+        >>> from dray.scheduling.labels import matches
         >>> matches({"zone": "in(a, b)", "tier": "!spot"}, {"zone": "a"})
         True
     """

@@ -35,6 +35,7 @@ class FakeHost:
 
     Example:
         >>> from dray.accelerators.vendors.neuron import Neuron
+        >>> from dray.testing import FakeHost
         >>> devices = {"dev/neuron0": ""}
         >>> with FakeHost(files=devices, commands={"neuron-ls": '[{"nc_count": 2}]'}):
         ...     Neuron().find().count

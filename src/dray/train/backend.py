@@ -42,6 +42,11 @@ class BackendConfig:
 
     Attributes:
         modules: What the framework imports, imported before workers start, once for all of them.
+
+    Example:
+        >>> from dray.train.backend import BackendConfig
+        >>> BackendConfig().backend_cls.__name__  # no framework to set up
+        'Backend'
     """
 
     modules: tuple[str, ...] = ("dray.train.worker.train_worker",)
@@ -77,10 +82,17 @@ class Backend:
             all workers of a run, and refuses a framework that says so.
 
     Example:
-        >>> from dray.train.backend import Backend
-        >>> class SeedBackend(Backend):
+        >>> import os
+        >>> from dray.train import DataParallelTrainer
+        >>> from dray.train.backend import Backend, BackendConfig
+        >>> class Greeting(Backend):
         ...     def on_start(self, worker_group, backend_config):
-        ...         worker_group.execute(random.seed, 0)
+        ...         worker_group.execute(os.putenv, "GREETING", "hello")
+        >>> class GreetingConfig(BackendConfig):
+        ...     backend_cls = Greeting
+        >>> trainer = DataParallelTrainer(lambda: None, backend_config=GreetingConfig())
+        >>> trainer.fit().error is None
+        True
     """
 
     share_cuda_visible_devices: bool = False

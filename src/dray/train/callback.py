@@ -29,6 +29,12 @@ class RunContext:
         attempt: How often its workers have been started, from 0.
         world_size: How many workers it has.
         stopper: What `stop` calls.
+
+    Example:
+        >>> from dray.train import UserCallback
+        >>> class Announce(UserCallback):
+        ...     def before_run(self, run_context):
+        ...         print(run_context.name, "starts with", run_context.world_size, "workers")
     """
 
     name: str
@@ -49,10 +55,17 @@ class RunContext:
             reason: Why, in a few words, for events.jsonl and the terminal.
 
         Example:
+            >>> from dray.train import DataParallelTrainer, RunConfig, UserCallback, report
             >>> class StopWhenGoodEnough(UserCallback):
             ...     def after_report(self, run_context, metrics, checkpoint):
             ...         if metrics[0]["loss"] < 0.1:
             ...             run_context.stop("the loss is low enough")
+            >>> def train_loop():
+            ...     for step in range(1_000_000):
+            ...         report({"loss": 1 / (step + 1)})
+            >>> config = RunConfig(callbacks=[StopWhenGoodEnough()])
+            >>> DataParallelTrainer(train_loop, run_config=config).fit().metrics["loss"] < 0.1
+            True
         """
         self.stopper(reason)
 
@@ -69,10 +82,15 @@ class UserCallback(RayTrainCallback):
     `run_context.stop()`.
 
     Example:
-        >>> from dray.train import UserCallback
+        >>> from dray.train import DataParallelTrainer, RunConfig, UserCallback, report
         >>> class PrintLoss(UserCallback):
         ...     def after_report(self, run_context, metrics, checkpoint):
-        ...         print(run_context.name, [m["loss"] for m in metrics])
+        ...         print([m["loss"] for m in metrics])
+        >>> def train_loop():
+        ...     report({"loss": 0.5})
+        >>> trainer = DataParallelTrainer(train_loop, run_config=RunConfig(callbacks=[PrintLoss()]))
+        >>> result = trainer.fit()
+        [0.5]
     """
 
     def before_run(self, run_context: RunContext) -> None:

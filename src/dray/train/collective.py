@@ -19,10 +19,13 @@ def barrier() -> None:
         NotInTrainingError: Called outside a train function.
 
     Example:
+        >>> from dray.train import DataParallelTrainer, ScalingConfig, collective, get_context
         >>> def train_loop():
-        ...     if dray.train.get_context().get_local_rank() == 0:
-        ...         download()
-        ...     dray.train.collective.barrier()
+        ...     if get_context().get_local_rank() == 0:
+        ...         pass  # download the data, once a node
+        ...     collective.barrier()
+        >>> scaling = ScalingConfig(num_workers=2)
+        >>> result = DataParallelTrainer(train_loop, scaling_config=scaling).fit()
     """
     current_session("barrier").join("barrier")
 
@@ -37,8 +40,15 @@ def broadcast_from_rank_zero(data: T) -> T:
         NotInTrainingError: Called outside a train function.
 
     Example:
+        >>> import dray.train
+        >>> from dray.train import DataParallelTrainer, ScalingConfig, report
         >>> def train_loop():
-        ...     seed = dray.train.collective.broadcast_from_rank_zero(random.random())
+        ...     rank = dray.train.get_context().get_world_rank()
+        ...     chosen = dray.train.collective.broadcast_from_rank_zero(f"by rank {rank}")
+        ...     report({"chosen": chosen})
+        >>> scaling = ScalingConfig(num_workers=2)
+        >>> DataParallelTrainer(train_loop, scaling_config=scaling).fit().metrics
+        {'chosen': 'by rank 0'}
     """
     session = current_session("broadcast_from_rank_zero")
     mine = data if session.assignment.rank == 0 else None

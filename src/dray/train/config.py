@@ -60,6 +60,11 @@ class FailureConfig:
 
     Raises:
         ConfigError: A limit is malformed, or a deprecated argument is given.
+
+    Example:
+        >>> from dray.train import FailureConfig
+        >>> FailureConfig(max_failures=3).max_failures
+        3
     """
 
     max_failures: int = 0
@@ -94,6 +99,12 @@ class CheckpointConfig:
 
     Raises:
         ConfigError: A value is malformed, or a deprecated argument is given.
+
+    Example:
+        >>> from dray.train import CheckpointConfig
+        >>> best_two = CheckpointConfig(
+        ...     num_to_keep=2, checkpoint_score_attribute="loss", checkpoint_score_order="min"
+        ... )
     """
 
     num_to_keep: int | None = None
@@ -132,6 +143,11 @@ class LoggingConfig:
             WARNING it is shown too.
         fold_repeated: Show a line that comes again within 5 seconds, from any rank, once, with how
             often it came; `DRAY_FOLD_OUTPUT=0` (or `RAY_DEDUP_LOGS=0`) turns it off everywhere.
+
+    Example:
+        >>> from dray.train import LoggingConfig
+        >>> LoggingConfig(log_level="warning").log_level
+        'WARNING'
     """
 
     log_level: str = "INFO"
@@ -182,6 +198,15 @@ class RunConfig:
 
     Raises:
         ConfigError: A value is malformed, or a deprecated argument is given.
+
+    Example:
+        >>> from dray.train import CheckpointConfig, FailureConfig, RunConfig
+        >>> config = RunConfig(
+        ...     name="digits",
+        ...     storage_path="~/runs",
+        ...     failure_config=FailureConfig(max_failures=3),
+        ...     checkpoint_config=CheckpointConfig(num_to_keep=2),
+        ... )
     """
 
     name: str | None = None

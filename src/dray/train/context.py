@@ -232,7 +232,17 @@ def current_session(name: str) -> TrainSession:
 
 
 class TrainContext:
-    """The ranks of this worker, and the names and paths of its run."""
+    """The ranks of this worker, and the names and paths of its run.
+
+    Example:
+        >>> from dray.train import DataParallelTrainer, ScalingConfig, get_context
+        >>> def train_loop():
+        ...     context = get_context()
+        ...     return context.get_world_rank(), context.get_world_size()
+        >>> scaling = ScalingConfig(num_workers=2)
+        >>> DataParallelTrainer(train_loop, scaling_config=scaling).fit().return_value
+        (0, 2)
+    """
 
     def __init__(self, assignment: run_messages.Assignment) -> None:
         self._assignment = assignment
@@ -279,9 +289,12 @@ def get_context() -> TrainContext:
         NotInTrainingError: Called outside a train function.
 
     Example:
+        >>> from dray.train import DataParallelTrainer, get_context
         >>> def train_loop():
-        ...     if dray.train.get_context().get_world_rank() == 0:
-        ...         print("I speak for all")
+        ...     if get_context().get_world_rank() == 0:
+        ...         return "rank 0 alone writes the summary"
+        >>> DataParallelTrainer(train_loop).fit().return_value
+        'rank 0 alone writes the summary'
     """
     return TrainContext(current_session("get_context").assignment)
 
@@ -295,11 +308,15 @@ def get_checkpoint() -> Checkpoint | None:
         NotInTrainingError: Called outside a train function.
 
     Example:
+        >>> from dray.train import DataParallelTrainer, get_checkpoint
         >>> def train_loop():
-        ...     checkpoint = dray.train.get_checkpoint()
-        ...     if checkpoint:
-        ...         with checkpoint.as_directory() as path:
-        ...             model.load_state_dict(torch.load(f"{path}/model.pt"))
+        ...     checkpoint = get_checkpoint()
+        ...     if checkpoint is None:
+        ...         return "from the start"
+        ...     with checkpoint.as_directory() as path:
+        ...         return f"from the files in {path}"
+        >>> DataParallelTrainer(train_loop).fit().return_value
+        'from the start'
     """
     return current_session("get_checkpoint").checkpoint
 
@@ -323,9 +340,16 @@ def get_all_reported_checkpoints(
         NotInTrainingError: Called outside a train function.
 
     Example:
+        >>> import tempfile
+        >>> from dray.train import Checkpoint, DataParallelTrainer, report
+        >>> from dray.train import get_all_reported_checkpoints
         >>> def train_loop():
-        ...     for reported in dray.train.get_all_reported_checkpoints():
-        ...         print(reported.checkpoint.path, reported.metrics)
+        ...     for step in range(2):
+        ...         with tempfile.TemporaryDirectory() as directory:
+        ...             report({"step": step}, Checkpoint(directory))
+        ...     return [reported.metrics for reported in get_all_reported_checkpoints()]
+        >>> DataParallelTrainer(train_loop).fit().return_value
+        [{'step': 0}, {'step': 1}]
     """
     session = current_session("get_all_reported_checkpoints")
     if not isinstance(consistency_mode, CheckpointConsistencyMode):
@@ -385,9 +409,12 @@ def report(
         NotInTrainingError: Called outside a train function.
 
     Example:
+        >>> from dray.train import DataParallelTrainer, report
         >>> def train_loop():
         ...     for epoch in range(3):
-        ...         dray.train.report({"epoch": epoch, "loss": 0.1})
+        ...         report({"epoch": epoch, "loss": 0.1})
+        >>> DataParallelTrainer(train_loop).fit().metrics
+        {'epoch': 2, 'loss': 0.1}
     """
     session = current_session("report")
     if validation is not False:

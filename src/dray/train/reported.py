@@ -16,6 +16,14 @@ class CheckpointUploadMode(Enum):
         SYNC: `report()` copies it, and returns when it is committed.
         NO_UPLOAD: It is there already, written to a path from `get_context().get_storage()`.
         ASYNC: As Ray's, in the background; not there yet, and `report()` says so.
+
+    Example:
+        >>> from dray.train import Checkpoint, CheckpointUploadMode, get_context, report
+        >>> def train_loop():  # writes where the run keeps its checkpoints
+        ...     path = get_context().get_storage().build_checkpoint_path_from_name("first")
+        ...     ...
+        ...     mode = CheckpointUploadMode.NO_UPLOAD
+        ...     report({"loss": 0.5}, Checkpoint(path), checkpoint_upload_mode=mode)
     """
 
     ASYNC = "ASYNC"
@@ -33,6 +41,11 @@ class CheckpointConsistencyMode(Enum):
     Members:
         COMMITTED: That the reports made so far are committed.
         VALIDATED: The same, as there is no validation yet.
+
+    Example:
+        >>> from dray.train import CheckpointConsistencyMode
+        >>> CheckpointConsistencyMode("COMMITTED").name
+        'COMMITTED'
     """
 
     COMMITTED = "COMMITTED"
@@ -40,7 +53,13 @@ class CheckpointConsistencyMode(Enum):
 
 
 class ReportedCheckpointStatus(Enum):
-    """The status of a reported checkpoint; as there is no validation yet, COMMITTED."""
+    """The status of a reported checkpoint; as there is no validation yet, COMMITTED.
+
+    Example:
+        >>> from dray.train import ReportedCheckpointStatus
+        >>> ReportedCheckpointStatus("COMMITTED").name
+        'COMMITTED'
+    """
 
     COMMITTED = "COMMITTED"
     PENDING_VALIDATION = "PENDING_VALIDATION"
@@ -57,6 +76,13 @@ class ReportedCheckpoint:
         checkpoint: Where it is.
         metrics: What rank 0 reported with it.
         status: What has become of it.
+
+    Example:
+        >>> from dray.train import DataParallelTrainer, get_all_reported_checkpoints
+        >>> def train_loop():
+        ...     return [reported.metrics for reported in get_all_reported_checkpoints()]
+        >>> DataParallelTrainer(train_loop).fit().return_value  # a new run has none yet
+        []
     """
 
     checkpoint: Checkpoint

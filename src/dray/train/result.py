@@ -51,10 +51,18 @@ class Result:
             cannot be sent to the driver, of which a warning tells.
 
     Example:
-        >>> result = trainer.fit()
+        >>> import pathlib, tempfile
+        >>> from dray.train import Checkpoint, DataParallelTrainer, report
+        >>> def train_loop():
+        ...     with tempfile.TemporaryDirectory() as directory:
+        ...         pathlib.Path(directory, "model.txt").write_text("weights")
+        ...         report({"loss": 0.5}, Checkpoint(directory))
+        >>> result = DataParallelTrainer(train_loop).fit()
         >>> result.metrics["loss"]
+        0.5
         >>> with result.checkpoint.as_directory() as path:
-        ...     model.load_state_dict(torch.load(f"{path}/model.pt"))
+        ...     pathlib.Path(path, "model.txt").read_text()
+        'weights'
     """
 
     metrics: dict[str, Any] | None

@@ -56,14 +56,14 @@ class DataParallelTrainer:
         ConfigError: The function does not take zero or one argument, or a config is malformed.
 
     Example:
-        >>> import dray.train
+        >>> from dray.train import DataParallelTrainer, ScalingConfig, report
         >>> def train_loop(config):
         ...     for step in range(config["steps"]):
-        ...         dray.train.report({"step": step})
-        >>> trainer = dray.train.DataParallelTrainer(
+        ...         report({"step": step})
+        >>> trainer = DataParallelTrainer(
         ...     train_loop,
         ...     train_loop_config={"steps": 3},
-        ...     scaling_config=dray.train.ScalingConfig(num_workers=2),
+        ...     scaling_config=ScalingConfig(num_workers=2),
         ... )
         >>> trainer.fit().metrics
         {'step': 2}
@@ -121,6 +121,7 @@ class DataParallelTrainer:
                 engine cannot make the runtime environment.
 
         Example:
+            >>> from dray.train import DataParallelTrainer, ScalingConfig
             >>> trainer = DataParallelTrainer(print, scaling_config=ScalingConfig(num_workers=2))
             >>> trainer.plan().fits
             True

@@ -51,6 +51,15 @@ def list_named_actors(all_namespaces: bool = False) -> list[str] | list[dict[str
 
     Returns:
         Their names in this program's namespace.
+
+    Example:
+        >>> import dray.util
+        >>> @dray.remote
+        ... class Greeter:
+        ...     pass
+        >>> greeter = Greeter.options(name="listed").remote()
+        >>> "listed" in dray.util.list_named_actors()
+        True
     """
     found = session.current_runtime().named_actors(all_namespaces)
     return found if all_namespaces else [entry["name"] for entry in found]
@@ -61,6 +70,11 @@ def get_node_ip_address(address: Any = None) -> str:
 
     Args:
         address: Without effect.
+
+    Example:
+        >>> import dray.util
+        >>> dray.util.get_node_ip_address()
+        '127.0.0.1'
     """
     runtime = session.current_runtime()
     node_id = runtime.execution_context().node_id

@@ -30,7 +30,16 @@ def log_once(key: str) -> bool:
 
 
 def reset_log_once(key: str | None = None) -> None:
-    """Forget that a key, or with None any, has been asked for."""
+    """Forget that a key, or with None any, has been asked for.
+
+    Example:
+        >>> from dray.util.debug import log_once, reset_log_once
+        >>> log_once("full disk"), log_once("full disk")
+        (True, False)
+        >>> reset_log_once("full disk")
+        >>> log_once("full disk")
+        True
+    """
     if key is None:
         _said.clear()
     else:
@@ -38,6 +47,13 @@ def reset_log_once(key: str | None = None) -> None:
 
 
 def disable_log_once_globally() -> None:
-    """Have `log_once` return False in this process from now on."""
+    """Have `log_once` return False in this process from now on.
+
+    Example:
+        >>> from dray.util import debug
+        >>> debug.disable_log_once_globally()
+        >>> debug.log_once("noisy disk")
+        False
+    """
     global _disabled
     _disabled = True

@@ -89,6 +89,13 @@ class Gauge(_Metric):
 
     Attributes:
         values: The tags' values, in the order of `tag_keys`, to the number.
+
+    Example:
+        >>> from dray.util.metrics import Gauge
+        >>> depth = Gauge("queue_depth")
+        >>> depth.set(3)
+        >>> depth.values
+        {(): 3}
     """
 
     def __init__(
@@ -113,6 +120,13 @@ class Histogram(_Metric):
 
     Attributes:
         values: The tags' values to the count of each bucket, the last one beyond all boundaries.
+
+    Example:
+        >>> from dray.util.metrics import Histogram
+        >>> latency = Histogram("latency_s", boundaries=[0.1, 1.0])
+        >>> latency.observe(0.25)
+        >>> latency.values
+        {(): [0, 1, 0]}
     """
 
     def __init__(

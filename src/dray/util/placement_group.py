@@ -31,7 +31,18 @@ VALID_PLACEMENT_GROUP_STRATEGIES = frozenset(STRATEGIES)
 
 
 class PlacementGroup:
-    """Bundles of resources that are, or will be, set aside together."""
+    """Bundles of resources that are, or will be, set aside together.
+
+    Example:
+        >>> import dray
+        >>> from dray.util import placement_group, remove_placement_group
+        >>> group = placement_group([{"CPU": 1}, {"CPU": 1}])
+        >>> group.wait()
+        True
+        >>> group.bundle_count
+        2
+        >>> remove_placement_group(group)
+    """
 
     empty = AbsentMember()
 
@@ -151,7 +162,15 @@ def placement_group(
 
 
 def remove_placement_group(placement_group: PlacementGroup) -> None:
-    """Give the bundles back, and kill the tasks and actors in them."""
+    """Give the bundles back, and kill the tasks and actors in them.
+
+    Example:
+        >>> from dray.util import placement_group, placement_group_table, remove_placement_group
+        >>> group = placement_group([{"CPU": 1}])
+        >>> remove_placement_group(group)
+        >>> placement_group_table(group)["state"]
+        'REMOVED'
+    """
     if not isinstance(placement_group, PlacementGroup):
         raise ArgumentTypeError(
             f"remove_placement_group() takes a PlacementGroup, not {placement_group!r}"
@@ -164,6 +183,13 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
 
     Raises:
         ConfigError: There is none (also a ValueError).
+
+    Example:
+        >>> from dray.util import get_placement_group, placement_group, remove_placement_group
+        >>> group = placement_group([{"CPU": 1}], name="pair")
+        >>> get_placement_group("pair") == group
+        True
+        >>> remove_placement_group(group)
     """
     found = session.current_runtime().named_group(placement_group_name)
     if found is None:
@@ -172,7 +198,13 @@ def get_placement_group(placement_group_name: str) -> PlacementGroup:
 
 
 def get_current_placement_group() -> PlacementGroup | None:
-    """Return the placement group that the calling code runs in; None outside one."""
+    """Return the placement group that the calling code runs in; None outside one.
+
+    Example:
+        >>> from dray.util import get_current_placement_group
+        >>> get_current_placement_group() is None  # this code does not run in one
+        True
+    """
     group = session.current_runtime().execution_context().group
     return None if group is None else PlacementGroup(group)
 
@@ -183,6 +215,15 @@ def placement_group_table(placement_group: PlacementGroup | None = None) -> dict
     Returns:
         For each: `placement_group_id`, `name`, `state`, `strategy`, `bundles` (by index) and
         `bundles_to_node_id`.
+
+    Example:
+        >>> from dray.util import placement_group, placement_group_table, remove_placement_group
+        >>> group = placement_group([{"CPU": 1}])
+        >>> group.wait()
+        True
+        >>> placement_group_table(group)["state"]
+        'CREATED'
+        >>> remove_placement_group(group)
     """
     table = {entry["placement_group_id"]: entry for entry in session.current_runtime().groups()}
     return table if placement_group is None else table.get(placement_group.id, {})

@@ -20,11 +20,34 @@ answer_for(__name__)
 
 
 class Empty(queue.Empty):
-    """There is nothing in the queue, and nothing came in time."""
+    """There is nothing in the queue, and nothing came in time.
+
+    Example:
+        >>> from dray.util.queue import Empty, Queue
+        >>> queue = Queue()
+        >>> try:
+        ...     queue.get_nowait()
+        ... except Empty:
+        ...     print("nothing there")
+        nothing there
+        >>> queue.shutdown()
+    """
 
 
 class Full(queue.Full):
-    """There is no room in the queue, and none came in time."""
+    """There is no room in the queue, and none came in time.
+
+    Example:
+        >>> from dray.util.queue import Full, Queue
+        >>> queue = Queue(maxsize=1)
+        >>> queue.put("an item")
+        >>> try:
+        ...     queue.put_nowait("one more")
+        ... except Full:
+        ...     print("no room")
+        no room
+        >>> queue.shutdown()
+    """
 
 
 class Queue:

@@ -47,7 +47,14 @@ def register_serializer(
 
 
 def deregister_serializer(cls: type) -> None:
-    """Have objects of a class pickled as if nothing had been registered."""
+    """Have objects of a class pickled as if nothing had been registered.
+
+    Example:
+        >>> from dray.util import deregister_serializer, register_serializer
+        >>> class Handle: ...
+        >>> register_serializer(Handle, serializer=id, deserializer=lambda number: Handle())
+        >>> deregister_serializer(Handle)
+    """
     copyreg.dispatch_table.pop(cls, None)
 
 
@@ -59,6 +66,14 @@ class FailureTuple:
         obj: The object.
         name: Its name where it was found.
         parent: What it was found in.
+
+    Example:
+        >>> import io, threading
+        >>> from dray.util import inspect_serializability
+        >>> found = {"lock": threading.Lock()}
+        >>> _, failures = inspect_serializability(found, print_file=io.StringIO())
+        >>> [failure.name for failure in failures]
+        ['lock']
     """
 
     obj: Any
@@ -79,6 +94,11 @@ def inspect_serializability(
 
     Returns:
         Whether it can be pickled, and the innermost objects that cannot.
+
+    Example:
+        >>> from dray.util import inspect_serializability
+        >>> pickles, failures = inspect_serializability([1, 2, 3], name="numbers")
+        numbers can be pickled
     """
     found: set[FailureTuple] = set()
     title = name or getattr(base_obj, "__qualname__", None) or type(base_obj).__name__

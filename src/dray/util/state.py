@@ -69,7 +69,22 @@ class _State:
 
 @dataclass(frozen=True)
 class ActorState(_State):
-    """An actor."""
+    """An actor.
+
+    Example:
+        >>> import dray
+        >>> from dray.util.state import get_actor
+        >>> @dray.remote
+        ... class Greeter:
+        ...     def greet(self):
+        ...         return "hello"
+        >>> greeter = Greeter.remote()
+        >>> dray.get(greeter.greet.remote())
+        'hello'
+        >>> state = get_actor(greeter._actor_id)
+        >>> state.class_name, state.state
+        ('Greeter', 'ALIVE')
+    """
 
     actor_id: str
     class_name: str
@@ -82,7 +97,14 @@ class ActorState(_State):
 
 @dataclass(frozen=True)
 class TaskState(_State):
-    """A task, or a call of an actor, that runs or waits."""
+    """A task, or a call of an actor, that runs or waits.
+
+    Example:
+        >>> from dray.util.state import TaskState
+        >>> state = TaskState(task_id="1", name="square", state="RUNNING")
+        >>> state.name, state["state"]
+        ('square', 'RUNNING')
+    """
 
     task_id: str
     name: str
@@ -94,7 +116,13 @@ class TaskState(_State):
 
 @dataclass(frozen=True)
 class NodeState(_State):
-    """A node."""
+    """A node.
+
+    Example:
+        >>> from dray.util.state import list_nodes
+        >>> [(node.state, node["node_ip"]) for node in list_nodes()]
+        [('ALIVE', '127.0.0.1')]
+    """
 
     node_id: str
     node_ip: str
@@ -106,7 +134,16 @@ class NodeState(_State):
 
 @dataclass(frozen=True)
 class PlacementGroupState(_State):
-    """A placement group."""
+    """A placement group.
+
+    Example:
+        >>> from dray.util import placement_group, remove_placement_group
+        >>> from dray.util.state import list_placement_groups
+        >>> group = placement_group([{"CPU": 1}], name="shown")
+        >>> [state.bundles for state in list_placement_groups(filters=[("name", "=", "shown")])]
+        [{0: {'CPU': 1}}]
+        >>> remove_placement_group(group)
+    """
 
     placement_group_id: str
     name: str
@@ -158,7 +195,13 @@ def list_tasks(
     raise_on_missing_output: bool = True,
     _explain: bool = False,
 ) -> list[TaskState]:
-    """Return the tasks and the actors' calls that run or wait; the arguments are as above."""
+    """Return the tasks and the actors' calls that run or wait; the arguments are as above.
+
+    Example:
+        >>> from dray.util.state import list_tasks
+        >>> list_tasks(filters=[("name", "=", "nobody")])
+        []
+    """
     return _chosen([_task(entry) for entry in _status().tasks], TaskState, filters, limit)
 
 
@@ -171,7 +214,13 @@ def list_nodes(
     raise_on_missing_output: bool = True,
     _explain: bool = False,
 ) -> list[NodeState]:
-    """Return the nodes, dead ones included; the arguments are as above."""
+    """Return the nodes, dead ones included; the arguments are as above.
+
+    Example:
+        >>> from dray.util.state import list_nodes
+        >>> [node.state for node in list_nodes()]
+        ['ALIVE']
+    """
     found = [
         NodeState(
             node_id=entry["NodeID"],
@@ -195,7 +244,13 @@ def list_placement_groups(
     raise_on_missing_output: bool = True,
     _explain: bool = False,
 ) -> list[PlacementGroupState]:
-    """Return the placement groups; the arguments are as above."""
+    """Return the placement groups; the arguments are as above.
+
+    Example:
+        >>> from dray.util.state import list_placement_groups
+        >>> list_placement_groups(filters=[("name", "=", "nobody")])
+        []
+    """
     names = {entry.name for entry in fields(PlacementGroupState)}
     found = [
         PlacementGroupState(**{name: entry[name] for name in names})
@@ -207,28 +262,57 @@ def list_placement_groups(
 def get_actor(
     id: str, address: str | None = None, timeout: float = 30, _explain: bool = False
 ) -> ActorState | None:
-    """Return the actor of this id; None if there is none."""
+    """Return the actor of this id; None if there is none.
+
+    Example:
+        >>> from dray.util.state import get_actor
+        >>> get_actor("0" * 32) is None  # there is none with this id
+        True
+    """
     return _only(list_actors(limit=_ALL), "actor_id", id)
 
 
 def get_task(
     id: str, address: str | None = None, timeout: float = 30, _explain: bool = False
 ) -> TaskState | None:
-    """Return the task of this id; None if there is none any more."""
+    """Return the task of this id; None if there is none any more.
+
+    Example:
+        >>> from dray.util.state import get_task
+        >>> get_task("0" * 32) is None
+        True
+    """
     return _only(list_tasks(limit=_ALL), "task_id", id)
 
 
 def get_node(
     id: str, address: str | None = None, timeout: float = 30, _explain: bool = False
 ) -> NodeState | None:
-    """Return the node of this id; None if there is none."""
+    """Return the node of this id; None if there is none.
+
+    Example:
+        >>> from dray.util.state import get_node, list_nodes
+        >>> get_node(list_nodes()[0].node_id).state
+        'ALIVE'
+    """
     return _only(list_nodes(limit=_ALL), "node_id", id)
 
 
 def get_placement_group(
     id: str, address: str | None = None, timeout: float = 30, _explain: bool = False
 ) -> PlacementGroupState | None:
-    """Return the placement group of this id; None if there is none."""
+    """Return the placement group of this id; None if there is none.
+
+    Example:
+        >>> from dray.util import placement_group, remove_placement_group
+        >>> from dray.util.state import get_placement_group
+        >>> group = placement_group([{"CPU": 1}])
+        >>> group.wait()
+        True
+        >>> get_placement_group(group.id).state
+        'CREATED'
+        >>> remove_placement_group(group)
+    """
     return _only(list_placement_groups(limit=_ALL), "placement_group_id", id)
 
 
@@ -238,7 +322,12 @@ def summarize_actors(
     raise_on_missing_output: bool = True,
     _explain: bool = False,
 ) -> dict[str, dict[str, int]]:
-    """Return for each class how many actors are in which state."""
+    """Return for each class how many actors are in which state.
+
+    Example:
+        >>> from dray.util.state import summarize_actors
+        >>> summary = summarize_actors()
+    """
     return _summary(list_actors(limit=_ALL), "class_name")
 
 
@@ -248,7 +337,12 @@ def summarize_tasks(
     raise_on_missing_output: bool = True,
     _explain: bool = False,
 ) -> dict[str, dict[str, int]]:
-    """Return for each name how many tasks are in which state."""
+    """Return for each name how many tasks are in which state.
+
+    Example:
+        >>> from dray.util.state import summarize_tasks
+        >>> summary = summarize_tasks()
+    """
     return _summary(list_tasks(limit=_ALL), "name")
 
 
@@ -261,6 +355,10 @@ def summarize_objects(
     """Return how many objects there are, and their bytes in memory and on the disk.
 
     Empty where the engine does not tell.
+
+    Example:
+        >>> from dray.util.state import summarize_objects
+        >>> summary = summarize_objects()
     """
     objects = _status().objects
     return {} if objects is None else to_json(objects)

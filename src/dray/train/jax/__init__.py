@@ -65,6 +65,11 @@ class JaxConfig(BackendConfig):
 
     Raises:
         ConfigError: A value is malformed, or both `use_tpu` and `use_gpu` are wanted.
+
+    Example:
+        >>> from dray.train.jax import JaxConfig
+        >>> JaxConfig(timeout_s=60).timeout_s
+        60
     """
 
     use_tpu: bool | None = None
@@ -124,8 +129,14 @@ class JaxTrainer(DataParallelTrainer):
         MissingDependencyError: jax is not installed.
 
     Example:
+        >>> from dray.train import ScalingConfig, report
+        >>> from dray.train.jax import JaxTrainer
+        >>> def train_loop():
+        ...     import jax
+        ...     report({"processes": jax.process_count()})
         >>> trainer = JaxTrainer(train_loop, scaling_config=ScalingConfig(num_workers=2))
-        >>> result = trainer.fit()
+        >>> trainer.fit().metrics
+        {'processes': 2}
     """
 
     def __init__(

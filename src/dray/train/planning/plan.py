@@ -43,6 +43,12 @@ class PlannedWorker:
         devices: The ids of its accelerators by resource name; empty where it has none, or where a
             cluster chooses them later.
         threads: How many threads it would compute with.
+
+    Example:
+        >>> from dray.train import DataParallelTrainer, ScalingConfig
+        >>> trainer = DataParallelTrainer(print, scaling_config=ScalingConfig(num_workers=2))
+        >>> [(worker.rank, worker.local_rank) for worker in trainer.plan().workers]
+        [(0, 0), (1, 1)]
     """
 
     rank: int
@@ -71,6 +77,13 @@ class Plan:
         nodes: For each node that is too small or busy now, what it lacks for one worker.
         advice: The nearest change that would fit; "" if nothing is near.
         notes: What else the user should know.
+
+    Example:
+        >>> from dray.train import DataParallelTrainer, ScalingConfig
+        >>> trainer = DataParallelTrainer(print, scaling_config=ScalingConfig(num_workers=2))
+        >>> plan = trainer.plan()
+        >>> plan.fits, plan.num_workers, plan.resources_per_worker
+        (True, 2, {'CPU': 1})
     """
 
     fits: bool

@@ -21,9 +21,14 @@ class TorchCheckpoint(Checkpoint):
     """A checkpoint with the file `model.pt`: a model's state, or the model itself.
 
     Example:
+        >>> import shutil, torch
+        >>> from dray.train.torch import TorchCheckpoint
+        >>> model = torch.nn.Linear(2, 1)
         >>> checkpoint = TorchCheckpoint.from_state_dict(model.state_dict())
-        >>> dray.train.report({"loss": 0.1}, checkpoint=checkpoint)
-        >>> again = checkpoint.get_model(Net())
+        >>> again = checkpoint.get_model(torch.nn.Linear(2, 1))
+        >>> torch.equal(again.weight, model.weight)
+        True
+        >>> shutil.rmtree(checkpoint.path)
     """
 
     MODEL_FILENAME = "model.pt"

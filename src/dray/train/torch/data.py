@@ -66,10 +66,15 @@ def prepare_data_loader(
         NotInTrainingError: Called outside a train function.
 
     Example:
+        >>> from torch.utils.data import DataLoader
+        >>> from dray.train import ScalingConfig
+        >>> from dray.train.torch import TorchTrainer, prepare_data_loader
         >>> def train_loop():
-        ...     loader = prepare_data_loader(DataLoader(dataset, batch_size=32, shuffle=True))
-        ...     for batch in loader:  # this rank's share, on its device
-        ...         ...
+        ...     loader = prepare_data_loader(DataLoader(range(8), batch_size=2))
+        ...     return [batch.tolist() for batch in loader]  # this rank's share, on its device
+        >>> scaling = ScalingConfig(num_workers=2)
+        >>> TorchTrainer(train_loop, scaling_config=scaling).fit().return_value
+        [[0, 2], [4, 6]]
     """
     context = TrainContext(current_session("prepare_data_loader").assignment)
     if add_dist_sampler and context.get_world_size() > 1:

@@ -31,8 +31,11 @@ def get_devices() -> list[torch.device]:
         NotInTrainingError: Called outside a train function.
 
     Example:
-        >>> def train_loop():  # with ScalingConfig(use_gpu=True, resources_per_worker={"GPU": 2})
-        ...     first, second = dray.train.torch.get_devices()
+        >>> from dray.train.torch import TorchTrainer, get_devices
+        >>> def train_loop():
+        ...     return [str(device) for device in get_devices()]
+        >>> TorchTrainer(train_loop).fit().return_value
+        ['cpu']
     """
     return devices_of(current_session("get_devices").assignment)
 
@@ -45,8 +48,11 @@ def get_device() -> torch.device:
         NotInTrainingError: Called outside a train function.
 
     Example:
+        >>> from dray.train.torch import TorchTrainer, get_device
         >>> def train_loop():
-        ...     model = Net().to(dray.train.torch.get_device())
+        ...     return str(get_device())
+        >>> TorchTrainer(train_loop).fit().return_value
+        'cpu'
     """
     return devices_of(current_session("get_device").assignment)[0]
 

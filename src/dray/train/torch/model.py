@@ -62,9 +62,15 @@ def prepare_model(
         NotInTrainingError: Called outside a train function.
 
     Example:
+        >>> from dray.train import ScalingConfig
+        >>> from dray.train.torch import TorchTrainer, prepare_model
         >>> def train_loop():
-        ...     model = prepare_model(Net(), parallel_strategy="fsdp")
-        ...     optimizer = torch.optim.AdamW(model.parameters())
+        ...     import torch
+        ...     model = prepare_model(torch.nn.Linear(2, 1))
+        ...     return type(model).__name__
+        >>> scaling = ScalingConfig(num_workers=2)
+        >>> TorchTrainer(train_loop, scaling_config=scaling).fit().return_value
+        'DistributedDataParallel'
     """
     import torch
 

@@ -43,6 +43,12 @@ class TorchConfig(BackendConfig):
 
     Raises:
         ConfigError: `init_method` or `timeout_s` is malformed.
+
+    Example:
+        >>> from dray.train.torch import TorchConfig, TorchTrainer
+        >>> trainer = TorchTrainer(print, torch_config=TorchConfig(backend="gloo", timeout_s=120))
+        >>> trainer.plan().backend
+        'gloo'
     """
 
     backend: str | None = None
