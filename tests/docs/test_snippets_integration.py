@@ -94,19 +94,3 @@ def run_snippet(code: str, tmp_path: Path, *, trains: bool = True, **variables: 
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert ("FINISHED" in done.stdout) == trains
-
-
-def test_links_lead_somewhere() -> None:
-    others = (
-        "docs/cluster.md",
-        "docs/accelerators.md",
-        "docs/core.md",
-        "docs/new-accelerator.md",
-        "docs/design.md",
-        "CONTRIBUTING.md",
-        "CHANGELOG.md",
-    )
-    for page in (*PAGES, *others):
-        for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
-            if "://" not in link:
-                assert (ROOT / page).parent.joinpath(link).exists(), f"{page}: {link}"

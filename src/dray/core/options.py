@@ -13,7 +13,7 @@ from dray.engines.runtime import OF_EVERY_ACTOR, ActorOptions, CallOptions, Plac
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
 from dray.scheduling.capacity import plain, refuse_arrays, to_fixed
-from dray.scheduling.infeasible import ACCELERATOR_TYPE
+from dray.scheduling.infeasible import ACCELERATOR_TYPE, ACCELERATOR_TYPE_QUANTITY
 from dray.scheduling.labels import check_selector
 
 # Each result has a number and an entry of its own.
@@ -32,7 +32,7 @@ _RAY_ONLY = (
 )
 TASK = (
     *(*_RESOURCES, *_PLACE, "name", "num_returns", "max_calls", "max_retries", "retry_exceptions"),
-    *("_generator_backpressure_num_objects", *_RAY_ONLY),
+    *(_BACK_PRESSURE, *_RAY_ONLY),
 )
 ACTOR = (
     *(*_RESOURCES, *_PLACE, "name", "namespace", "lifetime", "get_if_exists", "max_restarts"),
@@ -41,14 +41,12 @@ ACTOR = (
 )
 CALL = (
     *("name", "num_returns", "concurrency_group", "max_task_retries", "retry_exceptions"),
-    *("_generator_backpressure_num_objects", "enable_task_events"),
+    *(_BACK_PRESSURE, "enable_task_events"),
 )
 # No option that counts something goes beyond it; Ray's are numbers of 32 bits.
 _MOST = 2**31 - 1
 # How messages, and the table of what is absent, call those.
 CALLS = "calls of an actor's method"
-# Ray's convention: a request for 0.001 of `accelerator_type:A100` selects nodes that have an A100.
-ACCELERATOR_TYPE_QUANTITY = 0.001
 
 
 def check_options(given: Mapping[str, Any], known: Sequence[str], what: str) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class WorkerGroupError(TrainingFailedError):
         *,
         log_path: str | None = None,
     ) -> None:
-        # Not super().__init__: a subclass made by `raised_as` has the user's class in its MRO.
+        # Not super().__init__: a subclass made by `mixed_with` has the user's class in its MRO.
         Exception.__init__(self, error_message)
         self.message = error_message
         self.worker_failures = dict(worker_failures)

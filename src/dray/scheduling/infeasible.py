@@ -17,8 +17,10 @@ from dray.scheduling.placement import Bundle, Demand, Selector, place
 from dray.scheduling.requests import Node, Slices
 from dray.scheduling.tpu_slices import hosts_of_slices
 
-# A node with accelerators of a type has 1 of a resource of this name, and a request takes a bit.
+# Ray's convention: a node with A100s has 1 of `accelerator_type:A100`, and asking for 0.001 of it
+# selects such nodes.
 ACCELERATOR_TYPE = "accelerator_type:"
+ACCELERATOR_TYPE_QUANTITY = 0.001
 # More names than this are not listed.
 _LISTED = 8
 _FLAGS = {"GPU": "use_gpu=True", "TPU": "use_tpu=True"}

@@ -14,7 +14,7 @@ from dray.accelerators.type_names import check_type
 from dray.answers import AbsentMember, answers_arguments
 from dray.errors import ConfigError, join_names
 from dray.scheduling.capacity import from_fixed, plain, refuse_arrays, to_fixed
-from dray.scheduling.infeasible import ACCELERATOR_TYPE
+from dray.scheduling.infeasible import ACCELERATOR_TYPE, ACCELERATOR_TYPE_QUANTITY
 from dray.scheduling.labels import check_selector
 from dray.scheduling.placement import STRATEGIES
 from dray.scheduling.requests import Request, Slices
@@ -22,8 +22,6 @@ from dray.scheduling.requests import Request, Slices
 _RESOURCES = ("CPU", "GPU", "TPU", "memory")
 # More are a slip of the keyboard, and would take long only to be refused.
 _MOST_WORKERS = 100_000
-# How much of a node's accelerator type a worker takes: a node has 1 of it, for all its devices.
-_TYPE_SHARE = 0.001
 
 Selectors = Mapping[str, str] | Sequence[Mapping[str, str]]
 
@@ -325,7 +323,7 @@ class ScalingConfig:
             )
         asked = asked or {"CPU": 1}
         if self.accelerator_type is not None:
-            asked[f"{ACCELERATOR_TYPE}{self.accelerator_type}"] = _TYPE_SHARE
+            asked[f"{ACCELERATOR_TYPE}{self.accelerator_type}"] = ACCELERATOR_TYPE_QUANTITY
         return asked
 
     @property

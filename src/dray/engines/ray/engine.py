@@ -208,7 +208,7 @@ class RayEngine(Engine):
                 return found
             if since_s > _LAG_OF_THE_IMPOSSIBLE_S and self.lacking(request) is not None:
                 return found
-            time.sleep(_LAG_S / 40)
+            time.sleep(_LAG_S / 40)  # Ray tells nobody that a resource is free
 
     def reserve(self, request: Request) -> Future[Reservation]:
         future: Future[Reservation] = Future()

@@ -43,9 +43,10 @@ _PLUGINS = {
     "rocm": ("jax_rocm7_plugin", "jax_rocm60_plugin"),
     "tpu": ("libtpu",),
 }
-# How soon to knock again at a coordinator that does not listen yet; it is a matter of milliseconds.
-_KNOCK_AGAIN_S = 0.005
-# How much later than JAX dray gives up on workers that part, and JAX than dray on those that meet.
+# Seconds between attempts to connect to a coordinator that does not listen yet.
+_RETRY_S = 0.005
+# Seconds. Our wait for the shutdown exceeds JAX's, so that its end is seen; JAX's wait for the
+# start exceeds ours, so that our error, which names the missing ranks, comes first.
 _SLACK_S = 10
 
 
@@ -414,7 +415,7 @@ def _wait_for_coordinator(address: str, port: int, timeout_s: float) -> None:
         try:
             socket.create_connection((address, port), left).close()
         except ConnectionRefusedError:
-            time.sleep(_KNOCK_AGAIN_S)
+            time.sleep(_RETRY_S)  # a port tells nobody that it listens
         except TimeoutError:
             break
         else:
