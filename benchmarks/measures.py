@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Callable, Sequence
 
-from benchmarks import cluster_measures, core_measures
+from benchmarks import cluster_measures, core_measures, step_measures
 from benchmarks.cases import (
     DRAY,
     PLAIN_JAX,
@@ -31,6 +31,8 @@ TO_REFUSAL = "fit() of one more, to its refusal"
 TO_GATHER = "to first collective"
 FIT_TO_GATHER = "fit() to first collective"
 REFIT_TO_GATHER = "second fit() to first collective"
+TO_STEP = "to first jitted step"
+REFIT_TO_STEP = "second fit() to first jitted step"
 
 _IMPORT_TORCH = "import torch; from benchmarks.records import record; record('imported')"
 _HEAVY = {"torch", "ray", "pandas", "pyarrow"}
@@ -246,16 +248,22 @@ def jax_start(options: Options) -> list[Case]:
         fits = () if name == PLAIN_JAX else (2,)
         finished = run(options.command(name, "jax", 2, *fits), {"JAX_PLATFORMS": "cpu"})
         started = finished.until("gathered", 0)
+        stepped = finished.until("stepped", 0)
         if name == PLAIN_JAX:  # to run again is to start again
-            return Sample({TO_GATHER: started, REFIT_TO_GATHER: started})
+            to_step = {TO_STEP: stepped, REFIT_TO_STEP: stepped}
+            return Sample({TO_GATHER: started, REFIT_TO_GATHER: started, **to_step})
         first, second = (finished.between("called", "gathered", turn) for turn in (0, 1))
-        return Sample({TO_GATHER: started, FIT_TO_GATHER: first, REFIT_TO_GATHER: second})
+        to_step = {TO_STEP: stepped, REFIT_TO_STEP: finished.between("called", "stepped")}
+        values = {TO_GATHER: started, FIT_TO_GATHER: first, REFIT_TO_GATHER: second}
+        return Sample(values | to_step)
 
     comparisons = (
         Comparison(TO_GATHER, DRAY, PLAIN_JAX),
         Comparison(FIT_TO_GATHER, DRAY),
         Comparison(REFIT_TO_GATHER, DRAY),
         Comparison(REFIT_TO_GATHER, DRAY, PLAIN_JAX),
+        Comparison(TO_STEP, DRAY, PLAIN_JAX),
+        Comparison(REFIT_TO_STEP, DRAY),
     )
     return [Case("2 workers", "s", options.in_turn(sample, DRAY, PLAIN_JAX), comparisons)]
 
@@ -288,6 +296,7 @@ MEASURES: dict[str, Callable[[Options], list[Case]]] = {
     "plan": plan,
     "jax_start": jax_start,
     "import": imports,
+    **step_measures.MEASURES,
     **core_measures.MEASURES,
     **cluster_measures.MEASURES,
 }

@@ -1,4 +1,7 @@
-"""Program: rank 1 kills itself once; rank 0 tells when all ranks are together again."""
+"""Program: rank 1 kills itself once; rank 0 tells when all ranks are together again.
+
+Arguments: the library, the number of workers, and the strategy if ranks are to take a step.
+"""
 
 import os
 import signal
@@ -6,11 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.first_step import take_step
 from benchmarks.launch import launch
 from benchmarks.records import record
 
 
-def train_function(config: dict[str, Any]) -> None:
+def reduce(config: dict[str, Any]) -> None:
     import torch
     from torch import distributed
 
@@ -28,6 +32,21 @@ def train_function(config: dict[str, Any]) -> None:
     distributed.all_reduce(number)
 
 
+def train(config: dict[str, Any]) -> None:
+    again = Path(config["mark"]).exists()
+    if again:
+        reduce(config)
+    take_step(config["library"], config["strategy"])
+    if not again:
+        reduce(config)
+
+
 if __name__ == "__main__":
-    mark = str(Path("killed").absolute())
-    launch(sys.argv[1], train_function, int(sys.argv[2]), config={"mark": mark}, max_failures=1)
+    library, workers, *strategy = sys.argv[1:]
+    config = {
+        "mark": str(Path("killed").absolute()),
+        "library": library,
+        "strategy": strategy[0] if strategy else None,
+    }
+    function = train if strategy else reduce
+    launch(library, function, int(workers), config=config, max_failures=1)

@@ -1,24 +1,17 @@
-"""Program: trains nothing but one all-reduce, and tells when it is done."""
+"""Program: makes one all-reduce, perhaps a step of training, and tells when each is done.
+
+Arguments: the library, the number of workers, and the strategy if there is to be a step.
+"""
 
 import os
 import sys
-from typing import Any
 
 if os.environ.get("BENCHMARK_TORCH_AT_TOP"):
     import torch  # noqa: F401
 
+from benchmarks.first_step import train_function
 from benchmarks.launch import launch
-from benchmarks.records import record
-
-
-def train_function(config: dict[str, Any]) -> None:
-    import torch
-    from torch import distributed
-
-    distributed.all_reduce(torch.ones(1))
-    if distributed.get_rank() == 0:
-        record("reduced")
-
 
 if __name__ == "__main__":
-    launch(sys.argv[1], train_function, int(sys.argv[2]))
+    library, workers, *strategy = sys.argv[1:]
+    launch(library, train_function(library, *(strategy or [None])), int(workers))

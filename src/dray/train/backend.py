@@ -7,11 +7,13 @@ worker group. `dray.train.torch` and `dray.train.jax` are written on it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dray.answers import answer_for
+from dray.engines.rpc import code_names
 from dray.errors import ConfigError
 from dray.scheduling.capacity import plain
 
@@ -42,6 +44,8 @@ class BackendConfig:
 
     Attributes:
         modules: What the framework imports, imported before workers start, once for all of them.
+        modules_of_names: What it imports besides, in the first step say, for train functions that
+            use a name. For others that would be in vain.
 
     Example:
         >>> from dray.train.backend import BackendConfig
@@ -50,6 +54,17 @@ class BackendConfig:
     """
 
     modules: tuple[str, ...] = ("dray.train.worker.train_worker",)
+    modules_of_names: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    def modules_for(self, function: Callable[..., Any]) -> tuple[str, ...]:
+        """Return what to import before workers start that run this train function."""
+        of_names = self.modules_of_names
+        if not of_names:
+            return self.modules
+        used = [
+            of_names[name] for name in sorted(of_names.keys() & code_names.of_function(function))
+        ]
+        return tuple(dict.fromkeys(itertools.chain(self.modules, *used)))
 
     @property
     def backend_cls(self) -> type[Backend]:

@@ -103,7 +103,8 @@ class DataParallelTrainer:
         self._config = _checked(run_config, RunConfig, "run_config")
         if self._scaling.num_workers and not Settings().plan_path:
             # Imports of the workers begin now, beside whatever the driver still has to do.
-            session.prepare(self._backend_config.modules, self._config.runtime_env)
+            modules = self._backend_config.modules_for(train_loop_per_worker)
+            session.prepare(modules, self._config.runtime_env)
 
     restore = AbsentMember()
     can_restore = AbsentMember()

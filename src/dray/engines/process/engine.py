@@ -261,15 +261,16 @@ class ProcessEngine(LocalEngine):
         return Basis(tuple(modules), tuple(sorted(new.items())))
 
     def _server(self, basis: Basis) -> Server:
-        """Return the server that has this basis, and start it if there is none.
+        """Return a server that has this basis, and start it if there is none.
 
         One that has variables and no workers makes room for another with variables.
         """
         with self._lock:
             if self._closed:
                 raise EngineError(CLOSED)
-            server = self._servers.get(basis)
-            if server is None or server.ended():
+            running = (other for other in self._servers.values() if not other.ended())
+            server = next((other for other in running if basis.is_part_of(other.basis)), None)
+            if server is None:
                 for old, other in list(self._servers.items()):
                     if basis.variables and old.variables and other.dismiss_if_idle():
                         self._dismissed.add(self._servers.pop(old))

@@ -8,10 +8,11 @@ import struct
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from types import CodeType, FunctionType, TracebackType
+from types import FunctionType, TracebackType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from dray.engines import thread_limits
+from dray.engines.rpc import code_names
 from dray.errors import RemoteTraceback, SerializationError, text_of
 from dray.interrupts import is_handlers
 
@@ -159,19 +160,12 @@ def _find_culprit(value: Any, path: str, depth: int = 0) -> str:
     return f"{path} (a {type(value).__module__}.{type(value).__qualname__})"
 
 
-def _names_used(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names_used(constant)
-
-
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what a value is made of, by the names that its author would recognise."""
     if isinstance(value, FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             yield f"variable {name!r}", cell.cell_contents
-        for name in dict.fromkeys(_names_used(value.__code__)):
+        for name in dict.fromkeys(code_names.of_code(value.__code__)):
             if name in value.__globals__:
                 yield f"global {name!r}", value.__globals__[name]
         for index, default in enumerate(value.__defaults__ or ()):

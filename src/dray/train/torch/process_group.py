@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from dray.accelerators import Family, family_named
 from dray.accelerators.vendors.nvidia import is_slice
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import torch
 
 
+# What making an optimizer imports, or a model of many ranks: 800 modules, a second.
+_OF_THE_FIRST_STEP = ("torch._dynamo",)
 # A device can be a member of one communicator once only.
 _ONE_RANK_A_DEVICE = ("nccl", "xccl", "hccl")
 # Whose tensors gloo carries: torch.distributed.Backend.backend_capability["gloo"].
@@ -54,6 +56,13 @@ class TorchConfig(BackendConfig):
     backend: str | None = None
     init_method: str = "env"
     timeout_s: float = 1800
+    modules_of_names: ClassVar[Mapping[str, tuple[str, ...]]] = dict.fromkeys(
+        (
+            *("optim", "SGD", "Adam", "AdamW", "prepare_model", "compile"),
+            *("DistributedDataParallel", "DDP", "FullyShardedDataParallel", "fully_shard"),
+        ),
+        _OF_THE_FIRST_STEP,
+    )
 
     def __post_init__(self) -> None:
         if self.init_method not in ("env", "tcp"):

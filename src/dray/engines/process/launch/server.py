@@ -34,6 +34,10 @@ class Basis(NamedTuple):
     modules: tuple[str, ...]
     variables: tuple[tuple[str, str], ...] = ()
 
+    def is_part_of(self, other: Basis) -> bool:
+        """Return whether a server with the other one has what this one asks for."""
+        return self.variables == other.variables and set(self.modules) <= set(other.modules)
+
 
 class Forked(Protocol):
     """A worker in its driver's hands, which hears what becomes of its process."""

@@ -1,0 +1,71 @@
+"""Names that a function's code uses, without a call of it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+# A function that is spread over more functions is looked at in part.
+_MOST_FUNCTIONS = 200
+
+
+def of_code(code: CodeType) -> Iterator[str]:
+    """Yield the names of globals and attributes in a code object, and in those within it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from of_code(constant)
+
+
+def of_function(function: Callable[..., Any]) -> set[str]:
+    """Return the names that a function uses, and those of the program's functions below it.
+
+    What is called by way of an object or a module is not followed, nor an installed package.
+    """
+    found: set[str] = set()
+    known: dict[FunctionType, None] = {}
+    look = [*_functions_in(function)]
+    while look and len(known) < _MOST_FUNCTIONS:
+        part = look.pop()
+        if part in known:
+            continue
+        known[part] = None
+        names = set(of_code(part.__code__))
+        found |= names
+        cells = [cell.cell_contents for cell in part.__closure__ or () if _is_filled(cell)]
+        for value in (*cells, *(part.__globals__.get(name) for name in names)):
+            look += [inner for inner in _functions_in(value) if not is_installed(inner)]
+    return found
+
+
+def is_installed(function: FunctionType) -> bool:
+    """Return whether a function belongs to Python or an installed package."""
+    return function.__code__.co_filename.startswith((*_installed(), "<frozen"))
+
+
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    import sysconfig  # few programs need it
+
+    paths = sysconfig.get_paths()
+    return tuple({paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def _functions_in(value: Any) -> Iterator[FunctionType]:
+    """Yield the functions that a value is, below `partial`, decorators and methods."""
+    while isinstance(value, functools.partial):
+        value = value.func
+    value = getattr(value, "__func__", value) if callable(value) else value
+    if isinstance(value, FunctionType):
+        yield value
+        yield from _functions_in(getattr(value, "__wrapped__", None))
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 (an empty one raises)
+    except ValueError:
+        return False
+    return True
