@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 
 from benchmarks import records
 

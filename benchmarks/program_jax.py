@@ -35,7 +35,7 @@ def step(config: dict[str, Any]) -> None:
     def loss(weights: Any, batch: Any) -> Any:
         return ((batch @ weights) ** 2).mean()
 
-    @jax.jit
+    @jax.jit  # type: ignore[untyped-decorator]
     def update(weights: Any, batch: Any) -> Any:
         return weights - 0.1 * jax.grad(loss)(weights, batch)
 

@@ -14,4 +14,5 @@ from benchmarks.launch import launch
 
 if __name__ == "__main__":
     library, workers, *strategy = sys.argv[1:]
-    launch(library, train_function(library, *(strategy or [None])), int(workers))
+    function = train_function(library, strategy[0] if strategy else None)
+    launch(library, function, int(workers))

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 
-class Block(nn.Module):  # type: ignore[misc]
+class Block(nn.Module):
     """Two 3x3 convolutions and a shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
@@ -25,7 +25,7 @@ class Block(nn.Module):  # type: ignore[misc]
         return nn.functional.relu(self.body(images) + self.shortcut(images))
 
 
-class ResNet18(nn.Sequential):  # type: ignore[misc]
+class ResNet18(nn.Sequential):
     """The stem, four stages of two blocks each, and a linear classifier."""
 
     def __init__(self, channels: int, classes: int) -> None:

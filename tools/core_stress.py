@@ -16,7 +16,9 @@ import numpy as np
 import psutil
 
 import dray
+from dray.engines.runtime import Runtime
 from dray.errors import ActorDiedError, ActorUnavailableError, WorkerDiedError
+from dray.status import ObjectsStatus
 
 
 @dray.remote
@@ -126,6 +128,11 @@ def kills(seconds: float) -> None:
     print(f"  {rounds} rounds, {lost} calls lost with their process, as they must be", flush=True)
 
 
+def objects_left(runtime: Runtime) -> ObjectsStatus:
+    """Return what the store still holds."""
+    return runtime.status().objects or ObjectsStatus()
+
+
 def main() -> int:
     """Run everything; return 1 if something is left behind."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -145,19 +152,18 @@ def main() -> int:
     kills(options.kill_seconds)
     runtime = dray.session.current_runtime()
     deadline = time.monotonic() + 10
-    while runtime.status()["objects"]["objects"] and time.monotonic() < deadline:
+    while (left := objects_left(runtime)).objects and time.monotonic() < deadline:
         time.sleep(0.01)
-    left = runtime.status()["objects"]
     dray.shutdown()
     children = psutil.Process().children(recursive=True)
     shared_left = (set(os.listdir("/dev/shm")) if shared else set()) - shared
     files_left = set(os.listdir(tempfile.gettempdir())) - files
     print(
-        f"left: objects {left['objects']}, memory {left['memory_bytes']}, disk "
-        f"{left['disk_bytes']}, processes {len(children)}, shared memory {len(shared_left)}, "
+        f"left: objects {left.objects}, memory {left.memory_bytes}, disk "
+        f"{left.disk_bytes}, processes {len(children)}, shared memory {len(shared_left)}, "
         f"files {len(files_left)}, descriptors {len(os.listdir('/proc/self/fd')) - descriptors}"
     )
-    clean = not (left["objects"] or left["memory_bytes"] or left["disk_bytes"] or children)
+    clean = not (left.objects or left.memory_bytes or left.disk_bytes or children)
     return 0 if clean and not shared_left and not files_left else 1
 
 

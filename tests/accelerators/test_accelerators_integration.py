@@ -151,7 +151,7 @@ def test_the_programs_of_the_page_on_hosts_with_gpus(
 
 
 def test_the_newer_variables_work_where_the_node_uses_them(session: Any) -> None:
-    host = {"files": {"dev/kfd": ""}, "modules": {"amdsmi": AMD}}
+    host: dict[str, Any] = {"files": {"dev/kfd": ""}, "modules": {"amdsmi": AMD}}
     names = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
     with FakeHost(**host, environment={"HIP_VISIBLE_DEVICES": "1"}):
         session()

@@ -27,7 +27,7 @@ def test_a_fake_host_undoes_everything(monkeypatch: pytest.MonkeyPatch) -> None:
         environment={"DRAY_TEST_GONE": None, "DRAY_TEST_NEW": "1"},
     )
     with host, FakeHost(metadata={}):
-        import vendor_of_nothing.tool
+        import vendor_of_nothing.tool  # type: ignore[import-not-found]
 
         assert vendor_of_nothing.tool.x == 1
         assert "DRAY_TEST_GONE" not in os.environ

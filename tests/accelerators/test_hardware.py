@@ -142,6 +142,7 @@ def test_a_worker_trains_on_its_gpu(storage: Any) -> None:
         scaling_config=ScalingConfig(num_workers=1, use_gpu=True),
         run_config=RunConfig(storage_path=str(storage)),
     ).fit()
+    assert result.metrics is not None
     assert result.metrics["device"] == "cuda:0"
     assert result.metrics["loss"] < 1
 

@@ -94,7 +94,7 @@ def test_every_option_is_taken_or_says_what_to_use() -> None:
 
 def test_the_table_has_nothing_that_is_there_and_one_sentence_for_what_is_not() -> None:
     for owner, entries in TABLE.items():
-        there = {}
+        there: set[str] = set()
         if owner.startswith("dray") and not owner.endswith(")"):
             module = importlib.import_module(owner)
             there = {*vars(module), *getattr(module, "__all__", ())}

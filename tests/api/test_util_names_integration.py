@@ -23,6 +23,9 @@ from dray.util.scheduling_strategies import (
 )
 from tests.support.gates import Gate
 
+# The package, whose modules come when they are used.
+UTIL: Any = ray.util
+
 
 @ray.remote
 def square(x: int) -> int:
@@ -56,41 +59,42 @@ def test_results_come_as_they_are_ready(process_engine: None, gate: Gate) -> Non
 
 
 def test_state_tells_what_there_is(core_engine: str) -> None:
-    actor = Named.options(name="listed").remote()  # type: ignore[attr-defined]
+    state = UTIL.state
+    actor = Named.options(name="listed").remote()
     assert ray.get(actor.ping.remote()) == ray.util.get_node_ip_address()
     assert "listed" in ray.util.list_named_actors()
     names = [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)]
     assert "listed" in names
-    (found,) = ray.util.state.list_actors(filters=[("name", "=", "listed")])
+    (found,) = state.list_actors(filters=[("name", "=", "listed")])
     assert (found.actor_id, found["class_name"]) == (actor._actor_id, "Named")
     assert (found.state, found.get("pid") is not None, found.get("x")) == ("ALIVE", True, None)
-    assert ray.util.state.get_actor(actor._actor_id) == found
-    assert ray.util.state.summarize_actors()["Named"]["ALIVE"] >= 1
-    assert {node.node_id for node in ray.util.state.list_nodes()} == {
-        node["NodeID"] for node in ray.nodes()
-    }
+    assert state.get_actor(actor._actor_id) == found
+    assert state.summarize_actors()["Named"]["ALIVE"] >= 1
+    assert {node.node_id for node in state.list_nodes()} == {node["NodeID"] for node in ray.nodes()}
     group = ray.util.placement_group([{"CPU": 1}], strategy=None)
     assert group.wait()
-    shown = ray.util.state.get_placement_group(group.id)
+    shown = state.get_placement_group(group.id)
     assert shown is not None
     assert (shown.state, shown.strategy) == ("CREATED", "PACK")
     ray.util.remove_placement_group(group)
     with pytest.raises(ConfigError, match="there is no field 'stat' to filter by"):
-        ray.util.state.list_actors(filters=[("stat", "=", "ALIVE")])
+        state.list_actors(filters=[("stat", "=", "ALIVE")])
 
 
 def test_tasks_are_listed_while_they_run_or_wait(process_engine: None, gate: Gate) -> None:
+    state = UTIL.state
+
     @ray.remote(num_cpus=8)
     def held() -> None:
         gate.pass_through()
 
     refs = [held.options(name="held").remote() for _ in range(2)]
     gate.heard(1)
-    found = ray.util.state.list_tasks(filters=[("name", "=", "held")])
+    found = state.list_tasks(filters=[("name", "=", "held")])
     states = sorted(task.state for task in found)
     assert states == ["PENDING_NODE_ASSIGNMENT", "RUNNING"]
-    assert ray.util.state.summarize_tasks()["held"] == dict.fromkeys(states, 1)
-    assert ray.util.state.summarize_objects()["objects"] >= 2
+    assert state.summarize_tasks()["held"] == dict.fromkeys(states, 1)
+    assert state.summarize_objects()["objects"] >= 2
     gate.open()
     ray.get(refs)
 
@@ -191,7 +195,7 @@ def test_something_is_said_once() -> None:
         ),
         ("from dray.util import collective", "dray.util has no collective: use torch.distributed"),
         ("from dray.util.accelerators import nvidia_h10", "did you mean NVIDIA_H100?"),
-        ("dray.util.state.list_logs()", "dray.util.state has no list_logs: what workers print"),
+        ("dstate.list_logs()", "dray.util.state has no list_logs: what workers print"),
         ("from dray.util.accelerators import tpu", "dray.util.accelerators has no tpu: ask for sl"),
     ],
 )

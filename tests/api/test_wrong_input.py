@@ -29,7 +29,7 @@ def test_what_is_no_reference_is_refused_before_anything_starts(call: Callable[.
 
 def test_only_functions_and_classes_become_remote() -> None:
     with pytest.raises(ArgumentTypeError, match="functions and classes"):
-        dray.remote(42)
+        dray.remote(42)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(

@@ -263,14 +263,9 @@ def test_the_text_of_a_cluster_without_a_dashboard_knows_its_actors(
 
 def test_every_shape_of_status_has_a_text_and_comes_back_from_json() -> None:
     kinds = (ActorStatus, TaskStatus, WaitingStatus, TrainingStatus, NodeStatus)
-    empty = ProgramStatus(
-        **{
-            name: [kind()]
-            for name, kind in zip(
-                ("actors", "tasks", "waiting", "trainings", "nodes"), kinds, strict=True
-            )
-        }
-    )
+    names = ("actors", "tasks", "waiting", "trainings", "nodes")
+    lists: dict[str, Any] = {name: [kind()] for name, kind in zip(names, kinds, strict=True)}
+    empty = ProgramStatus(**lists)
     assert text([empty, ProgramStatus()]).startswith("Program")
     data = json.loads(json.dumps(to_json(empty)))
     assert read(ProgramStatus, {**data, "of a later version": 1}) == empty

@@ -97,7 +97,7 @@ def test_shutdown_while_threads_submit_ends_them_with_an_error(session: Any) -> 
     errors: list[BaseException] = []
     begun = threading.Barrier(4)
     session(num_cpus=2)
-    runtime = dray.session.current_engine().runtime  # type: ignore[attr-defined]
+    runtime = dray.session.current_engine().runtime
     submit = runtime.bind_function(echo._function, echo._options)
 
     def run() -> None:
@@ -211,7 +211,7 @@ class TestWaits:
             for ref in refs[0], refs:
                 with pytest.raises(GetTimeoutError):
                     dray.get(ref, timeout=0)
-        assert [len(store.find(ref.number).waiting) for ref in refs] == [0, 0, 0]  # type: ignore[attr-defined]
+        assert [len(store.find(ref.number).waiting) for ref in refs] == [0, 0, 0]
         gate.open()
         assert dray.get(refs) == ["let go"] * 3
 

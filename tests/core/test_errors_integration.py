@@ -41,8 +41,8 @@ def test_an_error_keeps_its_type_its_attributes_and_where_it_came_from() -> None
 
     with pytest.raises(FileNotFoundError) as caught:
         dray.get(deliver.remote(7))
+    assert isinstance(caught.value, TaskError)
     error: Any = caught.value
-    assert isinstance(error, TaskError)
     assert (error.errno, error.filename, error.order) == (2, "parcel.txt", 7)
     assert isinstance(error.cause, FileNotFoundError)
     for detail in ("deliver", str(error.pid), "FileNotFoundError", "no such parcel"):

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -319,10 +320,13 @@ def test_async_generators_of_an_actor_run_side_by_side() -> None:
             self.turn = asyncio.Condition()
             self.said = 0
 
+        def has_said(self, number: int) -> bool:
+            return self.said == number
+
         async def speak(self, first: int) -> AsyncIterator[int]:
             for i in range(first, 6, 2):
                 async with self.turn:
-                    await self.turn.wait_for(lambda i=i: self.said == i)
+                    await self.turn.wait_for(partial(self.has_said, i))
                 yield i
                 async with self.turn:
                     self.said += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any
 
@@ -31,20 +31,20 @@ class Named(Base):
 
     def __init__(self) -> None:
         self.sum = 3
-        self.total = 0
+        self.total = 0  # type: ignore[assignment, method-assign]
         self.inherited = "hidden"  # type: ignore[assignment, method-assign]
         self.static = "hidden"  # type: ignore[assignment, method-assign]
         self.of_class = "hidden"  # type: ignore[assignment, method-assign]
-        self.items = ["hidden"]
-        self.wrapped: Callable[[], int] = lambda: 0
+        self.items = ["hidden"]  # type: ignore[assignment, method-assign]
+        self.wrapped = lambda: 0  # type: ignore[method-assign]
 
-    def total(self) -> int:  # type: ignore[no-redef]
+    def total(self) -> int:
         return self.sum
 
-    def items(self) -> Iterator[int]:  # type: ignore[no-redef]
+    def items(self) -> Iterator[int]:
         yield from range(self.sum)
 
-    def wrapped(self) -> int:  # type: ignore[no-redef]
+    def wrapped(self) -> int:
         return self.sum
 
     @staticmethod
@@ -65,13 +65,13 @@ class Named(Base):
 
 class AsyncNamed:
     def __init__(self) -> None:
-        self.value: Any = 5
-        self.items: Any = "hidden"
+        self.value = 5  # type: ignore[assignment, method-assign]
+        self.items = "hidden"  # type: ignore[assignment, method-assign]
 
-    async def value(self) -> int:  # type: ignore[no-redef]
+    async def value(self) -> int:
         return int(self.__dict__["value"])
 
-    async def items(self) -> AsyncIterator[int]:  # type: ignore[no-redef]
+    async def items(self) -> AsyncIterator[int]:
         yield 1
         yield 2
 
@@ -157,5 +157,5 @@ def test_a_class_of_actors_is_no_base() -> None:
     base: Any = dray.remote(Base)
     with pytest.raises(TypeError, match=r"leave Base without @dray\.remote"):
 
-        class Derived(base):  # type: ignore[misc]
+        class Derived(base):
             pass

@@ -90,10 +90,10 @@ def test_types_take_parameters_in_annotations() -> None:
     def annotated(
         ref: ray.ObjectRef[int],  # type: ignore[type-arg]
         generator: ray.ObjectRefGenerator[int],  # type: ignore[type-arg]
-        actor: ray.actor.ActorHandle[Here],  # type: ignore[type-arg,valid-type]
+        actor: ray.actor.ActorHandle[Here],  # type: ignore[type-arg]
     ) -> None: ...
 
-    assert ray.actor.ActorProxy[Here].__origin__ is ray.actor.ActorHandle  # type: ignore[valid-type]
+    assert ray.actor.ActorProxy[Here].__origin__ is ray.actor.ActorHandle  # type: ignore[misc]
     assert ray.ObjectRef[int].__origin__ is ray.ObjectRef  # type: ignore[misc]
 
 
@@ -126,7 +126,7 @@ def test_a_node_has_rays_keys(core_engine: str) -> None:
 
 def test_the_older_way_of_naming_a_placement_group(process_engine: None) -> None:
     group = ray.util.placement_group([{"CPU": 1}])
-    actor = Here.options(  # type: ignore[attr-defined]
+    actor = Here.options(
         placement_group=group, placement_group_bundle_index=0, num_cpus=1, _labels={"a": "b"}
     ).remote()
     assert ray.get(actor.ids.remote())["group"] == group.id
@@ -142,15 +142,15 @@ def test_options_that_are_not_there_say_what_to_use() -> None:
     with pytest.raises(AbsentArgumentError, match=r"tasks have no option '_num_objects_per_y.*yi"):
         double.options(_num_objects_per_yield=4)
     with pytest.raises(ConfigError, match=r"actors have no option 'max_restart'; did you mean ma"):
-        Here.options(max_restart=4)  # type: ignore[attr-defined]
+        Here.options(max_restart=4)
     with pytest.raises(AttributeError, match="there are no compiled graphs"):
         double.bind(1)
 
 
 def test_errors_say_what_rays_say(process_engine: None) -> None:
-    actor = Here.options(name="only").remote()  # type: ignore[attr-defined]
+    actor = Here.options(name="only").remote()
     with pytest.raises(ray.exceptions.ActorAlreadyExistsError) as taken:
-        Here.options(name="only").remote()  # type: ignore[attr-defined]
+        Here.options(name="only").remote()
     assert type(taken.value) is NameTakenError
     with pytest.raises(ray.exceptions.RayTaskError) as failed:
         ray.get(actor.fail.remote())

@@ -50,15 +50,15 @@ def test_options_take_numbers_of_numpy(core_engine: str) -> None:
     assert dray.get(actor.pair.remote()) == [1, 2]
     assert dray.get(actor.pair.options(num_returns=ONE, max_task_retries=ONE).remote()) == (1, 2)
     group = placement_group([{"CPU": ONE}])
-    strategy = PlacementGroupSchedulingStrategy(group, np.int64(0))  # type: ignore[arg-type]
+    strategy = PlacementGroupSchedulingStrategy(group, np.int64(0))
     assert dray.get(pair.options(scheduling_strategy=strategy).remote()) == (1, 2)
     remove_placement_group(group)
 
 
 def test_configs_and_queues_take_them(process_engine: None) -> None:
-    assert FailureConfig(ONE).max_failures == 1  # type: ignore[arg-type]
-    assert CheckpointConfig(TWO).num_to_keep == 2  # type: ignore[arg-type]
-    assert ScalingConfig(num_workers=(ONE, TWO)).num_workers == (1, 2)  # type: ignore[arg-type]
+    assert FailureConfig(ONE).max_failures == 1
+    assert CheckpointConfig(TWO).num_to_keep == 2
+    assert ScalingConfig(num_workers=(ONE, TWO)).num_workers == (1, 2)
     queue = Queue(TWO)
     queue.put_nowait_batch([1, 2])
     assert queue.get_nowait_batch(TWO) == [1, 2]

@@ -214,7 +214,7 @@ def test_wait_refuses_what_makes_no_sense() -> None:
         ([ref], {"timeout": -1}),
     ):
         with pytest.raises(ValueError):  # noqa: PT011 (each of them says something else)
-            dray.wait(refs, **options)
+            dray.wait(refs, **options)  # type: ignore[arg-type]
     for wrong in (ref, [1], 5):
         with pytest.raises(TypeError):
             dray.wait(wrong)  # type: ignore[arg-type]
@@ -267,7 +267,11 @@ def test_an_array_lives_on_after_its_reference() -> None:
 
 
 def test_arrays_within_objects() -> None:
-    value = {"a": np.arange(200_000), "b": [np.ones((300, 300), dtype=np.float32)], "c": "text"}
+    value: dict[str, Any] = {
+        "a": np.arange(200_000),
+        "b": [np.ones((300, 300), dtype=np.float32)],
+        "c": "text",
+    }
     back = dray.get(echo.remote(value))
     assert np.array_equal(back["a"], value["a"])
     assert np.array_equal(back["b"][0], value["b"][0])

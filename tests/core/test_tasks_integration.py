@@ -413,7 +413,7 @@ def test_a_large_argument_and_result() -> None:
     def double(array: Any) -> Any:
         return array * 2
 
-    array = np.arange(2_000_000, dtype=np.float64)
+    array: Any = np.arange(2_000_000, dtype=np.float64)
     assert np.array_equal(dray.get(double.remote(array)), array * 2)
 
 

@@ -33,7 +33,7 @@ def test_threads_are_as_many_as_cpus(core_engine: str) -> None:
     for num_cpus, threads in ((1, "1"), (3, "3"), (0.5, "1"), (2.5, "2"), (0, "1")):
         assert dray.get(task.options(num_cpus=num_cpus).remote())[1] == threads
     for options, threads in (({"num_cpus": 2}, "2"), ({"resources": {"special": 1}}, "1")):
-        actor = dray.remote(**options)(Told).remote()  # type: ignore[call-overload]
+        actor = dray.remote(**options)(Told).remote()
         assert dray.get(actor.variable.remote()) == threads
 
 

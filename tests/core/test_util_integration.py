@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -120,6 +121,8 @@ def test_actors_come_and_go() -> None:
     assert [pool.get_next() for _ in range(3)] == [1, 4, 9]
     assert pool.has_free()
     first, second = pool.pop_idle(), pool.pop_idle()
+    assert first is not None
+    assert second is not None
     assert sorted(dray.get([first.read_name.remote(), second.read_name.remote()])) == ["a", "b"]
     assert pool.pop_idle() is None
     pool.submit(square, 4)
@@ -154,12 +157,13 @@ def test_a_queue_has_limits() -> None:
     items = Queue(maxsize=2)
     items.put_nowait_batch([1, 2])
     assert items.full()
-    for give in (
+    gives: list[Callable[[], object]] = [
         lambda: items.put_nowait(3),
         lambda: items.put(3, timeout=0.05),
         lambda: items.put(3, block=False),
         lambda: items.put_nowait_batch([3]),
-    ):
+    ]
+    for give in gives:
         with pytest.raises(Full) as caught:
             give()
         assert isinstance(caught.value, queue.Full)

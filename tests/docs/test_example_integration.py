@@ -134,4 +134,5 @@ def test_learns_well_with_default_options(tmp_path: Path) -> None:
     (path,) = (tmp_path / "dray_results").iterdir()
     result = Result.from_path(path)
     assert len(result.best_checkpoints) == 5
+    assert result.metrics is not None
     assert result.metrics["acc"] >= 0.95

@@ -44,6 +44,7 @@ class Short:
 
     def weights(self) -> dict[str, torch.Tensor]:
         result = Result.from_path(self.directory / self.strategy)
+        assert result.checkpoint is not None
         with result.checkpoint.as_directory() as directory:
             loaded: dict[str, torch.Tensor] = torch.load(Path(directory) / "model.pt")
         return loaded
@@ -122,4 +123,6 @@ def test_learns_more_than_frequencies(tmp_path: Path) -> None:
     text = example.read_text()
     known = example.loss_by_frequency(text[len(text) * 9 // 10 :])
     assert f"the bytes' frequencies {known:.3f}" in output
-    assert Result.from_path(path).metrics["validation_loss"] < 0.9 * known
+    metrics = Result.from_path(path).metrics
+    assert metrics is not None
+    assert metrics["validation_loss"] < 0.9 * known

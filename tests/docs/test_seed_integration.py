@@ -6,6 +6,7 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,7 +65,7 @@ def write_data(directory: Path) -> None:
     raw = directory / "FashionMNIST" / "raw"
     raw.mkdir(parents=True)
     digits = load_digits()
-    enlarged = np.arange(28) * 8 // 28
+    enlarged: Any = np.arange(28) * 8 // 28
     images = (digits.images * 255 / 16).astype(np.uint8)[:, enlarged][:, :, enlarged]
     labels = digits.target.astype(np.uint8)
     for part, share in zip(example.PARTS, (slice(1437), slice(1437, None)), strict=True):

@@ -72,7 +72,7 @@ def test_snippet_of_the_core_runs(name: str, code: str, tmp_path: Path) -> None:
 def test_snippet_runs_on_a_cluster(
     name: str, code: str, tmp_path: Path, variables: dict[str, str]
 ) -> None:
-    run_snippet(code, tmp_path, **variables)
+    run_snippet(code, tmp_path, trains=True, **variables)
 
 
 def run_snippet(code: str, tmp_path: Path, *, trains: bool = True, **variables: str) -> None:

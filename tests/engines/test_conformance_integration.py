@@ -213,11 +213,11 @@ def test_get_checkpoint_follows_the_reports(storage: Path) -> None:
         seen: list[str | None] = []
         for _ in range(2):
             known = dray.train.get_checkpoint()
-            seen.append(known and os.path.basename(known.path))
+            seen.append(os.path.basename(known.path) if known else None)
             with tempfile.TemporaryDirectory() as directory:
                 dray.train.report({}, checkpoint=save(directory, a="a"))
         known = dray.train.get_checkpoint()
-        return [*seen, known and os.path.basename(known.path)]
+        return [*seen, os.path.basename(known.path) if known else None]
 
     expected = [None, "checkpoint_000000", "checkpoint_000001"]
     assert fit(train, storage).return_value == expected
@@ -267,7 +267,7 @@ def test_a_run_within_a_run(storage: Path, workers: int) -> None:
             run_config=RunConfig(name="inner", storage_path=storage),
         ).fit()
         assert dray.train.get_context().get_experiment_name() == "run"
-        dray.train.report({"after": found.return_value, **found.metrics})
+        dray.train.report({"after": found.return_value, **(found.metrics or {})})
 
     assert fit(outer, storage, workers=1).metrics == {"after": 7, "inner": 1}
 
@@ -348,7 +348,7 @@ def test_a_name_used_before_goes_on(storage: Path) -> None:
         checkpoint = dray.train.get_checkpoint()
         with tempfile.TemporaryDirectory() as directory:
             dray.train.report({}, checkpoint=save(directory, a="a"))
-        return checkpoint and os.path.basename(checkpoint.path)
+        return os.path.basename(checkpoint.path) if checkpoint else None
 
     assert fit(train, storage).return_value is None
     assert fit(train, storage).return_value == "checkpoint_000000"
@@ -363,7 +363,7 @@ def test_a_damaged_checkpoint_is_passed_over(
         for _ in range(2):
             with tempfile.TemporaryDirectory() as directory:
                 dray.train.report({}, checkpoint=save(directory, model="weights"))
-        return checkpoint and os.path.basename(checkpoint.path)
+        return os.path.basename(checkpoint.path) if checkpoint else None
 
     fit(train, storage)
     (storage / "run/checkpoint_000001/model").write_text("wEights")
@@ -478,7 +478,9 @@ def test_collectives(storage: Path) -> None:
     def train() -> Any:
         rank = dray.train.get_context().get_world_rank()
         dray.train.collective.barrier()
-        value = dray.train.collective.broadcast_from_rank_zero({"from": rank, "big": b"x" * 10**6})
+        value: Any = dray.train.collective.broadcast_from_rank_zero(
+            {"from": rank, "big": b"x" * 10**6}
+        )
         return value["from"], len(value["big"])
 
     assert fit(train, storage).return_value == (0, 10**6)
@@ -505,7 +507,7 @@ def test_worker_imports_from_the_path_asked_for(storage: Path, tmp_path: Path) -
     (tmp_path / "module_of_the_path.py").write_text("VALUE = 8")
 
     def train() -> int:
-        import module_of_the_path
+        import module_of_the_path  # type: ignore[import-not-found]
 
         return int(module_of_the_path.VALUE)
 
@@ -518,7 +520,7 @@ def test_worker_runs_in_the_directory_asked_for(storage: Path, tmp_path: Path) -
     (tmp_path / "work/module_of_the_run.py").write_text("VALUE = 7")
 
     def train() -> tuple[str, int]:
-        import module_of_the_run
+        import module_of_the_run  # type: ignore[import-not-found]
 
         return os.getcwd(), module_of_the_run.VALUE
 

@@ -43,7 +43,7 @@ class LockedError(Exception):
     def __init__(self) -> None:
         super().__init__("locked")
         self.code = 7
-        self.lock = threading.Lock()
+        self.lock: threading.Lock | None = threading.Lock()
 
 
 class FileError(OSError):

@@ -215,7 +215,7 @@ def test_a_cancelled_task_leaves_a_worker_that_works() -> None:
             kept = dray.get([echo.remote(i) for i in range(5)])
             dray.put(kept)
 
-    runtime: Any = session.current_engine().runtime  # type: ignore[attr-defined]
+    runtime: Any = session.current_engine().runtime
     pids = set()
     for index in range(30):
         gate = Gate(Path(os.environ["TMPDIR"]), f"busy{index}")

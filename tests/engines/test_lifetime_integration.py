@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -35,8 +37,12 @@ BUSY = """
 """
 
 
+def is_stopped(pid: int) -> bool:
+    return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+
+
 @pytest.fixture
-def busy(tmp_path: Path):
+def busy(tmp_path: Path) -> Iterator[Program]:
     script = write(tmp_path / "busy.py", BUSY)
     with Program(script, tmp_path / "runs", DRAY_STOP_GRACE_S="0.2") as program:
         program.wait_for("ready")
@@ -83,7 +89,7 @@ def test_kill_9_of_the_server_of_a_worker_that_is_stopped(busy: Program, victims
     everyone = roles(busy.process.pid)
     for pid in everyone["worker"]:
         os.kill(pid, signal.SIGSTOP)
-        until(lambda pid=pid: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+        until(partial(is_stopped, pid))
     for victim in victims.split():
         os.kill(everyone[victim][0], signal.SIGKILL)
     assert survivors([*everyone["worker"], *everyone["grandchild"]]) == []

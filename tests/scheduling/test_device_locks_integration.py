@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -233,11 +233,12 @@ def test_what_cannot_be_locked_counts_as_taken(host: None, kind: str, storage: P
         assert dray.get(ids.options(num_gpus=2).remote(), timeout=60) == ["0", "1"]
         return
     path.unlink()
-    {
+    placed: dict[str, Callable[[], object]] = {
         "link": lambda: path.symlink_to("/etc/hostname"),
         "pipe": lambda: os.mkfifo(path),
         "directory": path.mkdir,
-    }[kind]()
+    }
+    placed[kind]()
     assert dray.get(ids.remote(), timeout=60) == ["1"]
     trainer = DataParallelTrainer(
         int,

@@ -88,7 +88,7 @@ def made_and_ended() -> None:
 
 def held() -> tuple[Any, ...]:
     """Returns what the session holds: all of it must go."""
-    runtime: Any = session.current_engine().runtime  # type: ignore[attr-defined]
+    runtime: Any = session.current_engine().runtime
     hub = runtime.hub
     cpus = dray.available_resources()["CPU"]
     workers = [w for w in runtime.pool.all.values() if w.client.blocked or w.client.holds]

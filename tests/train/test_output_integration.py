@@ -207,7 +207,7 @@ for thread in threads: thread.join()
         sent.append(message)
         return take(message, *args)
 
-    client.process_message = keep
+    client.process_message = keep  # type: ignore[assignment, method-assign]
     client.execute()
     shown = [message["content"] for message in sent if "display_data" in message["msg_type"]]
     areas = [content["transient"]["display_id"] for content in shown]

@@ -121,7 +121,7 @@ def test_a_range_starts_with_what_fits(session: Any, storage: Path) -> None:
             return dray.train.get_context().get_world_size()
 
         return (
-            DataParallelTrainer(  # type: ignore[no-any-return]
+            DataParallelTrainer(
                 train,
                 scaling_config=ScalingConfig(num_workers=(least, most), use_gpu=True),
                 run_config=RunConfig(storage_path=storage),

@@ -193,7 +193,7 @@ def test_a_runtime_env_that_cannot_be_is_refused_as_by_fit(
     session: Any, storage: Path, runtime_env: dict[str, Any], message: str
 ) -> None:
     session(num_cpus=1)
-    holder = None
+    holder: Any = None
     trainer = DataParallelTrainer(
         print,
         run_config=RunConfig(worker_runtime_env=runtime_env, storage_path=storage),
@@ -387,7 +387,7 @@ def test_what_is_left_of_devices_is_no_whole_one(session: Any) -> None:
 def test_quantities_that_cannot_be(quantity: Any) -> None:
     for argument in ("resources_per_worker", "trainer_resources"):
         with pytest.raises(ConfigError, match="the quantity of CPU must be"):
-            ScalingConfig(**{argument: {"CPU": quantity}})
+            ScalingConfig(**{argument: {"CPU": quantity}})  # type: ignore[arg-type]
 
 
 def test_any_number_of_workers_is_refused_at_once(session: Any) -> None:

@@ -151,14 +151,14 @@ def test_a_config_can_be_changed_by_replacing_fields() -> None:
 
 def test_numbers_of_numpy_are_numbers() -> None:
     config = ScalingConfig(
-        num_workers=np.int64(4),  # type: ignore[arg-type]
+        num_workers=np.int64(4),
         use_gpu=True,
         resources_per_worker={
-            "CPU": np.int8(4),  # type: ignore[dict-item]
-            "GPU": np.float32(0.5),  # type: ignore[dict-item]
-            "memory": np.int64(2**33),  # type: ignore[dict-item]
+            "CPU": np.int8(4),
+            "GPU": np.float32(0.5),
+            "memory": np.int64(2**33),
         },
-        elastic_resize_monitor_interval_s=np.int32(5),  # type: ignore[arg-type]
+        elastic_resize_monitor_interval_s=np.int32(5),
     )
     assert config.request(4).bundles == [{"CPU": 4, "GPU": 0.5, "memory": 2**33}] * 4
     assert json.loads(json.dumps(dataclasses.asdict(config)))["num_workers"] == 4

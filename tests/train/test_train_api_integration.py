@@ -259,7 +259,7 @@ def test_a_function_of_the_users_brings_checkpoints_into_the_run(
             with pytest.raises(ConfigError, match="must lie in the run's directory"):
                 dray.train.report({}, saved(source, ""), checkpoint_upload_fn=lambda c, _: c)
             with pytest.raises(ConfigError, match="what checkpoint_upload_fn returns must be a"):
-                dray.train.report({}, saved(source, ""), checkpoint_upload_fn=lambda *_: None)  # type: ignore[arg-type,return-value]
+                dray.train.report({}, saved(source, ""), checkpoint_upload_fn=lambda *_: None)  # type: ignore[arg-type]
 
     result = fit(train, storage, 2)
     found = {Path(each.path).name: each for each, _ in result.best_checkpoints}

@@ -227,7 +227,7 @@ def test_a_checkpoint_that_cannot_be_committed_is_a_failed_training(storage: Pat
 
 class QuotaError(Exception):
     def __str__(self) -> str:
-        return self.response.text  # type: ignore[attr-defined,no-any-return]
+        return self.response.text  # type: ignore[attr-defined]
 
     __repr__ = __str__
 

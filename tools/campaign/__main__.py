@@ -1,6 +1,6 @@
 """A campaign of faults: kills, flipped bytes, wrong input and endurance, with a verdict of each.
 
-Usage: python tools/campaign [NAME ...]. Without a name all run. The status is 1 if anything was
+Usage: python -m tools.campaign [NAME ...]. Without a name all run. The status is 1 if anything was
 lost, hung, left behind, or ended without an error of dray's.
 """
 
@@ -10,10 +10,7 @@ import argparse
 import sys
 import time
 
-import endurance
-import flips
-import inputs
-import kills
+from tools.campaign import endurance, flips, inputs, kills
 
 # Name -> what to run; it returns its figures, and what was found to be wrong.
 PARTS = {

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,11 @@ def _look() -> tuple[str, dict[str, str]] | None:
     return None if checkpoint is None else _contents(checkpoint)
 
 
+def _kept(read: Callable[[], Result], number: int) -> tuple[str, dict[str, str]]:
+    """Return the contents of the checkpoint that is the n-th best."""
+    return _contents(read().best_checkpoints[number][0])
+
+
 def _contents(checkpoint: Checkpoint) -> tuple[str, dict[str, str]]:
     files = sorted(Path(checkpoint.path).iterdir())
     return Path(checkpoint.path).name, {
@@ -65,7 +71,7 @@ def _reads(storage: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "newest", lambda: (found := read().checkpoint) and _contents(found)
     yield "kept", lambda: [metrics for _, metrics in read().best_checkpoints]
     for number in range(_STEPS):
-        yield f"kept {number}", lambda at=number: _contents(read().best_checkpoints[at][0])
+        yield f"kept {number}", partial(_kept, read, number)
     yield "resume", lambda: _fit(storage, _look).return_value
 
 
@@ -133,7 +139,7 @@ def _judge(
     """Yield what is wrong with the reads of a run in which a byte of one file was flipped."""
     told = False
     for read_name, read in _reads(storage):
-        faulthandler.dump_traceback_later(_HANG_S, exit=True, file=sys.__stderr__)
+        faulthandler.dump_traceback_later(_HANG_S, exit=True, file=sys.__stderr__ or 2)
         try:
             value, said = _told(read)
         except Exception as error:  # noqa: BLE001 (whatever it is, it is a fault)

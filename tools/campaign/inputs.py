@@ -78,8 +78,10 @@ def _sites(place: str) -> dict[str, Callable[[Any, Any], object]]:
         *("num_workers", "use_gpu", "use_tpu", "topology", "accelerator_type"),
         *("resources_per_worker", "placement_strategy", "label_selector", "trainer_resources"),
     )
-    run = ("name", "storage_path", "failure_config", "checkpoint_config", "callbacks")
-    run += ("worker_runtime_env", "logging_config", "storage_filesystem")
+    run = (
+        *("name", "storage_path", "failure_config", "checkpoint_config", "callbacks"),
+        *("worker_runtime_env", "logging_config", "storage_filesystem"),
+    )
     sites: dict[str, Callable[[Any, Any], object]] = {
         "get": lambda a, b: dray.get(a, timeout=0),
         "get, timeout": lambda a, b: dray.get(ref, timeout=a if a is not None else 1),
@@ -154,7 +156,7 @@ def wrong_inputs(seed: int, scale: float) -> Verdict:
             faults["after"] = "the session does not work any more"
         dray.shutdown()
         os.chdir(home)
-    figures = {"calls": round(5000 * scale), "refused": refused, "taken": taken}
+    figures: dict[str, object] = {"calls": round(5000 * scale), "refused": refused, "taken": taken}
     return figures, list(faults.values())
 
 

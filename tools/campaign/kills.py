@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-import trained
+
+from tools.campaign import trained
 
 # Nothing of a program may live longer than this after its driver.
 _ORPHAN_S = 1.5

@@ -87,4 +87,5 @@ def fit(storage: Path, steps: int, who: str) -> dray.train.Result:
 
 if __name__ == "__main__":
     result = fit(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
-    print(json.dumps({"state": result.return_value, "step": result.metrics["step"]}), flush=True)
+    metrics = result.metrics or {}
+    print(json.dumps({"state": result.return_value, "step": metrics["step"]}), flush=True)

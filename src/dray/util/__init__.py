@@ -1,6 +1,6 @@
 """The public paths below `dray.util` that users of Ray expect."""
 
-from typing import Any
+from typing import Any, Literal, overload
 
 from dray import session
 from dray.answers import answer_for
@@ -43,6 +43,12 @@ __all__ = [
 answer_for(__name__, later=("metrics", "queue", "scheduling_strategies", "state"))
 
 
+@overload
+def list_named_actors(all_namespaces: Literal[False] = False) -> list[str]: ...
+@overload
+def list_named_actors(all_namespaces: Literal[True]) -> list[dict[str, str]]: ...
+@overload
+def list_named_actors(all_namespaces: bool) -> list[str] | list[dict[str, str]]: ...
 def list_named_actors(all_namespaces: bool = False) -> list[str] | list[dict[str, str]]:
     """Return the named actors that live.
 

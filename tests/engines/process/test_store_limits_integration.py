@@ -32,7 +32,7 @@ def test_without_a_temporary_directory_only_what_goes_to_the_disk_fails(
 ) -> None:
     with monkeypatch.context() as changed:
         changed.setattr(tempfile, "tempdir", str(tmp_path / "none"))
-        dray.init(num_cpus=1, object_store_memory=1e6)
+        dray.init(num_cpus=1, object_store_memory=10**6)
         assert dray.get(size.remote(np.zeros(500_000, np.uint8))) == 500_000
         kept = [dray.put(np.zeros(300_000, np.uint8)) for _ in range(3)]
         with pytest.raises(ObjectStoreFullError, match=r"none.*TMPDIR"):

@@ -25,7 +25,7 @@ pytestmark = [
 def test_a_run_does_not_take_its_own_resources_for_those_of_others(
     storage: Path, monkeypatch: pytest.MonkeyPatch, num_workers: Any, limit_s: str
 ) -> None:
-    class SlowToAnswer(PlacementGroup):  # type: ignore[misc]
+    class SlowToAnswer(PlacementGroup):
         def wait(self, timeout_seconds: float = 30) -> bool:
             ready: bool = super().wait(timeout_seconds)
             time.sleep(1.5)  # the run looks after one second what it waits for

@@ -85,7 +85,7 @@ def test_data_parallel_training_with_reports_and_checkpoints(storage: Path) -> N
         x = np.arange(config["rows"], dtype=np.float32)[rank::size] / config["rows"]
         y = 3 * x + 1
 
-        @jax.jit
+        @jax.jit  # type: ignore[untyped-decorator]
         def gradient(w: Any) -> Any:
             return jax.value_and_grad(lambda w: jnp.mean((w[0] * x + w[1] - y) ** 2))(w)
 

@@ -197,7 +197,7 @@ class World(queue.SimpleQueue):  # type: ignore[type-arg]
 
     def go_on(self) -> None:
         """Lets one thing happen."""
-        moves = {
+        moves: dict[str, Callable[[], object]] = {
             f"{what} {rank.number}": move
             for rank in self.ranks
             for what, move in rank.moves().items()

@@ -124,7 +124,8 @@ def test_subclasses_of_plain_values_are_those_values() -> None:
 
 
 def test_older_records_with_whole_numbers_as_names_are_read() -> None:
-    assert decode({"metrics": {"1": 2}, "types": {"/1#key": "int"}}) == {1: 2}
+    numbered: dict[Any, int] = {1: 2}
+    assert decode({"metrics": {"1": 2}, "types": {"/1#key": "int"}}) == numbered
 
 
 CYCLIC: dict[str, Any] = {}

@@ -11,6 +11,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -34,8 +35,8 @@ def killed_at(change: int) -> Iterator[None]:
     """Dies before the n-th change of the file system, from 0."""
     left = change
 
-    def step(real):  # type: ignore[no-untyped-def]
-        def wrapped(*args, **kwargs):  # type: ignore[no-untyped-def]
+    def step(real: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
             nonlocal left
             if left == 0:
                 raise Killed
@@ -160,11 +161,12 @@ def test_damage_is_found(tmp_path: Path, damage: str) -> None:
     directory.open()
     commit(directory, 0, "c", "weights")
     model = directory.path / "c" / "model"
-    {
+    damages: dict[str, Callable[[], object]] = {
         "change": lambda: model.write_text("wEights"),
         "truncate": lambda: model.write_text("weigh"),
         "delete": model.unlink,
-    }[damage]()
+    }
+    damages[damage]()
     assert directory.checkpoints()[0].damage() == "model"
     directory.close()
 

@@ -292,7 +292,7 @@ def test_where_no_run_can_be_is_said_before_it_begins(tmp_path: Path) -> None:
 
 
 def test_metadata_written_later_is_no_damage(storage: Path) -> None:
-    keep = {"checkpoint_config": CheckpointConfig(num_to_keep=1)}
+    keep: dict[str, Any] = {"checkpoint_config": CheckpointConfig(num_to_keep=1)}
     result = fit(
         lambda: [report(step, metadata=True) for step in range(2)] and None, storage, **keep
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 import torch
@@ -97,6 +97,10 @@ def test_dense_tensors_of_the_cpu_are_pinned(monkeypatch: pytest.MonkeyPatch) ->
 # The copies beside the work.
 
 
+# Where the name is that of a method.
+_Stream: TypeAlias = "Stream"
+
+
 class Streams:
     """Stands in for a module such as torch.cuda: writes down what streams are told."""
 
@@ -104,14 +108,14 @@ class Streams:
         self.told: list[str] = []
         self.main = self.current = Stream(self, "main")
 
-    def Stream(self, device: torch.device) -> Stream:
+    def Stream(self, device: torch.device) -> _Stream:
         return Stream(self, "side")
 
-    def current_stream(self, device: torch.device) -> Stream:
+    def current_stream(self, device: torch.device) -> _Stream:
         return self.current
 
     @contextmanager
-    def stream(self, stream: Stream) -> Iterator[None]:
+    def stream(self, stream: _Stream) -> Iterator[None]:
         self.current = stream
         yield
         self.current = self.main

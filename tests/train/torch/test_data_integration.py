@@ -6,7 +6,7 @@ import copy
 import pickle
 import random
 from collections import OrderedDict, UserDict, defaultdict, namedtuple
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
@@ -109,7 +109,7 @@ def shares(
             seen.append(gathered)
         return seen
 
-    return fit(train, storage, num_workers=2).return_value  # type: ignore[no-any-return]
+    return fit(train, storage, num_workers=2).return_value
 
 
 @pytest.mark.usefixtures("process_engine")
@@ -174,7 +174,7 @@ class TestShares:
         def train() -> Any:
             def batches(epoch: int | None = None) -> list[list[int]]:
                 if epoch is not None:
-                    loader.sampler.set_epoch(epoch)  # type: ignore[union-attr]
+                    loader.sampler.set_epoch(epoch)
                 return [batch.tolist() for batch in loader]
 
             sampler = WeightedRandomSampler([1.0] * 1000, num_samples=40)
@@ -190,7 +190,7 @@ class TestShares:
         def train() -> Any:
             own = BatchSampler(BatchSampler(Epoch(), 1, False), 1, False)
             loader = prepare_data_loader(DataLoader([*range(9)], None, sampler=own))
-            loader.sampler.set_epoch(7)  # type: ignore[union-attr]
+            loader.sampler.set_epoch(7)
             return list(loader.sampler)
 
         assert fit(train, storage, num_workers=2).return_value == [[[7]]]
@@ -205,7 +205,7 @@ class TestShares:
 
             turns = prepare_data_loader(loader_of(sampler)).sampler
             undisturbed, alone = list(islice(draws(), 6)), list(islice(turns, 4))
-            turns.set_epoch(0)  # type: ignore[union-attr]
+            turns.set_epoch(0)
             own, items = draws(), []
             disturbed = [next(own)]
             with pytest.MonkeyPatch.context() as patch:
@@ -259,7 +259,7 @@ def moved(batch: Any) -> Any:
 def test_containers_keep_their_types() -> None:
     x = torch.ones(2)
     numbers: Any = defaultdict(list, {"x": x})
-    for batch, inner in (
+    batches: list[tuple[Any, Callable[[Any], Any]]] = [
         (x, lambda b: b),
         ((x, 1), lambda b: b[0]),
         ([[x], "text"], lambda b: b[0][0]),
@@ -269,7 +269,8 @@ def test_containers_keep_their_types() -> None:
         (UserDict(x=x), lambda b: b["x"]),
         (numbers, lambda b: b["x"]),
         (Sample(x, "text"), lambda b: b.image),
-    ):
+    ]
+    for batch, inner in batches:
         found = moved(batch)
         assert type(found) is type(batch)
         assert inner(found).device == META

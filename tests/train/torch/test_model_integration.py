@@ -230,12 +230,14 @@ def test_whole_state_of_a_sharded_model_is_reported(storage: Path) -> None:
             return float(model(inputs).sum())
 
     result = fit(train, storage)
+    assert result.checkpoint is not None
     with result.checkpoint.as_directory() as directory:
         state = torch.load(Path(directory) / "model.pt")
     net = Net()
     net.load_state_dict(state)
     with torch.no_grad():
         assert float(net(torch.ones(2, 6)).sum()) == pytest.approx(result.return_value, abs=1e-5)
+    assert result.metrics is not None
     assert result.metrics["names"] == len(net.state_dict())
 
 

@@ -456,7 +456,7 @@ def test_a_batch_sampler_of_ones_own_is_kept(storage: Path) -> None:
 
 
 def test_what_is_left_alone(storage: Path) -> None:
-    class Stream(IterableDataset):  # type: ignore[misc, type-arg]
+    class Stream(IterableDataset):
         def __iter__(self) -> Any:
             return iter(torch.arange(4))
 
