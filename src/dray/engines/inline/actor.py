@@ -14,14 +14,14 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from dray.engines.inline.execution import Work, run, submit
+from dray.engines.inline.execution import Host, Work, run, submit
 from dray.engines.inline.values import (
-    CallersThread,
     InlineRef,
     Lane,
     LoopThread,
     Pickled,
     Stored,
+    settle,
     store,
 )
 from dray.engines.rpc.actor_host import exit_status, is_intended, method_of
@@ -72,16 +72,12 @@ class InlineGroup(Pickled, Group):
         return self.key
 
     def ready(self) -> ObjectRef:
-        if self.removed:
-            return InlineRef.failed(_removed())
         ref = InlineRef()
         nothing = store(None, "nothing")
 
         def deliver(held: Future[Reservation]) -> None:
-            if held.cancelled():
-                ref.outcome.set_exception(_removed())
-            else:
-                ref.outcome.set_result(nothing)
+            gone = self.removed or held.cancelled()
+            settle(ref.outcome, nothing, _removed() if gone else None)
 
         self._held.add_done_callback(deliver)
         return ref
@@ -119,12 +115,22 @@ def _removed() -> GroupRemovedError:
     return GroupRemovedError("the placement group was removed")
 
 
-class InlineObject(Pickled, ActorBackend):
-    """An actor in this process; it ends with the last handle."""
+class InlineObject(Pickled, Host, ActorBackend):
+    """An actor in this process; it ends with the last handle.
+
+    Args:
+        cls: The class.
+        options: Its options.
+        arguments: What its `__init__` is given.
+        home: What it can know of itself.
+        runtime_env: What it finds around itself.
+        held: Its resources, if it holds any.
+        forget: Takes what it leaves behind when nobody has a handle any more.
+    """
 
     def __init__(
         self,
-        kind: type,
+        cls: type,
         options: ActorOptions,
         arguments: Stored,
         *,
@@ -133,12 +139,12 @@ class InlineObject(Pickled, ActorBackend):
         held: Reservation | None,
         forget: Callable[[Reservation | None, Lane], None],
     ) -> None:
-        self.gone: ActorDiedError | None = None
+        super().__init__()
         self.register(uuid.uuid4().hex)
         self.class_name = options.class_name
         self.methods = options.methods
         self.options = options
-        self._kind: Any = kind
+        self._cls: Any = cls
         self._arguments = arguments
         self._here = replace(home, actor_id=self.key, actor_name=options.name)
         self._runtime_env = runtime_env
@@ -157,24 +163,24 @@ class InlineObject(Pickled, ActorBackend):
         """Make the object; if that fails, the actor is gone and its calls say why."""
         options = self.options
         self._gates: dict[str | None, Any] = {None: contextlib.nullcontext()}
-        self._lane: Lane = CallersThread()
+        self.lane = Lane()
         if options.is_async:
-            self._lane = LoopThread(f"dray-actor-{self.class_name}")
+            self.lane = LoopThread(f"dray-actor-{self.class_name}")
             self._gates = {None: asyncio.Semaphore(options.max_concurrency or ASYNC_CONCURRENCY)}
             for name, limit in options.concurrency_groups.items():
                 self._gates[name] = asyncio.Semaphore(limit)
-        made = self._kind.__new__(self._kind)
-
-        async def wait(initialised: Awaitable[Any]) -> None:
-            await initialised
-            self._object = made
+        made = self._cls.__new__(self._cls)
 
         def initialise(*args: Any, **kwargs: Any) -> Any:
             result = made.__init__(*args, **kwargs)
-            if inspect.isawaitable(result):
-                return wait(result)
+            return wait(result) if inspect.isawaitable(result) else there()
+
+        async def wait(initialised: Awaitable[Any]) -> None:
+            await initialised
+            there()
+
+        def there() -> None:
             self._object = made
-            return result
 
         work = self._work("__init__", f"__init__ of actor {self.class_name}")
         error = run(replace(work, find=lambda: initialise), self._arguments)
@@ -187,7 +193,7 @@ class InlineObject(Pickled, ActorBackend):
         return Work(
             title=title,
             find=lambda: method_of(self._object, name),
-            lane=self._lane,
+            host=self,
             here=replace(
                 self._here,
                 task_id=uuid.uuid4().hex,
@@ -195,14 +201,11 @@ class InlineObject(Pickled, ActorBackend):
                 task_function=f"{self.class_name}.{name}",
                 was_restarted=self._restarts > 0,
             ),
-            actor=self,
             runtime_env=self._runtime_env,
-            leave=self._leave,
-            lost=lambda: self.gone,
         )
 
     def bind(self, method: str, options: CallOptions) -> Submit:
-        function, own = getattr(self._kind, method, None), self.methods[method]
+        function, own = getattr(self._cls, method, None), self.methods[method]
         yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
         num_returns = "streaming" if yields and options.num_returns == 1 else options.num_returns
         retries = options.max_task_retries
@@ -240,8 +243,8 @@ class InlineObject(Pickled, ActorBackend):
                 f"max_pending_calls is {limit}: get some results first"
             )
 
-    def _leave(self, error: SystemExit) -> DrayError:
-        """End the actor because one of its calls exits; return that call's error.
+    def leave(self, error: SystemExit) -> DrayError:
+        """End the actor, as one of its calls exits; return that call's error.
 
         An exit that is not intended is a crash, after which it may be made again.
         """
@@ -269,7 +272,7 @@ class InlineObject(Pickled, ActorBackend):
             None, details=f"actor {self.class_name} is gone: {why}", actor_id=self.actor_id
         )
         self.gone.__cause__ = cause
-        lane, self._lane, self._object = self._lane, CallersThread(), None
+        lane, self.lane, self._object = self.lane, Lane(), None
         lane.close()
         if self._held is not None:
             self._held.release()
@@ -281,7 +284,7 @@ class InlineObject(Pickled, ActorBackend):
             return
         self._restarts += 1
         self._object = None
-        self._lane.close()
+        self.lane.close()
         self._make()
 
     def describe(self) -> ActorStatus:
@@ -299,4 +302,4 @@ class InlineObject(Pickled, ActorBackend):
 
     def __del__(self) -> None:
         if getattr(self, "gone", True) is None:
-            self._forget(self._held, self._lane)
+            self._forget(self._held, self.lane)

@@ -7,9 +7,9 @@ progress happen while the train function runs, as on every engine.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -26,10 +26,10 @@ from dray.engines.base import (
     Started,
 )
 from dray.engines.console import Outlet
+from dray.engines.inline.execution import surroundings
 from dray.engines.inline.runtime import InlineRuntime
 from dray.engines.local import LocalEngine
-from dray.engines.rpc import wire
-from dray.engines.rpc.actor_host import close_actor, set_variables
+from dray.engines.rpc.actor_host import close_actor
 from dray.errors import WorkerDiedError
 from dray.scheduling.ledger import Held
 from dray.scheduling.requests import Node
@@ -49,6 +49,7 @@ class InlineActor(Actor):
         self._jobs = jobs
         self._actor: Any = None
         self._ended = False
+        self._around = contextlib.ExitStack()
 
     def make(
         self,
@@ -59,11 +60,7 @@ class InlineActor(Actor):
         directory: str | None,
     ) -> None:
         """Make the actor's object, on the thread that drives the run."""
-        self._before = (dict(os.environ), wire.working_directory(), list(sys.path))
-        set_variables(variables)
-        if directory is not None:
-            os.chdir(directory)
-        sys.path[:0] = wire.import_path(directory, variables)
+        self._around.enter_context(surroundings(variables, directory))
         self._actor = factory(lambda message: self._mailbox.put(Posted(self, message)))
         self._mailbox.put(Started(self, node.node_id, node.address, devices))
 
@@ -101,11 +98,7 @@ class InlineActor(Actor):
             return
         self._ended = True
         close_actor(self._actor)
-        environment, directory, sys.path[:] = self._before
-        os.environ.clear()
-        os.environ.update(environment)
-        if directory:
-            os.chdir(directory)
+        self._around.close()
         self._mailbox.put(Died(self, WorkerDiedError(0), expected=True))
 
 

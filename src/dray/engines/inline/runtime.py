@@ -22,8 +22,8 @@ from dataclasses import replace
 from typing import Any
 
 from dray.engines.inline.actor import ExitActor, InlineGroup, InlineObject
-from dray.engines.inline.execution import InlineGenerator, Work, current, submit
-from dray.engines.inline.values import CallersThread, InlineRef, Lane, LoopThread, store
+from dray.engines.inline.execution import Host, InlineGenerator, Work, current, submit
+from dray.engines.inline.values import InlineRef, Lane, settled, store
 from dray.engines.local import describe_node
 from dray.engines.runtime import (
     ActorBackend,
@@ -90,7 +90,7 @@ class InlineRuntime(Runtime):
         work = Work(
             title=f"task {options.name}",
             find=lambda: copied,
-            lane=CallersThread(),
+            host=Host(),
             here=self.home,
             num_returns=options.num_returns,
             retries=options.max_retries,
@@ -101,13 +101,15 @@ class InlineRuntime(Runtime):
         def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Returned:
             group = self._place(options, options.resources)
             devices = self._first_devices(options.resources)
-            here = self._home_of(options, group, work.runtime_env, devices)
-            here = replace(here, task_id=uuid.uuid4().hex, task_name=options.name)
-            here = replace(here, task_function=f"{function.__module__}.{function.__qualname__}")
+            here = replace(
+                self._home_of(options, group, work.runtime_env, devices),
+                task_id=uuid.uuid4().hex,
+                task_name=options.name,
+                task_function=f"{function.__module__}.{function.__qualname__}",
+            )
             around = self._showing(devices) | work.runtime_env
-            # A lane of its own: tasks of several threads do not wait for each other.
-            lane = CallersThread()
-            return submit(replace(work, here=here, lane=lane, runtime_env=around), args, kwargs)
+            # Tasks of several threads do not wait for each other.
+            return submit(replace(work, here=here, host=Host(), runtime_env=around), args, kwargs)
 
         return call
 
@@ -231,8 +233,7 @@ class InlineRuntime(Runtime):
         """
         if held is not None:
             self._forgotten.append(held)
-        if isinstance(lane, LoopThread):
-            lane.stop()
+        lane.stop()
 
     def _sweep(self) -> None:
         while self._forgotten:
@@ -248,7 +249,7 @@ class InlineRuntime(Runtime):
         return [ref.value() for ref in own]
 
     def put(self, value: Any) -> ObjectRef:
-        return InlineRef.of(store(value, "the value"))
+        return InlineRef(settled(store(value, "the value")))
 
     def wait(
         self, refs: Sequence[ObjectRef], num_returns: int, timeout_s: float | None, fetch: bool
@@ -322,8 +323,7 @@ class InlineRuntime(Runtime):
 
     def own_actor(self) -> ActorBackend | None:
         here = current.get()
-        actor: ActorBackend | None = None if here is None else here[1]
-        return actor
+        return here[1] if here is not None and isinstance(here[1], InlineObject) else None
 
     def exit_actor(self) -> None:
         if self.own_actor() is None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from dray.engines.rpc import serialization
 from dray.engines.runtime import ObjectRef
@@ -22,6 +22,21 @@ T = TypeVar("T")
 
 _known: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 _keeping: ContextVar[list[Any] | None] = ContextVar("dray_inline_keeping", default=None)
+
+
+def settled(value: Any = None, error: BaseException | None = None) -> Future[Any]:
+    """Return a future that is done."""
+    future: Future[Any] = Future()
+    settle(future, value, error)
+    return future
+
+
+def settle(future: Future[Any], value: Any = None, error: BaseException | None = None) -> None:
+    """Set a future to a value or, if there is one, an error."""
+    if error is None:
+        future.set_result(value)
+    else:
+        future.set_exception(error)
 
 
 class Pickled:
@@ -83,26 +98,12 @@ def nothing() -> None:
 class InlineRef(Pickled, ObjectRef):
     """A reference; its outcome is there already, unless an async actor still works on it."""
 
-    def __init__(self) -> None:
+    def __init__(self, outcome: Future[Stored] | None = None) -> None:
         self._id = uuid.uuid4().bytes
-        self.outcome: Future[Stored] = Future()
+        self.outcome: Future[Stored] = outcome or Future()
         self.cancel: Callable[[], object] = nothing
         self.of_actor = False
         self.register(self._id.hex())
-
-    @classmethod
-    def of(cls, stored: Stored) -> InlineRef:
-        """Return a reference to a value that is there."""
-        ref = cls()
-        ref.outcome.set_result(stored)
-        return ref
-
-    @classmethod
-    def failed(cls, error: BaseException) -> InlineRef:
-        """Return a reference that raises."""
-        ref = cls()
-        ref.outcome.set_exception(error)
-        return ref
 
     def binary(self) -> bytes:
         return self._id
@@ -112,21 +113,19 @@ class InlineRef(Pickled, ObjectRef):
         error = self.outcome.exception()
         if error is None:
             return self.outcome.result().load()
-        raise _again(error)
+        twin = copy.copy(error)  # a new one each time, or each would add its lines to one traceback
+        twin.__cause__ = error.__cause__
+        raise twin
 
     def future(self) -> Future[Any]:
         copied: Future[Any] = Future()
         copied.set_running_or_notify_cancel()
 
         def hand_over(_: Future[Stored]) -> None:
-            error = self.outcome.exception()
-            if error is not None:
-                copied.set_exception(_again(error))
-                return
             try:
-                copied.set_result(self.outcome.result().load())
-            except Exception as trouble:  # noqa: BLE001 (it belongs to who waits)
-                copied.set_exception(trouble)
+                copied.set_result(self.value())
+            except Exception as error:  # noqa: BLE001 (it belongs to who waits)
+                copied.set_exception(error.with_traceback(None))
 
         self.outcome.add_done_callback(hand_over)
         return copied
@@ -137,50 +136,33 @@ class InlineRef(Pickled, ObjectRef):
         return self.value()
 
 
-def _again(error: BaseException) -> BaseException:
-    """Return a new error each time, or each `get` would add its lines to one traceback."""
-    twin = copy.copy(error)
-    twin.__cause__ = error.__cause__
-    return twin
+class Lane:
+    """Runs calls on the thread that makes them, one at a time; a call may make another one."""
 
+    waits = False  # whether calls may wait for each other
 
-class Lane(Protocol):
-    """A runner of calls, as coroutines."""
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
 
-    waits: bool  # whether coroutines may wait for something
+    def begin(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a call, or begin to."""
+        try:
+            with self._lock:
+                call.send(None)
+        except StopIteration as end:
+            return settled(end.value)
+        except DrayError as error:
+            return settled(error=error)
+        raise RuntimeError("a call without a thread of its own has waited for something")
 
-    def begin(self, coroutine: Coroutine[Any, Any, T], /) -> Future[T]:
-        """Run a coroutine, or begin to."""
+    def stop(self) -> None:
+        """End what still runs, soon. May be called from anywhere."""
 
     def close(self) -> None:
         """End what still runs."""
 
 
-class CallersThread:
-    """Runs calls on the thread that makes them, one at a time; a call may make another one."""
-
-    waits = False
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-
-    def begin(self, coroutine: Coroutine[Any, Any, T], /) -> Future[T]:
-        future: Future[T] = Future()
-        future.set_running_or_notify_cancel()
-        try:
-            with self._lock:
-                coroutine.send(None)
-        except StopIteration as end:
-            future.set_result(end.value)
-        except DrayError as error:
-            future.set_exception(error)
-        return future
-
-    def close(self) -> None:
-        return None
-
-
-class LoopThread:
+class LoopThread(Lane):
     """Runs calls in an event loop on a thread of its own."""
 
     waits = True
@@ -190,11 +172,10 @@ class LoopThread:
         self._thread = threading.Thread(target=_serve, args=(self._loop,), name=name, daemon=True)
         self._thread.start()
 
-    def begin(self, coroutine: Coroutine[Any, Any, T], /) -> Future[T]:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+    def begin(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(call, self._loop)
 
     def stop(self) -> None:
-        """End the thread soon; take no lock, so that it may be called from anywhere."""
         with contextlib.suppress(RuntimeError):  # it is closed already
             self._loop.call_soon_threadsafe(self._loop.stop)
 
