@@ -18,7 +18,7 @@ def host_root() -> Path:
     return Path(os.environ.get("DRAY_HOST_ROOT", "/"))
 
 
-def claims_directory() -> Path | None:
+def locks_directory() -> Path | None:
     """Return where drivers lock the devices they use: `DRAY_CLAIMS`; None, for "0", is nowhere.
 
     All drivers of a machine must agree on it, so it does not follow `TMPDIR`.

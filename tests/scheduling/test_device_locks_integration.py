@@ -178,7 +178,7 @@ dray.shutdown()
         assert driver.returncode == 0, errors
 
 
-def test_claims_can_be_turned_off(
+def test_device_locks_can_be_turned_off(
     host: None, drivers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drivers(1)
@@ -187,7 +187,7 @@ def test_claims_can_be_turned_off(
     assert dray.get(ids.remote(), timeout=60) == ["0"]
 
 
-def test_devices_that_are_only_declared_are_not_claimed() -> None:
+def test_devices_that_are_only_declared_are_not_locked() -> None:
     dray.shutdown()
     with FakeHost():
         dray.init(num_gpus=2, num_cpus=4)

@@ -33,8 +33,8 @@ def assert_not_over_committed(book: Ledger, held: list[Any]) -> None:
             used = sum(
                 dict(quantities).get(name, 0) / 10_000
                 for reservation in held
-                for claimed, quantities, _ in reservation.claims
-                if claimed == index
+                for place, quantities, _ in reservation.allocations
+                if place == index
             )
             assert used <= total + 1e-9, (index, name)
 
@@ -80,21 +80,21 @@ def test_exchanges_are_whole_or_nothing(asked: Any, exchanges: Any) -> None:
     for which, bundles, strategy in exchanges:
         if which >= len(held):
             continue
-        old, before, free = held[which], held[which].claims, book.available()
+        old, before, free = held[which], held[which].allocations, book.available()
         request = Request([{**b, "GPU": int(b["GPU"])} for b in bundles], strategy)
         new = old.exchange(request)
         if new is None:
-            assert (old.claims, book.available()) == (before, free)
+            assert (old.allocations, book.available()) == (before, free)
             continue
-        assert len(new.claims) == len(bundles)
+        assert len(new.allocations) == len(bundles)
         held[which] = new
         old.release()  # holds nothing any more
         assert_not_over_committed(book, held)
         devices = [
-            (claim.node, part.device)
+            (allocation.node, part.device)
             for reservation in held
-            for claim in reservation.claims
-            for part in claim.parts.get("GPU", ())
+            for allocation in reservation.allocations
+            for part in allocation.parts.get("GPU", ())
         ]
         assert len(devices) == len(set(devices))
     for reservation in held:
@@ -187,7 +187,7 @@ def test_who_has_waited_long_enough_is_not_passed_any_more(monkeypatch: Any) -> 
     first = asks(book, 1)
     large = asks(book, 2)
     asks(book, 1).result().release()  # passes: the large one has only just come
-    monkeypatch.setattr("dray.scheduling.ledger.PATIENCE_S", -1.0)
+    monkeypatch.setattr("dray.scheduling.ledger.STARVATION_LIMIT_S", -1.0)
     small = asks(book, 1)
     assert not small.done()
     first.result().release()
@@ -198,7 +198,7 @@ def test_who_has_waited_long_enough_is_not_passed_any_more(monkeypatch: Any) -> 
 
 
 def test_who_waits_for_what_is_held_for_good_holds_nobody_up(monkeypatch: Any) -> None:
-    monkeypatch.setattr("dray.scheduling.ledger.PATIENCE_S", -1.0)
+    monkeypatch.setattr("dray.scheduling.ledger.STARVATION_LIMIT_S", -1.0)
     book = ledger(2)
     actor = asks(book, 1, lasting=True)
     large = asks(book, 2)
@@ -292,7 +292,7 @@ def test_a_lasting_fraction_on_each_device_does_not_hold_up_smaller_requests(
     """The sum would be enough for ever, and no device ever will."""
     book = gpus(2)
     held = [take(book, 0.6), take(book, 0.6)]
-    monkeypatch.setattr("dray.scheduling.ledger.PATIENCE_S", -1)
+    monkeypatch.setattr("dray.scheduling.ledger.STARVATION_LIMIT_S", -1)
     stuck = take(book, 0.7, lasting=False)
     assert not stuck.done()
     assert [ids(take(book, 0.2)) for _ in range(4)] == [("0",), ("0",), ("1",), ("1",)]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dray.scheduling.capacity import UNIT, Devices, Room, to_fixed
+from dray.scheduling.capacity import UNIT, Capacity, DevicePool, to_fixed
 from dray.scheduling.placement import STRATEGIES, Bundle, BundlePlacement, Demand, place
 
 BOUND_S = 2.0  # some ten times what it takes; what sorts for each bundle takes minutes
@@ -21,28 +21,33 @@ def bundle(**resources: float) -> Bundle:
     return Bundle(tuple(sorted(to_fixed(resources).items())))
 
 
-def room(**resources: float) -> Room:
+def capacity(**resources: float) -> Capacity:
     fixed = to_fixed(resources)
-    return Room(fixed, {"GPU"} & fixed.keys())
+    return Capacity(fixed, {"GPU"} & fixed.keys())
 
 
-def model(demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]]) -> list[int] | None:
+def model(
+    demand: Demand, capacities: Sequence[Capacity], allowed: Sequence[set[int]]
+) -> list[int] | None:
     """Places bundles in the plainest way."""
     if demand.strategy == "STRICT_PACK":
-        for index in range(len(rooms)):
-            if model_fill(demand, [index], rooms, allowed) is not None:
+        for index in range(len(capacities)):
+            if model_fill(demand, [index], capacities, allowed) is not None:
                 return [index] * len(demand.bundles)
         return None
-    return model_fill(demand, range(len(rooms)), rooms, allowed)
+    return model_fill(demand, range(len(capacities)), capacities, allowed)
 
 
 def model_fill(
-    demand: Demand, nodes: Sequence[int], rooms: Sequence[Room], allowed: Sequence[set[int]]
+    demand: Demand,
+    nodes: Sequence[int],
+    capacities: Sequence[Capacity],
+    allowed: Sequence[set[int]],
 ) -> list[int] | None:
-    left = {index: rooms[index].copy() for index in nodes}
+    left = {index: capacities[index].copy() for index in nodes}
     used: Counter[int] = Counter()
 
-    def turn(index: int) -> tuple[int, int]:
+    def order_key(index: int) -> tuple[int, int]:
         if demand.strategy.endswith("SPREAD"):
             return used[index], -left[index].quantities.get("CPU", 0)
         return -used[index], 0
@@ -50,7 +55,7 @@ def model_fill(
     chosen = [-1] * len(demand.bundles)
     for position in sorted(range(len(chosen)), key=lambda p: len(allowed[p])):
         wanted = demand.bundles[position].quantities
-        for index in sorted(nodes, key=turn):
+        for index in sorted(nodes, key=order_key):
             if index not in allowed[position]:
                 continue
             if demand.strategy == "STRICT_SPREAD" and used[index]:
@@ -66,15 +71,18 @@ def model_fill(
 
 
 def check(
-    demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]], seats: list[BundlePlacement]
+    demand: Demand,
+    capacities: Sequence[Capacity],
+    allowed: Sequence[set[int]],
+    placements: list[BundlePlacement],
 ) -> None:
     """Asserts that bundles fit where they were placed, device by device."""
-    left = [each.copy() for each in rooms]
-    for position, (seat, wanted) in enumerate(zip(seats, demand.bundles, strict=True)):
+    left = [each.copy() for each in capacities]
+    for position, (seat, wanted) in enumerate(zip(placements, demand.bundles, strict=True)):
         assert seat.node in allowed[position]
         asked = dict(wanted.quantities)
         assert {n: sum(u for _, u in parts) for n, parts in seat.parts.items()} == {
-            name: asked[name] for name in rooms[seat.node].devices.keys() & asked.keys()
+            name: asked[name] for name in capacities[seat.node].devices.keys() & asked.keys()
         }
         left[seat.node].add(wanted.quantities, seat.parts, -1)
         for name, units in wanted.quantities:
@@ -84,24 +92,24 @@ def check(
                 assert units < UNIT or all(p.units == UNIT for p in seat.parts[name])
                 assert units >= UNIT or len(seat.parts[name]) == 1
     if demand.strategy == "STRICT_SPREAD":
-        assert len({seat.node for seat in seats}) == len(seats)
+        assert len({seat.node for seat in placements}) == len(placements)
     if demand.strategy == "STRICT_PACK":
-        assert len({seat.node for seat in seats}) == 1
+        assert len({seat.node for seat in placements}) == 1
 
 
-def nodes_of(seats: list[BundlePlacement] | None) -> list[int] | None:
-    return None if seats is None else [seat.node for seat in seats]
+def nodes_of(placements: list[BundlePlacement] | None) -> list[int] | None:
+    return None if placements is None else [seat.node for seat in placements]
 
 
-def state(each: Room) -> Any:
+def state(each: Capacity) -> Any:
     whole = {name: devices.times(UNIT) for name, devices in each.devices.items()}
     return dict(each.quantities), whole, {n: d.largest for n, d in each.devices.items()}
 
 
 @st.composite
-def rooms_partly_taken(draw: st.DrawFn) -> Room:
+def capacities_partly_taken(draw: st.DrawFn) -> Capacity:
     cpus, gpus, others = draw(st.integers(0, 6)), draw(st.integers(0, 3)), draw(st.integers(0, 4))
-    made = room(CPU=cpus, GPU=gpus, disk=others)
+    made = capacity(CPU=cpus, GPU=gpus, disk=others)
     for taken in draw(st.lists(st.sampled_from([0.25, 0.5, 1]), max_size=2)):
         wanted = bundle(GPU=taken).quantities
         if made.fits(wanted):
@@ -120,45 +128,45 @@ KINDS = st.builds(
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> tuple[list[Bundle], list[Room], list[set[int]]]:
-    rooms = draw(st.lists(rooms_partly_taken(), min_size=1, max_size=7))
-    indices = st.sets(st.integers(0, len(rooms) - 1), min_size=1)
+def problems(draw: st.DrawFn) -> tuple[list[Bundle], list[Capacity], list[set[int]]]:
+    capacities = draw(st.lists(capacities_partly_taken(), min_size=1, max_size=7))
+    indices = st.sets(st.integers(0, len(capacities) - 1), min_size=1)
     kinds = draw(st.lists(KINDS, min_size=1, max_size=4))
-    sets = [set(range(len(rooms))), *draw(st.lists(indices, max_size=3))]
+    sets = [set(range(len(capacities))), *draw(st.lists(indices, max_size=3))]
     some = st.tuples(st.sampled_from(kinds), st.sampled_from(sets))
     chosen = draw(st.lists(some, min_size=1, max_size=16))
-    return [one for one, _ in chosen], rooms, [nodes for _, nodes in chosen]
+    return [one for one, _ in chosen], capacities, [nodes for _, nodes in chosen]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @settings(max_examples=400)
 @given(problems())
 def test_as_the_model_and_valid(strategy: str, problem: Any) -> None:
-    bundles, rooms, allowed = problem
+    bundles, capacities, allowed = problem
     demand = Demand(tuple(bundles), strategy)
-    before = [state(each) for each in rooms]
-    seats = place(demand, rooms, allowed)
-    plainly = model(demand, rooms, allowed)
+    before = [state(each) for each in capacities]
+    placements = place(demand, capacities, allowed)
+    plainly = model(demand, capacities, allowed)
     if plainly is not None:  # what fits only otherwise is in test_placement_exactly.py
-        assert nodes_of(seats) == plainly
-    if seats is not None:
-        check(demand, rooms, allowed, seats)
-    assert [state(each) for each in rooms] == before
+        assert nodes_of(placements) == plainly
+    if placements is not None:
+        check(demand, capacities, allowed, placements)
+    assert [state(each) for each in capacities] == before
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@given(KINDS, st.integers(1, 20), st.lists(rooms_partly_taken(), min_size=1, max_size=7))
-@example(bundle(), 3, [room(), room()])
-@example(bundle(CPU=1), 3, [room(CPU=2), room(CPU=2)])
+@given(KINDS, st.integers(1, 20), st.lists(capacities_partly_taken(), min_size=1, max_size=7))
+@example(bundle(), 3, [capacity(), capacity()])
+@example(bundle(CPU=1), 3, [capacity(CPU=2), capacity(CPU=2)])
 def test_one_kind_is_as_the_model(
-    strategy: str, kind: Bundle, count: int, rooms: list[Room]
+    strategy: str, kind: Bundle, count: int, capacities: list[Capacity]
 ) -> None:
-    demand, allowed = Demand((kind,) * count, strategy), [set(range(len(rooms)))] * count
-    assert nodes_of(place(demand, rooms, allowed)) == model(demand, rooms, allowed)
+    demand, allowed = Demand((kind,) * count, strategy), [set(range(len(capacities)))] * count
+    assert nodes_of(place(demand, capacities, allowed)) == model(demand, capacities, allowed)
 
 
-@given(rooms_partly_taken(), KINDS, st.integers(0, 20))
-def test_times_is_how_many_fit(each: Room, kind: Bundle, most: int) -> None:
+@given(capacities_partly_taken(), KINDS, st.integers(0, 20))
+def test_times_is_how_many_fit(each: Capacity, kind: Bundle, most: int) -> None:
     said, wanted = each.times(kind.quantities, most), kind.quantities
     for _ in range(said):
         assert each.fits(wanted)
@@ -176,59 +184,62 @@ def test_times_is_how_many_fit(each: Room, kind: Bundle, most: int) -> None:
     ],
 )
 def test_whose_turn_it_is(strategy: str, expected: list[int] | None) -> None:
-    rooms = [room(CPU=4), room(CPU=6), room(CPU=5)]
+    capacities = [capacity(CPU=4), capacity(CPU=6), capacity(CPU=5)]
     demand = Demand((bundle(CPU=1),) * 5, strategy)
-    assert nodes_of(place(demand, rooms, [{0, 1, 2}] * 5)) == expected
+    assert nodes_of(place(demand, capacities, [{0, 1, 2}] * 5)) == expected
 
 
 def test_what_few_nodes_may_take_goes_first() -> None:
     everywhere, there = {0, 1}, {0}
     demand = Demand((bundle(CPU=1), bundle(CPU=1)), "PACK")
-    rooms = [room(CPU=1), room(CPU=1)]
-    assert nodes_of(place(demand, rooms, [everywhere, there])) == [1, 0]
+    capacities = [capacity(CPU=1), capacity(CPU=1)]
+    assert nodes_of(place(demand, capacities, [everywhere, there])) == [1, 0]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_no_bundles_fit_anywhere(strategy: str) -> None:
-    assert place(Demand((), strategy), [room(CPU=1)], []) == []
+    assert place(Demand((), strategy), [capacity(CPU=1)], []) == []
 
 
 def seconds(
-    demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]]
+    demand: Demand, capacities: Sequence[Capacity], allowed: Sequence[set[int]]
 ) -> tuple[Any, float]:
     start = time.thread_time()
-    return place(demand, rooms, allowed), time.thread_time() - start
+    return place(demand, capacities, allowed), time.thread_time() - start
 
 
 @pytest.mark.parametrize("a_node", [8, 1])
 @pytest.mark.parametrize("strategy", ["PACK", "SPREAD", "STRICT_SPREAD"])
 def test_ten_thousand_on_ten_thousand(strategy: str, a_node: int) -> None:
-    rooms = [room(CPU=64, GPU=8) for _ in range(10_000)]
-    demand = Demand((bundle(CPU=1, GPU=8 / a_node),) * len(rooms), strategy)
-    chosen, took = seconds(demand, rooms, [set(range(len(rooms)))] * len(rooms))
+    capacities = [capacity(CPU=64, GPU=8) for _ in range(10_000)]
+    demand = Demand((bundle(CPU=1, GPU=8 / a_node),) * len(capacities), strategy)
+    chosen, took = seconds(demand, capacities, [set(range(len(capacities)))] * len(capacities))
     assert set(Counter(nodes_of(chosen)).values()) == {a_node if strategy == "PACK" else 1}
     assert took < BOUND_S
 
 
 def test_ten_thousand_on_the_last_of_ten_thousand() -> None:
-    rooms = [*(room(CPU=64, GPU=8) for _ in range(9_999)), room(CPU=10_000, GPU=10_000)]
-    demand = Demand((bundle(CPU=1, GPU=1),) * len(rooms), "STRICT_PACK")
-    chosen, took = seconds(demand, rooms, [set(range(len(rooms)))] * len(rooms))
-    assert nodes_of(chosen) == [9_999] * len(rooms)
+    capacities = [
+        *(capacity(CPU=64, GPU=8) for _ in range(9_999)),
+        capacity(CPU=10_000, GPU=10_000),
+    ]
+    demand = Demand((bundle(CPU=1, GPU=1),) * len(capacities), "STRICT_PACK")
+    chosen, took = seconds(demand, capacities, [set(range(len(capacities)))] * len(capacities))
+    assert nodes_of(chosen) == [9_999] * len(capacities)
     assert took < BOUND_S
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_thousand_selectors(strategy: str) -> None:
     size = 1_000
-    rooms = [room(CPU=64, GPU=8) for _ in range(size)]
+    capacities = [capacity(CPU=64, GPU=8) for _ in range(size)]
     allowed = [{index, (index + 1) % size} for index in range(size)]
     demand = Demand((bundle(GPU=8),) * size, strategy)
-    chosen, took = seconds(demand, rooms, allowed)
+    chosen, took = seconds(demand, capacities, allowed)
     if strategy == "STRICT_PACK":
         assert chosen is None
     else:
-        check(demand, rooms, allowed, chosen)
+        check(demand, capacities, allowed, chosen)
     assert took < BOUND_S
 
 
@@ -246,18 +257,18 @@ def test_a_thousand_selectors(strategy: str) -> None:
 )
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_refused_at_once(strategy: str, bundles: tuple[Bundle, ...]) -> None:
-    rooms = [room(CPU=64, GPU=8) for _ in range(10_000)]
-    allowed = [set(range(len(rooms)))] * len(bundles)
-    chosen, took = seconds(Demand(bundles, strategy), rooms, allowed)
+    capacities = [capacity(CPU=64, GPU=8) for _ in range(10_000)]
+    allowed = [set(range(len(capacities)))] * len(bundles)
+    chosen, took = seconds(Demand(bundles, strategy), capacities, allowed)
     assert chosen is None
     assert took < BOUND_S
 
 
 def test_devices_too_fragmented_for_strict_pack_are_refused_at_once() -> None:
-    rooms = [room(CPU=64, GPU=8) for _ in range(10_000)]
+    capacities = [capacity(CPU=64, GPU=8) for _ in range(10_000)]
     mixed = (*[bundle(GPU=0.6)] * 8, bundle(GPU=0.5), bundle(CPU=1))
-    demand, allowed = Demand(mixed, "STRICT_PACK"), [set(range(len(rooms)))] * len(mixed)
-    chosen, took = seconds(demand, rooms, allowed)
+    demand, allowed = Demand(mixed, "STRICT_PACK"), [set(range(len(capacities)))] * len(mixed)
+    chosen, took = seconds(demand, capacities, allowed)
     assert chosen is None
     assert took < BOUND_S
 
@@ -266,7 +277,7 @@ def test_devices_too_fragmented_for_strict_pack_are_refused_at_once() -> None:
 @example(35_000, 5000)
 def test_a_quantity_of_devices_is_whole_ones_and_the_rest(there: int, wanted: int) -> None:
     """As on a node of Ray with four GPUs of which half a one is taken: seven halves are left."""
-    devices = Devices.of(there)
+    devices = DevicePool.of(there)
     whole, part = divmod(there, UNIT)
     if wanted < UNIT:
         assert devices.times(wanted) == whole * (UNIT // wanted) + part // wanted

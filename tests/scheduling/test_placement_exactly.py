@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dray.scheduling.capacity import Room
+from dray.scheduling.capacity import Capacity
 from dray.scheduling.placement import STRATEGIES, Bundle, Demand, place
-from tests.scheduling.test_placement import bundle, check, nodes_of, room
+from tests.scheduling.test_placement import bundle, capacity, check, nodes_of
 
 BOUND_S = 2.0  # some ten times what it takes
 
 ROOMS = st.lists(
-    st.builds(room, CPU=st.integers(0, 5), GPU=st.integers(0, 2)), min_size=2, max_size=4
+    st.builds(capacity, CPU=st.integers(0, 5), GPU=st.integers(0, 2)), min_size=2, max_size=4
 )
 KINDS = st.builds(bundle, CPU=st.integers(0, 4), GPU=st.sampled_from([0, 0, 0, 1, 2]))
 FRACTIONS = st.builds(bundle, CPU=st.sampled_from([0.5, 1, 2]), GPU=st.sampled_from([0, 0.4, 0.5]))
 
 
-def can_be(demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]]) -> bool:
+def can_be(demand: Demand, capacities: Sequence[Capacity], allowed: Sequence[set[int]]) -> bool:
     """Returns whether bundles fit somehow, by trying everything; devices in the order given."""
     for nodes in itertools.product(*map(sorted, allowed)):
         different = len(set(nodes))
@@ -31,7 +31,7 @@ def can_be(demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]]) -
             continue
         if demand.strategy == "STRICT_PACK" and different > 1:
             continue
-        left = [each.copy() for each in rooms]
+        left = [each.copy() for each in capacities]
         for node, wanted in zip(nodes, demand.bundles, strict=True):
             if not left[node].fits(wanted.quantities):
                 break
@@ -42,19 +42,19 @@ def can_be(demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]]) -
 
 
 def assert_found(
-    strategy: str, bundles: Sequence[Bundle], rooms: list[Room], allowed: list[set[int]]
+    strategy: str, bundles: Sequence[Bundle], capacities: list[Capacity], allowed: list[set[int]]
 ) -> None:
     demand = Demand(tuple(bundles), strategy)
-    seats = place(demand, rooms, allowed)
-    assert (seats is not None) == can_be(demand, rooms, allowed)
-    if seats is not None:
-        check(demand, rooms, allowed, seats)
+    placements = place(demand, capacities, allowed)
+    assert (placements is not None) == can_be(demand, capacities, allowed)
+    if placements is not None:
+        check(demand, capacities, allowed, placements)
 
 
 @st.composite
-def nodes_for(draw: st.DrawFn, rooms: list[Room], most: int) -> list[set[int]]:
+def nodes_for(draw: st.DrawFn, capacities: list[Capacity], most: int) -> list[set[int]]:
     """Returns the nodes that each of some bundles may lie on."""
-    some = st.sets(st.integers(0, len(rooms) - 1), min_size=1)
+    some = st.sets(st.integers(0, len(capacities) - 1), min_size=1)
     return draw(st.lists(some, min_size=1, max_size=most))
 
 
@@ -62,81 +62,96 @@ def nodes_for(draw: st.DrawFn, rooms: list[Room], most: int) -> list[set[int]]:
 @settings(max_examples=150)
 @given(st.data(), ROOMS, KINDS | FRACTIONS)
 def test_bundles_alike_with_any_selectors(
-    strategy: str, data: st.DataObject, rooms: list[Room], kind: Bundle
+    strategy: str, data: st.DataObject, capacities: list[Capacity], kind: Bundle
 ) -> None:
-    allowed = data.draw(nodes_for(rooms, 5))
-    assert_found(strategy, [kind] * len(allowed), rooms, allowed)
+    allowed = data.draw(nodes_for(capacities, 5))
+    assert_found(strategy, [kind] * len(allowed), capacities, allowed)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @settings(max_examples=200)
 @given(st.data(), ROOMS, KINDS, KINDS, st.integers(1, 4))
 def test_bundles_alike_beside_one_other(
-    strategy: str, data: st.DataObject, rooms: list[Room], kind: Bundle, other: Bundle, count: int
+    strategy: str,
+    data: st.DataObject,
+    capacities: list[Capacity],
+    kind: Bundle,
+    other: Bundle,
+    count: int,
 ) -> None:
     """As workers, and what `trainer_resources` reserves."""
-    theirs, its = data.draw(nodes_for(rooms, 1)), data.draw(nodes_for(rooms, 1))
-    assert_found(strategy, [*[kind] * count, other], rooms, theirs * count + its)
+    theirs, its = data.draw(nodes_for(capacities, 1)), data.draw(nodes_for(capacities, 1))
+    assert_found(strategy, [*[kind] * count, other], capacities, theirs * count + its)
 
 
 @pytest.mark.parametrize("strategy", ["STRICT_SPREAD", "STRICT_PACK"])
 @settings(max_examples=150)
 @given(st.data(), ROOMS)
 def test_anything_under_strict_strategies(
-    strategy: str, data: st.DataObject, rooms: list[Room]
+    strategy: str, data: st.DataObject, capacities: list[Capacity]
 ) -> None:
-    allowed = data.draw(nodes_for(rooms, 4))
+    allowed = data.draw(nodes_for(capacities, 4))
     bundles = [data.draw(KINDS) for _ in allowed]
-    assert_found(strategy, bundles, rooms, allowed)
+    assert_found(strategy, bundles, capacities, allowed)
 
 
 @pytest.mark.parametrize(
-    ("strategy", "bundles", "rooms", "expected"),
+    ("strategy", "bundles", "capacities", "expected"),
     [
-        ("PACK", [*[bundle(CPU=1)] * 4, bundle(CPU=8)], [room(CPU=8), room(CPU=4)], [1] * 4 + [0]),
-        ("PACK", [bundle(CPU=8), bundle(CPU=1, GPU=1)], [room(CPU=8, GPU=1), room(CPU=8)], [1, 0]),
-        ("SPREAD", [*[bundle(CPU=1)] * 2, bundle(CPU=4)], [room(CPU=4)] * 2, [1, 1, 0]),
+        (
+            "PACK",
+            [*[bundle(CPU=1)] * 4, bundle(CPU=8)],
+            [capacity(CPU=8), capacity(CPU=4)],
+            [1] * 4 + [0],
+        ),
+        (
+            "PACK",
+            [bundle(CPU=8), bundle(CPU=1, GPU=1)],
+            [capacity(CPU=8, GPU=1), capacity(CPU=8)],
+            [1, 0],
+        ),
+        ("SPREAD", [*[bundle(CPU=1)] * 2, bundle(CPU=4)], [capacity(CPU=4)] * 2, [1, 1, 0]),
         (  # on any other node it would cost three
             "PACK",
             [*[bundle(CPU=2)] * 7, bundle(CPU=5)],
-            [room(CPU=6), room(CPU=7), room(CPU=6)],
+            [capacity(CPU=6), capacity(CPU=7), capacity(CPU=6)],
             [1, 0, 0, 0, 2, 2, 2, 1],
         ),
         (  # there is room for more like it than like the others, which leave it none
             "SPREAD",
             [*[bundle(CPU=3, disk=2)] * 3, bundle(CPU=1, disk=4)],
-            [room(CPU=3, disk=12), room(CPU=10, disk=6)],
+            [capacity(CPU=3, disk=12), capacity(CPU=10, disk=6)],
             [1, 1, 1, 0],
         ),
     ],
 )
 def test_the_one_that_costs_most_goes_first_in_the_end(
-    strategy: str, bundles: list[Bundle], rooms: list[Room], expected: list[int]
+    strategy: str, bundles: list[Bundle], capacities: list[Capacity], expected: list[int]
 ) -> None:
-    allowed = [set(range(len(rooms)))] * len(bundles)
-    assert nodes_of(place(Demand(tuple(bundles), strategy), rooms, allowed)) == expected
+    allowed = [set(range(len(capacities)))] * len(bundles)
+    assert nodes_of(place(Demand(tuple(bundles), strategy), capacities, allowed)) == expected
 
 
 @pytest.mark.parametrize("strategy", ["PACK", "SPREAD", "STRICT_SPREAD"])
 def test_a_long_chain_of_moves_is_found_at_once(strategy: str) -> None:
     """Each may lie on two nodes, and the last one needs all others to move."""
     size = 1_000
-    rooms = [room(CPU=1)] * size
+    capacities = [capacity(CPU=1)] * size
     allowed = [*({i, i + 1} for i in range(size - 1)), {0, 1}]
     demand = Demand((bundle(CPU=1),) * size, strategy)
     began = time.thread_time()
-    seats = place(demand, rooms, allowed)
+    placements = place(demand, capacities, allowed)
     assert time.thread_time() - began < BOUND_S
-    assert seats is not None
-    check(demand, rooms, allowed, seats)
+    assert placements is not None
+    check(demand, capacities, allowed, placements)
 
 
 @pytest.mark.parametrize("strategy", ["PACK", "SPREAD"])
 def test_ten_thousand_beside_one_that_never_fits_with_them(strategy: str) -> None:
-    rooms = [room(CPU=3)] * 10_000
+    capacities = [capacity(CPU=3)] * 10_000
     demand = Demand((*[bundle(CPU=2)] * 10_000, bundle(CPU=2)), strategy)
     began = time.thread_time()
-    assert place(demand, rooms, [set(range(10_000))] * 10_001) is None
+    assert place(demand, capacities, [set(range(10_000))] * 10_001) is None
     other = Demand((*[bundle(CPU=2)] * 10_000, bundle(CPU=3)), strategy)
-    assert place(other, rooms, [set(range(10_000))] * 10_001) is None
+    assert place(other, capacities, [set(range(10_000))] * 10_001) is None
     assert time.thread_time() - began < BOUND_S

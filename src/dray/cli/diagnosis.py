@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dray.accelerators.vendors.nvidia import is_slice
-from dray.settings import claims_directory
+from dray.settings import locks_directory
 
 _ENOUGH_FILES = 1024
 _ENOUGH_SHARED_MEMORY = 64 << 20
@@ -101,7 +101,7 @@ def _accelerator_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
             "Unset it; or if there should be one, see that its driver is loaded and that the "
             "container was given the devices.",
         )
-    yield from _claims_problems(found)
+    yield from _device_lock_problems(found)
 
 
 def _advice(entry: Mapping[str, Any]) -> str:
@@ -113,8 +113,8 @@ def _advice(entry: Mapping[str, Any]) -> str:
     )
 
 
-def _claims_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
-    directory = claims_directory()
+def _device_lock_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
+    directory = locks_directory()
     if directory is None or not found["accelerators"]:
         return
     written = directory if directory.exists() else directory.parent

@@ -20,7 +20,7 @@ from dray.accelerators import Family, Found, families
 from dray.accelerators.detect import ids_on_offer
 from dray.cli.diagnosis import BUILDS, counted, problems_of, size
 from dray.errors import ConfigError
-from dray.scheduling.device_locks import claim_name, holders
+from dray.scheduling.device_locks import holders, lock_name
 from dray.settings import Settings, host_root
 from dray.version import VERSION
 
@@ -195,7 +195,7 @@ def _on_offer(family: Family, found: Found) -> tuple[list[str], str]:
 
 def _held(family: Family, ids: Iterable[str]) -> dict[str, int | None]:
     """Return which devices programs of dray use, and the pids of those."""
-    names = {claim_name(family.name, device): device for device in ids}
+    names = {lock_name(family.name, device): device for device in ids}
     try:
         return {names[name]: who.pid for name, who in holders(names).items()}
     except OSError:  # the check of the directory says so

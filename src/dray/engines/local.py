@@ -17,7 +17,7 @@ from dray.engines.base import Engine, Options
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError, join_names
 from dray.scheduling.capacity import from_fixed, plain, to_fixed
-from dray.scheduling.device_locks import claim_name
+from dray.scheduling.device_locks import lock_name
 from dray.scheduling.infeasible import ACCELERATOR_TYPE, families_on
 from dray.scheduling.ledger import Ledger
 from dray.scheduling.pending import PendingRequests
@@ -50,10 +50,10 @@ class LocalEngine(Engine):
         self.env_vars = options.runtime_env.env_vars
         self._runtime_env.local_directory(self.name)
 
-    def claim_names(self) -> dict[tuple[str, str], str]:
+    def lock_names(self) -> dict[tuple[str, str], str]:
         """Return what the devices that are really there are called in all programs."""
         return {
-            (resource, device): claim_name(offer.family.name, device)
+            (resource, device): lock_name(offer.family.name, device)
             for resource, offer in self._offers.items()
             if offer.found is not None
             for device in offer.ids

@@ -66,14 +66,14 @@ def from_fixed(quantities: Mapping[str, int]) -> dict[str, float]:
     return {k: v // UNIT if v % UNIT == 0 else v / UNIT for k, v in quantities.items()}
 
 
-class Part(NamedTuple):
+class DeviceShare(NamedTuple):
     """A share of a device, by its place among those of its node."""
 
     device: int
     units: int
 
 
-class Devices:
+class DevicePool:
     """The free share of each device of one kind.
 
     Fractions are packed: they go to the device with the least that is still enough, so that whole
@@ -93,19 +93,19 @@ class Devices:
         self._levels = sorted(self._with)
 
     @classmethod
-    def of(cls, units: int) -> Devices:
+    def of(cls, units: int) -> DevicePool:
         """Return the devices that make up a quantity: whole ones, then a part of one."""
         whole, part = divmod(units, UNIT)
         return cls([UNIT] * whole + ([part] if part else []))
 
-    def choose(self, units: int) -> list[Part] | None:
+    def choose(self, units: int) -> list[DeviceShare] | None:
         """Return what would be taken, or None if there is not enough."""
         if not self.fits(units):
             return None
         if units >= UNIT:
-            return [Part(device, UNIT) for device in self._with[UNIT][: units // UNIT]]
+            return [DeviceShare(device, UNIT) for device in self._with[UNIT][: units // UNIT]]
         enough = self._levels[bisect.bisect_left(self._levels, units)]
-        return [Part(self._with[enough][0], units)]
+        return [DeviceShare(self._with[enough][0], units)]
 
     def fits(self, units: int) -> bool:
         """Return whether there is as much."""
@@ -128,7 +128,7 @@ class Devices:
         """Return how much of one device is free."""
         return self._free[device]
 
-    def add(self, parts: Iterable[Part], sign: int) -> None:
+    def add(self, parts: Iterable[DeviceShare], sign: int) -> None:
         """Take parts, if the sign is -1, or give them back."""
         for device, units in parts:
             self._move(device, self._free[device] + sign * units)
@@ -146,16 +146,16 @@ class Devices:
         bisect.insort(self._with[free], device)
         self._free[device] = free
 
-    def copy(self) -> Devices:
+    def copy(self) -> DevicePool:
         """Return another one, of the same state."""
-        other = Devices.__new__(Devices)
+        other = DevicePool.__new__(DevicePool)
         other._free = self._free.copy()
         other._with = {free: same.copy() for free, same in self._with.items()}
         other._levels = self._levels.copy()
         return other
 
 
-class Room:
+class Capacity:
     """The free capacity of one node.
 
     Attributes:
@@ -170,7 +170,7 @@ class Room:
 
     def __init__(self, quantities: Mapping[str, int], devices: Iterable[str] = ()) -> None:
         self.quantities: Quantities = dict(quantities)
-        self.devices = {name: Devices.of(quantities[name]) for name in devices}
+        self.devices = {name: DevicePool.of(quantities[name]) for name in devices}
 
     def fits(self, wanted: Iterable[tuple[str, int]]) -> bool:
         """Return whether there is as much as wanted."""
@@ -208,7 +208,7 @@ class Room:
                 free[name] = self.devices[name].times(step) * step
         return free
 
-    def choose(self, wanted: Iterable[tuple[str, int]]) -> dict[str, list[Part]]:
+    def choose(self, wanted: Iterable[tuple[str, int]]) -> dict[str, list[DeviceShare]]:
         """Return the devices that would be taken; it must fit."""
         if not self.devices:
             return {}
@@ -221,7 +221,7 @@ class Room:
     def add(
         self,
         quantities: Iterable[tuple[str, int]],
-        parts: Mapping[str, Sequence[Part]],
+        parts: Mapping[str, Sequence[DeviceShare]],
         sign: int,
     ) -> None:
         """Take quantities and parts of devices, if the sign is -1, or give them back."""
@@ -230,14 +230,14 @@ class Room:
         for name, chosen in parts.items():
             self.devices[name].add(chosen, sign)
 
-    def take(self, wanted: Sequence[tuple[str, int]]) -> dict[str, list[Part]]:
+    def take(self, wanted: Sequence[tuple[str, int]]) -> dict[str, list[DeviceShare]]:
         """Take as much as wanted, which must fit; return the devices."""
         parts = self.choose(wanted)
         self.add(wanted, parts, -1)
         return parts
 
-    def copy(self) -> Room:
+    def copy(self) -> Capacity:
         """Return another one, of the same state."""
-        room = Room(self.quantities)
-        room.devices = {name: devices.copy() for name, devices in self.devices.items()}
-        return room
+        capacity = Capacity(self.quantities)
+        capacity.devices = {name: devices.copy() for name, devices in self.devices.items()}
+        return capacity

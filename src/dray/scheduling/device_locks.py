@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dray.errors import ConfigError
-from dray.settings import claims_directory
+from dray.settings import locks_directory
 
 _CHANGED = 0x2 | 0x4  # IN_MODIFY and IN_ATTRIB; `man 7 inotify`
 _REPLACED = _CHANGED | 0x40 | 0x80 | 0x100 | 0x200  # also moved, made and deleted, in a directory
@@ -80,7 +80,7 @@ class DeviceLocks:
         self._watch = watch
         self._on_free = on_free
         # What wakes those who wait is Linux's; elsewhere they would wait for ever.
-        self._directory = claims_directory() if sys.platform == "linux" else None
+        self._directory = locks_directory() if sys.platform == "linux" else None
         self._held: dict[Device, tuple[int, int]] = {}  # a descriptor, and how often it is used
         self._inotify = -1
         self._touched: dict[int, list[Device]] = {}
@@ -250,7 +250,7 @@ def _read(fd: int) -> Holder:
     return Holder(pid if is_pid else None, user if type(user) is int and user >= 0 else None)
 
 
-def claim_name(family: str, device: str) -> str:
+def lock_name(family: str, device: str) -> str:
     """Return what a device of a family is called in all programs of this machine."""
     return f"{family}-{device}".replace("/", "-")
 
@@ -260,7 +260,7 @@ def holders(names: Iterable[str]) -> dict[str, Holder]:
 
     It takes no lock to find out, or somebody who tries to at that moment would wait for ever.
     """
-    directory, found = claims_directory(), {}
+    directory, found = locks_directory(), {}
     if directory is None:
         return {}
     locked = _locked_files()

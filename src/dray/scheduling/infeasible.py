@@ -12,7 +12,7 @@ from dray.accelerators.tpu_topology import POD_TYPE_LABEL, SLICE_NAME_LABEL
 from dray.accelerators.type_names import meant
 from dray.errors import InfeasibleError
 from dray.scheduling import labels
-from dray.scheduling.capacity import UNIT, Quantities, Room, from_fixed
+from dray.scheduling.capacity import UNIT, Capacity, Quantities, from_fixed
 from dray.scheduling.placement import Bundle, Demand, Selector, place
 from dray.scheduling.requests import Node, Slices
 from dray.scheduling.tpu_slices import hosts_of_slices
@@ -235,21 +235,24 @@ def _less_each(
     demand: Demand, nodes: Sequence[Node], totals: Sequence[Quantities]
 ) -> dict[str, float] | None:
     """Return how much each of the bundles like the first one could have so that all fit."""
-    rooms = [
-        Room(total, [name for name in node.devices if total.get(name)])
+    capacities = [
+        Capacity(total, [name for name in node.devices if total.get(name)])
         for node, total in zip(nodes, totals, strict=True)
     ]
     first = demand.bundles[0]
     allowed = {b: _allowed(b, nodes) for b in {*demand.bundles}}
     types = [(name, units) for name, units in first.quantities if ACCELERATOR_TYPE in name]
-    right = [rooms[index] for index in allowed[first] if rooms[index].fits(types)]
+    right = [capacities[index] for index in allowed[first] if capacities[index].fits(types)]
     count = demand.bundles.count(first)
     each = {name: _most_of(name, units, right, count) for name, units in first.quantities}
     if not all(each.values()) or each == dict(first.quantities):
         return None
     less = first._replace(quantities=tuple(sorted(each.items())))
     bundles = tuple(less if bundle == first else bundle for bundle in demand.bundles)
-    if place(demand._replace(bundles=bundles), rooms, [allowed[b] for b in demand.bundles]) is None:
+    if (
+        place(demand._replace(bundles=bundles), capacities, [allowed[b] for b in demand.bundles])
+        is None
+    ):
         return None
     return from_fixed({n: u for n, u in each.items() if not n.startswith(ACCELERATOR_TYPE)})
 
@@ -258,15 +261,15 @@ def _allowed(bundle: Bundle, nodes: Sequence[Node]) -> set[int]:
     return {i for i, n in enumerate(nodes) if labels.matches(dict(bundle.selector), n.all_labels)}
 
 
-def _most_of(name: str, units: int, rooms: Sequence[Room], count: int) -> int:
+def _most_of(name: str, units: int, capacities: Sequence[Capacity], count: int) -> int:
     """Return how much of something so many could each get, up to some units; 0 for nothing."""
 
     def too_much(each: int) -> bool:
-        return sum(room.times([(name, each)], count) for room in rooms) < count
+        return sum(capacity.times([(name, each)], count) for capacity in capacities) < count
 
     if not too_much(units):
         return units
-    there = max((room.quantities.get(name, 0) for room in rooms), default=0)
+    there = max((capacity.quantities.get(name, 0) for capacity in capacities), default=0)
     steps = _steps(name, min(units, there))
     at = bisect.bisect_left(steps, True, key=too_much)
     return steps[at - 1] if at else 0

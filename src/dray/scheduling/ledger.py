@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from dray.errors import ConfigError
 from dray.interrupts import shielded
 from dray.scheduling import labels
-from dray.scheduling.capacity import UNIT, Part, Room, from_fixed, to_fixed
+from dray.scheduling.capacity import UNIT, Capacity, DeviceShare, from_fixed, to_fixed
 from dray.scheduling.device_locks import DeviceLocks
 from dray.scheduling.infeasible import infeasible
 from dray.scheduling.placement import (
@@ -29,16 +29,16 @@ from dray.scheduling.placement import (
     Selector,
     demand_of,
     place,
-    place_in_turn,
+    place_in_order,
 )
 from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
 from dray.scheduling.tpu_slices import place_on_slices
 
-# How long a request lets others pass that take what it lacks.
-PATIENCE_S = 1.0
+# Seconds for which a waiting request may be overtaken by those that take what it lacks.
+STARVATION_LIMIT_S = 1.0
 
 
-class Claim(NamedTuple):
+class Allocation(NamedTuple):
     """The resources that one bundle holds.
 
     Attributes:
@@ -49,7 +49,7 @@ class Claim(NamedTuple):
 
     node: int
     quantities: tuple[tuple[str, int], ...]
-    parts: Mapping[str, Sequence[Part]]
+    parts: Mapping[str, Sequence[DeviceShare]]
 
 
 class Held(Reservation):
@@ -60,14 +60,16 @@ class Held(Reservation):
         devices: For each bundle the ids of its accelerators, by resource name.
     """
 
-    def __init__(self, ledger: Ledger, claims: list[Claim], demand: Demand) -> None:
-        self.nodes = [ledger.nodes[claim.node] for claim in claims]
-        self.devices = _devices(self.nodes, [claim.parts for claim in claims], demand)
+    def __init__(self, ledger: Ledger, allocations: list[Allocation], demand: Demand) -> None:
+        self.nodes = [ledger.nodes[allocation.node] for allocation in allocations]
+        self.devices = _devices(
+            self.nodes, [allocation.parts for allocation in allocations], demand
+        )
         self._demand = demand
         self._ledger = ledger
-        self.claims = claims
+        self.allocations = allocations
         self.lasting = demand.lasting
-        self._lent = False
+        self._has_lent_cpus = False
 
     @property
     def bundles(self) -> list[dict[str, float]]:
@@ -76,35 +78,35 @@ class Held(Reservation):
 
     @property
     def broken(self) -> bool:
-        return any(claim.node in self._ledger.dead for claim in self.claims)
+        return any(allocation.node in self._ledger.dead for allocation in self.allocations)
 
     @shielded
     def release(self) -> None:
         """Give everything back. A second call does nothing."""
         self.take_back()
-        claims, self.claims = self.claims, []
-        self._ledger._give_back(claims, self.lasting)
+        allocations, self.allocations = self.allocations, []
+        self._ledger._give_back(allocations, self.lasting)
 
     @shielded
     def exchange(self, request: Request) -> Held | None:
         """Take what a request asks for in place of this, if it fits; see `Reservation`."""
         self.take_back()
-        held = self._ledger._retake(self.claims, self.lasting, demand_of(request))
+        held = self._ledger._retake(self.allocations, self.lasting, demand_of(request))
         if held is not None:
-            self.claims = []
+            self.allocations = []
         return held
 
     def lend(self) -> None:
         """Let others use the CPUs, while what holds them waits for others' work."""
-        if not self._lent:
-            self._lent = True
-            self._ledger._lend(self.claims, 1)
+        if not self._has_lent_cpus:
+            self._has_lent_cpus = True
+            self._ledger._add_cpus(self.allocations, 1)
 
     def take_back(self) -> None:
         """Take them again, at once; there may be too many in use for a while."""
-        if self._lent:
-            self._lent = False
-            self._ledger._lend(self.claims, -1)
+        if self._has_lent_cpus:
+            self._has_lent_cpus = False
+            self._ledger._add_cpus(self.allocations, -1)
 
 
 class Ledger:
@@ -123,16 +125,14 @@ class Ledger:
         self.nodes = list(nodes)
         self._remedy = remedy
         self.device_names = {name for node in nodes for name in node.devices}
-        self._total = [Room(to_fixed(node.resources), node.devices) for node in nodes]
+        self._total = [Capacity(to_fixed(node.resources), node.devices) for node in nodes]
         self._free = [total.copy() for total in self._total]
-        # All but what is held by what does not end by itself: actors, groups, training.
-        self._unsettled = [total.copy() for total in self._total]
+        # The capacity left if every task ended: less only what actors, groups and training hold.
+        self._free_without_tasks = [total.copy() for total in self._total]
         self._waiting: dict[Demand, deque[tuple[float, Future[Reservation]]]] = {}
         self._lock = threading.RLock()
-        self.claims: DeviceLocks | None = (
-            None  # of physical devices, set by an engine that has such
-        )
-        self._barred: dict[tuple[str, str], Claim] = {}
+        self.device_locks: DeviceLocks | None = None  # set by an engine that has physical devices
+        self._excluded: dict[tuple[str, str], Allocation] = {}
         self.dead: set[int] = set()
         self._alive = set(range(len(self.nodes)))
         self._paused = False
@@ -151,7 +151,7 @@ class Ledger:
         """Return what is free now, summed over the nodes."""
         with self._lock:
             names = dict.fromkeys(name for total in self._total for name in total.quantities)
-            free = [room.usable() for room in self._free]
+            free = [capacity.usable() for capacity in self._free]
             return from_fixed({n: sum(f.get(n, 0) for f in free) for n in names})
 
     def waiting(self) -> list[tuple[dict[str, Any], Demand]]:
@@ -189,7 +189,7 @@ class Ledger:
         """Return the accelerators of a node, and how much of each is free, as JSON can say it."""
         with self._lock:
             devices, free = self.nodes[index].devices, self._free[index].devices
-            others = self.claims.others() if self.claims is not None else {}
+            others = self.device_locks.others() if self.device_locks is not None else {}
             return [
                 {
                     "resource": name,
@@ -206,8 +206,8 @@ class Ledger:
         """Return how much is free of the device of each kind that has most."""
         with self._lock:
             found: dict[str, int] = {}
-            for room in self._free:
-                for name, devices in room.devices.items():
+            for capacity in self._free:
+                for name, devices in capacity.devices.items():
                     found[name] = max(found.get(name, 0), devices.largest)
             return from_fixed(found)
 
@@ -237,8 +237,8 @@ class Ledger:
                 if node.node_id == node_id:
                     self.dead.add(index)
                     self._alive.discard(index)
-                    for rooms in (self._total, self._free, self._unsettled):
-                        rooms[index] = Room({})
+                    for capacities in (self._total, self._free, self._free_without_tasks):
+                        capacities[index] = Capacity({})
 
     def check(self, request: Request) -> Demand:
         """Return the shape of a request; see `Engine.check`."""
@@ -251,7 +251,7 @@ class Ledger:
             raise infeasible(
                 demand,
                 self.nodes,
-                [room.quantities for room in self._total],
+                [capacity.quantities for capacity in self._total],
                 [
                     bundle.selector
                     for bundle in demand.bundles
@@ -265,7 +265,7 @@ class Ledger:
         """Return where bundles would lie now; see `Engine.rehearse`."""
         demand = demand_of(request)
         with self._lock:
-            others = self.claims.others() if self.claims is not None else {}
+            others = self.device_locks.others() if self.device_locks is not None else {}
             free = self._without(others)
             chosen = self._place(demand, free)
             if chosen is None:
@@ -278,16 +278,16 @@ class Ledger:
                 nodes, _devices(nodes, [placement.parts for placement in chosen], demand)
             )
 
-    def _without(self, others: Iterable[tuple[str, str]]) -> list[Room]:
+    def _without(self, others: Iterable[tuple[str, str]]) -> list[Capacity]:
         """Return what is free, without the devices that other programs have."""
         free = list(self._free)
-        for name, device in set(others) - self._barred.keys():
+        for name, device in set(others) - self._excluded.keys():
             for index, node in enumerate(self.nodes):
                 if device in node.devices.get(name, ()):
                     free[index] = free[index].copy()
                     place = list(node.devices[name]).index(device)
                     left = free[index].devices[name].free_of(place)
-                    free[index].add([(name, left)], {name: [Part(place, left)]}, -1)
+                    free[index].add([(name, left)], {name: [DeviceShare(place, left)]}, -1)
         return free
 
     def reserve(self, request: Request) -> Future[Reservation]:
@@ -313,32 +313,34 @@ class Ledger:
         if future.cancelled():
             self._grant()
 
-    def _give_back(self, claims: Sequence[Claim], lasting: bool) -> None:
+    def _give_back(self, allocations: Sequence[Allocation], lasting: bool) -> None:
         with self._lock:
-            self._add(claims, lasting, 1)
-        if claims:
+            self._add(allocations, lasting, 1)
+        if allocations:
             self._grant()
 
-    def _retake(self, claims: Sequence[Claim], lasting: bool, demand: Demand) -> Held | None:
-        """Take what a demand asks for in place of these claims, or nothing."""
+    def _retake(
+        self, allocations: Sequence[Allocation], lasting: bool, demand: Demand
+    ) -> Held | None:
+        """Take what a demand asks for in place of these allocations, or nothing."""
         with self._lock:
-            if any(claim.node in self.dead for claim in claims):
+            if any(allocation.node in self.dead for allocation in allocations):
                 return None
-            for claim in claims:
-                self._add_one(claim, lasting, 1)
+            for allocation in allocations:
+                self._add_one(allocation, lasting, 1)
             held = self._take(demand)
-            for claim in claims:
+            for allocation in allocations:
                 if held is None:
-                    self._add_one(claim, lasting, -1)
+                    self._add_one(allocation, lasting, -1)
                 else:
-                    self._let_go(claim)
+                    self._unlock_devices(allocation)
         if held is not None:
             self._grant()
         return held
 
-    def _lend(self, claims: Sequence[Claim], sign: int) -> None:
+    def _add_cpus(self, allocations: Sequence[Allocation], sign: int) -> None:
         with self._lock:
-            for index, quantities, _ in claims:
+            for index, quantities, _ in allocations:
                 if index not in self.dead:
                     cpus = [(name, units) for name, units in quantities if name == "CPU"]
                     self._free[index].add(cpus, {}, sign)
@@ -364,14 +366,14 @@ class Ledger:
                     if not kept or not kept.intersection(_names(demand)):
                         held = self._take(demand)
                     if held is None:
-                        if now - since > PATIENCE_S and self._may_come(demand):
+                        if now - since > STARVATION_LIMIT_S and self._may_come(demand):
                             kept.update(self._lacks(demand))
                         break
                     requests.popleft()
                     if future.set_running_or_notify_cancel():
                         granted.append((future, held))
                     else:
-                        self._add(held.claims, held.lasting, 1)
+                        self._add(held.allocations, held.lasting, 1)
                 if not requests:
                     del self._waiting[demand]
         for future, reservation in granted:  # outside the lock: callbacks may reserve again
@@ -379,7 +381,7 @@ class Ledger:
 
     def _may_come(self, demand: Demand) -> bool:
         """Return whether it would fit if all that ends by itself had ended."""
-        return self._place(demand, self._unsettled) is not None
+        return self._place(demand, self._free_without_tasks) is not None
 
     def _lacks(self, demand: Demand) -> set[str]:
         """Return the resources of which no node has enough for one of its bundles."""
@@ -394,78 +396,86 @@ class Ledger:
     def _take(self, demand: Demand) -> Held | None:
         """Take what a demand asks for, or nothing if it does not fit."""
         while (chosen := self._place(demand, self._free)) is not None:
-            claims = [
-                Claim(placement.node, bundle.quantities, placement.parts)
+            allocations = [
+                Allocation(placement.node, bundle.quantities, placement.parts)
                 for placement, bundle in zip(chosen, demand.bundles, strict=True)
             ]
-            for claim in claims:
-                self._add_one(claim, demand.lasting, -1)
-            foreign = self._claim(claims)
+            for allocation in allocations:
+                self._add_one(allocation, demand.lasting, -1)
+            foreign = self._lock_devices(allocations)
             if foreign is None:
-                return Held(self, claims, demand)
-            for claim in claims:
-                self._add_one(claim, demand.lasting, 1)
-            self._bar(*foreign)
+                return Held(self, allocations, demand)
+            for allocation in allocations:
+                self._add_one(allocation, demand.lasting, 1)
+            self._exclude(*foreign)
         return None
 
-    def _add(self, claims: Sequence[Claim], lasting: bool, sign: int) -> None:
-        for claim in claims:
-            if claim.node in self.dead:
+    def _add(self, allocations: Sequence[Allocation], lasting: bool, sign: int) -> None:
+        for allocation in allocations:
+            if allocation.node in self.dead:
                 continue
-            self._add_one(claim, lasting, sign)
-            self._let_go(claim)
+            self._add_one(allocation, lasting, sign)
+            self._unlock_devices(allocation)
 
-    def _add_one(self, claim: Claim, lasting: bool, sign: int) -> None:
-        self._free[claim.node].add(claim.quantities, claim.parts, sign)
+    def _add_one(self, allocation: Allocation, lasting: bool, sign: int) -> None:
+        self._free[allocation.node].add(allocation.quantities, allocation.parts, sign)
         if lasting:
-            self._unsettled[claim.node].add(claim.quantities, claim.parts, sign)
+            self._free_without_tasks[allocation.node].add(
+                allocation.quantities, allocation.parts, sign
+            )
 
     # Devices that other programs of this machine use.
 
-    def _devices_of(self, claim: Claim) -> list[tuple[str, str]]:
-        ids = self.nodes[claim.node].devices
-        return [(name, ids[name][p.device]) for name, parts in claim.parts.items() for p in parts]
+    def _devices_of(self, allocation: Allocation) -> list[tuple[str, str]]:
+        ids = self.nodes[allocation.node].devices
+        return [
+            (name, ids[name][p.device]) for name, parts in allocation.parts.items() for p in parts
+        ]
 
-    def _claim(self, claims: Sequence[Claim]) -> tuple[int, tuple[str, str]] | None:
+    def _lock_devices(
+        self, allocations: Sequence[Allocation]
+    ) -> tuple[int, tuple[str, str]] | None:
         """Lock the devices that are about to be given out, all or none.
 
         Returns:
             One that another program has, with its node; None if there is none.
         """
-        if self.claims is None:
+        if self.device_locks is None:
             return None
         taken: list[tuple[str, str]] = []
-        for claim in claims:
-            for device in self._devices_of(claim):
-                if not self.claims.take(device):
+        for allocation in allocations:
+            for device in self._devices_of(allocation):
+                if not self.device_locks.take(device):
                     for other in taken:
-                        self.claims.give_back(other)
-                    return claim.node, device
+                        self.device_locks.give_back(other)
+                    return allocation.node, device
                 taken.append(device)
         return None
 
-    def _let_go(self, claim: Claim) -> None:
-        """Let other programs use a claim's devices, unless another claim of ours has them too."""
-        if self.claims is not None:
-            for device in self._devices_of(claim):
-                self.claims.give_back(device)
+    def _unlock_devices(self, allocation: Allocation) -> None:
+        """Let other programs use devices, unless another allocation of ours has them too."""
+        if self.device_locks is not None:
+            for device in self._devices_of(allocation):
+                self.device_locks.give_back(device)
 
-    def _bar(self, node: int, device: tuple[str, str]) -> None:
+    def _exclude(self, node: int, device: tuple[str, str]) -> None:
         """Take a device that another program has out of what is free."""
         name, device_id = device
-        part = Part(self.nodes[node].devices[name].index(device_id), UNIT)
-        self._barred[device] = Claim(node, ((name, UNIT),), {name: [part]})
-        self._add_one(self._barred[device], False, -1)
+        part = DeviceShare(self.nodes[node].devices[name].index(device_id), UNIT)
+        self._excluded[device] = Allocation(node, ((name, UNIT),), {name: [part]})
+        self._add_one(self._excluded[device], False, -1)
 
-    def unbar(self, device: tuple[str, str]) -> None:
+    def readmit(self, device: tuple[str, str]) -> None:
         """Take note that another program may have let a device go."""
         with self._lock:
-            barred = self._barred.pop(device, None)
-            if barred is not None:
-                self._add_one(barred, False, 1)
+            excluded = self._excluded.pop(device, None)
+            if excluded is not None:
+                self._add_one(excluded, False, 1)
         self._grant()
 
-    def _place(self, demand: Demand, rooms: Sequence[Room]) -> list[BundlePlacement] | None:
+    def _place(
+        self, demand: Demand, capacities: Sequence[Capacity]
+    ) -> list[BundlePlacement] | None:
         """Return a placement for each bundle, or None if they do not fit together."""
         known: dict[Selector, set[int]] = {(): self._alive}
         for bundle in demand.bundles:
@@ -473,11 +483,13 @@ class Ledger:
                 known[bundle.selector] = self._allowed(bundle.selector)
         allowed = [known[bundle.selector] for bundle in demand.bundles]
         if demand.slices is not None:
-            chosen = place_on_slices(demand, rooms, allowed, self.nodes)
+            chosen = place_on_slices(demand, capacities, allowed, self.nodes)
             return (
-                None if chosen is None else place_in_turn(enumerate(chosen), demand.bundles, rooms)
+                None
+                if chosen is None
+                else place_in_order(enumerate(chosen), demand.bundles, capacities)
             )
-        return place(demand, rooms, allowed)
+        return place(demand, capacities, allowed)
 
     def _allowed(self, selector: Selector) -> set[int]:
         """Return the nodes that a selector allows, by index."""
@@ -489,7 +501,7 @@ class Ledger:
 
 
 def _devices(
-    nodes: Sequence[Node], parts: Sequence[Mapping[str, Sequence[Part]]], demand: Demand
+    nodes: Sequence[Node], parts: Sequence[Mapping[str, Sequence[DeviceShare]]], demand: Demand
 ) -> list[dict[str, tuple[str, ...]]]:
     """Return for each bundle the ids of those devices held for it that it asks for."""
     devices = []

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dray.scheduling.capacity import UNIT, Part, Room, to_fixed
+from dray.scheduling.capacity import UNIT, Capacity, DeviceShare, to_fixed
 from dray.scheduling.requests import Request, Slices
 
 STRATEGIES = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
@@ -69,11 +69,11 @@ class BundlePlacement(NamedTuple):
     """
 
     node: int
-    parts: Mapping[str, Sequence[Part]]
+    parts: Mapping[str, Sequence[DeviceShare]]
 
 
 def place(
-    demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]]
+    demand: Demand, capacities: Sequence[Capacity], allowed: Sequence[set[int]]
 ) -> list[BundlePlacement] | None:
     """Return a placement for each bundle, or None if they do not fit together.
 
@@ -89,62 +89,68 @@ def place(
 
     Args:
         demand: The bundles.
-        rooms: What is free on each node; they are left as they are.
+        capacities: What is free on each node; they are left as they are.
         allowed: For each bundle the nodes that it may lie on.
     """
     strategy = demand.strategy
     if len(demand.bundles) == 1:
         wanted = demand.bundles[0].quantities
-        index = _place_one(wanted, strategy, rooms, allowed[0])
-        return None if index is None else [BundlePlacement(index, rooms[index].choose(wanted))]
+        index = _place_one(wanted, strategy, capacities, allowed[0])
+        return None if index is None else [BundlePlacement(index, capacities[index].choose(wanted))]
     kinds = _kinds(demand.bundles, allowed)
     if strategy == "STRICT_PACK" and kinds:
-        return _on_one_node(kinds, demand.bundles, rooms)
+        return _on_one_node(kinds, demand.bundles, capacities)
     once = strategy == "STRICT_SPREAD"
-    if _too_little(kinds, rooms, once):
+    if _too_little(kinds, capacities, once):
         return None
     spread = once or strategy == "SPREAD"
-    placements = _fill(_Filling(kinds, rooms, spread, once), _in_turn(kinds))
+    placements = _fill(_PartialPlacement(kinds, capacities, spread, once), _in_order(kinds))
     if placements is None and not once and len({kind.wanted for kind in kinds}) > 1:
-        placements = _fill(_Filling(kinds, rooms, spread, once), _scarce_first(kinds, rooms), True)
+        placements = _fill(
+            _PartialPlacement(kinds, capacities, spread, once),
+            _scarce_first(kinds, capacities),
+            True,
+        )
     return placements
 
 
-def place_in_turn(
-    turns: Iterable[tuple[int, int]], bundles: Sequence[Bundle], rooms: Sequence[Room]
+def place_in_order(
+    order: Iterable[tuple[int, int]], bundles: Sequence[Bundle], capacities: Sequence[Capacity]
 ) -> list[BundlePlacement] | None:
     """Return the placements of bundles on the nodes that are given, or None if one finds no room.
 
     Args:
-        turns: The position and the node of each, in the order in which they take their devices.
+        order: The position and the node of each, in the order in which they take their devices.
         bundles: What they ask for.
-        rooms: What is free on each node; they are left as they are.
+        capacities: What is free on each node; they are left as they are.
     """
-    left: dict[int, Room] = {}
+    left: dict[int, Capacity] = {}
     placements: dict[int, BundlePlacement] = {}
-    for position, node in turns:
-        room = left[node] = left.get(node) or rooms[node].copy()
+    for position, node in order:
+        capacity = left[node] = left.get(node) or capacities[node].copy()
         wanted = bundles[position].quantities
-        if not room.fits(wanted):
+        if not capacity.fits(wanted):
             return None
-        placements[position] = BundlePlacement(node, room.take(wanted))
+        placements[position] = BundlePlacement(node, capacity.take(wanted))
     return [placements[position] for position in range(len(placements))]
 
 
 def _place_one(
-    wanted: Wanted, strategy: str, rooms: Sequence[Room], allowed: set[int]
+    wanted: Wanted, strategy: str, capacities: Sequence[Capacity], allowed: set[int]
 ) -> int | None:
-    nodes: Sequence[int] = range(len(rooms)) if len(allowed) == len(rooms) else sorted(allowed)
+    nodes: Sequence[int] = (
+        range(len(capacities)) if len(allowed) == len(capacities) else sorted(allowed)
+    )
     if strategy.endswith("SPREAD"):
-        nodes = sorted(nodes, key=lambda index: -_cpus(rooms[index]))
+        nodes = sorted(nodes, key=lambda index: -_cpus(capacities[index]))
     for index in nodes:
-        if rooms[index].fits(wanted):
+        if capacities[index].fits(wanted):
             return index
     return None
 
 
-def _cpus(room: Room) -> int:
-    return room.quantities.get("CPU", 0)
+def _cpus(capacity: Capacity) -> int:
+    return capacity.quantities.get("CPU", 0)
 
 
 class _Kind(NamedTuple):
@@ -167,7 +173,7 @@ def _kinds(bundles: Iterable[Bundle], allowed: Sequence[set[int]]) -> list[_Kind
     return list(kinds.values())
 
 
-def _in_turn(kinds: Sequence[_Kind]) -> Iterator[tuple[int, int]]:
+def _in_order(kinds: Sequence[_Kind]) -> Iterator[tuple[int, int]]:
     """Yield the position and the kind's number of each bundle, in the order they are placed.
 
     Bundles that few nodes may take go first, or freer ones would take their places.
@@ -175,22 +181,24 @@ def _in_turn(kinds: Sequence[_Kind]) -> Iterator[tuple[int, int]]:
     return _sorted_by([len(kind.nodes) for kind in kinds], kinds)
 
 
-def _scarce_first(kinds: Sequence[_Kind], rooms: Sequence[Room]) -> Iterator[tuple[int, int]]:
+def _scarce_first(
+    kinds: Sequence[_Kind], capacities: Sequence[Capacity]
+) -> Iterator[tuple[int, int]]:
     """Yield the same by how many of a kind would fit, but those that have no like before all."""
     places = [
-        (len(k.positions) > 1, sum(rooms[i].times(k.wanted, sys.maxsize) for i in k.nodes))
+        (len(k.positions) > 1, sum(capacities[i].times(k.wanted, sys.maxsize) for i in k.nodes))
         for k in kinds
     ]
     return _sorted_by(places, kinds)
 
 
 def _sorted_by(keys: Sequence[Any], kinds: Sequence[_Kind]) -> Iterator[tuple[int, int]]:
-    turns = sorted(
+    order = sorted(
         (keys[number], position, number)
         for number, kind in enumerate(kinds)
         for position in kind.positions
     )
-    return ((position, number) for _, position, number in turns)
+    return ((position, number) for _, position, number in order)
 
 
 def _sums(kinds: Iterable[_Kind]) -> Wanted:
@@ -201,18 +209,18 @@ def _sums(kinds: Iterable[_Kind]) -> Wanted:
     return tuple(sums.items())
 
 
-def _too_little(kinds: Iterable[_Kind], rooms: Sequence[Room], once: bool) -> bool:
+def _too_little(kinds: Iterable[_Kind], capacities: Sequence[Capacity], once: bool) -> bool:
     """Return whether a look at each kind, or at the sums, show that not all will fit."""
-    if once and sum(len(kind.positions) for kind in kinds) > len(rooms):
+    if once and sum(len(kind.positions) for kind in kinds) > len(capacities):
         return True
     for name, units in _sums(kinds):
         # What is lent and used again is negative for a while.
-        if sum(max(0, room.quantities.get(name, 0)) for room in rooms) < units:
+        if sum(max(0, capacity.quantities.get(name, 0)) for capacity in capacities) < units:
             return True
     for kind in kinds:
         missing = len(kind.positions)
         for index in kind.nodes:
-            missing -= rooms[index].times(kind.wanted, 1 if once else missing)
+            missing -= capacities[index].times(kind.wanted, 1 if once else missing)
             if not missing:
                 break
         else:
@@ -221,52 +229,54 @@ def _too_little(kinds: Iterable[_Kind], rooms: Sequence[Room], once: bool) -> bo
 
 
 def _on_one_node(
-    kinds: Sequence[_Kind], bundles: Sequence[Bundle], rooms: Sequence[Room]
+    kinds: Sequence[_Kind], bundles: Sequence[Bundle], capacities: Sequence[Capacity]
 ) -> list[BundlePlacement] | None:
     """Return the placements of all bundles on the first node that takes them all."""
     sums = _sums(kinds)
-    turns = list(_in_turn(kinds))
+    order = list(_in_order(kinds))
     for index in sorted(frozenset.intersection(*{kind.nodes for kind in kinds})):
-        room = rooms[index]
-        if any(room.quantities.get(name, 0) < units for name, units in sums):
+        capacity = capacities[index]
+        if any(capacity.quantities.get(name, 0) < units for name, units in sums):
             continue
         counts = ((kind.wanted, len(kind.positions)) for kind in kinds)
-        if any(room.times(each, count) < count for each, count in counts):
+        if any(capacity.times(each, count) < count for each, count in counts):
             continue
-        placements = place_in_turn(((position, index) for position, _ in turns), bundles, rooms)
+        placements = place_in_order(
+            ((position, index) for position, _ in order), bundles, capacities
+        )
         if placements is not None:
             return placements
     return None
 
 
 def _fill(
-    filling: _Filling, turns: Iterable[tuple[int, int]], with_care: bool = False
+    partial: _PartialPlacement, order: Iterable[tuple[int, int]], with_care: bool = False
 ) -> list[BundlePlacement] | None:
     """Return a placement for each bundle.
 
     Args:
-        filling: The nodes.
-        turns: The position and the kind's number of each bundle, in the order they are placed.
+        partial: The nodes.
+        order: The position and the kind's number of each bundle, in the order they are placed.
         with_care: Whether those that have no like go where they take least from others.
     """
-    lines = [_Line(filling, kind) for kind in filling.kinds]
-    for position, number in turns:
-        lone = with_care and len(filling.kinds[number].positions) == 1
-        index = filling.least_missed(number) if lone else lines[number].next()
+    queues = [_NodeQueue(partial, kind) for kind in partial.kinds]
+    for position, number in order:
+        lone = with_care and len(partial.kinds[number].positions) == 1
+        index = partial.least_disruptive_node(number) if lone else queues[number].next()
         if index is None:
-            index = filling.make_room(number)
+            index = partial.augment(number)
         if index is None:
             return None
-        filling.put(position, number, index)
-    return [filling.placements[position] for position in range(len(filling.placements))]
+        partial.put(position, number, index)
+    return [partial.placements[position] for position in range(len(partial.placements))]
 
 
-class _Filling:
+class _PartialPlacement:
     """Nodes that bundles are put on one by one.
 
     Attributes:
         kinds: The bundles.
-        rooms: What is left on each node.
+        capacities: What is left on each node.
         used: How many bundles each has got.
         placements: Where bundles lie, by their positions.
         history: The nodes that bundles were put on, one after another.
@@ -275,37 +285,37 @@ class _Filling:
     """
 
     def __init__(
-        self, kinds: Sequence[_Kind], rooms: Sequence[Room], spread: bool, once: bool
+        self, kinds: Sequence[_Kind], capacities: Sequence[Capacity], spread: bool, once: bool
     ) -> None:
         self.kinds = kinds
-        self.rooms = list(rooms)  # each is copied before it is changed
-        self.used = [0] * len(rooms)
+        self.capacities = list(capacities)  # each is copied before it is changed
+        self.used = [0] * len(capacities)
         self.placements: dict[int, BundlePlacement] = {}
         self.history: list[int] = []
         self.spread, self.once = spread, once
         self._sorted: dict[frozenset[int], list[int]] = {}
 
-    def turn(self, index: int) -> tuple[int, int, int]:
+    def order_key(self, index: int) -> tuple[int, int, int]:
         """Return what is smaller for a node whose turn is earlier."""
         if self.spread:
-            return self.used[index], -_cpus(self.rooms[index]), index
+            return self.used[index], -_cpus(self.capacities[index]), index
         return -self.used[index], 0, index
 
-    def in_turn(self, nodes: frozenset[int]) -> list[int]:
+    def in_order(self, nodes: frozenset[int]) -> list[int]:
         """Return nodes in the order of their turns at the start."""
         if nodes not in self._sorted:
-            self._sorted[nodes] = sorted(nodes, key=self.turn)
+            self._sorted[nodes] = sorted(nodes, key=self.order_key)
         return self._sorted[nodes]
 
     def put(self, position: int, number: int, index: int) -> None:
         """Put a bundle of a kind on a node that has room for it."""
         wanted = self.kinds[number].wanted
         if self.once:
-            parts = self.rooms[index].choose(wanted)
+            parts = self.capacities[index].choose(wanted)
         else:
             if not self.used[index]:
-                self.rooms[index] = self.rooms[index].copy()
-            parts = self.rooms[index].take(wanted)
+                self.capacities[index] = self.capacities[index].copy()
+            parts = self.capacities[index].take(wanted)
         self.placements[position] = BundlePlacement(index, parts)
         self.used[index] += 1
         self.history.append(index)
@@ -313,11 +323,11 @@ class _Filling:
     def _take_away(self, position: int, number: int) -> int:
         index, parts = self.placements.pop(position)
         if not self.once:
-            self.rooms[index].add(self.kinds[number].wanted, parts, 1)
+            self.capacities[index].add(self.kinds[number].wanted, parts, 1)
         self.used[index] -= 1
         return index
 
-    def least_missed(self, number: int) -> int | None:
+    def least_disruptive_node(self, number: int) -> int | None:
         """Return the node on which a bundle takes fewest places of the most frequent others."""
         kind = self.kinds[number]
         others = [other for other in self.kinds if other is not kind]
@@ -327,15 +337,15 @@ class _Filling:
         def missed(index: int) -> int:
             if index not in most.nodes:
                 return 0
-            room = self.rooms[index].copy()
-            before = room.times(most.wanted, count)
-            room.take(kind.wanted)
-            return before - room.times(most.wanted, count)
+            capacity = self.capacities[index].copy()
+            before = capacity.times(most.wanted, count)
+            capacity.take(kind.wanted)
+            return before - capacity.times(most.wanted, count)
 
-        fitting = (index for index in kind.nodes if self.rooms[index].fits(kind.wanted))
-        return min(fitting, key=lambda index: (missed(index), self.turn(index)), default=None)
+        fitting = (index for index in kind.nodes if self.capacities[index].fits(kind.wanted))
+        return min(fitting, key=lambda index: (missed(index), self.order_key(index)), default=None)
 
-    def make_room(self, number: int) -> int | None:
+    def augment(self, number: int) -> int | None:
         """Move bundles, one a node, until a node has room for one more of a kind.
 
         It looks for the shortest chain of moves. That is an augmenting path, as in bipartite
@@ -355,7 +365,7 @@ class _Filling:
         while queue:
             position, number = queue.popleft()
             wanted = self.kinds[number].wanted
-            for index in self.in_turn(self.kinds[number].nodes):
+            for index in self.in_order(self.kinds[number].nodes):
                 if index in comer:
                     continue
                 if self._fits(index, wanted):
@@ -368,17 +378,17 @@ class _Filling:
         return None
 
     def _fits(self, index: int, wanted: Wanted) -> bool:
-        return not (self.once and self.used[index]) and self.rooms[index].fits(wanted)
+        return not (self.once and self.used[index]) and self.capacities[index].fits(wanted)
 
     def _fits_without(self, leaving: int, number: int, wanted: Wanted) -> bool:
         index, parts = self.placements[leaving]
         if self.once:
-            return self.rooms[index].fits(wanted)
+            return self.capacities[index].fits(wanted)
         if self.kinds[number].wanted == wanted:
             return True
-        room = self.rooms[index].copy()
-        room.add(self.kinds[number].wanted, parts, 1)
-        return room.fits(wanted)
+        capacity = self.capacities[index].copy()
+        capacity.add(self.kinds[number].wanted, parts, 1)
+        return capacity.fits(wanted)
 
     def _move(
         self, position: int, index: int, comer: Mapping[int, int], numbers: Mapping[int, int]
@@ -391,49 +401,49 @@ class _Filling:
         return index
 
 
-class _Line:
+class _NodeQueue:
     """The nodes that bundles of one kind may go to, in the order of their turns.
 
     Rooms only shrink: a node that has too little for this kind leaves the line for good.
     """
 
-    def __init__(self, filling: _Filling, kind: _Kind) -> None:
-        self._filling, self._kind = filling, kind
-        self._nodes = filling.in_turn(kind.nodes)
+    def __init__(self, partial: _PartialPlacement, kind: _Kind) -> None:
+        self._partial, self._kind = partial, kind
+        self._nodes = partial.in_order(kind.nodes)
         self._unused = (
             index
             for index in self._nodes
-            if not filling.used[index] and filling.rooms[index].fits(kind.wanted)
+            if not partial.used[index] and partial.capacities[index].fits(kind.wanted)
         )
         self._heap: list[tuple[int, int, int]] = []  # of those used: their turns, past ones too
         self._seen = 0  # of the history
 
     def next(self) -> int | None:
         """Return the node whose turn it is, on which the caller must put a bundle."""
-        if not self._filling.spread:
+        if not self._partial.spread:
             index = self._next_used()
             return next(self._unused, None) if index is None else index
         index = next(self._unused, None)
-        return self._next_used() if index is None and not self._filling.once else index
+        return self._next_used() if index is None and not self._partial.once else index
 
     def _next_used(self) -> int | None:
         self._catch_up()
-        filling, wanted = self._filling, self._kind.wanted
+        partial, wanted = self._partial, self._kind.wanted
         while self._heap:
-            turn = heapq.heappop(self._heap)
-            index = turn[-1]
-            if turn == filling.turn(index) and filling.rooms[index].fits(wanted):
+            order_key = heapq.heappop(self._heap)
+            index = order_key[-1]
+            if order_key == partial.order_key(index) and partial.capacities[index].fits(wanted):
                 return index
         return None
 
     def _catch_up(self) -> None:
         """Take note of the nodes that got bundles, of any kind, since the last call."""
-        filling, nodes = self._filling, self._nodes
-        news = filling.history[self._seen :]
-        self._seen = len(filling.history)
+        partial, nodes = self._partial, self._nodes
+        news = partial.history[self._seen :]
+        self._seen = len(partial.history)
         if len(news) > len(nodes):
-            self._heap = [filling.turn(index) for index in nodes if filling.used[index]]
+            self._heap = [partial.order_key(index) for index in nodes if partial.used[index]]
             heapq.heapify(self._heap)
             return
         for index in self._kind.nodes.intersection(news):
-            heapq.heappush(self._heap, filling.turn(index))
+            heapq.heappush(self._heap, partial.order_key(index))

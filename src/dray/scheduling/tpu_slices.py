@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dray.accelerators.tpu_topology import POD_TYPE_LABEL, SLICE_NAME_LABEL, WORKER_ID_LABEL
-from dray.scheduling.capacity import Room
+from dray.scheduling.capacity import Capacity
 from dray.scheduling.placement import Demand
 from dray.scheduling.requests import Node
 
@@ -26,13 +26,16 @@ def host_order(node: Node) -> int:
 
 
 def place_on_slices(
-    demand: Demand, rooms: Sequence[Room], allowed: Sequence[set[int]], nodes: Sequence[Node]
+    demand: Demand,
+    capacities: Sequence[Capacity],
+    allowed: Sequence[set[int]],
+    nodes: Sequence[Node],
 ) -> list[int] | None:
     """Return a node's index for each bundle, or None if there are not enough free slices.
 
     Args:
         demand: The bundles; `demand.slices` says how many of the first ones make up a slice.
-        rooms: What is free on each node.
+        capacities: What is free on each node.
         allowed: For each bundle the nodes that it may lie on.
         nodes: What there is.
     """
@@ -46,13 +49,13 @@ def place_on_slices(
         first = len(chosen)
         places = range(first, first + size)
         if len(hosts) == size and all(
-            host in allowed[place] and rooms[host].fits(wanted[place])
+            host in allowed[place] and capacities[host].fits(wanted[place])
             for place, host in zip(places, hosts, strict=True)
         ):
             chosen += hosts
     if len(chosen) < count * size:
         return None
-    return _add_rest(chosen, wanted, rooms, allowed)
+    return _add_rest(chosen, wanted, capacities, allowed)
 
 
 def hosts_of_slices(nodes: Sequence[Node]) -> dict[str, list[int]]:
@@ -70,13 +73,13 @@ def hosts_of_slices(nodes: Sequence[Node]) -> dict[str, list[int]]:
 def _add_rest(
     chosen: list[int],
     wanted: Sequence[Sequence[tuple[str, int]]],
-    rooms: Sequence[Room],
+    capacities: Sequence[Capacity],
     allowed: Sequence[set[int]],
 ) -> list[int] | None:
     """Place the bundles that need no slice beside those that do."""
     if len(chosen) == len(wanted):
         return chosen
-    left = list(rooms)
+    left = list(capacities)
     for place, host in enumerate(chosen):
         left[host] = left[host].copy()
         left[host].add(wanted[place], left[host].choose(wanted[place]), -1)

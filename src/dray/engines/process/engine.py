@@ -129,9 +129,9 @@ class ProcessEngine(LocalEngine):
         self._store_bytes = options.object_store_memory
         # Started after the first server: one that shares the driver's imports needs it unthreaded.
         self._reader = Reader(self._on_crash)
-        names = self.claim_names()
-        self._claims = DeviceLocks(names, self._watch, self._ledger.unbar)
-        self._ledger.claims = self._claims if names else None
+        names = self.lock_names()
+        self._device_locks = DeviceLocks(names, self._watch, self._ledger.readmit)
+        self._ledger.device_locks = self._device_locks if names else None
 
     def _watch(self, fd: int, callback: Callable[[], object] | None) -> None:
         if callback is None:
@@ -450,7 +450,7 @@ class ProcessEngine(LocalEngine):
             self._runtime.close()
         if self._beacon is not None:
             self._beacon.close()
-        self._claims.close()
+        self._device_locks.close()
         self._reader.do_tasks()
         for door in self._doors:
             door.close()
