@@ -37,6 +37,8 @@ class HubLock:
         self._lock = threading.RLock()
         # Whether this thread has it.
         self.is_mine: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
+        # For a thread that knows that it does not have it; ends in `release`.
+        self.acquire = self._lock.acquire
         self.closed = False
         self.todo: deque[Callable[[], object]] = deque()  # with the lock held
         self.replies: deque[tuple[Client, int, Any]] = deque()  # without it

@@ -83,12 +83,14 @@ class Conversation(ABC):
 
     def settle(self) -> None:
         """Deal with references that have died, unless whoever has the lock will."""
-        table = self.table
-        while (table.dropped or table.unpinned) and has_depth() and self.lock.acquire_now():
+        table, lock = self.table, self.lock
+        while table.dropped or table.unpinned:
+            if lock.is_mine() or not has_depth() or not lock.acquire(blocking=False):
+                return
             try:
                 table.settle()
             finally:
-                self.lock.release()
+                lock.release()
 
     def ask(self, *message: Any) -> tuple[int, Waiter]:
         """Ask the hub something; the question's number is put behind the first word."""
@@ -218,7 +220,8 @@ class Conversation(ABC):
                 table.counts[made] = 1
             lock.later(lambda: post(message))
             return None
-        with lock:
+        lock.acquire()
+        try:
             if self._closed:
                 self.check_open()
             for made in numbers:
@@ -229,6 +232,8 @@ class Conversation(ABC):
                 for made in numbers:
                     del table.counts[made]
                 raise
+        finally:
+            lock.release()
         if table.dropped or table.unpinned:
             self.settle()
         return answer
