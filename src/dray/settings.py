@@ -100,6 +100,8 @@ class Settings:
             about to make a report which the failed ones have made.
         wait_warning_s: `DRAY_WAIT_WARNING_S`: how long ranks wait for others before a warning says
             for whom; 0 is never.
+        stall_warning_s: `DRAY_STALL_WARNING_S`: after how long without a word from any worker a
+            warning names work that waits for resources which nothing will free; 0 is never.
     """
 
     engine: str = field(default_factory=_engine)
@@ -126,3 +128,4 @@ class Settings:
     conclude_grace_s: float = field(default_factory=lambda: _seconds("DRAY_CONCLUDE_GRACE_S", 60))
     report_grace_s: float = field(default_factory=lambda: _seconds("DRAY_REPORT_GRACE_S", 10))
     wait_warning_s: float = field(default_factory=lambda: _seconds("DRAY_WAIT_WARNING_S", 30))
+    stall_warning_s: float = field(default_factory=lambda: _seconds("DRAY_STALL_WARNING_S", 10))

@@ -116,6 +116,7 @@ class ProcessEngine(LocalEngine):
         self._open_files = OpenFiles()
         self._method = settings.start_method or ("fork" if sys.platform == "linux" else "spawn")
         self._share_imports = settings.share_imports
+        self._stall_warning_s = settings.stall_warning_s
         self._servers: dict[Basis, Server] = {}
         self._dismissed: set[Server] = set()
         self._numbers = itertools.count(1)  # the driver itself is 0
@@ -173,6 +174,7 @@ class ProcessEngine(LocalEngine):
                     self.variables,
                     self.shows_output,
                     self._open_files,
+                    self._stall_warning_s,
                 )
                 self._light()
             return self._runtime

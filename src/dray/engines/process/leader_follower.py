@@ -33,7 +33,7 @@ _SHORT_S = 0.0001
 _AWAKE_S = 0.00005
 
 # The system's calls take no time beyond 24 days; who waits for longer looks up once a day.
-_LONGEST_S = 86400.0
+LONGEST_S = 86400.0
 
 
 class AdaptiveSpin:
@@ -221,7 +221,7 @@ class LeaderFollowers:
                 return True  # not before this one is a follower, which a handler wakes
             if left is not None and left <= 0:
                 return False
-            waiter.sleep(None if left is None else min(left, _LONGEST_S))
+            waiter.sleep(None if left is None else min(left, LONGEST_S))
             return True
         finally:
             self._followers.discard(waiter)
@@ -232,7 +232,7 @@ class LeaderFollowers:
                 return True
             left = None
             if deadline is not None:
-                left = min(max(0.0, deadline - time.monotonic()), _LONGEST_S)
+                left = min(max(0.0, deadline - time.monotonic()), LONGEST_S)
             self._read(left)
             if left == 0 and not waiter.done:
                 return False

@@ -24,10 +24,11 @@ from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.leases import Lending
 from dray.engines.process.hub.placement_groups import Groups
 from dray.engines.process.hub.records import Channel, Client, RuntimeKey, WorkerProcess
+from dray.engines.process.hub.stalls import Stalls
 from dray.engines.process.hub.status import Status
 from dray.engines.process.hub.tasks import Tasks, Variables
 from dray.engines.process.hub.worker_pool import OutputTap, Pool
-from dray.engines.process.leader_follower import AdaptiveSpin, LeaderFollowers, Waiter
+from dray.engines.process.leader_follower import LONGEST_S, AdaptiveSpin, LeaderFollowers, Waiter
 from dray.engines.process.lock import check_depth
 from dray.engines.process.objects.shared_memory import Arena, DiskArena
 from dray.engines.process.system_limits import OpenFiles
@@ -71,6 +72,8 @@ class DriverRuntime(ProcessRuntime):
         variables: Returns the environment variables that limit a process to devices.
         shows_output: Whether what workers print is shown here.
         open_files: How many files this process may have open.
+        stall_warning_s: After how long without a word from any worker work that waits in vain is
+            told of; 0 is never.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class DriverRuntime(ProcessRuntime):
         variables: Variables,
         shows_output: bool,
         open_files: OpenFiles,
+        stall_warning_s: float,
     ) -> None:
         self._fork = fork
         self._open_files = open_files
@@ -114,6 +118,9 @@ class DriverRuntime(ProcessRuntime):
         Lending(self.hub, ledger)
         self.hub.serve(self)
         Status(self.hub, self.tasks, actors, self.groups_of, self.pool)
+        self._stalls = Stalls(self.tasks, actors, self.pool)
+        self._stall_s = self._quiet_s = stall_warning_s or LONGEST_S
+        self._told = ""  # of which stall
         self.tap = OutputTap(reader, Outlets().line if shows_output else _not_shown)
         self._doze = AdaptiveSpin(host.cpu_count())
         super().__init__(0, LeaderFollowers(self.read, self._interrupt))
@@ -310,9 +317,14 @@ class DriverRuntime(ProcessRuntime):
         poll = self._poll.poll
 
         def sleep() -> list[tuple[int, int]]:
-            return poll(-1 if timeout_s is None else timeout_s)
+            return poll(quiet_s if timeout_s is None else min(timeout_s, quiet_s))
 
+        quiet_s = self._quiet_s
         events = sleep() if self._turns.crowded else self._doze.until(lambda: poll(0), sleep)
+        if events:
+            self._quiet_s = self._stall_s
+        elif timeout_s is None or timeout_s >= quiet_s:
+            self._tell_stall()
         for fd, event in events:
             if fd == self._woken.fileno():
                 with contextlib.suppress(BlockingIOError):  # read already, in a read within this
@@ -332,6 +344,15 @@ class DriverRuntime(ProcessRuntime):
                     self._hear(line, messages)
             if self.table.dropped or self.table.unpinned:
                 self.settle()
+
+    def _tell_stall(self) -> None:
+        """Warn, once, if work waits for what nothing will free; nothing was heard for a while."""
+        self._quiet_s = LONGEST_S  # until something is heard again
+        with self.lock:
+            found = self._stalls.describe()
+        if found and found != self._told:
+            self._told = found
+            _logger.warning("%s", found)
 
     def _receive(self, line: Channel) -> list[Message] | None:
         """Return what a process has said since; None if nothing will come that makes sense."""
