@@ -32,7 +32,7 @@ def _prefix() -> str:
     return f"dray-{os.getuid()}-"
 
 
-class Beacon:
+class StatusSocket:
     """Answers those who ask for a program's status.
 
     A program that cannot listen is not shown, and works.

@@ -50,9 +50,9 @@ def before_joining(monkeypatch: pytest.MonkeyPatch, act: Callable[[int, Any], ob
     """Has every rank do something on its way to the others, whom it meets at an invitation."""
     join = dray.train.jax._join
 
-    def go(config: JaxConfig, invitation: Any, port: int) -> None:
-        act(current_session("a test").assignment.rank, invitation)
-        join(config, invitation, port)
+    def go(config: JaxConfig, rendezvous: Any, port: int) -> None:
+        act(current_session("a test").assignment.rank, rendezvous)
+        join(config, rendezvous, port)
 
     monkeypatch.setattr(dray.train.jax, "_join", go)
 
@@ -85,14 +85,14 @@ def test_ranks_that_do_not_come_are_named(
 def test_strangers_who_come_to_the_meeting_are_ignored(
     storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def bring_strangers(rank: int, invitation: Any) -> None:
+    def bring_strangers(rank: int, rendezvous: Any) -> None:
         if rank == 0:
             return
-        door = invitation.address, invitation.port
-        with socket.create_connection(door) as scanner:
+        place = rendezvous.address, rendezvous.port
+        with socket.create_connection(place) as scanner:
             scanner.sendall(b"GET / HTTP/1.0\r\nHost: nobody\r\n\r\n")
-        socket.create_connection(door).close()
-        os.silent = socket.create_connection(door)  # type: ignore[attr-defined]
+        socket.create_connection(place).close()
+        os.silent = socket.create_connection(place)  # type: ignore[attr-defined]
 
     def train() -> Any:
         import jax

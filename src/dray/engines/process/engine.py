@@ -33,7 +33,7 @@ from dray.engines.rpc import lifeline, wire
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.remote_actor import RemoteActor
 from dray.engines.runtime_env import RuntimeEnv
-from dray.engines.status_socket import Beacon
+from dray.engines.status_socket import StatusSocket
 from dray.errors import ConfigError, EngineError, NodeDiedError, OutOfMemoryError, WorkerDiedError
 from dray.interrupts import shielded, unwrap
 from dray.scheduling.device_locks import DeviceLocks
@@ -124,7 +124,7 @@ class ProcessEngine(LocalEngine):
         self._lock = threading.Lock()
         self._closed = False
         self._runtime: DriverRuntime | None = None
-        self._beacon: Beacon | None = None
+        self._status_socket: StatusSocket | None = None
         self._shown: dict[str, list[Callable[[], Any]]] = {}
         self._namespace = options.namespace
         self._store_bytes = options.object_store_memory
@@ -181,8 +181,8 @@ class ProcessEngine(LocalEngine):
 
     def _light(self) -> None:
         """Let `dray status` find this program from now on. With the lock held."""
-        if self._beacon is None and not self._closed:
-            self._beacon = Beacon(self._reader, self._status)
+        if self._status_socket is None and not self._closed:
+            self._status_socket = StatusSocket(self._reader, self._status)
 
     def _status(self) -> dict[str, Any]:
         runtime = self._runtime
@@ -450,8 +450,8 @@ class ProcessEngine(LocalEngine):
                 actor.on_exit(None, killed=True)
         if self._runtime is not None:
             self._runtime.close()
-        if self._beacon is not None:
-            self._beacon.close()
+        if self._status_socket is not None:
+            self._status_socket.close()
         self._device_locks.close()
         self._reader.do_tasks()
         for door in self._doors:

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from dray.engines.base import CLOSED, Actor, ActorSpec, Engine, Options
 from dray.engines.rpc import wire
 from dray.engines.runtime_env import RuntimeEnv
-from dray.engines.status_socket import Beacon
+from dray.engines.status_socket import StatusSocket
 from dray.errors import (
     ClusterUnreachableError,
     ConfigError,
@@ -59,7 +59,7 @@ from dray.engines.ray.runtime import RayRuntime
 from dray.engines.ray.tpu_slices import ask_for_slices, whole_hosts
 from dray.engines.ray.training_actor import RayActor
 from dray.engines.ray.worker import RayWorker
-from dray.engines.ray.worker_channel import VERSIONS, Hello, Link
+from dray.engines.ray.worker_channel import VERSIONS, Hello, WorkerListener
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.runtime import Runtime
 from dray.scheduling.labels import NODE_ID
@@ -127,10 +127,10 @@ class RayEngine(Engine):
         self._reader = Reader(self._on_crash)
         self._runtime = RayRuntime(self._runtime_env, options.wait_for_nodes_s)
         self._address = ray.get_runtime_context().gcs_address
-        self._link_lock = threading.Lock()
-        self._beacon: Beacon | None = None
+        self._listener_lock = threading.Lock()
+        self._status_socket: StatusSocket | None = None
         self._shown: dict[str, list[Callable[[], Any]]] = {}
-        self._opened_link: Link | None = None
+        self._opened_listener: WorkerListener | None = None
 
     @property
     def runtime(self) -> Runtime:
@@ -146,24 +146,24 @@ class RayEngine(Engine):
             yield self._connected and ray.is_initialized()
 
     @property
-    def _link(self) -> Link:
+    def _listener(self) -> WorkerListener:
         """Listen from the first actor on; what runs inside tasks of Ray's needs no wire."""
-        with self._link_lock:
-            if self._opened_link is None:
+        with self._listener_lock:
+            if self._opened_listener is None:
                 host = ray.util.get_node_ip_address()
-                self._opened_link = Link(host, self._reader, self._on_hello)
+                self._opened_listener = WorkerListener(host, self._reader, self._on_hello)
                 self._reader.start()
-            return self._opened_link
+            return self._opened_listener
 
     def show(self, subject: str, describe: Callable[[], Any]) -> Callable[[], None]:
         def end() -> None:
-            with self._link_lock, contextlib.suppress(ValueError):  # a second call
+            with self._listener_lock, contextlib.suppress(ValueError):  # a second call
                 self._shown[subject].remove(describe)
 
-        with self._link_lock:
+        with self._listener_lock:
             self._shown.setdefault(subject, []).append(describe)
-            if self._beacon is None and not self._closed:
-                self._beacon = Beacon(self._reader, self._status)
+            if self._status_socket is None and not self._closed:
+                self._status_socket = StatusSocket(self._reader, self._status)
                 self._reader.start()
         return end
 
@@ -329,9 +329,9 @@ class RayEngine(Engine):
             handle = self._make(reservation, spec.bundle, environment)
             actor.lives_in(lambda: self._kill(handle))
             self._actors[actor.number] = actor
-            meeting = self._link.meeting(actor.number)
+            address = self._listener.address(actor.number)
             self._follow(
-                actor, handle, handle.serve.remote(meeting, tuple(spec.modules), directory)
+                actor, handle, handle.serve.remote(address, tuple(spec.modules), directory)
             )
         return actor
 
@@ -348,7 +348,7 @@ class RayEngine(Engine):
             if isinstance(error, ActorUnavailableError):  # Ray has not heard yet why
                 self._reader.run(lambda: self._ask_again(actor, handle))
             else:
-                self._reader.run(lambda: actor.on_verdict(error))
+                self._reader.run(lambda: actor.on_death_cause(error))
 
         call.future().add_done_callback(told)
 
@@ -421,10 +421,10 @@ class RayEngine(Engine):
         self._reader.do_tasks()
         for actor in list(self._actors.values()):
             actor.on_death(EngineError("dray.shutdown() was called"), expected=True)
-        if self._opened_link is not None:
-            self._opened_link.close()
-        if self._beacon is not None:
-            self._beacon.close()
+        if self._opened_listener is not None:
+            self._opened_listener.close()
+        if self._status_socket is not None:
+            self._status_socket.close()
         self._reader.close()
         with self._connection():
             if self._owns_connection:

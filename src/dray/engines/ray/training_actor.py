@@ -52,7 +52,7 @@ class RayActor(RemoteActor):
         self._on_over = on_over
         self._end: Callable[[], None] | None = None
         self._hello: Hello | None = None
-        self._verdict: EngineError | None = None
+        self._death_cause: EngineError | None = None
         self._crashed = False
         self._hung_up = False
         self._killed = False
@@ -91,19 +91,19 @@ class RayActor(RemoteActor):
 
     def refuse(self, error: EngineError) -> None:
         """End a worker that cannot be used."""
-        self.on_verdict(error)
+        self.on_death_cause(error)
         if self._end is not None:
             self._end()
 
     def on_hangup(self) -> None:
         self._hung_up = True
-        if self._verdict is None:
+        if self._death_cause is None:
             self._later(_SILENCE_S, self._call_node)
         self._conclude()
 
     def _call_node(self) -> None:
         """Look, in a thread of its own, whether the silent node is there."""
-        if self.is_over() or self._verdict is not None or self._hello is None:
+        if self.is_over() or self._death_cause is not None or self._hello is None:
             return
         try:
             gone = self._is_gone(self._hello.node_id)
@@ -116,21 +116,21 @@ class RayActor(RemoteActor):
         else:
             self._later(_SILENCE_S, self._call_node)
 
-    def on_verdict(self, error: BaseException | None) -> None:
+    def on_death_cause(self, error: BaseException | None) -> None:
         """Take what Ray says of the process's end."""
-        if self._verdict is not None:
+        if self._death_cause is not None:
             return
         translated = EngineError("its process ended") if error is None else translate(error)
         if not isinstance(translated, EngineError):
             translated = EngineError(str(translated))
         self._crashed = error is not None and is_crash(error)
-        self._verdict = translated
+        self._death_cause = translated
         self._conclude()
 
     def _on_node_gone(self) -> None:
         assert self._hello is not None
         node = f"{self._hello.address} ({self._hello.node_id[:8]})"
-        self.on_verdict(
+        self.on_death_cause(
             NodeDiedError(None, details=f"its connection broke, and its node {node} is gone")
         )
 
@@ -139,7 +139,7 @@ class RayActor(RemoteActor):
 
     def _conclude(self) -> None:
         """Tell the end, once it is certain and the last words are there."""
-        if self._verdict is None or self.is_over():
+        if self._death_cause is None or self.is_over():
             return
         leaving = self.has_left and not self._hung_up
         if not leaving and not self.has_output:
@@ -150,9 +150,9 @@ class RayActor(RemoteActor):
             self._later(patience, lambda: self._reader.run(self._tell_end))
 
     def _tell_end(self) -> None:
-        if self.is_over() or self._verdict is None:
+        if self.is_over() or self._death_cause is None:
             return
-        self.on_death(self._verdict, expected=self.has_left or self._was_killed())
+        self.on_death(self._death_cause, expected=self.has_left or self._was_killed())
         self._on_over(self)
 
     def on_death(self, error: EngineError, *, expected: bool) -> None:

@@ -18,13 +18,11 @@ from dray.engines.rpc.actor_host import ActorHost, import_quietly, text_stream
 class RayWorker:
     """Lives in a worker process of Ray's; the worker's life is one long call of `serve`."""
 
-    def serve(
-        self, meeting: DriverAddress, modules: tuple[str, ...], directory: str | None
-    ) -> None:
+    def serve(self, driver: DriverAddress, modules: tuple[str, ...], directory: str | None) -> None:
         """Serve the driver, on this process's main thread, until it says stop or goes away.
 
         Args:
-            meeting: How to reach the driver.
+            driver: How to reach the driver.
             modules: What will be needed.
             directory: Where to run, if that was asked for.
         """
@@ -33,8 +31,8 @@ class RayWorker:
         lifeline.children_die_with_me()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's raises SystemExit in users' code
         gpu_variables.restore_user_variables()
-        _keep_output(meeting)
-        connection = call(meeting, _hello(meeting, "wire"))
+        _keep_output(driver)
+        connection = call(driver, _hello(driver, "wire"))
         import_quietly(modules)
         ActorHost(connection, lambda begin: driver_environment.take(begin, directory)).serve()
         ray.actor.exit_actor()
@@ -43,11 +41,11 @@ class RayWorker:
         """Wait behind `serve`, and so fails when Ray knows how the process has ended."""
 
 
-def _hello(meeting: DriverAddress, stream: str) -> Hello:
+def _hello(driver: DriverAddress, stream: str) -> Hello:
     context = ray.get_runtime_context()
     devices = {name: tuple(ids) for name, ids in context.get_accelerator_ids().items() if ids}
     return Hello(
-        meeting.number,
+        driver.number,
         stream,
         os.getpid(),
         context.get_node_id(),
@@ -56,11 +54,11 @@ def _hello(meeting: DriverAddress, stream: str) -> Hello:
     )
 
 
-def _keep_output(meeting: DriverAddress) -> None:
+def _keep_output(driver: DriverAddress) -> None:
     """Have a keeper carry this process's output to the driver."""
     out, out_of_worker = os.pipe()
     err, err_of_worker = os.pipe()
-    connections = [call(meeting, _hello(meeting, stream)) for stream in ("stdout", "stderr")]
+    connections = [call(driver, _hello(driver, stream)) for stream in ("stdout", "stderr")]
     fds = (out, err, *(connection.fileno() for connection in connections))
     arguments = [str(argument) for argument in (os.getpid(), *fds)]
     process = subprocess.Popen(

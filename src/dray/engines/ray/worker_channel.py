@@ -67,7 +67,7 @@ class Hello(NamedTuple):
     versions: tuple[str, str] = VERSIONS
 
 
-class Link:
+class WorkerListener:
     """The driver's end: listens, and hands over connections that have proved the key.
 
     Args:
@@ -87,7 +87,7 @@ class Link:
         self._address = self._listener.getsockname()[:2]
         reader.watch(self._listener, self._on_call)
 
-    def meeting(self, number: int) -> DriverAddress:
+    def address(self, number: int) -> DriverAddress:
         """Return what the worker with this number must know."""
         host, port = self._address
         return DriverAddress(host, port, self._key, number)
@@ -120,29 +120,29 @@ class Link:
         self._listener.close()
 
 
-def call(meeting: DriverAddress, hello: Hello) -> Connection:
+def call(address: DriverAddress, hello: Hello) -> Connection:
     """Open a connection to the driver, in a worker.
 
     Raises:
         OSError: The driver cannot be reached, or has another key.
     """
     try:
-        caller = socket.create_connection((meeting.host, meeting.port), timeout=_HANDSHAKE_S)
+        caller = socket.create_connection((address.host, address.port), timeout=_HANDSHAKE_S)
     except OSError as error:
         raise ConnectionError(
-            f"the worker cannot reach its driver at {meeting.host}:{meeting.port} ({error}); the "
+            f"the worker cannot reach its driver at {address.host}:{address.port} ({error}); the "
             "driver must run on a node of the cluster, and nodes must let each other connect"
         ) from error
     caller.settimeout(None)
     _tune(caller)
     connection = Connection(caller.detach())
     try:
-        answer_challenge(connection, meeting.key)
-        deliver_challenge(connection, meeting.key)
+        answer_challenge(connection, address.key)
+        deliver_challenge(connection, address.key)
     except (AuthenticationError, EOFError) as error:
         connection.close()
         raise ConnectionError(
-            f"{meeting.host}:{meeting.port} is not this worker's driver"
+            f"{address.host}:{address.port} is not this worker's driver"
         ) from error
     connection.send(hello)
     _set_patience(connection, 0)

@@ -22,7 +22,7 @@ from dray.errors import ConfigError, MissingDependencyError
 from dray.train.backend import Backend, BackendConfig, check_seconds
 from dray.train.config import RunConfig
 from dray.train.context import current_session
-from dray.train.jax.rendezvous import RendezvousInfo, invite, meet
+from dray.train.jax.rendezvous import RendezvousInfo, join_rendezvous, open_rendezvous
 from dray.train.planning.ranks import RankAssignment, family_at, shares_devices
 from dray.train.run.worker_group import WorkerGroup
 from dray.train.scaling import ScalingConfig
@@ -34,7 +34,7 @@ __all__ = ["JaxConfig", "JaxTrainer"]
 
 _GPU_PLATFORMS = ("cuda", "rocm")
 # As long as JAX itself waits for other processes.
-_MEETING_S = 300.0
+_RENDEZVOUS_S = 300.0
 # How long a collective on CPUs may take; jaxlib 0.8.2 knows it, 0.8.0 does not.
 _LIMIT_FLAG = "xla_cpu_collective_timeout_seconds"
 # The packages of which one must be there for JAX to use a platform.
@@ -202,11 +202,11 @@ class JaxBackend(Backend):
                 worker_group.warn(f"rank {rank}: {trouble}, so it runs on the CPU")
                 break
         if len(workers) > 1:
-            invitation = worker_group.execute_single(
-                0, invite, address, backend_config.timeout_s or _MEETING_S
+            rendezvous = worker_group.execute_single(
+                0, open_rendezvous, address, backend_config.timeout_s or _RENDEZVOUS_S
             )
             port = worker_group.execute_single(0, _hold_port, address)
-            worker_group.execute(_join, backend_config, invitation, port)
+            worker_group.execute(_join, backend_config, rendezvous, port)
 
     def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
         """Have the workers part."""
@@ -371,15 +371,15 @@ def _hold_port(address: str) -> int:
     return port
 
 
-def _join(config: JaxConfig, invitation: RendezvousInfo, port: int) -> None:
+def _join(config: JaxConfig, rendezvous: RendezvousInfo, port: int) -> None:
     """Make this worker a process of the JAX program."""
     import jax
 
     global _held_port
     assignment = current_session("JaxTrainer").assignment
     _keep_collectives_at(assignment.address)
-    address, timeout_s = invitation.address, invitation.timeout_s
-    meet(invitation, assignment.rank, assignment.world_size)
+    address, timeout_s = rendezvous.address, rendezvous.timeout_s
+    join_rendezvous(rendezvous, assignment.rank, assignment.world_size)
     if assignment.rank > 0:
         _wait_for_coordinator(address, port, timeout_s)
     coordinator = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -35,29 +35,31 @@ class RendezvousInfo(NamedTuple):
     timeout_s: float
 
 
-class _Door(NamedTuple):
+class _Opened(NamedTuple):
+    """The rendezvous that this process has opened, and until when."""
+
     listener: socket.socket
     deadline: float
 
 
-_door: _Door | None = None
+_opened: _Opened | None = None
 # Connections of ranks that wait for others who have not come; they end with this process.
 _kept: list[contextlib.ExitStack] = []
 
 
-def invite(address: str, timeout_s: float) -> RendezvousInfo:
+def open_rendezvous(address: str, timeout_s: float) -> RendezvousInfo:
     """Listen for the other ranks, on rank 0; the time runs from now on."""
-    global _door
+    global _opened
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.bind((address, 0))
     listener.listen(1024)
-    _door = _Door(listener, time.monotonic() + timeout_s)
+    _opened = _Opened(listener, time.monotonic() + timeout_s)
     port: int = listener.getsockname()[1]
     return RendezvousInfo(address, port, secrets.token_bytes(_TOKEN_BYTES), timeout_s)
 
 
-def meet(invitation: RendezvousInfo, rank: int, world_size: int) -> None:
+def join_rendezvous(info: RendezvousInfo, rank: int, world_size: int) -> None:
     """Return when all ranks have called it.
 
     Raises:
@@ -65,80 +67,80 @@ def meet(invitation: RendezvousInfo, rank: int, world_size: int) -> None:
         ConnectionError: Rank 0 cannot be reached, or has ended.
     """
     if rank > 0:
-        _go_there(invitation, rank)
+        _join_as_other(info, rank)
     else:
-        _receive_all(invitation, world_size)
+        _join_as_first(info, world_size)
 
 
-def _receive_all(invitation: RendezvousInfo, world_size: int) -> None:
+def _join_as_first(info: RendezvousInfo, world_size: int) -> None:
     """Wait for the other ranks, then tell them to go on.
 
     If some are missing, those who have come go on waiting until their run ends, so that what comes
     first is the error of rank 0, who knows.
     """
-    global _door
-    door, _door = _door, None
-    assert door is not None
+    global _opened
+    opened, _opened = _opened, None
+    assert opened is not None
     with contextlib.ExitStack() as sockets:
-        sockets.enter_context(door.listener)
+        sockets.enter_context(opened.listener)
         missing, here = set(range(1, world_size)), []
-        for rank, guest in _arrivals(invitation, door, sockets):
-            here.append(guest)
+        for rank, peer in _arrivals(info, opened, sockets):
+            here.append(peer)
             missing.discard(rank)
             if not missing:
                 break
         if missing:
             _kept.append(sockets.pop_all())
-            raise TimeoutError(_absence(invitation, sorted(missing)))
-        for guest in here:
+            raise TimeoutError(_absence(info, sorted(missing)))
+        for peer in here:
             with contextlib.suppress(OSError):  # it has ended, which the driver hears by itself
-                guest.sendall(_GO_ON)
+                peer.sendall(_GO_ON)
 
 
 def _arrivals(
-    invitation: RendezvousInfo, door: _Door, sockets: contextlib.ExitStack
+    info: RendezvousInfo, opened: _Opened, sockets: contextlib.ExitStack
 ) -> Iterator[tuple[int, socket.socket]]:
     """Yield the ranks that come until the deadline, each with its connection."""
     size = _TOKEN_BYTES + _RANK_BYTES
     with selectors.DefaultSelector() as selector:
-        selector.register(door.listener, selectors.EVENT_READ)
-        while ready := selector.select(max(0.0, door.deadline - time.monotonic())):
+        selector.register(opened.listener, selectors.EVENT_READ)
+        while ready := selector.select(max(0.0, opened.deadline - time.monotonic())):
             for key, _ in ready:
-                if key.fileobj is door.listener:
-                    guest = sockets.enter_context(door.listener.accept()[0])
-                    selector.register(guest, selectors.EVENT_READ, bytearray())
+                if key.fileobj is opened.listener:
+                    new = sockets.enter_context(opened.listener.accept()[0])
+                    selector.register(new, selectors.EVENT_READ, bytearray())
                     continue
-                comer, said = key.fileobj, key.data
-                assert isinstance(comer, socket.socket)
+                peer, received = key.fileobj, key.data
+                assert isinstance(peer, socket.socket)
                 try:
-                    heard = comer.recv(size - len(said))
+                    chunk = peer.recv(size - len(received))
                 except ConnectionError:
-                    heard = b""
-                said += heard
-                if heard and len(said) < size:
+                    chunk = b""
+                received += chunk
+                if chunk and len(received) < size:
                     continue
-                selector.unregister(comer)
-                if secrets.compare_digest(said[:_TOKEN_BYTES], invitation.token):
-                    yield int.from_bytes(said[_TOKEN_BYTES:], "big"), comer
+                selector.unregister(peer)
+                if secrets.compare_digest(received[:_TOKEN_BYTES], info.token):
+                    yield int.from_bytes(received[_TOKEN_BYTES:], "big"), peer
 
 
-def _absence(invitation: RendezvousInfo, missing: list[int]) -> str:
+def _absence(info: RendezvousInfo, missing: list[int]) -> str:
     ranks = join_names([str(rank) for rank in missing])
     return (
         f"{'ranks' if len(missing) > 1 else 'rank'} {ranks} did not come to "
-        f"{invitation.address}:{invitation.port} within {invitation.timeout_s:g} s; see the logs, "
+        f"{info.address}:{info.port} within {info.timeout_s:g} s; see the logs, "
         "and that nodes may connect to each other at any port, or raise timeout_s"
     )
 
 
-def _go_there(invitation: RendezvousInfo, rank: int) -> None:
+def _join_as_other(info: RendezvousInfo, rank: int) -> None:
     """Tell rank 0 that this one has come, and wait for its answer."""
-    address, port, token, timeout_s = invitation
+    address, port, token, timeout_s = info
     message = token + rank.to_bytes(_RANK_BYTES, "big")
     try:
-        with socket.create_connection((address, port), timeout_s + _RANK_ZERO_FIRST_S) as way:
-            way.sendall(message)
-            answer = way.recv(len(_GO_ON))
+        with socket.create_connection((address, port), timeout_s + _RANK_ZERO_FIRST_S) as sock:
+            sock.sendall(message)
+            answer = sock.recv(len(_GO_ON))
     except TimeoutError:
         raise TimeoutError(
             f"rank 0 did not answer at {address}:{port} within {timeout_s:g} s; see its log, "

@@ -113,8 +113,8 @@ class Plan:
         each = amounts(self.resources_per_worker)
         count = f"{self.num_workers} worker{'s' if self.num_workers != 1 else ''}, {each} each"
         if not self.fits:
-            verdict = "cannot start now" if self.possible else "can never start here"
-            parts = [f"{count}: {verdict}", f"  {self.reason}"]
+            can = "cannot start now" if self.possible else "can never start here"
+            parts = [f"{count}: {can}", f"  {self.reason}"]
             shown = list(self.nodes.items())
             parts += [f"  {node}: {text}" for node, text in shown[:_SHOWN]]
             if len(shown) > _SHOWN:

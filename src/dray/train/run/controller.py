@@ -61,7 +61,7 @@ from dray.train.run.admission import Admission
 from dray.train.run.attempt import Attempt
 from dray.train.run.checkpoint_store import Commits
 from dray.train.run.events import Alarm, Due
-from dray.train.run.failure import FailurePolicy, Verdict, is_death
+from dray.train.run.failure import FailurePolicy, OutcomeTracker, is_death
 from dray.train.run.grace import Grace
 from dray.train.run.launch import Launch
 from dray.train.run.progress import Progress
@@ -128,7 +128,7 @@ class Controller:
         self._checkpoint: Committed | None = None
         self._alarm = Alarm(self.mailbox)  # ends with the state in which it was set
         self._grace = Grace(self._alarm, progress, settings)
-        self._verdict = Verdict(self._policy, progress, directory)
+        self._outcome = OutcomeTracker(self._policy, progress, directory)
         self._watch = Watch(settings.wait_warning_s, self.mailbox, progress, directory)
         self._stop_reason: str | None = None
         self._cause = ""  # of the next change of state, where its event does not say enough
@@ -189,7 +189,7 @@ class Controller:
                 self._call_back("after_run", self._context)
         finally:
             self._clean_up()
-        return events.Outcome(self._state, self._verdict.return_value, self._verdict.error)
+        return events.Outcome(self._state, self._outcome.return_value, self._outcome.error)
 
     @contextlib.contextmanager
     def _failing_as_controller(self) -> Any:
@@ -209,7 +209,7 @@ class Controller:
     def _end_with(self, error: BaseException) -> None:
         """End the run on an error that is not one of its workers'; the first cause stays it."""
         failing = self._state in (State.DRAINING, State.FAILING) and self._workers.failures
-        self._verdict.failed_on_driver(error, self._workers.error if failing else None)
+        self._outcome.failed_on_driver(error, self._workers.error if failing else None)
         self._move(Event.CONTROLLER_FAILED)
 
     def _clean_up(self) -> None:
@@ -277,7 +277,7 @@ class Controller:
     def _take_return(self, event: events.FunctionReturned) -> None:
         attempt, rank = self._workers, event.worker.rank
         if rank == 0:
-            self._verdict.returned(event.ended)
+            self._outcome.returned(event.ended)
         attempt.returned(rank, stopped=event.ended.stopped)
         self._settle()
         self._move(Event.RANK_RETURNED if attempt.running else Event.RETURNED)
@@ -358,8 +358,8 @@ class Controller:
             self._move(Event.RESERVED)
 
     def _still_waiting(self, _: events.StillWaiting) -> None:
-        self._verdict.error = self._admission.look()
-        if self._verdict.error is not None:
+        self._outcome.error = self._admission.look()
+        if self._outcome.error is not None:
             self._move(Event.WAITED)
 
     def _start_workers(self) -> None:
@@ -429,7 +429,7 @@ class Controller:
         failures = attempt.failures.by_cause()
         self._call_back("after_exception", self._context, failures)
         wanted = self._stop_reason is None
-        again = self._verdict.tries_again(failures, attempt.error, wanted=wanted)
+        again = self._outcome.tries_again(failures, attempt.error, wanted=wanted)
         self._move(Event.RETRY if again else Event.GIVE_UP)
 
     def _say_closed(self) -> None:

@@ -198,8 +198,8 @@ def to_error(
     return as_instance_of_cause(error)
 
 
-class Verdict:
-    """The verdict as far as it is known.
+class OutcomeTracker:
+    """The outcome of a run as far as it is known.
 
     Args:
         policy: Decides about restarts.
