@@ -187,7 +187,7 @@ def test_who_has_waited_long_enough_is_not_passed_any_more(monkeypatch: Any) -> 
     first = asks(book, 1)
     large = asks(book, 2)
     asks(book, 1).result().release()  # passes: the large one has only just come
-    monkeypatch.setattr("dray.scheduling.ledger.STARVATION_LIMIT_S", -1.0)
+    monkeypatch.setattr("dray.scheduling.request_queue.STARVATION_LIMIT_S", -1.0)
     small = asks(book, 1)
     assert not small.done()
     first.result().release()
@@ -198,7 +198,7 @@ def test_who_has_waited_long_enough_is_not_passed_any_more(monkeypatch: Any) -> 
 
 
 def test_who_waits_for_what_is_held_for_good_holds_nobody_up(monkeypatch: Any) -> None:
-    monkeypatch.setattr("dray.scheduling.ledger.STARVATION_LIMIT_S", -1.0)
+    monkeypatch.setattr("dray.scheduling.request_queue.STARVATION_LIMIT_S", -1.0)
     book = ledger(2)
     actor = asks(book, 1, lasting=True)
     large = asks(book, 2)
@@ -292,7 +292,7 @@ def test_a_lasting_fraction_on_each_device_does_not_hold_up_smaller_requests(
     """The sum would be enough for ever, and no device ever will."""
     book = gpus(2)
     held = [take(book, 0.6), take(book, 0.6)]
-    monkeypatch.setattr("dray.scheduling.ledger.STARVATION_LIMIT_S", -1)
+    monkeypatch.setattr("dray.scheduling.request_queue.STARVATION_LIMIT_S", -1)
     stuck = take(book, 0.7, lasting=False)
     assert not stuck.done()
     assert [ids(take(book, 0.2)) for _ in range(4)] == [("0",), ("0",), ("1",), ("1",)]

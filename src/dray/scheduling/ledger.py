@@ -1,16 +1,39 @@
 """The ledger: who holds which resources of which node, in exact fixed point.
 
-Quantities are integers of 1/10000, so thirds and tenths add up and come back whole. Requests are
-met first in, first out for each shape of demand. A shape that does not fit now lets others pass,
-but only for a while: then nobody takes what it lacks, unless what it lacks is held for good.
-Accelerators are taken device by device: a fraction lies on one device, never across two.
+Tasks, actors, placement groups and training all come here with a `Demand` (bundles, a strategy,
+labels of nodes), and get a `Held`, at once or when its turn has come.
+
+Quantities are integers of 1/10000, so thirds and tenths add up and come back whole. Accelerators
+are counted device by device as well (`capacity.py`): a fraction lies on one device, never across
+two, and 0.5 + 0.5 of two devices do not make up a whole one.
+
+There are three books of the same form, a `Capacity` for each node:
+
+    total               what the nodes have: what does not fit here never will, and is refused
+    free                what nobody holds now: a demand that fits here is met
+    free without tasks  less only what actors, groups and training hold (`lasting`): a demand that
+                        fits here is met some day, for tasks end by themselves
+
+`placement.py` says where the bundles of a demand lie in a book, `tpu_slices.py` where they must lie
+on slices, and `request_queue.py` in which order those are met that have to wait.
+
+What always holds, and the tests try to break:
+
+* free = total - what is held - what other programs have (`_excluded`) + what is lent. Nothing but a
+  loan makes it negative: a task that waits for others lends its CPUs, and takes them again at once
+  when it goes on, so for a while too many may be in use.
+* Bundles are given all or none, and come back all, once, however often `release` is called.
+* A device is locked against other programs (`device_locks.py`) before it is given out. One that
+  another has locked is excluded, as if taken, until it lets it go; placement tries again.
+* A node that has died has nothing; what was held on it is not given back to it.
+
+One lock guards all of it. Futures are set outside, since their callbacks may ask for more. A bundle
+is placed in O(nodes); a pass over the queue costs that for each shape that waits, not each request.
 """
 
 from __future__ import annotations
 
 import threading
-import time
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -31,11 +54,9 @@ from dray.scheduling.placement import (
     place,
     place_in_order,
 )
+from dray.scheduling.request_queue import RequestQueue
 from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
 from dray.scheduling.tpu_slices import place_on_slices
-
-# Seconds for which a waiting request may be overtaken by those that take what it lacks.
-STARVATION_LIMIT_S = 1.0
 
 
 class Allocation(NamedTuple):
@@ -56,15 +77,12 @@ class Held(Reservation):
     """Bundles that lie on nodes of a ledger.
 
     Attributes:
-        nodes: The node of each bundle.
-        devices: For each bundle the ids of its accelerators, by resource name.
+        allocations: What each bundle holds; empty once it is released.
     """
 
     def __init__(self, ledger: Ledger, allocations: list[Allocation], demand: Demand) -> None:
         self.nodes = [ledger.nodes[allocation.node] for allocation in allocations]
-        self.devices = _devices(
-            self.nodes, [allocation.parts for allocation in allocations], demand
-        )
+        self.devices = _devices(self.nodes, [each.parts for each in allocations], demand)
         self._demand = demand
         self._ledger = ledger
         self.allocations = allocations
@@ -129,7 +147,7 @@ class Ledger:
         self._free = [total.copy() for total in self._total]
         # The capacity left if every task ended: less only what actors, groups and training hold.
         self._free_without_tasks = [total.copy() for total in self._total]
-        self._waiting: dict[Demand, deque[tuple[float, Future[Reservation]]]] = {}
+        self._queue = RequestQueue()
         self._lock = threading.RLock()
         self.device_locks: DeviceLocks | None = None  # set by an engine that has physical devices
         self._excluded: dict[tuple[str, str], Allocation] = {}
@@ -142,8 +160,7 @@ class Ledger:
         """Cancel what waits, and all that is asked for from now on."""
         with self._lock:
             self._closed = True
-            waiting = [future for queue in self._waiting.values() for _, future in queue]
-            self._waiting.clear()
+            waiting = self._queue.clear()
         for future in waiting:
             future.cancel()
 
@@ -155,22 +172,9 @@ class Ledger:
             return from_fixed({n: sum(f.get(n, 0) for f in free) for n in names})
 
     def waiting(self) -> list[tuple[dict[str, Any], Demand]]:
-        """Return what waits: as JSON can say it (what, how many, since when), and as a demand."""
-        now = time.monotonic()
+        """Return what waits: as JSON can say it, and as a demand."""
         with self._lock:
-            return [
-                (
-                    {
-                        "bundles": [from_fixed(dict(b.quantities)) for b in demand.bundles],
-                        "strategy": demand.strategy,
-                        "requests": len(requests),
-                        "seconds": round(now - requests[0][0], 1),
-                    },
-                    demand,
-                )
-                for demand, requests in self._waiting.items()
-                if requests
-            ]
+            return self._queue.describe()
 
     def alive(self) -> list[Node]:
         """Return the nodes that have not died."""
@@ -178,7 +182,7 @@ class Ledger:
 
     def contended(self, demand: Demand) -> bool:
         """Return whether somebody waits for something else."""
-        return any(other != demand for other in tuple(self._waiting))
+        return self._queue.contended(demand)
 
     def free_of(self, index: int) -> dict[str, float]:
         """Return what is free on a node."""
@@ -248,17 +252,9 @@ class Ledger:
             )
         demand = demand_of(request)
         if self._place(demand, self._total) is None:
-            raise infeasible(
-                demand,
-                self.nodes,
-                [capacity.quantities for capacity in self._total],
-                [
-                    bundle.selector
-                    for bundle in demand.bundles
-                    if not self._allowed(bundle.selector)
-                ],
-                self._remedy,
-            )
+            unmatched = [b.selector for b in demand.bundles if not self._allowed(b.selector)]
+            totals = [capacity.quantities for capacity in self._total]
+            raise infeasible(demand, self.nodes, totals, unmatched, self._remedy)
         return demand
 
     def rehearse(self, request: Request) -> PlacementPreview:
@@ -302,7 +298,7 @@ class Ledger:
             if self._closed:
                 future.cancel()
                 return future
-            self._waiting.setdefault(demand, deque()).append((time.monotonic(), future))
+            self._queue.add(demand, future)
         self._grant()
         if not future.done():
             future.add_done_callback(self._on_cancel)
@@ -349,49 +345,29 @@ class Ledger:
 
     def _grant(self) -> None:
         """Meet what can be met now, oldest first; what does not fit waits for its turn."""
-        if not self._waiting or self._paused:
+        if not self._queue or self._paused:
             return
-        granted: list[tuple[Future[Reservation], Held]] = []
         with self._lock:
-            now = time.monotonic()
-            kept: set[str] = set()  # resources that an older request has waited for long enough
-            for demand in sorted(self._waiting, key=lambda demand: self._waiting[demand][0][0]):
-                requests = self._waiting[demand]
-                while requests:
-                    since, future = requests[0]
-                    if future.cancelled():
-                        requests.popleft()
-                        continue
-                    held = None
-                    if not kept or not kept.intersection(_names(demand)):
-                        held = self._take(demand)
-                    if held is None:
-                        if now - since > STARVATION_LIMIT_S and self._may_come(demand):
-                            kept.update(self._lacks(demand))
-                        break
-                    requests.popleft()
-                    if future.set_running_or_notify_cancel():
-                        granted.append((future, held))
-                    else:
-                        self._add(held.allocations, held.lasting, 1)
-                if not requests:
-                    del self._waiting[demand]
-        for future, reservation in granted:  # outside the lock: callbacks may reserve again
-            future.set_result(reservation)
-
-    def _may_come(self, demand: Demand) -> bool:
-        """Return whether it would fit if all that ends by itself had ended."""
-        return self._place(demand, self._free_without_tasks) is not None
+            granted = self._queue.serve(
+                self._take, lambda held: self._add(held.allocations, held.lasting, 1), self._lacks
+            )
+        for future, held in granted:  # outside the lock: callbacks may reserve again
+            future.set_result(held)
 
     def _lacks(self, demand: Demand) -> set[str]:
-        """Return the resources of which no node has enough for one of its bundles."""
+        """Return the resources of which no node has enough for one of its bundles.
+
+        None if it would not fit either if all had ended that ends by itself.
+        """
+        if self._place(demand, self._free_without_tasks) is None:
+            return set()
         short = {
             name
             for bundle in demand.bundles
             for name, units in bundle.quantities
             if not any(free.fits([(name, units)]) for free in self._free)
         }
-        return short or set(_names(demand))
+        return short or demand.names()
 
     def _take(self, demand: Demand) -> Held | None:
         """Take what a demand asks for, or nothing if it does not fit."""
@@ -516,7 +492,3 @@ def _devices(
             }
         )
     return devices
-
-
-def _names(demand: Demand) -> set[str]:
-    return {name for bundle in demand.bundles for name, _ in bundle.quantities}

@@ -1,4 +1,36 @@
-"""Placement of bundles on nodes, under a strategy."""
+"""Placement of bundles on nodes, under a strategy: bin packing, exact where it usually matters.
+
+A demand is a list of bundles; a placement gives each a node, and the devices there. The strategies
+are Ray's: PACK and SPREAD prefer few or many nodes, STRICT_PACK wants one, STRICT_SPREAD one each.
+All functions are pure: capacities are copied before they are changed.
+
+In general this is vector bin packing, which is NP-hard. But what is asked for is mostly alike: the
+workers of a run, the bundles of a group. So bundles are sorted into kinds (the same quantities, of
+the same nodes), and the work is done in steps, each only if the one before has not decided:
+
+    one bundle             the first node with room
+    one node for all       sums first, then whether they really fit together
+    `_too_little`          look at sums and at each kind alone: a proof that not all fit
+    greedy, in order       kinds that few nodes may take first; each bundle to the node that comes
+                           next (packed: that with most of ours; spread: that with fewest)
+      `augment`            a bundle that finds no node lets others move, one a node
+    greedy, scarce first   once more in another order, for mixtures
+
+`augment` is what makes the greedy way exact for bundles of one size. It searches breadth-first for
+the shortest chain in which each bundle takes the place of another and the last goes where there is
+room: an augmenting path in the bipartite graph of bundles and places. By Berge's theorem (1957)
+there is no such chain only if no placement of one bundle more exists. So None is a proof where all
+bundles want the same, or all but one want the same of the same nodes, and under the strict
+strategies; except that fractions of devices, of bundles that want different ones and share a node,
+may be put so that one finds no room. For other mixtures, too, a way may be missed: the request then
+waits.
+
+The nodes of a kind stand in a `_NodeQueue`: a heap of those in use, whose entries are dropped as
+they come up if they are out of date, and an iterator over the others. Capacities only shrink while
+a demand is placed, so a node that has too little for a kind leaves its queue for good. With B
+bundles of k kinds on N nodes that is O(k N log N + k B log N); a search for a chain looks at each
+node at most once a kind, and is rare. 10,000 bundles on 1,000 nodes take a fraction of a second.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +63,10 @@ class Demand(NamedTuple):
     strategy: str
     lasting: bool = True
     slices: Slices | None = None
+
+    def names(self) -> set[str]:
+        """Return the resources that it asks for."""
+        return {name for bundle in self.bundles for name, _ in bundle.quantities}
 
 
 def demand_of(request: Request) -> Demand:
@@ -81,11 +117,6 @@ def place(
     they are packed, it is the turn of the node with most bundles of this demand, then of the first
     one; when they are spread, of that with fewest, then with most free CPU, then of the first one.
     A bundle that finds no room lets others move, one a node; then all is tried in another order.
-
-    None is a proof where all bundles want the same, or all but one want the same of the same nodes,
-    and under the strict strategies; except that fractions of devices, of bundles that want
-    different ones and share a node, may be put so that one finds no room. With other mixtures,
-    which is bin packing, a way may be missed.
 
     Args:
         demand: The bundles.
