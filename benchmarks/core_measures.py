@@ -76,7 +76,7 @@ def core_times(options: Options) -> list[Case]:
         return Sample(values, {COPY: told["copy"]})
 
     comparisons = (
-        Comparison(INIT, DRAY, target=0.1),
+        Comparison(INIT, DRAY, target=50e-3),
         Comparison(FIRST_TASK, DRAY),
         Comparison(FIRST_TASK, DRAY, RAY_CORE),
         Comparison(ACTOR_START, DRAY, RAY_CORE, 1 / 12),

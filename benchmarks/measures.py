@@ -278,7 +278,7 @@ def imports(options: Options) -> list[Case]:
 
     names = ("import dray", "import dray.train.torch")
     comparisons = (
-        Comparison("longer than nothing", names[0], target=0.1),
+        Comparison("longer than nothing", names[0], target=20e-3),
         Comparison("longer than nothing", names[1]),
     )
     return [Case("one process", "s", options.in_turn(sample, *names), comparisons, rounds=5)]

@@ -3,20 +3,6 @@
 import typing
 
 from dray import answers
-from dray.core.actor import ActorHandle, exit_actor, get_actor, method
-from dray.core.context import get_gpu_ids, get_runtime_context
-from dray.core.objects import cancel, get, kill, put, wait
-from dray.core.remote import remote
-from dray.engines.result_lists import DynamicObjectRefGenerator
-from dray.engines.runtime import ObjectRef, ObjectRefGenerator
-from dray.session import (
-    available_resources,
-    cluster_resources,
-    init,
-    is_initialized,
-    nodes,
-    shutdown,
-)
 from dray.version import VERSION as __version__
 
 __all__ = [
@@ -44,6 +30,24 @@ __all__ = [
     "wait",
 ]
 
+# What is not here yet: an import of dray takes a few milliseconds, first use of a name the rest.
+_HOMES = {
+    "dray.core.actor": ("ActorHandle", "exit_actor", "get_actor", "method"),
+    "dray.core.context": ("get_gpu_ids", "get_runtime_context"),
+    "dray.core.objects": ("cancel", "get", "kill", "put", "wait"),
+    "dray.core.remote": ("remote",),
+    "dray.engines.result_lists": ("DynamicObjectRefGenerator",),
+    "dray.engines.runtime": ("ObjectRef", "ObjectRefGenerator"),
+    "dray.session": (
+        "available_resources",
+        "cluster_resources",
+        "init",
+        "is_initialized",
+        "nodes",
+        "shutdown",
+    ),
+}
+
 answers.install()
 answers.answer_for(
     __name__,
@@ -51,6 +55,7 @@ answers.answer_for(
         *("accelerators", "actor", "cloudpickle", "exceptions", "remote_function"),
         *("runtime_context", "runtime_env", "testing", "train", "util"),
     ),
+    names=_HOMES,
 )
 
 if typing.TYPE_CHECKING:
@@ -65,4 +70,18 @@ if typing.TYPE_CHECKING:
         testing,
         train,
         util,
+    )
+    from dray.core.actor import ActorHandle, exit_actor, get_actor, method
+    from dray.core.context import get_gpu_ids, get_runtime_context
+    from dray.core.objects import cancel, get, kill, put, wait
+    from dray.core.remote import remote
+    from dray.engines.result_lists import DynamicObjectRefGenerator
+    from dray.engines.runtime import ObjectRef, ObjectRefGenerator
+    from dray.session import (
+        available_resources,
+        cluster_resources,
+        init,
+        is_initialized,
+        nodes,
+        shutdown,
     )

@@ -7,17 +7,14 @@ with `AbsentMember()`.
 
 from __future__ import annotations
 
-import difflib
 import functools
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any, TypeVar
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from dray.absent import TABLE, Absent
 from dray.aliases import ALIASES
 from dray.errors import (
     AbsentArgumentError,
@@ -28,14 +25,21 @@ from dray.errors import (
     DeprecatedNameError,
 )
 
+if TYPE_CHECKING:
+    from dray.absent import Absent
+
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 _ROOT = __name__.partition(".")[0]
 
 
-def answer_for(module: str, later: Iterable[str] = ()) -> None:
-    """Have a module answer for names that it does not have.
+def answer_for(
+    module: str,
+    later: Iterable[str] = (),
+    names: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> None:
+    """Have a module answer for names that it does not have, or does not have yet.
 
     Python asks its `__getattr__` for what is missing, and, as soon as it has a `__path__`, also
     looks for a submodule of that name when `from module import name` finds no attribute.
@@ -43,20 +47,37 @@ def answer_for(module: str, later: Iterable[str] = ()) -> None:
     Args:
         module: Its `__name__`.
         later: Submodules that are imported when they are first used.
+        names: Other modules that are, with the names of theirs that this one has too.
     """
     content = vars(sys.modules[module])
     submodules = frozenset(later)
+    homes = {name: home for home, theirs in names.items() for name in theirs}
 
     def __getattr__(name: str) -> Any:
+        if name in homes:
+            content[name] = found = getattr(import_module(homes[name]), name)
+            return found
         if name in submodules or f"{module}.{name}" in ALIASES:
             return import_module(f"{module}.{name}")
+        if sys._getframe(1).f_code.co_name == "_handle_fromlist":
+            raise AttributeError(name)  # a submodule, or the finder below says what there is
         raise absent_name(module, name, __dir__())
 
     def __dir__() -> list[str]:
-        return sorted({*content, *submodules})
+        return sorted({*content, *submodules, *homes})
 
     content.setdefault("__path__", [])
     content["__getattr__"], content["__dir__"] = __getattr__, __dir__
+
+
+def _entries(owner: str) -> Mapping[str, Absent]:
+    from dray.absent import TABLE  # large, and most programs miss nothing
+
+    return TABLE.get(owner, {})
+
+
+def _entry(owner: str, name: str) -> Absent | None:
+    return _entries(owner).get(name)
 
 
 def absent_name(owner: str, name: str, known: Iterable[str] = ()) -> AbsentNameError:
@@ -67,7 +88,7 @@ def absent_name(owner: str, name: str, known: Iterable[str] = ()) -> AbsentNameE
         name: What it does not have.
         known: What it has.
     """
-    entry = TABLE.get(owner, {}).get(name)
+    entry = _entry(owner, name)
     if entry is None:
         text = f"module {owner!r} has no attribute {name!r}{_near(name, known)}"
         return AbsentNameError(text, owner=owner, absent=name)
@@ -87,7 +108,7 @@ class AbsentMember:
 
 def answers_members(kind: type[T]) -> type[T]:
     """Give a class an `AbsentMember` for each member of which the table knows."""
-    for name in TABLE[kind.__name__]:
+    for name in _entries(kind.__name__):
         member = AbsentMember()
         member.__set_name__(kind, name)
         setattr(kind, name, member)
@@ -109,7 +130,7 @@ def check_arguments(callee: str, given: Mapping[str, Any], known: Iterable[str])
     """
     owner = f"{callee}()"
     for name, value in given.items():
-        entry = TABLE.get(owner, {}).get(name)
+        entry = _entry(owner, name)
         if entry is None:
             near = _near(name, known) or f"; it takes {', '.join(known)}"
             text = f"{owner} has no argument {name!r}{near}"
@@ -134,7 +155,7 @@ def check_names(given: Mapping[str, Any], known: Sequence[str], what: str) -> di
     if set(known).issuperset(given):
         return dict(given)
     for name, value in given.items():
-        entry = TABLE.get(what, {}).get(name)
+        entry = _entry(what, name)
         if name in known or (entry is not None and entry.is_unset(value)):
             continue
         public = ", ".join(n for n in known if not n.startswith("_"))
@@ -160,6 +181,8 @@ def answers_arguments(callee: str) -> Callable[[F], F]:
     """
 
     def decorate(target: F) -> F:
+        import inspect
+
         function = target.__init__ if inspect.isclass(target) else target
         parameters = inspect.signature(function).parameters
         names = [name for name in parameters if name != "self"]
@@ -236,7 +259,7 @@ class _Answers:
         asking = _import_in_progress()
         if "_find_and_load_unlocked" not in asking:  # importlib.util.find_spec() just looks
             return None
-        entry = TABLE.get(owner, {}).get(name)
+        entry = _entry(owner, name)
         near = _near(name, dir(sys.modules[owner]))
         if "_handle_fromlist" in asking:  # Python would hide a ModuleNotFoundError here
             text = f"cannot import name {name!r} from {owner!r}{near}"
@@ -270,5 +293,7 @@ def _near(name: str, known: Iterable[str]) -> str:
     if name.startswith("_"):
         return ""
     candidates = {other.lower(): other for other in known if not other.startswith("_")}
+    import difflib
+
     near = difflib.get_close_matches(name.lower(), candidates, 1)
     return f"; did you mean {candidates[near[0]]}?" if near else ""

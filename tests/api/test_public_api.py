@@ -80,8 +80,18 @@ def test_public_objects_are_documented(name: str) -> None:
 def test_import_of_the_root_is_lighter() -> None:
     code = (
         "import sys, dray; "
-        "print({'asyncio', 'cloudpickle', 'importlib.resources', 'json', 'socket'} & "
-        "set(sys.modules))"
+        "print({'asyncio', 'cloudpickle', 'importlib.resources', 'json', 'socket', 'inspect', "
+        "'dataclasses', 'logging', 'dray.engines.base'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_init_alone_imports_nothing_that_tasks_need() -> None:
+    code = (
+        "import sys, dray; dray.init(); "
+        "print({'asyncio', 'ssl', 'http.client', 'importlib.metadata', 'multiprocessing', "
+        "'dray.engines.process.hub.hub'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
+import os
 import re
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 
 from dray.accelerators.family import Family, Found
 
@@ -18,6 +21,7 @@ __all__ = [
     "family_of",
 ]
 
+_GROUP = "dray.accelerators"
 # In the order in which one is chosen where several have the same resource.
 _OURS = (
     *("nvidia", "amd", "intel", "apple", "metax", "neuron", "tpu", "gaudi", "ascend"),
@@ -34,10 +38,31 @@ def families() -> tuple[Family, ...]:
         >>> sorted({family.resource for family in families()} & {"GPU", "TPU"})
         ['GPU', 'TPU']
     """
-    from importlib.metadata import entry_points  # slow to import
-
     ours = [importlib.import_module(f"dray.accelerators.vendors.{name}").FAMILY() for name in _OURS]
-    return (*ours, *(entry.load()() for entry in entry_points(group="dray.accelerators")))
+    return (*ours, *_others())
+
+
+def _others() -> Iterator[Family]:
+    """Yield the families of other packages: importlib, which is slow, only if there may be one."""
+    archives = any(os.path.isfile(path) for path in sys.path)
+    said = (text for path in sys.path for text in _entry_points_in(path))
+    if archives or any(_GROUP.encode() in text for text in said):
+        from importlib.metadata import entry_points
+
+        for entry in entry_points(group=_GROUP):
+            yield entry.load()()
+
+
+def _entry_points_in(directory: str) -> Iterator[bytes]:
+    """Yield what the packages in a directory of the import path say of their entry points."""
+    with contextlib.suppress(OSError), os.scandir(directory or ".") as found:
+        for package in found:
+            if package.name.endswith((".dist-info", ".egg-info", "EGG-INFO")):
+                with (
+                    contextlib.suppress(OSError),
+                    open(f"{package.path}/entry_points.txt", "rb") as file,
+                ):
+                    yield file.read()
 
 
 @functools.cache

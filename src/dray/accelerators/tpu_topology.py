@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 import re
@@ -201,6 +200,8 @@ def _chips(topology: str) -> int:
 
 def _near(wrong: str, topologies: tuple[str, ...]) -> str:
     """Return what may have been meant: as many chips, or else similar text or number of chips."""
+    import difflib
+
     if not re.fullmatch(r"[0-9]{1,4}(x[0-9]{1,4})*", wrong):
         near = difflib.get_close_matches(wrong, topologies, 3)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 # Modules only: every name here that begins with a capital is a constant for users.
-import difflib
 import re
 
 from dray import errors
@@ -136,6 +135,8 @@ def near_types(kind: object, among: tuple[str, ...]) -> list[str]:
     types = {one.upper(): one for one in among}
     if text in types:
         return [types[text]]
+    import difflib
+
     near = [one for one in types if text in one] or difflib.get_close_matches(text, types)
     return [types[one] for one in near][:3]
 

@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dray import host
 from dray.accelerators import family_named
@@ -22,7 +22,9 @@ from dray.scheduling.infeasible import ACCELERATOR_TYPE, families_on
 from dray.scheduling.ledger import Ledger
 from dray.scheduling.pending import PendingRequests
 from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
-from dray.status import DeviceStatus, NodeStatus
+
+if TYPE_CHECKING:
+    from dray.status import NodeStatus
 
 
 class LocalEngine(Engine):
@@ -233,6 +235,8 @@ _NODE_KEYS = ("node_id", "num_cpus", "num_gpus", "resources", "labels", "acceler
 
 def nodes_of(ledger: Ledger) -> list[NodeStatus]:
     """Return the nodes of a ledger, with what is free of each."""
+    from dray.status import DeviceStatus, NodeStatus
+
     return [
         NodeStatus.of(
             describe_node(node, alive=index not in ledger.dead),

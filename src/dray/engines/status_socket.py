@@ -12,7 +12,6 @@ import errno
 import json
 import logging
 import os
-import secrets
 import selectors
 import socket
 import struct
@@ -86,7 +85,7 @@ class StatusSocket:
 def _listen() -> socket.socket:
     listener = socket.socket(socket.AF_UNIX)
     try:
-        listener.bind(f"\0{_prefix()}{os.getpid()}-{secrets.token_hex(8)}")
+        listener.bind(f"\0{_prefix()}{os.getpid()}-{os.urandom(8).hex()}")
         listener.listen()
     except OSError:
         listener.close()

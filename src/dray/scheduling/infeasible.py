@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import difflib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -124,6 +123,8 @@ def _near(unknown: Iterable[str], offered: Sequence[str]) -> str:
         if name.startswith(ACCELERATOR_TYPE):
             near += meant(name.removeprefix(ACCELERATOR_TYPE), tuple(kinds))
         elif family_of(name) is None:
+            import difflib
+
             near += difflib.get_close_matches(name, offered, 2)
     return f"; did you mean {' or '.join(near)}" if near else ""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -112,6 +111,8 @@ class _Metadata:
         """Return a value, or "" if the server does not tell it."""
         if not self._is_there:
             return ""
+        import http.client  # slow to import
+
         path = f"/computeMetadata/v1/instance/attributes/{attribute}"
         try:
             # Not urllib, which would ask a proxy.

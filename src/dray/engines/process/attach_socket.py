@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import socket
 from collections import deque
 
@@ -29,7 +28,7 @@ class Passage:
         if self._listener is None:
             self._listener = socket.socket(socket.AF_UNIX)
             self._listener.setblocking(False)
-            self._listener.bind(f"\0dray-passage-{secrets.token_hex(16)}")
+            self._listener.bind(f"\0dray-passage-{os.urandom(16).hex()}")
             self._listener.listen(socket.SOMAXCONN)
         name: bytes = self._listener.getsockname()
         return name.decode()

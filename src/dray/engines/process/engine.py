@@ -16,16 +16,12 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dray.engines.base import CLOSED, Actor, ActorSpec, Mailbox, Options, Started
 from dray.engines.console import fill_standard_descriptors
 from dray.engines.local import LocalEngine, nodes_of
 from dray.engines.process import system_limits
-from dray.engines.process.hub.driver import DriverRuntime
-from dray.engines.process.hub.leases import Borrowed
-from dray.engines.process.hub.records import WorkerProcess
 from dray.engines.process.launch.server import Basis, Server
 from dray.engines.process.lock import IN_A_FINALISER
 from dray.engines.process.system_limits import OpenFiles
@@ -40,7 +36,12 @@ from dray.scheduling.device_locks import DeviceLocks
 from dray.scheduling.ledger import Held
 from dray.scheduling.requests import Node
 from dray.settings import Settings
-from dray.status import ProgramStatus, to_json
+
+if TYPE_CHECKING:
+    from dray.engines.process.hub.driver import DriverRuntime
+    from dray.engines.process.hub.leases import Borrowed
+    from dray.engines.process.hub.records import WorkerProcess
+    from dray.status import ProgramStatus
 
 T = TypeVar("T")
 _PRELOADED = ("numpy", "pandas", "torch")
@@ -158,6 +159,8 @@ class ProcessEngine(LocalEngine):
 
     @shielded
     def _make_runtime(self) -> DriverRuntime:
+        from dray.engines.process.hub.driver import DriverRuntime  # training alone needs no hub
+
         self._task_server()  # before the first thread: it may be a fork of this process
         with self._lock:
             if self._runtime is None:
@@ -185,6 +188,8 @@ class ProcessEngine(LocalEngine):
             self._status_socket = StatusSocket(self._reader, self._status)
 
     def _status(self) -> dict[str, Any]:
+        from dray.status import to_json
+
         runtime = self._runtime
         with self._lock:
             shown = {subject: list(given) for subject, given in self._shown.items()}
@@ -194,6 +199,8 @@ class ProcessEngine(LocalEngine):
         }
 
     def _own_status(self) -> ProgramStatus:
+        from dray.status import ProgramStatus
+
         return ProgramStatus(engine=self.name, nodes=nodes_of(self._ledger))
 
     def show(self, subject: str, describe: Callable[[], Any]) -> Callable[[], None]:
@@ -284,8 +291,7 @@ class ProcessEngine(LocalEngine):
 
     @shielded
     def start_actor(self, spec: ActorSpec) -> Actor:
-        reservation, bundle = spec.reservation, spec.bundle
-        assert isinstance(reservation, Held | Borrowed)
+        reservation, bundle = cast("Held | Borrowed", spec.reservation), spec.bundle
         payload = wire.dump(spec.factory, spec.name)
         basis = self._basis(spec.modules, spec.runtime_env)
         runtime_env = self._runtime_env | spec.runtime_env
@@ -335,6 +341,8 @@ class ProcessEngine(LocalEngine):
         Raises:
             EngineError: This process may open no more.
         """
+        from multiprocessing.connection import Connection  # who only calls init() needs none
+
         with contextlib.ExitStack() as ours:
 
             def pair() -> tuple[socket.socket, socket.socket]:
@@ -415,6 +423,8 @@ class ProcessEngine(LocalEngine):
             self._dismissed.discard(server)
         self._reader.unwatch(server.control)
         if self._runtime is not None:
+            from dray.engines.process.hub.records import WorkerProcess
+
             self._runtime.lose(
                 [
                     worker

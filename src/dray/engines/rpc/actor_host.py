@@ -13,14 +13,16 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from dray import interrupts, session
 from dray.engines.rpc import lifeline, wire
 from dray.errors import EngineError
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 
 class ActorHost:

@@ -11,13 +11,15 @@ import itertools
 import os
 import threading
 from concurrent.futures import Future
-from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dray.engines.base import Actor, Died, Mailbox, Output, Posted
 from dray.engines.rpc import wire
 from dray.engines.rpc.io_thread import Reader
 from dray.errors import EngineError
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 
 class RemoteActor(Actor):

@@ -7,7 +7,6 @@ import logging
 import os
 import select
 import socket
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -98,7 +97,7 @@ class DriverRuntime(ProcessRuntime):
         self._next_number = number
         self._runtime_env = runtime_env
         self._namespace = namespace or "default"
-        self._job_id = uuid.uuid4().hex[:8]
+        self._job_id = os.urandom(4).hex()
         self._lines: dict[int, Channel] = {}  # by descriptor
         self._flushing: set[int] = set()
         self._passage = Passage()
@@ -287,7 +286,7 @@ class DriverRuntime(ProcessRuntime):
         begin = {
             **around,
             "number": number,
-            "actor_id": uuid.uuid4().hex,
+            "actor_id": os.urandom(16).hex(),
             "node_id": node_id,
             "job_id": self._job_id,
             "namespace": self._namespace,

@@ -18,15 +18,17 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
 
 from dray.engines import thread_limits
 from dray.engines.process import system_limits
 from dray.engines.process.launch import resource_tracker
 from dray.engines.process.launch.resource_tracker import Leftovers
-from dray.engines.process.worker import worker
 from dray.engines.rpc import actor_host, lifeline, wire
 
+_OF_EVERY_WORKER = (
+    *("cloudpickle", "multiprocessing.connection", "multiprocessing.resource_tracker"),
+    "dray.engines.process.worker.worker",
+)
 _INHERITED = 3  # standard input, output and error keep their numbers
 _MOST_FDS = 6  # that come with a request
 
@@ -255,6 +257,11 @@ def become_worker(open_files: int, inlet: int, fds: list[int]) -> None:
     faulthandler.enable()
     atexit._clear()  # what the server's imports registered is the server's
     gc.enable()
+    # The fork server has imported both, and a driver, which imports this module too, needs none.
+    from multiprocessing.connection import Connection
+
+    from dray.engines.process.worker import worker
+
     if len(own) > 2:
         worker.run(inlet, own)
     worker.be_guest(socket.socket(fileno=own[1]))
@@ -264,7 +271,7 @@ def become_worker(open_files: int, inlet: int, fds: list[int]) -> None:
 def _import_for_workers(modules: Sequence[str]) -> None:
     """Import what workers will need, so that they share it."""
     gc.disable()  # a collection during imports finds nothing, and costs 5 % of the time
-    actor_host.import_quietly(("cloudpickle", "multiprocessing.resource_tracker", *modules))
+    actor_host.import_quietly((*_OF_EVERY_WORKER, *modules))
     with contextlib.suppress(Exception):  # what fails fails again, in sight, in a worker
         thread_limits.find_for_forks()
     gc.freeze()  # so that a worker's collector does not write to, and so copy, shared pages

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
@@ -171,6 +170,8 @@ class ProcessRef(_Counted, ObjectRef):
         return self.home.future_of(self)
 
     def __await__(self) -> Generator[Any, None, Any]:
+        import asyncio  # slow to import; who awaits has it
+
         return asyncio.wrap_future(self.future()).__await__()
 
     def __eq__(self, other: object) -> bool:
@@ -217,6 +218,8 @@ class ProcessGenerator(_Counted, ObjectRefGenerator):
     async def __anext__(self) -> ObjectRef:
         ref: ObjectRef | None = self._next
         if ref is None:
+            import asyncio
+
             ref = await asyncio.wrap_future(self.home.next_item_future(self.number, self._index))
         self._next = None
         if ref is None:
