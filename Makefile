@@ -9,7 +9,10 @@ SIDE_BY_SIDE := -n 2 --dist loadfile --max-worker-restart 0
 # Pure tests: no engine, no framework. The others are in *_integration.py.
 UNIT := --ignore-glob='*_integration.py' --ignore=tests/cluster -m "not ray and not gpu"
 
-.PHONY: demo unit test test-ray test-cluster test-gpu check bench bench-before diagrams docs release-check stress clean
+# coverage.py, with the data of all processes in one place, wherever they run.
+MEASURED := COVERAGE_FILE=$(CURDIR)/build/coverage/data $(BIN)/coverage
+
+.PHONY: demo unit test test-ray test-cluster test-gpu coverage check bench bench-before diagrams docs release-check stress clean
 
 demo: $(VENV)/demo-installed  ## Train a ResNet-18 on handwritten digits with two worker processes.
 	$(BIN)/python examples/image_classification.py --num-workers 2
@@ -28,6 +31,12 @@ test-cluster: $(VENV)/dev-installed  ## Run the tests that need a Ray cluster of
 
 test-gpu: $(VENV)/dev-installed  ## Run the tests that use NVIDIA GPUs (with a torch that has CUDA).
 	$(BIN)/python -m pytest -m gpu
+
+coverage: $(VENV)/dev-installed  ## Run the tests of `make test`, or FILES, and print which lines ran, in workers too.
+	rm -rf build/coverage
+	mkdir -p build/coverage
+	$(MEASURED) run -m pytest $(SIDE_BY_SIDE) -m "not ray and not cluster" $(FILES); status=$$?; \
+	$(MEASURED) combine --quiet && $(MEASURED) report && exit $$status
 
 check: $(VENV)/dev-installed  ## Format, lint, types, import loops, public API.
 	$(BIN)/ruff format --check .

@@ -21,6 +21,7 @@ import dray
 from dray import session
 from dray.engines.process.engine import ProcessEngine
 from dray.engines.process.hub.driver import DriverRuntime
+from tests.support import measured
 from tests.support.gates import Gate
 from tests.support.programs import survivors
 
@@ -55,6 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # that is cancelled by this signal.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ[_MARK] = str(os.getpid())
+    if measured.is_measured():
+        measured.save_before_kill()
     patient: dict[str, Any] = {
         "deadline": None,
         "suppress_health_check": [HealthCheck.too_slow],
