@@ -17,7 +17,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src"
 # may import from the layers below and from its own part; where a line begins with `*`, also from
 # the other parts of its layer.
 LAYERS = """
-* version errors settings host status interrupts answers absent aliases
+* version errors checks settings host status interrupts answers absent aliases
 accelerators
 scheduling
 * engines.base engines.runtime engines.runtime_env engines.console engines.terminal_lines

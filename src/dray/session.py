@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from dray.checks import is_number
 from dray.connection import Context, chosen_of_a_cluster, say_without_meaning, set_log_level
 from dray.errors import AlreadyInitializedError, ConfigError, EngineError
 
@@ -155,7 +156,7 @@ _INIT = tuple(name for name in inspect.signature(init).parameters if name != "of
 
 
 def _patience(seconds: float) -> float:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+    if not is_number(seconds) or not seconds >= 0:
         raise ConfigError(
             f"wait_for_nodes_s must be a number of seconds, 0 or more, not {seconds!r}"
         )

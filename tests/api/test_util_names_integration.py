@@ -195,7 +195,7 @@ def test_something_is_said_once() -> None:
         ),
         ("from dray.util import collective", "dray.util has no collective: use torch.distributed"),
         ("from dray.util.accelerators import nvidia_h10", "did you mean NVIDIA_H100?"),
-        ("dstate.list_logs()", "dray.util.state has no list_logs: what workers print"),
+        ("dray.util.state.list_logs()", "dray.util.state has no list_logs: what workers print"),
         ("from dray.util.accelerators import tpu", "dray.util.accelerators has no tpu: ask for sl"),
     ],
 )

@@ -8,10 +8,10 @@ from typing import Any
 
 from dray import session
 from dray.answers import check_arguments
+from dray.checks import is_whole, plain
 from dray.core.actor import ActorHandle
 from dray.engines.runtime import ObjectRef, ObjectRefGenerator
 from dray.errors import ArgumentTypeError, ConfigError
-from dray.scheduling.capacity import plain
 
 _FOR_EVER_S = 1e9
 
@@ -121,7 +121,7 @@ def wait(
     if len(set(ray_waitables)) < len(ray_waitables):
         raise ConfigError("wait() got a reference twice; give each once")
     num_returns = plain(num_returns)
-    if isinstance(num_returns, bool) or not isinstance(num_returns, int) or num_returns < 1:
+    if not is_whole(num_returns, 1):
         raise ConfigError(f"num_returns must be 1 or more, not {num_returns!r}")
     if num_returns > len(ray_waitables):
         raise ConfigError(

@@ -8,11 +8,12 @@ from typing import Any
 
 from dray.accelerators import check_quantities, family_of
 from dray.answers import check_names
+from dray.checks import is_whole, plain, refuse_arrays
 from dray.core.scheduling_strategies import PlacementGroupSchedulingStrategy, as_placement
 from dray.engines.runtime import OF_EVERY_ACTOR, ActorOptions, CallOptions, Placement, TaskOptions
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
-from dray.scheduling.capacity import plain, refuse_arrays, to_fixed
+from dray.scheduling.capacity import to_fixed
 from dray.scheduling.infeasible import ACCELERATOR_TYPE, ACCELERATOR_TYPE_QUANTITY
 from dray.scheduling.labels import check_selector
 
@@ -247,7 +248,7 @@ def _is_generator(function: Callable[..., Any]) -> bool:
 def _num_returns(value: Any) -> Any:
     if value in ("streaming", "dynamic"):
         return value
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if not is_whole(value, 0):
         raise ConfigError(
             f"num_returns must be a whole number, 0 or more, or 'streaming', not {value!r}"
         )
@@ -263,7 +264,7 @@ def _count(given: Mapping[str, Any], name: str, default: int | None, *, least: i
     value = given.get(name)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if not is_whole(value, least):
         unlimited = ", or -1 for no limit" if least == -1 else ""
         raise ConfigError(
             f"{name} must be a whole number, {max(least, 0)} or more{unlimited}, not {value!r}"
@@ -296,7 +297,7 @@ def _check_groups(groups: Any, methods: Mapping[str, Mapping[str, Any]]) -> None
     if not isinstance(groups, Mapping):
         raise ConfigError(f"concurrency_groups must map names to numbers, not {groups!r}")
     for name, size in groups.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        if not is_whole(size, 1):
             raise ConfigError(f"concurrency_groups[{name!r}] must be 1 or more, not {size!r}")
     for method, options in methods.items():
         group = options.get("concurrency_group")

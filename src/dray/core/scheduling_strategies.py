@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dray.answers import answers_arguments
+from dray.checks import plain
 from dray.engines.runtime import Group, Placement
 from dray.errors import ConfigError
-from dray.scheduling.capacity import plain
 from dray.scheduling.labels import EXISTS, check_selector
 
 

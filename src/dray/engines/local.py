@@ -13,10 +13,11 @@ from dray.accelerators import family_named
 from dray.accelerators.detect import Offer, ids_on_offer, offers
 from dray.accelerators.tpu_topology import ACCELERATOR_TYPE_LABEL
 from dray.accelerators.type_names import check_type
+from dray.checks import is_number, plain
 from dray.engines.base import Engine, Options
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError, join_names
-from dray.scheduling.capacity import from_fixed, plain, to_fixed
+from dray.scheduling.capacity import from_fixed, to_fixed
 from dray.scheduling.device_locks import lock_name
 from dray.scheduling.infeasible import ACCELERATOR_TYPE, families_on
 from dray.scheduling.ledger import Ledger
@@ -186,8 +187,9 @@ def store_bytes(value: Any) -> int | None:
         ConfigError: It is none, or more than a process can see.
     """
     number = plain(value)
-    is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    if number is not None and not (is_number and 0 <= number <= _MOST_BYTES and number % 1 == 0):
+    if number is not None and not (
+        is_number(number) and 0 <= number <= _MOST_BYTES and number % 1 == 0
+    ):
         raise ConfigError(
             "object_store_memory must be a number of bytes, such as 2 * 2**30, a whole one from 0 "
             f"to 2**{_MOST_BYTES.bit_length() - 1}, not {value!r}"
@@ -225,8 +227,7 @@ def _check_node(said: Mapping[str, Any], where: str = "{}") -> None:
 
 def _check_quantity(value: Any, what: str, unit: str = "") -> None:
     number = plain(value)
-    is_number = isinstance(number, int | float) and not isinstance(number, bool)
-    if not is_number or not 0 <= number < float("inf"):
+    if not is_number(number) or not 0 <= number < float("inf"):
         raise ConfigError(f"{what} must be a number{unit and f' {unit}'}, 0 or more, not {value!r}")
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import bisect
-import numbers
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from dray.checks import is_number, plain
 from dray.errors import ConfigError
 
 UNIT = 10_000  # of a quantity; fixed point, so that thirds and tenths add up and come back whole
@@ -26,7 +26,7 @@ def to_fixed(resources: Mapping[str, float]) -> Quantities:
     fixed: Quantities = {}
     for name, given in resources.items():
         quantity = plain(given)
-        if isinstance(quantity, bool) or not isinstance(quantity, int | float):
+        if not is_number(quantity):
             raise ConfigError(f"the quantity of {name} must be a number, not {quantity!r}")
         if not 0 <= quantity < float("inf"):
             raise ConfigError(f"the quantity of {name} must be 0 or more, not {quantity!r}")
@@ -38,27 +38,6 @@ def to_fixed(resources: Mapping[str, float]) -> Quantities:
         if units:
             fixed[name] = units
     return fixed
-
-
-def plain(number: Any) -> Any:
-    """Return a number of any library, such as NumPy's, as int or float; all else as it is."""
-    if isinstance(number, int | float) or not isinstance(number, numbers.Real):
-        return number
-    return int(number) if isinstance(number, numbers.Integral) else float(number)
-
-
-def refuse_arrays(given: Mapping[str, Any]) -> None:
-    """Refuse arguments that are arrays or tensors: no later check could compare them.
-
-    Args:
-        given: The arguments, by name.
-
-    Raises:
-        ConfigError: One of them is an array; a number in one (with no dimension) passes.
-    """
-    for name, value in given.items():
-        if getattr(type(value), "__array__", None) is not None and getattr(value, "ndim", 0) > 0:
-            raise ConfigError(f"{name} must not be an array, but is a {type(value).__name__}")
 
 
 def from_fixed(quantities: Mapping[str, int]) -> dict[str, float]:

@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dray.answers import answer_for
+from dray.checks import is_number, plain
 from dray.engines.rpc import code_names
 from dray.errors import ConfigError
-from dray.scheduling.capacity import plain
 
 if TYPE_CHECKING:
     from dray.train.planning.ranks import RankAssignment
@@ -33,8 +33,7 @@ def check_seconds(value: object, what: str) -> float:
         ConfigError: It is something else, or not above 0.
     """
     seconds = plain(value)
-    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not number or not 0 < seconds < _LONGEST_S:
+    if not is_number(seconds) or not 0 < seconds < _LONGEST_S:
         raise ConfigError(f"{what} must be a number of seconds, more than 0, not {value!r}")
     return float(seconds) if isinstance(seconds, float) else int(seconds)
 

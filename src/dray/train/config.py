@@ -10,9 +10,9 @@ from typing import Any
 
 from dray.absent import GIVEN_UP
 from dray.answers import AbsentMember, answers_arguments, check_arguments
+from dray.checks import is_whole, plain, refuse_arrays
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
-from dray.scheduling.capacity import plain, refuse_arrays
 from dray.train.callback import UserCallback
 from dray.train.storage.filesystem import check_filesystem
 from dray.train.storage.paths import check_name, local_path
@@ -80,7 +80,7 @@ class FailureConfig:
         for name in ("max_failures", "max_preemption_failures"):
             limit = plain(getattr(self, name))
             setattr(self, name, limit)
-            if isinstance(limit, bool) or not isinstance(limit, int) or limit < -1:
+            if not is_whole(limit, -1):
                 raise ConfigError(f"{name} must be -1 (no limit), 0 or more, not {limit!r}")
 
 
@@ -117,7 +117,7 @@ class CheckpointConfig:
         refuse_arrays(vars(self))
         check_absent(self, CheckpointConfig, ("checkpoint_frequency", "checkpoint_at_end"))
         keep = self.num_to_keep = plain(self.num_to_keep)
-        if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < 1):
+        if keep is not None and not is_whole(keep, 1):
             raise ConfigError(f"num_to_keep must be None (all) or 1 or more, not {keep!r}")
         attribute = self.checkpoint_score_attribute
         if attribute is not None and not isinstance(attribute, str):

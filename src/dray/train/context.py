@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from dray.answers import AbsentMember, answer_for, check_arguments
+from dray.checks import is_number, plain
 from dray.engines.rpc import wire
 from dray.engines.rpc.actor_host import refuse_forks
 from dray.errors import ConfigError, NotInTrainingError, StorageError, describe
-from dray.scheduling.capacity import plain
 from dray.train.checkpoint import Checkpoint
 from dray.train.reported import (
     CheckpointConsistencyMode,
@@ -357,8 +357,7 @@ def get_all_reported_checkpoints(
             f"consistency_mode must be a CheckpointConsistencyMode, not {consistency_mode!r}"
         )
     wait = plain(timeout_s)
-    number = isinstance(wait, int | float) and not isinstance(wait, bool)
-    if wait is not None and (not number or not 0 <= wait <= threading.TIMEOUT_MAX):
+    if wait is not None and (not is_number(wait) or not 0 <= wait <= threading.TIMEOUT_MAX):
         raise ConfigError(f"timeout_s must be None or seconds, 0 or more, not {timeout_s!r}")
     return session.checkpoints(wait)
 

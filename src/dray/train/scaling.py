@@ -12,8 +12,9 @@ from dray.accelerators import check_quantities, families, family_of
 from dray.accelerators.tpu_topology import POD_TYPE_LABEL, Slice
 from dray.accelerators.type_names import check_type
 from dray.answers import AbsentMember, answers_arguments
+from dray.checks import is_number, is_whole, plain, refuse_arrays
 from dray.errors import ConfigError, join_names
-from dray.scheduling.capacity import from_fixed, plain, refuse_arrays, to_fixed
+from dray.scheduling.capacity import from_fixed, to_fixed
 from dray.scheduling.infeasible import ACCELERATOR_TYPE, ACCELERATOR_TYPE_QUANTITY
 from dray.scheduling.labels import check_selector
 from dray.scheduling.placement import STRATEGIES
@@ -112,13 +113,12 @@ class ScalingConfig:
     def _check_workers(self) -> None:
         given = self.num_workers
         sizes = given if isinstance(given, tuple) and len(given) == 2 else (given,)
-        try:
-            whole = [_whole(size) for size in sizes]
-        except TypeError:
+        whole = [plain(size) for size in sizes]
+        if not all(map(is_whole, whole)):
             raise ConfigError(
                 "num_workers must be a whole number, 0 (run in this process) or more, or a tuple "
                 f"of the least and the most, not {given!r}"
-            ) from None
+            )
         if whole[0] > _MOST_WORKERS:
             raise ConfigError(
                 f"num_workers must be at most {_MOST_WORKERS}, or a tuple with such a least "
@@ -140,8 +140,7 @@ class ScalingConfig:
     def _check_interval(self) -> None:
         interval = plain(self.elastic_resize_monitor_interval_s)
         self.elastic_resize_monitor_interval_s = interval
-        number = isinstance(interval, int | float) and not isinstance(interval, bool)
-        if not number or not 0 <= interval < math.inf:
+        if not is_number(interval) or not 0 <= interval < math.inf:
             raise ConfigError(
                 "elastic_resize_monitor_interval_s must be a number of seconds, 0 or more, not "
                 f"{interval!r}"
@@ -396,18 +395,6 @@ def _copied(resources: Any) -> Any:
     if not isinstance(resources, Mapping):
         return resources
     return {name: plain(quantity) for name, quantity in resources.items()}
-
-
-def _whole(number: Any) -> int:
-    """Return a whole number of any library, such as NumPy's, as int.
-
-    Raises:
-        TypeError: It is something else.
-    """
-    whole = plain(number)
-    if isinstance(whole, bool) or not isinstance(whole, int):
-        raise TypeError(number)
-    return int(whole)
 
 
 def _accelerators(resources: Iterable[str]) -> list[str]:

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dray.answers import answer_for
+from dray.checks import is_whole, plain
 from dray.core.actor import ActorHandle, exit_actor
 from dray.core.objects import get, kill, wait
 from dray.core.remote import remote
 from dray.errors import ArgumentTypeError, ConfigError
-from dray.scheduling.capacity import plain
 
 __all__ = ["Empty", "Full", "Queue"]
 
@@ -145,7 +145,7 @@ class Queue:
     def get_nowait_batch(self, num_items: int) -> list[Any]:
         """Take that many items out, or raise `Empty` and take none."""
         num_items = plain(num_items)
-        if isinstance(num_items, bool) or not isinstance(num_items, int):
+        if not is_whole(num_items):
             raise ArgumentTypeError(f"num_items must be a whole number, not {num_items!r}")
         if num_items < 0:
             raise ConfigError(f"num_items must be 0 or more, not {num_items}")

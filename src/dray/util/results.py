@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from dray.answers import answer_for
+from dray.checks import is_whole
 from dray.core.objects import get, wait
 from dray.core.remote import RemoteFunction
 from dray.engines.runtime import ObjectRef
@@ -111,5 +112,5 @@ def map_unordered(
 
 
 def _check(name: str, size: int) -> None:
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+    if not is_whole(size, 1):
         raise ConfigError(f"{name} must be 1 or more, not {size!r}")

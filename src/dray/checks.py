@@ -1,0 +1,41 @@
+"""Checks of arguments that many functions share: numbers of any library, and arrays."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+from dray.errors import ConfigError
+
+
+def plain(number: Any) -> Any:
+    """Return a number of any library, such as NumPy's, as int or float; all else as it is."""
+    if isinstance(number, int | float) or not isinstance(number, numbers.Real):
+        return number
+    return int(number) if isinstance(number, numbers.Integral) else float(number)
+
+
+def is_whole(value: object, least: int | None = None) -> TypeGuard[int]:
+    """Return whether a value is a whole number, and no bool, of at least so much."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return whole and (least is None or value >= least)  # type: ignore[operator] # it is an int
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a value is a number, and no bool."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def refuse_arrays(given: Mapping[str, Any]) -> None:
+    """Refuse arguments that are arrays or tensors: no later check could compare them.
+
+    Args:
+        given: The arguments, by name.
+
+    Raises:
+        ConfigError: One of them is an array; a number in one (with no dimension) passes.
+    """
+    for name, value in given.items():
+        if getattr(type(value), "__array__", None) is not None and getattr(value, "ndim", 0) > 0:
+            raise ConfigError(f"{name} must not be an array, but is a {type(value).__name__}")
