@@ -18,7 +18,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from dray.engines.rpc import wire
 from dray.errors import ActorDiedError, DrayError, raised_in_task
@@ -27,6 +27,10 @@ from dray.interrupts import interruptible, is_handlers
 INLINE, STORED, SPILLED, RAISED, FAILED, UNMADE = 1, 2, 3, 4, 5, 6
 # Larger values go to shared memory.
 INLINE_BYTES = 100 << 10
+
+# Stands for a value, as above; the tuples differ in what follows their first element.
+Stored = tuple[Any, ...]
+Payload = bytes | Stored
 
 _PLAIN = frozenset((int, float, bool, type(None), str, bytes))
 _collecting = threading.local()
@@ -144,7 +148,7 @@ def open_inline(payload: Any) -> tuple[bytes, list[Any]]:
     return data, [bytearray(b) if i in writable else b for i, b in enumerate(buffers)]
 
 
-def is_error(payload: Any) -> bool:
+def is_error(payload: object) -> TypeGuard[Stored]:
     """Return whether a payload stands for an error."""
     return type(payload) is tuple and payload[0] >= RAISED
 

@@ -6,11 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dray.engines.process.hub.hub import Hub
-from dray.engines.process.hub.records import ActorRecord, Client, Task, WorkerProcess
+from dray.engines.process.hub.protocol import ActorOperations
+from dray.engines.process.hub.records import (
+    ActorRecord,
+    CallDetails,
+    CallListener,
+    Client,
+    Count,
+    Task,
+    WorkerProcess,
+)
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.process.hub.worker_pool import Pool
 from dray.engines.process.system_limits import SHORTAGES
-from dray.engines.rpc.serialization import UNMADE, failed
+from dray.engines.rpc.serialization import UNMADE, Payload, failed
 from dray.errors import (
     ActorDiedError,
     ActorUnavailableError,
@@ -20,16 +29,17 @@ from dray.errors import (
     WorkerDiedError,
 )
 from dray.scheduling.ledger import Held
+from dray.scheduling.requests import Reservation
 
 # So many calls are sent ahead; the rest wait here and go in one piece when half are answered.
 _AHEAD = 64
 
 
-class Actors:
+class Actors(ActorOperations, CallListener):
     """All actors of a session.
 
     Args:
-        hub: Objects and questions.
+        hub: Objects and answers.
         tasks: The books that calls stand in as well.
         pool: Worker processes.
         send: Sends bytes to a worker.
@@ -54,14 +64,6 @@ class Actors:
         self._stop = stop
         self.all: dict[int, ActorRecord] = {}
         self.names: dict[tuple[str, str], int] = {}
-        tasks.on_call_ready = lambda task: self._pump(self._actor_of(task))
-        tasks.on_call_left = self._on_call_left
-        tasks.on_call_over = self._on_call_over
-        hub.serve(self)
-
-    def _actor_of(self, task: Task) -> ActorRecord:
-        assert task.actor is not None
-        return task.actor
 
     # Making.
 
@@ -71,11 +73,10 @@ class Actors:
         question: int,
         key: bytes,
         number: int,
-        payload: Any,
+        payload: Payload,
         deps: Sequence[int],
         nested: Sequence[int],
     ) -> None:
-        """A process makes an actor."""
         kind = self._tasks.kinds.all[key]
         options = kind.options
         namespace = options["namespace"] or self._namespace
@@ -84,7 +85,7 @@ class Actors:
             self._answer_taken(client, question, (namespace, name), options["get_if_exists"])
             return
         task = Task(number, kind, (), payload, deps, nested, 0, client, None)
-        actor = ActorRecord(number, task, restarts=options["max_restarts"])
+        actor = ActorRecord(number, task, self, restarts=options["max_restarts"])
         actor.name, actor.namespace = name, namespace
         task.actor = actor
         self.all[number] = actor
@@ -127,7 +128,7 @@ class Actors:
             lambda f: self._hub.lock.later(lambda: self._granted(actor, f.result()))
         )
 
-    def _granted(self, actor: ActorRecord, held: Any) -> None:
+    def _granted(self, actor: ActorRecord, held: Reservation) -> None:
         if actor.state == "dead":
             held.release()
             return
@@ -162,7 +163,6 @@ class Actors:
         self._tasks.dispatch(task, worker, ("make", details))
 
     def on_made(self, client: Client, number: int) -> None:
-        """An actor's `__init__` has returned."""
         actor = self.all.get(number)
         if actor is None or actor.worker is not client.worker:
             return
@@ -173,8 +173,7 @@ class Actors:
         if actor.ending:
             self._end_if_idle(actor)
 
-    def on_unmade(self, client: Client, number: int, payload: Any) -> None:
-        """An actor's `__init__` has raised."""
+    def on_unmade(self, client: Client, number: int, payload: Payload) -> None:
         actor = self.all.get(number)
         if actor is not None:
             actor.restarts = 0
@@ -188,16 +187,15 @@ class Actors:
         self,
         client: Client,
         actor_number: int,
-        details: tuple[Any, ...],
+        details: CallDetails,
         number: int,
         numbers: Sequence[int],
-        payload: Any,
+        payload: Payload,
         deps: Sequence[int],
         nested: Sequence[int],
-        returns: Any,
+        returns: Count,
         parent: int | None,
-    ) -> Any:
-        """A process calls a method. Return an error's payload if that is refused."""
+    ) -> Payload | None:
         actor = self.all.get(actor_number)
         if actor is None:
             for result in numbers:
@@ -219,7 +217,7 @@ class Actors:
         if 0 < most <= len(actor.waiting) + len(actor.running):
             return self._too_many(client, task, most)
         self._tasks.accept(task)
-        if actor.state == "dead":
+        if actor.death is not None:
             self._tasks.end(task, actor.death)
         elif not task.over:
             actor.waiting.append(task)
@@ -227,7 +225,7 @@ class Actors:
                 self._pump(actor)
         return None
 
-    def _too_many(self, client: Client, task: Task, most: int) -> Any:
+    def _too_many(self, client: Client, task: Task, most: int) -> Payload:
         for result in task.results:
             self._hub.own(client, result)
         error = failed(
@@ -276,7 +274,11 @@ class Actors:
             actor.creation.attempt = 1
             self._place(actor)
 
-    def _on_call_left(self, number: int, worker: WorkerProcess) -> None:
+    def on_call_ready(self, task: Task) -> None:
+        if task.actor is not None:
+            self._pump(task.actor)
+
+    def on_call_left(self, number: int, worker: WorkerProcess) -> None:
         actor = worker.actor
         if actor is None:
             return
@@ -286,9 +288,10 @@ class Actors:
         elif actor.ending:
             self._end_if_idle(actor)
 
-    def _on_call_over(self, task: Task, payload: Any) -> None:
-        """A call, or the making of an actor, was ended from here."""
-        actor = self._actor_of(task)
+    def on_call_over(self, task: Task, payload: Payload) -> None:
+        actor = task.actor
+        if actor is None:
+            return
         if task is actor.creation and actor.state != "dead":
             self._bury(actor, payload)  # one of its arguments has failed
         elif task in actor.waiting:
@@ -323,13 +326,11 @@ class Actors:
             self._tasks.retire(worker)
 
     def on_exiting(self, client: Client, number: int) -> None:
-        """An actor has called `exit_actor`."""
         actor = self.all.get(number)
         if actor is not None:
             actor.exiting = True
 
     def on_kill(self, client: Client, question: int, number: int, no_restart: bool) -> None:
-        """A process kills an actor."""
         actor = self.all.get(number)
         if actor is not None and actor.state != "dead":
             self.kill(actor, no_restart)
@@ -349,7 +350,7 @@ class Actors:
         if worker is not None:
             self._stop(worker)
 
-    def _bury(self, actor: ActorRecord, payload: Any) -> None:
+    def _bury(self, actor: ActorRecord, payload: Payload) -> None:
         """Take an actor out of service: its calls fail, its name and resources are free."""
         actor.state, actor.death = "dead", payload
         if actor.name is not None and self.names.get((actor.namespace, actor.name)) == actor.number:
@@ -447,11 +448,9 @@ class Actors:
         return actor.number, options["class_name"], dict(options["methods"])
 
     def on_named(self, client: Client, question: int, name: str, namespace: str | None) -> None:
-        """A process looks for an actor by its name."""
         number = self.names.get((namespace or self._namespace, name))
         found = None if number is None else self._found(client, self.all[number])
         self._hub.reply(client, question, found)
 
     def on_actor(self, client: Client, question: int, number: int) -> None:
-        """A process looks for an actor by its number."""
         self._hub.reply(client, question, self._found(client, self.all[number]))

@@ -22,10 +22,12 @@ from dray.engines.process.hub.generators import Streams
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.leases import Lending
 from dray.engines.process.hub.placement_groups import Groups
+from dray.engines.process.hub.protocol import AttachOperations, Parts, operations
 from dray.engines.process.hub.records import Channel, Client, RuntimeKey, WorkerProcess
 from dray.engines.process.hub.stalls import Stalls
 from dray.engines.process.hub.status import Status
 from dray.engines.process.hub.tasks import Tasks, Variables
+from dray.engines.process.hub.waits import Waits
 from dray.engines.process.hub.worker_pool import OutputTap, Pool
 from dray.engines.process.leader_follower import LONGEST_S, AdaptiveSpin, LeaderFollowers, Waiter
 from dray.engines.process.lock import check_depth
@@ -55,7 +57,7 @@ def _not_shown(stream: str, line: str) -> None:
     """Take a line that nobody wants to see."""
 
 
-class DriverRuntime(ProcessRuntime):
+class DriverRuntime(ProcessRuntime, AttachOperations):
     """Tasks, actors and objects, as the driver sees them.
 
     Args:
@@ -109,15 +111,27 @@ class DriverRuntime(ProcessRuntime):
         limit = store_bytes or int(host.memory_bytes() * _STORE_SHARE)
         self.hub = Hub(limit)
         self.pool = Pool(self._start_worker, max(2, host.cpu_count()))
-        self.tasks = Tasks(self.hub, ledger, self.pool, self._send, kill, cancel, variables)
-        self.streams = Streams(self.hub, self.tasks)
-        actors = Actors(self.hub, self.tasks, self.pool, self._send, kill, self._namespace)
-        self.actors = actors
-        self.groups_of = Groups(self.hub, self.tasks, actors, kill)
-        Lending(self.hub, ledger)
-        self.hub.serve(self)
-        Status(self.hub, self.tasks, actors, self.groups_of, self.pool)
-        self._stalls = Stalls(self.tasks, actors, self.pool)
+        hub, self.streams = self.hub, Streams(self.hub)
+        self.tasks = tasks = Tasks(
+            hub, self.streams, ledger, self.pool, self._send, kill, cancel, variables
+        )
+        self.actors = Actors(hub, tasks, self.pool, self._send, kill, self._namespace)
+        groups = Groups(hub, tasks, self.actors, kill)
+        self._operations = operations(
+            Parts(
+                objects=hub,
+                waits=Waits(hub, self.streams, tasks),
+                kinds=tasks.kinds,
+                tasks=tasks,
+                streams=self.streams,
+                actors=self.actors,
+                groups=groups,
+                leases=Lending(hub, ledger),
+                status=Status(hub, tasks, self.actors, groups, self.pool),
+                attach=self,
+            )
+        )
+        self._stalls = Stalls(tasks, self.actors, self.pool)
         self._stall_s = self._quiet_s = stall_warning_s or LONGEST_S
         self._told = ""  # of which stall
         self.tap = OutputTap(reader, Outlets().line if shows_output else _not_shown)
@@ -141,10 +155,10 @@ class DriverRuntime(ProcessRuntime):
         return _NO_TASK
 
     def post(self, message: Message) -> None:
-        self.hub.handle(self.client, message)
+        self._operations[message[0]](self.client, *message[1:])
 
     def submit_now(self, message: Message) -> Any:
-        return self.hub.handle(self.client, message)
+        return self._operations[message[0]](self.client, *message[1:])
 
     def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
         if len(refs) != 1:
@@ -271,13 +285,11 @@ class DriverRuntime(ProcessRuntime):
             self._take_in(sock, node_id, around)
 
     def on_guest(self, client: Client, node_id: str, around: Mapping[str, Any]) -> None:
-        """A worker passes on one of its own, which trains and wants to use tasks and actors."""
         sock = self._passage.take(client.number)  # left there before this was said
         if sock is not None:
             self._take_in(sock, node_id, around)
 
     def on_passage(self, client: Client, question: int) -> None:
-        """A worker asks where to leave a socket."""
         self.hub.reply(client, question, self._passage.address())
 
     def _take_in(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
@@ -364,7 +376,7 @@ class DriverRuntime(ProcessRuntime):
     def _hear(self, line: Channel, messages: Sequence[Message]) -> None:
         for message in messages:
             try:
-                self.hub.handle(line.client, message)
+                self._operations[message[0]](line.client, *message[1:])
             except Exception as error:  # noqa: BLE001 (as above)
                 self._refuse(line, error)
                 if not isinstance(line, WorkerProcess):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from dray.engines.process.hub.hub import Hub
+from dray.engines.process.hub.protocol import KindOperations
 from dray.engines.process.hub.records import (
     Client,
     FunctionDescriptor,
@@ -21,7 +22,7 @@ from dray.scheduling.requests import Request
 BUNDLE_LABEL = "dray.io/bundle"
 
 
-class Kinds:
+class Kinds(KindOperations):
     """All functions and classes that processes have told of.
 
     Args:
@@ -35,20 +36,18 @@ class Kinds:
         self.all: dict[bytes, FunctionDescriptor] = {}
         self.shapes: dict[Any, SchedulingClass] = {}
         self.groups: dict[int, GroupRecord] = {}  # kept by `placement_groups.py`
-        hub.serve(self)
 
     def on_kind(
         self,
         client: Client,
         question: int,
         key: bytes,
-        what: str,
-        blob: Any,
+        what: Literal["task", "actor"],
+        blob: tuple[bytes, list[bytes]],
         nested: Sequence[int],
         options: Mapping[str, Any],
         place: Mapping[str, Any],
     ) -> None:
-        """A process tells of a function or class."""
         try:
             if key not in self.all:
                 shape = self._shape(options, place, lasting=what == "actor")

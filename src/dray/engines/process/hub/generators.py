@@ -1,53 +1,58 @@
-"""Streams in the hub: the items of generator tasks, for those who ask for the next."""
+"""Streams in the hub: the items of generator tasks, in order, for those who ask for the next.
+
+A stream begins with its task and lives as long as a reference to it does; it has the task's number.
+It holds each item until it ends itself, so a reader may come late, and several may read. An error
+is the last item, and raises when it is got. A task that runs again yields its items anew: what the
+stream has already is dropped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from dray.engines.process.hub.hub import Hub
+from dray.engines.process.hub.protocol import StreamOperations
 from dray.engines.process.hub.records import Client, Task
-from dray.engines.process.hub.tasks import Tasks
-from dray.engines.rpc.serialization import is_error
+from dray.engines.rpc.serialization import Payload, is_error
 
 
 class _Stream:
     """The items of one generator task.
 
     Attributes:
-        items: The numbers of the items so far; the stream holds each until it is gone itself.
-        ended: Whether there will be no more.
+        task: The task that yields them; None when there will be no more.
+        items: The numbers of the items so far.
         read: How many items somebody has asked for.
         sought: What to call when there is an item with an index, or none will come.
         paced: What to call when so many items have been read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, task: Task) -> None:
+        self.task: Task | None = task
         self.items: list[int] = []
-        self.ended = False
         self.read = 0
         self.sought: list[tuple[int, Callable[[], None]]] = []
         self.paced: list[tuple[int, Callable[[], None]]] = []
 
+    def has(self, index: int) -> bool:
+        """Return whether there is an item with this index, or none will come."""
+        return self.task is None or index < len(self.items)
 
-class Streams:
-    """All streams of a session; a stream has the number of its task."""
 
-    def __init__(self, hub: Hub, tasks: Tasks) -> None:
+class Streams(StreamOperations):
+    """All streams of a session.
+
+    Args:
+        hub: Objects and answers.
+    """
+
+    def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._tasks = tasks
         self._streams: dict[int, _Stream] = {}
-        tasks.begin_stream = self._begin
-        tasks.end_stream_with = self._end_with
-        tasks.on_stream_over = self._over
-        hub.has_item = self._has_item
-        hub.when_item = self._when_item
-        hub.forget_item = self._forget_item
-        hub.serve(self)
 
-    def _begin(self, task: Task) -> None:
+    def begin(self, task: Task) -> None:
         """Make the stream of a task that was just accepted."""
-        stream = self._streams[task.number] = _Stream()
+        stream = self._streams[task.number] = _Stream(task)
 
         def unused() -> None:
             self._streams.pop(task.number, None)
@@ -58,101 +63,83 @@ class Streams:
         self._hub.store.find(task.number).on_unused = unused
 
     def on_item(
-        self, client: Client, task_number: int, index: int, number: int, payload: Any, nested: Any
+        self,
+        client: Client,
+        task_number: int,
+        index: int,
+        number: int,
+        payload: Payload,
+        nested: Sequence[int],
     ) -> None:
-        """A generator has yielded."""
-        task = self._tasks.running.get(task_number)
         self._hub.store.add(number)
         self._hub.store.seal(number, self._hub.arrived(client, payload), nested)
         stream = self._streams.get(task_number)
-        if task is None or stream is None or index != len(stream.items):
+        if stream is None or stream.task is None or index != len(stream.items):
             self._hub.store.drop(number)  # nobody wants it, or it was there before a retry
             return
-        if task.items is not None:
-            task.items.append(number)
+        if stream.task.items is not None:
+            stream.task.items.append(number)
         stream.items.append(number)
         self._tell(stream)
 
-    def on_next(self, client: Client, question: int, number: int, index: int) -> None:
-        """A process wants the item with this index."""
-        if self._has_item(number, index):
-            self._give(client, question, number, index)
-            return
-
-        def came() -> None:
-            if end():
-                self._give(client, question, number, index)
-
-        def give_up() -> None:
-            self._forget_item(number, came)
-            self._hub.reply(client, question, None)
-
-        end = self._hub.ask_until(client, question, give_up)
-        self._when_item(number, index, came)
-
-    def _give(self, client: Client, question: int, number: int, index: int) -> None:
+    def take(self, client: Client, number: int, index: int) -> int | None:
+        """Give a process an item that is there; return its number, or None at the end."""
         stream = self._streams.get(number)
         if stream is None or index >= len(stream.items):
-            self._hub.reply(client, question, None)
-            return
+            return None
         stream.read = max(stream.read, index + 1)
         self._hub.give(client, stream.items[index])
-        self._hub.reply(client, question, stream.items[index])
         ready = [callback for count, callback in stream.paced if count <= stream.read]
         stream.paced = [entry for entry in stream.paced if entry[0] > stream.read]
         for callback in ready:
             callback()
+        return stream.items[index]
 
-    def on_pace(self, client: Client, question: int, number: int, count: int) -> None:
-        """A generator goes on when so many of its items have been read."""
+    def is_read(self, number: int, count: int) -> bool:
+        """Return whether so many items have been read, or nobody will read."""
         stream = self._streams.get(number)
-        if stream is None or stream.read >= count:
-            self._hub.reply(client, question, None)
-            return
+        return stream is None or stream.read >= count
 
-        def answer() -> None:
-            self._hub.reply(client, question, None)
+    def when_read(self, number: int, count: int, callback: Callable[[], None]) -> None:
+        """Call back when so many items of a stream have been read."""
+        self._streams[number].paced.append((count, callback))
 
-        def go_on() -> None:
-            if end():
-                answer()
-
-        end = self._hub.ask_until(client, question, answer)
-        stream.paced.append((count, go_on))
-
-    def _has_item(self, number: int, index: int) -> bool:
+    def has_item(self, number: int, index: int) -> bool:
+        """Return whether a stream has an item with this index, or none will come."""
         stream = self._streams.get(number)
-        return stream is None or stream.ended or index < len(stream.items)
+        return stream is None or stream.has(index)
 
-    def _when_item(self, number: int, index: int, callback: Callable[[], None]) -> None:
+    def when_item(self, number: int, index: int, callback: Callable[[], None]) -> None:
+        """Call back when a stream has that item, or has ended."""
         self._streams[number].sought.append((index, callback))
 
-    def _forget_item(self, number: int, callback: Callable[[], None]) -> None:
+    def forget_item(self, number: int, callback: Callable[[], None]) -> None:
+        """Take back what `when_item` was asked for."""
         stream = self._streams.get(number)
         if stream is not None:
             stream.sought = [entry for entry in stream.sought if entry[1] is not callback]
 
     def _tell(self, stream: _Stream) -> None:
-        count = len(stream.items)
-        ready = [callback for index, callback in stream.sought if stream.ended or index < count]
-        stream.sought = [e for e in stream.sought if not (stream.ended or e[0] < count)]
+        ready = [callback for index, callback in stream.sought if stream.has(index)]
+        stream.sought = [entry for entry in stream.sought if not stream.has(entry[0])]
         for callback in ready:
             callback()
 
-    def _end_with(self, task: Task, payload: Any) -> None:
-        """The task failed: the error is the last item, and raises when it is got."""
+    def end_with(self, task: Task, payload: Payload) -> None:
+        """Give a stream the error of its task as its last item."""
         stream = self._streams.get(task.number)
-        if stream is None or stream.ended or not is_error(payload):
+        if stream is None or stream.task is None or not is_error(payload):
             return
         number = -task.number  # no process gives such numbers
         self._hub.store.add(number)
         self._hub.store.seal(number, payload)
         stream.items.append(number)
 
-    def _over(self, task: Task) -> None:
+    def end(self, task: Task) -> None:
+        """Let nobody wait any more: nothing more will come."""
         stream = self._streams.get(task.number)
         if stream is not None:
-            stream.ended = True
+            stream.task = None
             self._tell(stream)
             _call_all(stream.paced)
 

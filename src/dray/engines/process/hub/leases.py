@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Literal
 
 from dray.engines.process.hub.hub import Hub
+from dray.engines.process.hub.protocol import LeaseOperations
 from dray.engines.process.hub.records import Client
 from dray.errors import DrayError
 from dray.scheduling.ledger import Ledger
@@ -41,7 +42,7 @@ class Borrowed(Reservation):
             give_back()
 
 
-class Lending:
+class Lending(LeaseOperations):
     """Reserves from the session's ledger for other processes; what they hold ends with them.
 
     Args:
@@ -52,16 +53,14 @@ class Lending:
     def __init__(self, hub: Hub, ledger: Ledger) -> None:
         self._hub = hub
         self._ledger = ledger
-        hub.serve(self)
 
     def on_reserve(
         self,
         client: Client,
         question: int,
         request: Request,
-        purpose: str,
+        purpose: Literal["reserve", "check", "rehearse"],
     ) -> None:
-        """A process wants bundles, or to know whether there can be such ("check", "rehearse")."""
         try:
             if purpose == "rehearse":
                 self._hub.reply(client, question, self._ledger.rehearse(request))
@@ -79,7 +78,6 @@ class Lending:
         )
 
     def on_offers(self, client: Client, question: int) -> None:
-        """A process wants to know the nodes."""
         self._hub.reply(client, question, self._ledger.alive())
 
     def _granted(self, client: Client, question: int, future: Future[Any]) -> None:
@@ -88,5 +86,4 @@ class Lending:
             self._hub.reply(client, question, (question, held.nodes, held.devices, held.bundles))
 
     def on_return(self, client: Client, question: int) -> None:
-        """A process needs its bundles no more."""
         self._hub.give_back(client, question)

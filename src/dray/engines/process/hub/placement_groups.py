@@ -9,6 +9,7 @@ from typing import Any
 from dray.engines.process.hub.actors import Actors
 from dray.engines.process.hub.functions import BUNDLE_LABEL
 from dray.engines.process.hub.hub import Hub
+from dray.engines.process.hub.protocol import GroupOperations
 from dray.engines.process.hub.records import Client, GroupRecord, WorkerProcess
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.rpc.serialization import failed
@@ -18,7 +19,7 @@ from dray.scheduling.ledger import Held, Ledger
 from dray.scheduling.requests import Node
 
 
-class Groups:
+class Groups(GroupOperations):
     """All placement groups of a session.
 
     Args:
@@ -40,7 +41,6 @@ class Groups:
         self._actors = actors
         self._stop = stop
         self._names: dict[str, int] = {}
-        hub.serve(self)
 
     def on_group(
         self,
@@ -50,7 +50,6 @@ class Groups:
         ready: int,
         spec: GroupSpec,
     ) -> None:
-        """A process asks for bundles."""
         self._hub.own(client, ready)
         try:
             demand = self._tasks.ledger.check(spec.request)
@@ -92,7 +91,6 @@ class Groups:
         self._hub.store.seal(record.ready, pickle.dumps(None, 5))
 
     def on_remove_group(self, client: Client, question: int, number: int) -> None:
-        """A process removes a group."""
         record = self._tasks.kinds.groups.get(number)
         if record is not None and record.state != "REMOVED":
             self.remove(record)
@@ -128,14 +126,12 @@ class Groups:
         return record.number, [dict(bundle) for bundle in record.spec.bundles], record.ready
 
     def on_named_group(self, client: Client, question: int, name: str) -> None:
-        """A process looks for a group by its name."""
         number = self._names.get(name)
         record = None if number is None else self._tasks.kinds.groups[number]
         found = None if record is None else self._found(client, record)
         self._hub.reply(client, question, found)
 
     def on_group_of(self, client: Client, question: int, number: int) -> None:
-        """A process looks for a group by its number."""
         self._hub.reply(client, question, self._found(client, self._tasks.kinds.groups[number]))
 
     def table(self) -> list[dict[str, Any]]:

@@ -7,15 +7,23 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, Protocol
 
 from dray.engines.rpc.framing import Inbox, Outbox
+from dray.engines.rpc.serialization import Payload, Stored
 from dray.engines.runtime import GroupSpec
 from dray.errors import EngineError, WorkerDiedError
 from dray.scheduling.ledger import Held, Ledger
 from dray.scheduling.placement import Demand
 from dray.scheduling.requests import Node, Reservation
 
+Room = tuple[Any, ...]  # the beginning of a payload: a place in memory or on the disk
+Item = tuple[int, int]  # a stream, and the index of one of its items
+Count = int | Literal["stream", "dynamic"]  # how many results a task has
+# A method, the call's name, its concurrency group, retries, retried exceptions, and how many items
+# a generator may be ahead of its reader.
+CallDetails = tuple[str, str, str | None, int | None, bool | bytes, int]
+# The variables of a runtime environment, as pairs, and its directory.
 RuntimeKey = tuple[tuple[tuple[str, str], ...], str | None]
 
 
@@ -114,10 +122,10 @@ class Client:
         self.worker = worker
         self.holds: set[int] = set()
         self.pins: dict[int, int] = {}
-        self.rooms: dict[tuple[Any, ...], Sequence[int]] = {}
+        self.rooms: dict[Room, Sequence[int]] = {}
         # What it waits for: gathers, and for others what is called when it waits no longer.
         self.questions: dict[int, WaitRequest | Callable[[], None]] = {}
-        self.reading: list[tuple[Any, ...]] = []
+        self.reading: list[Stored] = []
         self.blocked = 0
         self.leases: dict[int, Future[Reservation]] = {}  # of an engine within a worker
 
@@ -130,7 +138,12 @@ class WaitRequest:
     )
 
     def __init__(
-        self, client: Client, question: int, numbers: Sequence[int], need: int, wants_values: bool
+        self,
+        client: Client,
+        question: int,
+        numbers: Sequence[int | Item],
+        need: int,
+        wants_values: bool,
     ) -> None:
         self.client = client
         self.question = question
@@ -139,7 +152,7 @@ class WaitRequest:
         self.wants_values = wants_values
         self.ready = 0
         self.blocks = False
-        self.calls: list[tuple[Any, Callable[[], None]]] = []  # that tell of what is missing
+        self.calls: list[tuple[int | Item, Callable[[], None]]] = []  # that tell of what is missing
 
 
 @dataclass(eq=False)
@@ -172,8 +185,8 @@ class FunctionDescriptor:
     """A function or class, with its options, as a process has told of it."""
 
     key: bytes
-    what: str
-    blob: Any
+    what: Literal["task", "actor"]
+    blob: tuple[bytes, list[bytes]]
     nested: Sequence[int]
     options: Mapping[str, Any]
     shape: SchedulingClass
@@ -212,17 +225,17 @@ class Task:
         number: int,
         kind: FunctionDescriptor,
         results: Sequence[int],
-        payload: Any,
+        payload: Payload,
         deps: Sequence[int],
         nested: Iterable[int],
-        returns: Any,
+        returns: Count,
         client: Client,
         parent: int | None,
     ) -> None:
         self.number = number
         self.kind = kind
         self.results = results
-        self.payload = payload
+        self.payload: Payload | None = payload
         self.deps = deps
         self.nested = nested
         self.returns = returns
@@ -232,7 +245,7 @@ class Task:
         self.retries = 0
         self.worker: WorkerProcess | None = None
         self.actor: ActorRecord | None = None
-        self.details: Any = None
+        self.details: CallDetails | None = None
         self.cancelled = False
         self.over = False
         self.attempt = 0
@@ -242,9 +255,24 @@ class Task:
     @property
     def title(self) -> str:
         """Its name in messages."""
-        if self.actor is not None:
+        if self.actor is not None and self.details is None:
+            return f"actor {self.actor.title}"
+        if self.actor is not None and self.details is not None:
             return f"method {self.details[1]} of actor {self.actor.title}"
         return f"task {self.kind.name}"
+
+
+class CallListener(Protocol):
+    """Hears of the calls of an actor, which stand in the same books as tasks."""
+
+    def on_call_ready(self, task: Task) -> None:
+        """Send a call on: all that it has waited for is there."""
+
+    def on_call_left(self, number: int, worker: WorkerProcess) -> None:
+        """Send further calls: a worker is done with one."""
+
+    def on_call_over(self, task: Task, payload: Payload) -> None:
+        """Let go of a call, or of the making of an actor, that has ended with an error."""
 
 
 @dataclass(eq=False)
@@ -254,6 +282,7 @@ class ActorRecord:
     Attributes:
         number: Its number; handles count as references to it.
         creation: The task that makes it.
+        calls: Hears of its calls.
         state: "waiting", "starting", "alive", "restarting" or "dead".
         waiting: Calls that are not sent yet, in order.
         running: Calls that are sent, by number.
@@ -266,6 +295,7 @@ class ActorRecord:
 
     number: int
     creation: Task
+    calls: CallListener
     state: str = "waiting"
     worker: WorkerProcess | None = None
     held: Held | None = None
@@ -279,7 +309,7 @@ class ActorRecord:
     detached: bool = False
     exiting: bool = False
     killed: bool = False
-    death: Any = None
+    death: Payload | None = None
     unstarted: EngineError | None = None
 
     @property

@@ -10,6 +10,7 @@ from dray.engines.local import describe_node, nodes_of
 from dray.engines.process.hub.actors import Actors
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.placement_groups import Groups
+from dray.engines.process.hub.protocol import StatusOperations
 from dray.engines.process.hub.records import ActorRecord, Client, Task
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.process.hub.worker_pool import Pool
@@ -19,7 +20,7 @@ from dray.status import ActorStatus, ObjectsStatus, ProgramStatus, TaskStatus, W
 _MOST_LISTED = 100
 
 
-class Status:
+class Status(StatusOperations):
     """Answers questions about the session."""
 
     def __init__(self, hub: Hub, tasks: Tasks, actors: Actors, groups: Groups, pool: Pool) -> None:
@@ -28,10 +29,8 @@ class Status:
         self._actors = actors
         self._groups = groups
         self._pool = pool
-        hub.serve(self)
 
     def on_query(self, client: Client, question: int, what: str) -> None:
-        """A process wants to know something."""
         answers: dict[str, Callable[[], Any]] = {
             "names": self._names,
             "groups": self._groups.table,

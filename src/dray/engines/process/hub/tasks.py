@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dray.engines.process.hub.functions import Kinds
+from dray.engines.process.hub.generators import Streams
 from dray.engines.process.hub.hub import Hub
-from dray.engines.process.hub.records import Client, SchedulingClass, Task, WorkerProcess
+from dray.engines.process.hub.protocol import TaskOperations
+from dray.engines.process.hub.records import Client, Count, SchedulingClass, Task, WorkerProcess
 from dray.engines.process.hub.worker_pool import Pool
 from dray.engines.process.system_limits import SHORTAGES
 from dray.engines.rpc.framing import encode
-from dray.engines.rpc.serialization import SPILLED, STORED, failed, is_error
+from dray.engines.rpc.serialization import SPILLED, STORED, Payload, failed, is_error
 from dray.engines.thread_limits import threads_for
 from dray.errors import (
     ConfigError,
@@ -21,7 +23,7 @@ from dray.errors import (
     WorkerDiedError,
 )
 from dray.scheduling.ledger import Held, Ledger
-from dray.scheduling.requests import Node
+from dray.scheduling.requests import Node, Reservation
 
 # Returns what limits a process to devices of a node, beside the variables that its user sets.
 Variables = Callable[
@@ -29,11 +31,12 @@ Variables = Callable[
 ]
 
 
-class Tasks:
+class Tasks(TaskOperations):
     """Runs tasks on workers.
 
     Args:
-        hub: Objects and questions.
+        hub: Objects and answers.
+        streams: Where the items of generators go.
         ledger: What the nodes have.
         pool: Worker processes.
         send: Sends bytes to a worker.
@@ -45,6 +48,7 @@ class Tasks:
     def __init__(
         self,
         hub: Hub,
+        streams: Streams,
         ledger: Ledger,
         pool: Pool,
         send: Callable[[WorkerProcess, bytes], None],
@@ -54,6 +58,7 @@ class Tasks:
     ) -> None:
         self._variables = variables
         self.hub = hub
+        self._streams = streams
         self.ledger = ledger
         self.pool = pool
         self.send = send
@@ -64,9 +69,6 @@ class Tasks:
         self._children: dict[int, dict[int, Task]] = {}  # by the number of who has submitted them
         self._makers: dict[int, Task] = {}  # of tasks with several results
         self._unheard: dict[int, list[tuple[Client, int]]] = {}  # who cancels a call, and asks when
-        hub.when_blocked = self._on_blocked
-        hub.when_unblocked = self._on_unblocked
-        hub.serve(self)
 
     # From the call to the queue.
 
@@ -76,13 +78,12 @@ class Tasks:
         key: bytes,
         number: int,
         numbers: Sequence[int],
-        payload: Any,
+        payload: Payload,
         deps: Sequence[int],
         nested: Sequence[int],
-        returns: Any,
+        returns: Count,
         parent: int | None,
     ) -> None:
-        """A process submits a task."""
         kind = self.kinds.all[key]
         task = Task(number, kind, numbers, payload, deps, nested, returns, client, parent)
         task.retries = kind.options["max_retries"]
@@ -96,14 +97,16 @@ class Tasks:
         for number in task.results:
             hub.own(task.client, number)
         if task.items is not None:
-            self.begin_stream(task)
+            self._streams.begin(task)
         for number in task.deps:
             store.hold(number)
         for number in task.nested:
             store.hold(number)
-        payload = hub.arrived(task.client, task.payload)
-        if type(payload) is tuple and payload[0] == STORED:
-            store.pin(payload[1])
+        payload = task.payload
+        if type(payload) is tuple:
+            hub.arrived(task.client, payload)
+            if payload[0] == STORED:
+                store.pin(payload[1])
         self.running[task.number] = task
         task.since = time.monotonic()
         if task.parent is not None:
@@ -132,9 +135,7 @@ class Tasks:
         if task.actor is None:
             self.enqueue(task)
         else:
-            self.on_call_ready(task)
-
-    on_call_ready: Callable[[Task], None]
+            task.actor.calls.on_call_ready(task)
 
     def enqueue(self, task: Task) -> None:
         """Put a task at the end of the queue of its shape."""
@@ -153,7 +154,8 @@ class Tasks:
             lambda f: self.hub.lock.later(lambda: self._granted(shape, f.result()))
         )
 
-    def _granted(self, shape: SchedulingClass, held: Any) -> None:
+    def _granted(self, shape: SchedulingClass, held: Reservation) -> None:
+        assert isinstance(held, Held)
         shape.asked = False
         self._skip_over(shape)
         if not shape.waiting:
@@ -240,8 +242,9 @@ class Tasks:
 
     # From the worker to the results.
 
-    def on_done(self, client: Client, number: int, values: Sequence[tuple[Any, Any]]) -> None:
-        """A task or call has returned."""
+    def on_done(
+        self, client: Client, number: int, values: Sequence[tuple[Payload, Sequence[int]]]
+    ) -> None:
         task = self.running.get(number)
         worker = client.worker
         if task is not None and task.worker is worker:
@@ -254,11 +257,10 @@ class Tasks:
         self,
         client: Client,
         number: int,
-        payload: Any,
+        payload: Payload,
         retriable: bool,
-        values: Sequence[tuple[Any, Any]],
+        values: Sequence[tuple[Payload, Sequence[int]]],
     ) -> None:
-        """A task or call has raised; its first results may be there."""
         task = self.running.get(number)
         worker = client.worker
         if task is not None and task.worker is worker:
@@ -289,7 +291,7 @@ class Tasks:
         if worker is None:
             return
         if worker.actor is not None:
-            self.on_call_left(number, worker)
+            worker.actor.calls.on_call_left(number, worker)
             return
         shape, done = worker.shape, worker.task
         worker.task = None
@@ -310,8 +312,6 @@ class Tasks:
         self.rest(worker)
         self.pump(shape)
 
-    on_call_left: Callable[[int, WorkerProcess], None]
-
     def rest(self, worker: WorkerProcess) -> None:
         """Take a worker's resources back, and keep it for later."""
         lease, worker.lease, worker.shape = worker.lease, None, None
@@ -325,21 +325,16 @@ class Tasks:
         worker.retiring = True
         self.send(worker, encode(("stop",)))
 
-    def end(self, task: Task, payload: Any) -> None:
+    def end(self, task: Task, payload: Payload) -> None:
         """End a task with an error."""
         if task.over:
             return
         if task.items is not None:
-            self.end_stream_with(task, payload)
+            self._streams.end_with(task, payload)
         self.close(task)  # first: what depends on it must not find it waiting
         self.hub.fail(task.results, payload)
         if task.actor is not None:
-            self.on_call_over(task, payload)
-
-    on_call_over: Callable[[Task, Any], None]
-    begin_stream: Callable[[Task], None]
-    end_stream_with: Callable[[Task, Any], None]
-    on_stream_over: Callable[[Task], None]
+            task.actor.calls.on_call_over(task, payload)
 
     def close(self, task: Task) -> None:
         """Take a task out of the books."""
@@ -364,20 +359,20 @@ class Tasks:
         elif type(payload) is tuple and payload[0] == SPILLED:
             store.free_disk(payload)
         if task.items is not None:
-            self.on_stream_over(task)
+            self._streams.end(task)
 
-    # Blocking.
+    # Waiting.
 
-    def _on_blocked(self, client: Client) -> None:
-        worker = client.worker
-        if worker is not None and worker.lease is not None:
+    def lend(self, worker: WorkerProcess) -> None:
+        """Let others use the CPUs of a worker that waits."""
+        if worker.lease is not None:
             worker.lease.lend()
-        if worker is not None and worker.shape is not None:
+        if worker.shape is not None:
             self.pump(worker.shape)  # the queue may have counted on this one
 
-    def _on_unblocked(self, client: Client) -> None:
-        worker = client.worker
-        if worker is not None and worker.lease is not None:
+    def take_back(self, worker: WorkerProcess) -> None:
+        """Have a worker's CPUs counted again: it has what it waited for."""
+        if worker.lease is not None:
             worker.lease.take_back()
 
     # Ends.
@@ -418,7 +413,6 @@ class Tasks:
     def on_cancel(
         self, client: Client, question: int, number: int, force: bool, recursive: bool
     ) -> None:
-        """A process cancels a task or call."""
         task = self.running.get(number) or self._makers.get(number)
         if task is not None and task.actor is not None and force:
             error = ConfigError(
@@ -438,7 +432,6 @@ class Tasks:
             self.hub.reply(client, question, None)
 
     def on_heard(self, client: Client, number: int) -> None:
-        """A worker has taken note that a call is cancelled."""
         for asked, question in self._unheard.pop(number, ()):
             self.hub.reply(asked, question, None)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from dray.engines.process.objects.shared_memory import Allocator, Arena, DiskArena, round_up
-from dray.engines.rpc.serialization import SPILLED, STORED, failed
+from dray.engines.rpc.serialization import SPILLED, STORED, Payload, Stored, failed
 from dray.errors import ObjectLostError, ObjectStoreFullError
 
 
@@ -26,7 +25,7 @@ class ObjectEntry:
     __slots__ = ("holds", "nested", "on_unused", "payload", "waiting")
 
     def __init__(self) -> None:
-        self.payload: Any = None
+        self.payload: Payload | None = None
         self.holds = 0
         self.nested: Iterable[int] = ()
         self.waiting: list[Callable[[], None]] | None = None
@@ -96,7 +95,7 @@ class Store:
         """Return whether somebody refers to an object."""
         return number in self._entries
 
-    def seal(self, number: int, payload: Any, nested: Iterable[int] = ()) -> None:
+    def seal(self, number: int, payload: Payload, nested: Iterable[int] = ()) -> None:
         """Give an object its value, if anybody refers to it."""
         entry = self._entries.get(number)
         if entry is None or entry.payload is not None:
@@ -112,7 +111,7 @@ class Store:
         for callback in waiting or ():
             callback()
 
-    def _give_up(self, payload: Any) -> None:
+    def _give_up(self, payload: Payload) -> None:
         if type(payload) is tuple and payload[0] == STORED:
             self._free_if_unused(payload[1])
 
@@ -163,7 +162,7 @@ class Store:
 
     # Memory.
 
-    def room(self, lengths: Iterable[int]) -> tuple[Any, ...]:
+    def room(self, lengths: Iterable[int]) -> Stored:
         """Return where the parts of an object may be written, as the beginning of its payload.
 
         What has not been used for long goes to the disk if need be; if all memory is in use, so
@@ -191,6 +190,7 @@ class Store:
         for number, region in self._regions.items():
             if region.owner is not None and not region.pins:
                 entry = self._entries[region.owner]
+                assert entry.payload is not None  # or nothing would lie there
                 _, _, offset, lengths, writable = entry.payload
                 try:
                     target = self.disk.take(region.length)
@@ -215,7 +215,7 @@ class Store:
             "raise dray.init(object_store_memory=...)"
         )
 
-    def forget_room(self, place: tuple[Any, ...], lengths: Iterable[int]) -> None:
+    def forget_room(self, place: Stored, lengths: Iterable[int]) -> None:
         """Free what `room` gave and nobody has used."""
         if place[0] == STORED:
             self._free_if_unused(place[1])
@@ -241,11 +241,11 @@ class Store:
             region.pins -= 1
             self._free_if_unused(number)
 
-    def pin_disk(self, payload: tuple[Any, ...]) -> None:
+    def pin_disk(self, payload: Stored) -> None:
         """Take note of a process that is about to read an object from the disk."""
         self._disk_readers[payload[1]] = self._disk_readers.get(payload[1], 0) + 1
 
-    def unpin_disk(self, payload: tuple[Any, ...]) -> None:
+    def unpin_disk(self, payload: Stored) -> None:
         """Take note that it has."""
         offset = payload[1]
         self._disk_readers[offset] -= 1
@@ -254,7 +254,7 @@ class Store:
             if offset in self._disk_unused:
                 self.disk.free(offset, self._disk_unused.pop(offset))
 
-    def free_disk(self, payload: tuple[Any, ...]) -> None:
+    def free_disk(self, payload: Stored) -> None:
         """Free an object on the disk, once nobody reads it."""
         if payload[1] in self._disk_readers:
             self._disk_unused[payload[1]] = _length(payload[2])

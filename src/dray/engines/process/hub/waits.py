@@ -1,0 +1,211 @@
+"""Waiting in the hub: for values, for items of streams, and for a stream's readers.
+
+A process asks, and is answered when enough is there or when it says `enough`, because its time is
+up or a handler wants to run; so every question is answered exactly once, and who asks never has to
+be told that it came too late. Objects and streams call back once when something is there; what
+calls back is taken away again with the question, so that whoever asks again and again leaves
+nothing behind. While a task waits, others may use its CPUs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from dray.engines.process.hub.generators import Streams
+from dray.engines.process.hub.hub import Hub
+from dray.engines.process.hub.protocol import WaitOperations
+from dray.engines.process.hub.records import Client, Item, WaitRequest
+from dray.engines.process.hub.tasks import Tasks
+from dray.engines.rpc.serialization import Payload, is_error
+
+
+class Waits(WaitOperations):
+    """The questions that are not answered yet.
+
+    Args:
+        hub: Objects and answers.
+        streams: Items of generators.
+        tasks: Those that wait let others work.
+    """
+
+    def __init__(self, hub: Hub, streams: Streams, tasks: Tasks) -> None:
+        self._hub = hub
+        self._streams = streams
+        self._tasks = tasks
+
+    def on_fetch(self, client: Client, question: int, numbers: Sequence[int]) -> None:
+        self._gather(WaitRequest(client, question, numbers, len(numbers), True))
+
+    def on_wait(
+        self, client: Client, question: int, numbers: Sequence[int | Item], need: int
+    ) -> None:
+        self._gather(WaitRequest(client, question, numbers, need, False))
+
+    def on_next(self, client: Client, question: int, number: int, index: int) -> None:
+        def give() -> None:
+            self._hub.reply(client, question, self._streams.take(client, number, index))
+
+        if self._streams.has_item(number, index):
+            give()
+            return
+
+        def came() -> None:
+            if end():
+                give()
+
+        def give_up() -> None:
+            self._streams.forget_item(number, came)
+            self._hub.reply(client, question, None)
+
+        end = self._ask_until(client, question, give_up)
+        self._streams.when_item(number, index, came)
+
+    def on_pace(self, client: Client, question: int, number: int, count: int) -> None:
+        def answer() -> None:
+            self._hub.reply(client, question, None)
+
+        def go_on() -> None:
+            if end():
+                answer()
+
+        if self._streams.is_read(number, count):
+            answer()
+            return
+        end = self._ask_until(client, question, answer)
+        self._streams.when_read(number, count, go_on)
+
+    def _ask_until(
+        self, client: Client, question: int, give_up: Callable[[], None]
+    ) -> Callable[[], bool]:
+        """Have a process wait, until it says that it is enough or what is returned is called.
+
+        Args:
+            client: The process.
+            question: What it has asked.
+            give_up: Called when it waits no longer; answers it.
+
+        Returns:
+            What ends the wait; it returns False if nobody waits any more.
+        """
+
+        def end() -> bool:
+            if client.questions.pop(question, None) is None:
+                return False
+            self._unblock(client)
+            return True
+
+        def enough() -> None:
+            if end():
+                give_up()
+
+        client.questions[question] = enough
+        self._block(client)
+        return end
+
+    def on_enough(self, client: Client, question: int) -> None:
+        gather = client.questions.get(question)
+        if gather is None:
+            return  # the answer is on its way
+        if not isinstance(gather, WaitRequest):
+            gather()
+            return
+        self._end(gather)
+        if gather.wants_values:
+            missing = len(gather.numbers) - gather.ready
+            self._hub.reply(client, question, ("missing", missing))
+        else:
+            self._answer(gather)
+
+    # A wait for several objects.
+
+    def _gather(self, gather: WaitRequest) -> None:
+        missing = []
+        for number in gather.numbers:
+            payload = self._payload(number)
+            if payload is None:
+                missing.append(number)
+            else:
+                gather.ready += 1
+                if gather.wants_values and is_error(payload):
+                    self._hub.reply(gather.client, gather.question, payload)
+                    return
+        if gather.ready >= gather.need:
+            self._answer(gather)
+            return
+        client = gather.client
+        client.questions[gather.question] = gather
+        for number in missing:
+            came = functools.partial(self._came, gather, number)
+            gather.calls.append((number, came))
+            self._when_ready(number, came)
+        gather.blocks = True
+        self._block(client)
+
+    def _payload(self, number: int | Item) -> Payload | Literal[True] | None:
+        """Return an object's payload; of a stream's item only whether it is there."""
+        if isinstance(number, tuple):
+            return self._streams.has_item(*number) or None
+        return self._hub.store.find(number).payload
+
+    def _when_ready(self, number: int | Item, callback: Callable[[], None]) -> None:
+        if isinstance(number, tuple):
+            self._streams.when_item(*number, callback)
+        else:
+            self._hub.store.when_ready(number, callback)
+
+    def _forget_call(self, number: int | Item, callback: Callable[[], None]) -> None:
+        if isinstance(number, tuple):
+            self._streams.forget_item(number[0], callback)
+        else:
+            self._hub.store.forget_call(number, callback)
+
+    def _came(self, gather: WaitRequest, number: int | Item) -> None:
+        if gather.question not in gather.client.questions:
+            return
+        gather.ready += 1
+        if gather.wants_values:
+            payload = self._payload(number)
+            if is_error(payload):
+                self._end(gather)
+                self._hub.reply(gather.client, gather.question, payload)
+                return
+        if gather.ready >= gather.need:
+            self._end(gather)
+            self._answer(gather)
+
+    def _end(self, gather: WaitRequest) -> None:
+        client = gather.client
+        client.questions.pop(gather.question, None)
+        calls, gather.calls = gather.calls, []
+        if gather.ready < len(gather.numbers):
+            for number, came in calls:
+                self._forget_call(number, came)
+        if gather.blocks:
+            gather.blocks = False
+            self._unblock(client)
+
+    def _answer(self, gather: WaitRequest) -> None:
+        client = gather.client
+        if gather.wants_values:
+            find, hand_out = self._hub.store.find, self._hub.hand_out
+            payloads = [
+                hand_out(client, find(n).payload) for n in gather.numbers if isinstance(n, int)
+            ]
+            self._hub.reply(client, gather.question, payloads)
+            return
+        ready = [i for i, n in enumerate(gather.numbers) if self._payload(n) is not None]
+        self._hub.reply(client, gather.question, ready)
+
+    # Others work meanwhile.
+
+    def _block(self, client: Client) -> None:
+        client.blocked += 1
+        if client.blocked == 1 and client.worker is not None:
+            self._tasks.lend(client.worker)
+
+    def _unblock(self, client: Client) -> None:
+        client.blocked -= 1
+        if client.blocked == 0 and client.worker is not None:
+            self._tasks.take_back(client.worker)
