@@ -1,8 +1,37 @@
 """The hub: the one place, in the driver, that knows every object, task, actor and worker.
 
-Processes tell it things and ask it things, in tuples whose first word names a method `on_...` here.
-It never waits: what cannot be answered yet is answered later. One lock guards all of it; replies
-are given when the lock is free again, and so is what other parts of dray call back about.
+There is no daemon and no second copy of anything: what the hub says is so. Each part of it keeps
+one kind of thing, and is made after the parts that it uses:
+
+    hub.py               objects, who holds them, and answers
+    generators.py        streams of items
+    functions.py         functions and classes, and the class of demand that each belongs to
+    tasks.py             tasks, from the call to the results; the books in which calls stand too
+    actors.py            actors, and the order of their calls
+    placement_groups.py  bundles that are set aside
+    waits.py             questions that wait for any of these
+    leases.py            resources for engines inside workers
+    status.py            all of it, for people
+
+`protocol.py` lists what processes can say; `driver.py` carries it here and back.
+
+Invariants, on which the rest is built:
+
+- One lock (`lock.py`) guards everything, and nothing waits while it is held: what cannot be
+  answered yet is answered later, by whoever makes it true. What the ledger, futures or finalisers
+  call back about is put into the lock's queue and done as it is let go, so no part of the hub is
+  ever entered twice by one thread.
+- Replies to the driver are given when the lock is free again, since its threads may wake and come
+  in here. A worker's reply is only written to its socket, which never blocks.
+- An object lives while its count is above 0. A process counts once, however many references it has
+  (`Client.holds`); so do a task for each argument, and an object for each reference in its value.
+  Whoever sends a reference holds it until the receiver is known to: a task holds its arguments, a
+  value its references, and `give` counts for a process before it hears of the object.
+- All that a process can take (references, regions of memory it looks into, room it was given,
+  files it reads, leases, questions) stands in its `Client`. When it is gone, however it went,
+  `forget_client` gives back exactly that, so nothing leaks and nobody else has to clean up.
+- What a process says arrives in the order in which it said it, and a dead worker's last words are
+  read before its end is told: a result that was sent counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,34 @@
-"""Tasks in the hub: from the call over the queue of its shape to a worker, and its results back."""
+"""Tasks in the hub: from the call over the queue of its shape to a worker, and its results back.
+
+    submitted -> waits for arguments -> in the queue of its shape -> on a worker -> over
+                                              ^------- runs again -------|
+
+Tasks that ask for the same resources, runtime environment and place are of one scheduling class
+(`SchedulingClass`), and any of them can take another's place. So the ledger is asked once for each
+class, not once for each task: a queue has at most one request in the ledger (`asked`), and what is
+granted goes to the first in the queue, with an idle worker or a new one. A worker that is done
+takes the next task of its queue with the resources that it has (`left`): between two tasks of one
+kind there is one message each way and no word with the ledger. It gives up its resources only when
+the queue is empty or somebody waits for other resources, so no class starves another.
+
+A task that waits for others' work lends its CPUs out (`lend`) and gets them back at once when that
+is there (`take_back`), even if there are too many in use for a while: a task that waits for its own
+children can never keep them from running.
+
+Invariants:
+
+- `running` has every task and call from `accept` to `close`, waiting or not; each is closed exactly
+  once, and `over` says so. Everything that it holds (arguments, their regions, its children's
+  books) is given back there and nowhere else.
+- A result is sealed once; the first word counts. So a worker's answer is heeded only while the task
+  is on that worker (`task.worker is worker`): one that was lost and runs again has another.
+- `close` comes before the results are sealed with an error, since what depends on them is ended in
+  the same breath and must not find this task waiting.
+- A task runs again when its worker dies or it raises what may be retried, as often as `retries`
+  says; never after it was cancelled. A generator that has yielded runs again only after a death.
+- Calls of actors stand in the same books for arguments, results, cancelling and ends; which of them
+  runs when is for `actors.py`, which hears of it as the `CallListener` of the actor's record.
+"""
 
 from __future__ import annotations
 
