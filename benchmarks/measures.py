@@ -241,6 +241,30 @@ def _plan(options: Options, workers: int, target: float) -> Case:
     return Case(title, "s", options.in_turn(sample, DRAY), comparisons)
 
 
+def controller(options: Options) -> list[Case]:
+    """The driver's own work for a run of many workers, for each worker and step of its life."""
+    return [_controller(options, workers) for workers in (100, 1000, 10_000)]
+
+
+def _controller(options: Options, workers: int) -> Case:
+    steps = (
+        "start",
+        "a report",
+        "a collective",
+        "a checkpoint of all",
+        "a failure and the restart",
+        "the end",
+    )
+
+    def sample(name: str) -> Sample:
+        lived = run(options.command(name, "controller", workers)).last("lived")
+        return Sample({step: lived["seconds"][step] / workers for step in steps}, lived)
+
+    comparisons = tuple(Comparison(step, DRAY, target=1e-3) for step in steps)
+    title = f"{workers:,} workers, for each"
+    return Case(title, "s", options.in_turn(sample, DRAY), comparisons)
+
+
 def jax_start(options: Options) -> list[Case]:
     """Start of the script, and fit(), to the first collective of a JAX program."""
 
@@ -294,6 +318,7 @@ MEASURES: dict[str, Callable[[Options], list[Case]]] = {
     "warm16": warm16,
     "threads": threads,
     "plan": plan,
+    "controller": controller,
     "jax_start": jax_start,
     "import": imports,
     **step_measures.MEASURES,

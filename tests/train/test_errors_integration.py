@@ -258,6 +258,7 @@ def test_the_first_error_comes_first_and_the_rest_is_folded(storage: Path, engin
         Path(storage, f"pid-{rank}").write_text(str(os.getpid()))
         dray.train.collective.barrier()
         if rank == 2:
+            print("about to fail", flush=True)  # without a word, there is no log to be named
             raise LookupError("the cause")
         dray.train.collective.barrier()
 

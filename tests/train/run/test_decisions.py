@@ -135,12 +135,14 @@ def test_who_may_be_about_to_make_a_report_of_a_failed_rank() -> None:
     for number, now in ((0, 0.0), (1, 50.0)):
         book.reported(1, Reported(number, {}), now)
     book.reported(2, Reported(0, {}), 0.0)
-    assert book.behind(100, within_s=10) == set()  # nobody has failed
+    assert not book.is_behind(100, within_s=10)  # nobody has failed
     book.failed(0)
-    assert book.behind(100, within_s=10) == {1}  # 2 and 3 are slow, or do not report
-    assert book.behind(55, within_s=10) == {1, 2}
+    assert book.is_behind(200, within_s=10)  # 1 lacks one report alone, whenever that was
+    book.ended(1)
+    assert not book.is_behind(200, within_s=10)  # 2 and 3 are slow, or do not report
+    assert book.is_behind(55, within_s=10)  # 2 may still come to the one of 50.0
     book.failed(3)  # it has made none: there is nothing that every failed one has made
-    assert book.behind(100, within_s=10) == set()
+    assert not book.is_behind(55, within_s=10)
 
 
 def test_a_rank_far_ahead_is_not_waited_for() -> None:

@@ -185,11 +185,11 @@ class Attempt:
         """Return whether a report that the failed ranks have made may still be committed.
 
         Args:
-            within_s: As for `ReportTracker.behind`.
+            within_s: As for `ReportTracker.is_behind`.
         """
         if self._book.to_commit():
             return True
-        return self.patient and bool(self._book.behind(time.monotonic(), within_s))
+        return self.patient and self._book.is_behind(time.monotonic(), within_s)
 
     def waits(self) -> list[Wait]:
         """Return who is waited for."""

@@ -13,6 +13,9 @@ from dray.train.storage.run_directory import RunDirectory
 # Whose output it is, once that is known: workers write before they have ranks.
 RankOf = Callable[[], "int | None"]
 
+# Files that are open at once: a process may have a thousand by default, a run more ranks than that.
+_MOST_OPEN = 256
+
 
 class Logs:
     """The log files of one attempt after another.
@@ -37,17 +40,15 @@ class Logs:
         self._attempt, self._world_size = attempt, world_size
 
     def give_ranks(self) -> None:
-        """Open a file for each rank: workers have ranks now.
+        """Make room for a file for each rank that writes: workers have ranks now.
 
         Raises:
             StorageError: It cannot be made.
         """
         self._ranked = True
-        for rank in range(self._world_size):
-            path = self._directory.log_path(self._attempt, rank)
-            with StorageError.instead(f"the log {path} cannot be written"):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self._files[rank] = path.open("ab", buffering=0)
+        logs = self._directory.log_path(self._attempt, 0).parent
+        with StorageError.instead(f"the logs in {logs} cannot be written"):
+            logs.mkdir(parents=True, exist_ok=True)
         early, self._early = self._early, []
         for rank_of, event in early:
             self.take(rank_of, event)
@@ -65,14 +66,23 @@ class Logs:
     def _keep(self, rank: int, data: bytes) -> None:
         rest = memoryview(data)
         try:
+            file = self._files.get(rank) or self._open(rank)
             while rest:
-                rest = rest[self._files[rank].write(rest) :]
+                rest = rest[file.write(rest) :]
         except OSError as error:
             path = self._directory.log_path(self._attempt, rank)
             self._directory.warn_once(
                 f"the log {path} cannot be written ({error}); what ranks write is lost, but for "
                 "what is shown here"
             )
+
+    def _open(self, rank: int) -> IO[bytes]:
+        """Open a rank's file, and close the one that has been open for longest if need be."""
+        if len(self._files) >= _MOST_OPEN:
+            self._files.pop(next(iter(self._files))).close()
+        path = self._directory.log_path(self._attempt, rank)
+        file = self._files[rank] = path.open("ab", buffering=0)
+        return file
 
     def close(self) -> None:
         """Close the files; what workers wrote that died before they had ranks is kept too."""

@@ -1,7 +1,13 @@
-"""The books of an attempt: which ranks came to which report and which collective. No I/O."""
+"""The books of an attempt: which ranks came to which report and which collective. No I/O.
+
+A message of one rank costs the same however many ranks there are, so that a step of all costs time
+in proportion to their number: ranks are counted by the newest report they have made, not looked at.
+"""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,6 +60,31 @@ class PendingReport:
         self.staging = {rank for rank, names in self.shares.items() if names}
 
 
+class RankCounts:
+    """Numbers of ranks by the newest report that each has made.
+
+    Args:
+        ranks: How many there are; none has made any.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self.at = Counter({-1: ranks}) if ranks else Counter()
+        self.lowest: float = -1 if ranks else math.inf  # of all; without any, nobody is waited for
+
+    def move(self, old: int, new: int) -> None:
+        """Take note that a rank has made a newer report."""
+        self.at[new] += 1
+        self.leave(old)
+
+    def leave(self, newest: int) -> None:
+        """Take note that a rank which has made this one is counted no more."""
+        self.at[newest] -= 1
+        if not self.at[newest]:
+            del self.at[newest]
+            if newest == self.lowest:
+                self.lowest = min(self.at, default=math.inf)
+
+
 class ReportTracker:
     """Follows the reports of one attempt. What a failed rank has reported before counts.
 
@@ -66,6 +97,10 @@ class ReportTracker:
         self._ranks = set(range(world_size))  # without those that have returned
         self._failed: set[int] = set()
         self._stopped: set[int] = set()
+        self._stopped_at: int | None = None  # the lowest newest report of a rank that has stopped
+        self._failed_at: int | None = None  # the same of those that have failed
+        self._counts = RankCounts(world_size)  # of `_ranks`
+        self._at_work = RankCounts(world_size)  # of those that may still report
         self._barrier = barrier
         self._newest = dict.fromkeys(range(world_size), -1)
         self._ended: dict[int, float] = {}
@@ -79,7 +114,7 @@ class ReportTracker:
 
     def reported(self, rank: int, message: Reported, now: float = 0.0) -> None:
         """Take note of a rank's report, made `now` seconds after some moment."""
-        self._newest[rank] = message.report
+        self._advance(rank, message.report)
         if message.report <= self._done and message.files is None and not self._barrier:
             return  # from far behind: the others were not kept waiting
         entry = self._open.setdefault(message.report, PendingReport(message.report, now))
@@ -93,6 +128,16 @@ class ReportTracker:
         elif entry.directory is None:
             entry.directory = message.directory
 
+    def _advance(self, rank: int, report: int) -> None:
+        old, self._newest[rank] = self._newest[rank], report
+        if rank in self._ranks:
+            self._counts.move(old, report)
+            if self._is_at_work(rank):
+                self._at_work.move(old, report)
+
+    def _is_at_work(self, rank: int) -> bool:
+        return rank in self._ranks and rank not in self._failed and rank not in self._stopped
+
     def staged(self, rank: int, message: Staged) -> None:
         """Take note that a rank has staged its share, or cannot."""
         entry = self._open.get(message.report)
@@ -104,18 +149,30 @@ class ReportTracker:
 
     def ended(self, rank: int, now: float = 0.0) -> None:
         """Take note that a rank's function has ended: it makes no more reports."""
+        if self._is_at_work(rank):
+            self._at_work.leave(self._newest[rank])
+        if rank in self._ranks:
+            self._counts.leave(self._newest[rank])
         self._ranks.discard(rank)
         self._ended[rank] = now
 
     def stopped(self, rank: int, now: float = 0.0) -> None:
         """Take note that a rank was asked to stop, and has: what it has not made, not all have."""
+        newest = self._newest[rank]
+        if self._is_at_work(rank):
+            self._at_work.leave(newest)
         self._stopped.add(rank)
+        self._stopped_at = newest if self._stopped_at is None else min(newest, self._stopped_at)
         self._ended[rank] = now
 
     def failed(self, rank: int) -> None:
         """Take note that a rank makes no more reports, and is not taken for one that returned."""
+        if self._is_at_work(rank):
+            self._at_work.leave(self._newest[rank])
         if rank in self._ranks:
+            newest = self._newest[rank]
             self._failed.add(rank)
+            self._failed_at = newest if self._failed_at is None else min(newest, self._failed_at)
 
     def to_stage(self) -> Iterator[PendingReport]:
         """Yield the reports with a checkpoint that every rank has made now, divided."""
@@ -140,7 +197,7 @@ class ReportTracker:
 
     def given_up(self) -> Iterator[list[int]]:
         """Forget the reports that are beyond those of a stopped rank; yield who waits in each."""
-        last = min((self._newest[rank] for rank in self._stopped), default=None)
+        last = self._stopped_at
         if last is not None:
             for number in sorted(number for number in self._open if number > last):
                 yield sorted(self._open.pop(number).waiting)
@@ -153,7 +210,7 @@ class ReportTracker:
         return tuple(rank for rank in sorted(self._ranks) if self._newest[rank] < entry.report)
 
     def _made_by_all(self, entry: PendingReport) -> bool:
-        return all(self._newest[rank] >= entry.report for rank in self._ranks)
+        return self._counts.lowest >= entry.report
 
     # After a failure: what is still to be had.
 
@@ -169,25 +226,24 @@ class ReportTracker:
             if self._made_by_all(entry) and not entry.staging & self._failed
         ]
 
-    def behind(self, now: float, within_s: float) -> set[int]:
-        """Return the ranks that may be about to make a report that all the failed ones have made.
+    def is_behind(self, now: float, within_s: float) -> bool:
+        """Return whether a rank may be about to make a report that all the failed ones have made.
 
         A rank that is behind by several reports, the next of them made long ago, reports at another
-        pace or not at all: it is none of them.
+        pace or not at all, and is not waited for.
 
         Args:
             now: The time, in seconds, by the clock of `reported`.
             within_s: How long ago "long ago" is.
         """
-        if not self._failed:
-            return set()
-        last = min(self._newest[rank] for rank in self._failed)
-        found = set()
-        for rank in self._ranks - self._failed - self._stopped:
-            to_make = [e for e in self._open.values() if self._newest[rank] < e.report <= last]
+        last = self._failed_at
+        if last is None:
+            return False
+        for newest in self._at_work.at:
+            to_make = [entry for entry in self._open.values() if newest < entry.report <= last]
             if len(to_make) == 1 or any(now - entry.since < within_s for entry in to_make[:1]):
-                found.add(rank)
-        return found
+                return True
+        return False
 
     # Who waits for whom.
 
@@ -235,8 +291,9 @@ class CollectiveTracker:
         come = self._open.setdefault(message.sequence, {})
         come[rank] = message
         self._since.setdefault(message.sequence, now)
-        names = {other.name for other in come.values()}
-        if len(names) > 1:
+        first = next(iter(come.values()))
+        if first.name != message.name:
+            names = {first.name, message.name}
             raise TrainingFailedError(
                 f"ranks came to different collectives ({', '.join(sorted(names))}); every rank "
                 "must call the same ones in the same order"
@@ -271,6 +328,8 @@ class CollectiveTracker:
         Raises:
             TrainingFailedError: A rank waits for one whose function has ended.
         """
+        if len(running) == len(self._ranks):
+            return
         for come in self._open.values():
             waiting = sorted(running & set(come))
             gone = sorted(self._ranks - running - set(come))

@@ -88,6 +88,7 @@ class WorkerGroup:
         self.workers = list(workers)
         self.warn = warn
         self.collectives = ""
+        self._unstarted = {worker for worker in workers if worker.started is None}
         self._by_actor = {worker.actor: worker for worker in workers}
         self._done: SimpleQueue[Future[Any] | None] = SimpleQueue()
         self._interrupted = False
@@ -126,8 +127,10 @@ class WorkerGroup:
 
     def started(self, event: Started) -> bool:
         """Take note of a worker's start; return whether all have started now."""
-        self._by_actor[event.actor].started = event
-        return not self.missing()
+        worker = self._by_actor[event.actor]
+        self._unstarted.discard(worker)
+        worker.started = event
+        return not self._unstarted
 
     def missing(self) -> list[int]:
         """Return the workers that have not started."""

@@ -1,0 +1,57 @@
+"""The controller's work for many workers: in proportion to their number, in every step of a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import program_controller
+from dray.train.run.report_tracker import CollectiveTracker, ReportTracker
+from dray.train.worker.run_messages import Joined, Reported
+
+FEW, MANY = 200, 4800
+TOO_MUCH = 4  # what is quadratic grows 24 times, less what is not
+
+
+@pytest.fixture(scope="module")
+def growth() -> dict[str, float]:
+    """How much more a worker costs among many than among few, by step."""
+    program_controller.run(FEW)  # imports
+    found = _growth()
+    if max(found.values()) >= TOO_MUCH:  # a collection of garbage, or another program's caches
+        found = {step: min(found[step], other) for step, other in _growth().items()}
+    return found
+
+
+def _growth() -> dict[str, float]:
+    few, many = program_controller.run(FEW), program_controller.run(MANY)
+    return {step: many[step] / MANY / (few[step] / FEW) for step in few}
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["start", "a report", "a collective", "a checkpoint of all", "a failure and the restart"],
+)
+def test_a_worker_costs_no_more_among_many(growth: dict[str, float], step: str) -> None:
+    assert growth[step] < TOO_MUCH
+
+
+def test_ranks_that_fail_stop_and_return_are_counted_out() -> None:
+    book = ReportTracker(4)
+    for rank in range(3):
+        book.reported(rank, Reported(0, {}))
+    assert list(book.complete()) == []
+    book.ended(3)
+    assert [entry.report for entry in book.complete()] == [0]
+    book.reported(0, Reported(1, {}))
+    book.failed(1)
+    assert list(book.complete()) == []  # who has failed is still waited for, and will not come
+    book.stopped(2)
+    assert [list(waiting) for waiting in book.given_up()] == [[]]
+    assert list(book.complete()) == []
+
+
+def test_a_collective_of_many_ranks() -> None:
+    collectives = CollectiveTracker(3)
+    assert collectives.joined(1, Joined(0, "barrier", b"")) is None
+    assert collectives.joined(2, Joined(0, "barrier", b"")) is None
+    assert collectives.joined(0, Joined(0, "barrier", b"mine")) == b"mine"
