@@ -282,7 +282,7 @@ _TRAIN_TORCH: dict[str, str | Absent] = {
     "accelerate": _gone(_PRECISION),
     "backward": _gone(_PRECISION),
     "prepare_optimizer": _gone(f"use the optimizer as it is; {_PRECISION}"),
-    "xla": "ask for the chips by ScalingConfig: TorchTrainer forms an xla group by itself",
+    "xla": "ask for the chips by ScalingConfig: TorchTrainer forms an xla group on its own",
     "TorchPredictor": "load the checkpoint in a task or an actor, and predict there",
     "TorchftConfig": "groups of replicas are not there yet; all workers of a run restart together",
     "torchft_config": "groups of replicas are not there yet; all workers of a run restart together",

@@ -65,7 +65,7 @@ def init(
         resources: Further resources to offer, name to quantity; "memory" is in bytes.
         labels: Labels of this machine, which label selectors choose by.
         namespace: With the Ray engine, the namespace of this program.
-        runtime_env: What workers find around themselves: `env_vars` and `working_dir`; on the Ray
+        runtime_env: The environment of workers: `env_vars` and `working_dir`; on the Ray
             engine also `pip`, `py_modules` and what else Ray knows.
         nodes: With the process engine, simulated nodes in place of this machine: dicts with
             `num_cpus`, `num_gpus`, `accelerator_type`, `resources`, `labels` and `node_id`, all
@@ -281,7 +281,7 @@ def prepare(modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
 
     Args:
         modules: What they will import.
-        runtime_env: What they will find around themselves.
+        runtime_env: Their environment.
     """
     global _ahead
     with _lock:

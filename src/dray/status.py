@@ -159,7 +159,7 @@ class ProgramStatus:
 
 
 def to_json(status: Any) -> dict[str, Any]:
-    """Return a status of any kind as JSON can say it."""
+    """Return a status of any kind as JSON-compatible values."""
     return asdict(status)
 
 

@@ -57,5 +57,5 @@ def test_a_worker_that_dies_is_not_a_node_that_is_gone(
         gate.open()
 
     threading.Thread(target=be_late).start()
-    with pytest.raises(WorkerGroupError, match=r"rank 0 failed.*its process ended by itself"):
+    with pytest.raises(WorkerGroupError, match=r"rank 0 failed.*its process ended on its own"):
         fit(train, storage, gate)

@@ -213,7 +213,7 @@ def test_worker_that_dies(
     with pytest.raises(WorkerGroupError) as caught:
         fit(functools.partial(fail_on_rank_one, action), storage, workers=3)
     error = caught.value
-    cause = "ended by itself" if engine == "ray" else cause
+    cause = "ended on its own" if engine == "ray" else cause
     assert f"rank 1 failed: its process {cause}" in str(error)
     assert error.rank == 1
     assert isinstance(error.worker_failures[1], WorkerDiedError)
@@ -411,7 +411,7 @@ def test_ctrl_c_twice_ends_at_once(tmp_path: Path, variables: dict[str, str], en
 def test_ctrl_c_when_a_rank_hangs_in_a_collective_after_the_other_stopped(
     tmp_path: Path, variables: dict[str, str]
 ) -> None:
-    """Only rank 0 reports, so only rank 0 can stop by itself; the other is not waited for long."""
+    """Only rank 0 reports, so only rank 0 can stop on its own; the other is not waited for long."""
     script = write(
         tmp_path / "script.py",
         """

@@ -52,7 +52,7 @@ class Family(ABC):
 
     Attributes:
         name: Short and lower case, such as "nvidia".
-        title: How messages call one device, such as "NVIDIA GPU".
+        title: A device's name in messages, such as "NVIDIA GPU".
         resource: What tasks ask for, such as "GPU".
         variables: The environment variables that limit which devices a process sees. The first one
             that is set is read, and written in workers; if none is, the first one is written.

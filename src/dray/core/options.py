@@ -151,7 +151,7 @@ def call_options(name: str, given: Mapping[str, Any]) -> CallOptions:
     """Return the options of calls of a method.
 
     Args:
-        name: How messages call it.
+        name: Its name in messages.
         given: What `dray.method` and `.options` say.
 
     Raises:

@@ -14,7 +14,7 @@ class Signature:
 
     Args:
         function: The function.
-        name: How messages call it.
+        name: Its name in messages.
         skip_first: Leave out the first parameter, `self`.
     """
 

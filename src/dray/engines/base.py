@@ -118,7 +118,7 @@ class Actor(ABC):
     """An object that lives in a worker; its methods are called from here.
 
     Attributes:
-        name: How messages call it.
+        name: Its name in messages.
         pid: Its process, once that is known.
     """
 
@@ -156,7 +156,7 @@ class ActorSpec:
 
     Attributes:
         factory: Makes the actor's object in the worker.
-        name: How messages call it.
+        name: Its name in messages.
         reservation: Where it runs.
         bundle: In which bundle of the reservation, from 0.
         mailbox: Gets the actor's events.
@@ -248,7 +248,7 @@ class Engine(ABC):
 
         Args:
             subject: The key in the answer; what several describe under one is a list there.
-            describe: Returns what is true now, as JSON can say it. Called from any thread.
+            describe: Returns what is true now, as JSON-compatible values. Called from any thread.
 
         Returns:
             What ends it when it is called.

@@ -135,7 +135,7 @@ class ObjectRefGenerator(ABC, Iterator[ObjectRef], AsyncIterator[ObjectRef]):
 
     @abstractmethod
     def completed(self) -> ObjectRef:
-        """Return a reference that is ready when the generator has come to its end."""
+        """Return a reference that is ready when the generator has ended."""
 
     @abstractmethod
     def next_ready(self) -> bool:
@@ -181,7 +181,7 @@ class TaskOptions:
     """Options of a remote function, checked and in dray's own words.
 
     Attributes:
-        name: How messages call it.
+        name: Its name in messages.
         resources: Name to quantity: CPU, GPU, memory and custom ones; no zeros.
         num_returns: How many references a call returns, "streaming" or "dynamic".
         most_unread: How many items a generator may be ahead of its reader; 0 is without limit.
@@ -212,7 +212,7 @@ class ActorOptions:
     """Options of an actor, checked and in dray's own words.
 
     Attributes:
-        class_name: How messages call it.
+        class_name: Its name in messages.
         resources: Name to quantity that it holds while it lives; no zeros.
         placement_resources: What its node must offer when it starts; no zeros.
         name: Its name for `get_actor`.
@@ -257,7 +257,7 @@ class CallOptions:
     """Options of one method of an actor, as `dray.method` and `.options` set them.
 
     Attributes:
-        name: How messages call it.
+        name: Its name in messages.
         num_returns: How many references the call returns, "streaming" or "dynamic".
         most_unread: How many items a generator may be ahead of its reader; 0 is without limit.
         concurrency_group: The group it runs in; None is the method's own, or the default one.

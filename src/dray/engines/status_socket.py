@@ -38,7 +38,7 @@ class StatusSocket:
 
     Args:
         reader: Tells when somebody calls.
-        status: What to answer, as JSON can say it.
+        status: What to answer, as JSON-compatible values.
     """
 
     def __init__(self, reader: Reader, status: Callable[[], dict[str, Any]]) -> None:

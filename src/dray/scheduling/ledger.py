@@ -172,7 +172,7 @@ class Ledger:
             return from_fixed({n: sum(f.get(n, 0) for f in free) for n in names})
 
     def waiting(self) -> list[tuple[dict[str, Any], Demand]]:
-        """Return what waits: as JSON can say it, and as a demand."""
+        """Return what waits: as JSON-compatible values, and as demands."""
         with self._lock:
             return self._queue.describe()
 
@@ -190,7 +190,7 @@ class Ledger:
             return from_fixed(self._free[index].usable())
 
     def devices_of(self, index: int) -> list[dict[str, Any]]:
-        """Return the accelerators of a node, and how much of each is free, as JSON can say it."""
+        """Return a node's accelerators, and how much of each is free, as JSON-compatible values."""
         with self._lock:
             devices, free = self.nodes[index].devices, self._free[index].devices
             others = self.device_locks.others() if self.device_locks is not None else {}

@@ -79,7 +79,7 @@ class Request:
         bundles: Name to quantity, for each bundle.
         strategy: How bundles spread over nodes: one of `placing.STRATEGIES`.
         selectors: For each bundle the labels that its node must have (`labels.py`); or empty.
-        lasting: Whether it is for something that does not end by itself, unlike a task.
+        lasting: Whether it is for something that does not end on its own, unlike a task.
         slices: What the first bundles are to lie on, whatever the strategy; None is any nodes.
     """
 

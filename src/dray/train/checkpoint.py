@@ -90,7 +90,7 @@ class Checkpoint:
                 raise StorageError(
                     f"the checkpoint {self._path} is damaged: {damaged} is not as it was "
                     "committed. Take another one of Result.best_checkpoints; fit() under the name "
-                    "of this run goes on from the newest sound one"
+                    "of this run resumes from the newest sound one"
                 )
             self._unread = None
         return self._path

@@ -179,7 +179,7 @@ class RunConfig:
         failure_config: When to restart.
         checkpoint_config: Which checkpoints to keep.
         callbacks: Called on the driver as the run goes.
-        worker_runtime_env: What workers find around themselves, on top of
+        worker_runtime_env: The environment of workers, on top of
             `dray.init(runtime_env=...)`: `env_vars` (name to value) and `working_dir` on every
             engine; `pip`, `py_modules` and what else Ray knows on the Ray engine.
         logging_config: What to print.

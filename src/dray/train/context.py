@@ -40,7 +40,7 @@ class TrainingStopped(BaseException):
     """
 
 
-# In place of an answer: there will be none.
+# Put in place of an answer when the controller is gone.
 _OVER = object()
 
 
@@ -302,7 +302,7 @@ def get_context() -> TrainContext:
 def get_checkpoint() -> Checkpoint | None:
     """Return the newest committed checkpoint of this run, or None if there is none yet.
 
-    After a restart, and in a run whose name was used before, this is where to go on from.
+    After a restart, and in a run whose name was used before, this is where to resume from.
 
     Raises:
         NotInTrainingError: Called outside a train function.

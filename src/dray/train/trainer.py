@@ -144,7 +144,7 @@ class DataParallelTrainer:
         """Run the function to its end on every worker.
 
         Ctrl-C once ends the run at the next report of every rank, or after `DRAY_STOP_GRACE_S`
-        (default 10 s) without a report; a run of the same name goes on from its newest checkpoint.
+        (default 10 s) without a report; a run of the same name resumes from its newest checkpoint.
         Ctrl-C twice ends it at once. SIGTERM does what Ctrl-C does once, and then ends the program,
         unless the program has said what SIGTERM is to do.
 
@@ -280,7 +280,7 @@ class DataParallelTrainer:
         if outcome.state is State.ABORTED:
             raise KeyboardInterrupt(
                 f"the run was stopped; run again with RunConfig(name={Path(result.path).name!r}) "
-                "to go on from its newest checkpoint"
+                "to resume from its newest checkpoint"
             )
         result.return_value = outcome.return_value
         return result

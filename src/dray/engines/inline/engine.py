@@ -26,7 +26,7 @@ from dray.engines.base import (
     Started,
 )
 from dray.engines.console import Outlet
-from dray.engines.inline.execution import surroundings
+from dray.engines.inline.execution import in_environment
 from dray.engines.inline.runtime import InlineRuntime
 from dray.engines.local import LocalEngine
 from dray.engines.rpc.actor_host import close_actor
@@ -60,7 +60,7 @@ class InlineActor(Actor):
         directory: str | None,
     ) -> None:
         """Make the actor's object, on the thread that drives the run."""
-        self._around.enter_context(surroundings(variables, directory))
+        self._around.enter_context(in_environment(variables, directory))
         self._actor = factory(lambda message: self._mailbox.put(Posted(self, message)))
         self._mailbox.put(Started(self, node.node_id, node.address, devices))
 

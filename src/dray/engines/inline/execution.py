@@ -137,14 +137,14 @@ class Work:
         # Calls in an event loop take turns, and a process has only one environment.
         asks = not self.host.lane.waits and (variables or directory is not None)
         try:
-            with surroundings(variables, directory) if asks else contextlib.nullcontext():
+            with in_environment(variables, directory) if asks else contextlib.nullcontext():
                 yield
         finally:
             current.reset(token)
 
 
 @contextlib.contextmanager
-def surroundings(variables: Mapping[str, str | None], directory: str | None) -> Iterator[None]:
+def in_environment(variables: Mapping[str, str | None], directory: str | None) -> Iterator[None]:
     """Put this process into an environment and a directory, and back again."""
     environment, here, path = dict(os.environ), wire.working_directory(), list(sys.path)
     actor_host.set_variables(variables)

@@ -91,7 +91,7 @@ class TrainingActor(RemoteActor):
         starved = exitcode == -9 and not killed and _out_of_memory_kills() > self._oom_before
         kind = OutOfMemoryError if starved else WorkerDiedError
         error = kind(exitcode, out_of_memory=starved)
-        # One that was ending by itself when it was killed has an exit status of its own.
+        # One that was ending on its own when it was killed has an exit status of its own.
         by_us = killed and exitcode in (None, 0, -signal.SIGKILL)
         self.on_death(error, expected=by_us or (self.stopping and exitcode == 0))
 
@@ -416,7 +416,7 @@ class ProcessEngine(LocalEngine):
             self._reader.isolate(lambda: actor.on_exit(value, killed))
 
     def _on_server_gone(self, server: Server) -> None:
-        """The fork server died by itself: its workers died with it, and what they started must."""
+        """The fork server died on its own: its workers died with it, and what they started must."""
         with self._lock:
             if self._servers.get(server.basis) is server:
                 del self._servers[server.basis]

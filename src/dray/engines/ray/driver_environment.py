@@ -57,7 +57,7 @@ def take(begin: wire.Begin, directory: str | None) -> None:
     """Go where the driver is, in a worker.
 
     Args:
-        begin: The driver's surroundings.
+        begin: The driver's environment.
         directory: Where the worker must run; None leaves it to what the node has.
 
     Raises:

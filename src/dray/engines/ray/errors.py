@@ -67,7 +67,7 @@ _CRASH = "worker process has died"
 
 
 def is_crash(error: BaseException) -> bool:
-    """Return whether Ray says that a worker's process ended by itself."""
+    """Return whether Ray says that a worker's process ended on its own."""
     return _CRASH in str(error)
 
 
@@ -87,8 +87,8 @@ def _actor_died(error: BaseException, text: str) -> DrayError:
         detail = text.partition("Worker exit detail: ")[2].partition(". Some common")[0]
         return ActorDiedError(
             None,
-            details=f"its process ended by itself (Ray says: {detail or 'nothing more'}); often by "
-            "kill -9, for want of memory, or by a crash in native code: then the log holds its "
+            details=f"its process ended on its own (Ray says: {detail or 'nothing more'}); often "
+            "by kill -9, for want of memory, or by a crash in native code: then the log holds its "
             "last words",
         )
     return ActorDiedError(None, details=text.splitlines()[-1])
@@ -311,7 +311,7 @@ def refused(
 
     Args:
         error: What Ray raised.
-        what: How messages call what it does not take.
+        what: Name in messages of what it does not take.
         subject: The function or class that was to be sent.
         args: The arguments.
         kwargs: Those by name.

@@ -38,12 +38,18 @@ _METHOD = (
 
 def of_task(options: TaskOptions, environment: RuntimeEnv) -> dict[str, Any]:
     """Return what `.options()` of a remote function of Ray's takes."""
-    return {**_chosen(options.given, (*_ALIKE, *_TASK)), **_surroundings(options, environment)}
+    return {
+        **_chosen(options.given, (*_ALIKE, *_TASK)),
+        **_environment_options(options, environment),
+    }
 
 
 def of_actor(options: ActorOptions, environment: RuntimeEnv) -> dict[str, Any]:
     """Return what `.options()` of an actor class of Ray's takes."""
-    return {**_chosen(options.given, (*_ALIKE, *_ACTOR)), **_surroundings(options, environment)}
+    return {
+        **_chosen(options.given, (*_ALIKE, *_ACTOR)),
+        **_environment_options(options, environment),
+    }
 
 
 def of_method(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,7 +98,9 @@ def _chosen(given: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     return {name: given[name] for name in names if given.get(name) is not None}
 
 
-def _surroundings(options: TaskOptions | ActorOptions, environment: RuntimeEnv) -> dict[str, Any]:
+def _environment_options(
+    options: TaskOptions | ActorOptions, environment: RuntimeEnv
+) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     strategy = _strategy(options.placement, options.given.get("scheduling_strategy"))
     if strategy is not None:

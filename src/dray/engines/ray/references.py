@@ -91,7 +91,7 @@ class RayRefGenerator(ObjectRefGenerator):
         return RayRef(await anext(self.ray_ref))
 
     def completed(self) -> ObjectRef:
-        """Return a reference that is ready when the generator has come to its end."""
+        """Return a reference that is ready when the generator has ended."""
         return RayRef(self.ray_ref.completed())
 
     def next_ready(self) -> bool:

@@ -49,7 +49,7 @@ class RayRuntime(Runtime):
     """Ray as this process sees it, in a driver and in a worker of Ray's alike.
 
     Args:
-        environment: What tasks and actors find around themselves, where Ray does not know it.
+        environment: The environment of tasks and actors, where Ray does not know it.
         patience_s: For how long nodes may yet come that can hold what none can now.
     """
 

@@ -1,4 +1,4 @@
-"""The keeper of a worker: a small process that sees the worker's end, whatever it was.
+"""The sidecar of a worker: a small process that sees the worker's end, whatever it was.
 
 It carries the worker's output to the driver, so that its last words arrive even if it crashed, and
 then kills what the worker has started and left behind. It is a program of its own, run with

@@ -31,7 +31,7 @@ class RayActor(RemoteActor):
 
     Args:
         number: Unique in the engine.
-        name: How messages call it.
+        name: Its name in messages.
         mailbox: Gets its events.
         reader: The engine's reader thread.
         is_gone: Calls a node by its id, and tells whether it does not answer.

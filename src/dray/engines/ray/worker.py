@@ -55,7 +55,7 @@ def _hello(driver: DriverAddress, stream: str) -> Hello:
 
 
 def _keep_output(driver: DriverAddress) -> None:
-    """Have a keeper carry this process's output to the driver."""
+    """Have a sidecar carry this process's output to the driver."""
     out, out_of_worker = os.pipe()
     err, err_of_worker = os.pipe()
     connections = [call(driver, _hello(driver, stream)) for stream in ("stdout", "stderr")]

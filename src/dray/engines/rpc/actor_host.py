@@ -30,14 +30,14 @@ class ActorHost:
 
     Args:
         connection: To the driver.
-        take_surroundings: Puts this process where the first message says.
+        enter_environment: Puts this process where the first message says.
     """
 
     def __init__(
-        self, connection: Connection, take_surroundings: Callable[[wire.Begin], None]
+        self, connection: Connection, enter_environment: Callable[[wire.Begin], None]
     ) -> None:
         self._connection = connection
-        self._take_surroundings = take_surroundings
+        self._enter_environment = enter_environment
         self._sending = threading.Lock()
         self._calls: queue.SimpleQueue[wire.Call | None] = queue.SimpleQueue()
         self._actor: Any = None
@@ -48,7 +48,7 @@ class ActorHost:
     def serve(self) -> None:
         """Make the actor, then run its calls in the order they come, until it is stopped."""
         begin = self._connection.recv()
-        self._take_surroundings(begin)
+        self._enter_environment(begin)
         threading.Thread(target=self._control, name="dray-control", daemon=True).start()
         self._actor = wire.load(begin.factory)(self.post)
         self._made.set()
@@ -150,7 +150,7 @@ def users_part(error: BaseException) -> Any:
     return step
 
 
-def take_surroundings(begin: wire.Begin) -> None:
+def enter_environment(begin: wire.Begin) -> None:
     """Put this process where the driver is: environment, directory, import path."""
     os.environ.clear()
     os.environ.update(begin.environment)
@@ -174,7 +174,7 @@ def set_variables(variables: Mapping[str, str | None]) -> dict[str, str | None]:
 def _reset_inherited_state() -> None:
     """Make a fork start as a fresh process would, where libraries keep state of their own.
 
-    Python seeds `random` anew after a fork by itself.
+    Python seeds `random` anew after a fork on its own.
     """
     if "numpy.random" in sys.modules:  # later, it takes its seed from the system
         sys.modules["numpy.random"].seed()
@@ -278,4 +278,4 @@ def run_to_end(serve: Callable[[], int | None]) -> None:
 
 def run(connection: Connection) -> None:
     """Run a worker process to its end; never returns."""
-    run_to_end(ActorHost(connection, take_surroundings).serve)
+    run_to_end(ActorHost(connection, enter_environment).serve)

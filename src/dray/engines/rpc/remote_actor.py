@@ -27,7 +27,7 @@ class RemoteActor(Actor):
 
     Args:
         number: Unique in the engine.
-        name: How messages call it.
+        name: Its name in messages.
         mailbox: Gets its events.
         reader: The engine's reader thread.
     """
@@ -102,7 +102,7 @@ class RemoteActor(Actor):
         if self._connection is None:
             self._unsent.append(message)
             return
-        # A process that is gone: the engine learns of it by itself, and `on_death` answers.
+        # A process that is gone: the engine learns of it on its own, and `on_death` answers.
         with contextlib.suppress(OSError):
             self._connection.send(message)
 
@@ -166,11 +166,11 @@ class RemoteActor(Actor):
         self.on_output_end()
 
     def on_output_end(self) -> None:
-        """Called when one of the output descriptors has come to its end."""
+        """Called when one of the output descriptors has ended."""
 
     @property
     def has_output(self) -> bool:
-        """True while an output descriptor has not come to its end."""
+        """True while an output descriptor has not ended."""
         return bool(self._outputs)
 
     def on_death(self, error: EngineError, *, expected: bool) -> None:

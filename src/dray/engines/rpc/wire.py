@@ -29,7 +29,7 @@ CANCELLED = struct.Struct("!Q")
 
 
 class Begin(NamedTuple):
-    """First message to a worker: the driver's surroundings, and what to make there."""
+    """First message to a worker: the driver's environment, and what to make there."""
 
     environment: dict[str, str]
     cwd: str
@@ -40,7 +40,7 @@ class Begin(NamedTuple):
     def like_here(
         cls, variables: Mapping[str, str | None], directory: str | None, factory: bytes = b""
     ) -> Begin:
-        """Return this process's surroundings, with other variables and another directory.
+        """Return this process's environment, with other variables and another directory.
 
         Args:
             variables: What to change in the environment; None is to be unset.

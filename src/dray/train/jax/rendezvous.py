@@ -93,7 +93,7 @@ def _join_as_first(info: RendezvousInfo, world_size: int) -> None:
             _kept.append(sockets.pop_all())
             raise TimeoutError(_absence(info, sorted(missing)))
         for peer in here:
-            with contextlib.suppress(OSError):  # it has ended, which the driver hears by itself
+            with contextlib.suppress(OSError):  # it has ended, which the driver hears on its own
                 peer.sendall(_GO_ON)
 
 

@@ -100,7 +100,7 @@ class Plan:
     notes: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON can say it."""
+        """Return the plan as JSON-compatible values."""
         return dataclasses.asdict(self)
 
     @property

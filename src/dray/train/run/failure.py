@@ -107,9 +107,9 @@ class FailureLog:
     def by_cause(self) -> dict[int, BaseException]:
         """Return rank -> error, the cause first.
 
-        A process that died by itself comes before exceptions: its peers' errors (a lost connection)
-        may become known before its own end. An abort does not, because frameworks abort a process
-        when a peer is gone.
+        A process that died on its own comes before exceptions: its peers' errors (a connection
+        lost) may become known before its own end. An abort does not, because frameworks abort a
+        process when a peer is gone.
         """
         ranks = sorted(self._failures, key=lambda rank: not _is_sudden(self._failures[rank]))
         return {rank: self._failures[rank] for rank in ranks}
@@ -189,7 +189,7 @@ def to_error(
     if log_path is not None:
         lines.append(f"log of rank {rank}: {log_path}")
     lines.append(
-        f"the run is in {run_path}; run again under the same name to go on from its newest "
+        f"the run is in {run_path}; run again under the same name to resume from its newest "
         "checkpoint, or set FailureConfig(max_failures=...) to restart without being asked"
     )
     error = WorkerGroupError(

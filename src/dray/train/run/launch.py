@@ -25,7 +25,7 @@ class Launch:
         engine: Where they run.
         directory: The run's.
         scaling: What each gets.
-        config: What they find around themselves.
+        config: Their environment.
         backend: The framework and its config.
     """
 

@@ -36,7 +36,7 @@ def _short(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a metric as JSON can say it."""
+    """Return a metric as a JSON-compatible value."""
     finite = isinstance(value, float) and math.isfinite(value)
     return value if finite or isinstance(value, int | str | None) else str(value)
 

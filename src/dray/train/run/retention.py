@@ -57,7 +57,7 @@ def ranked(checkpoints: Sequence[Committed], config: CheckpointConfig) -> list[C
 def surplus(checkpoints: Sequence[Committed], config: CheckpointConfig) -> list[Committed]:
     """Return the checkpoints to delete, given all of them, oldest first.
 
-    The newest is always kept, since a restart goes on from it.
+    The newest is always kept, since a restart resumes from it.
     """
     if config.num_to_keep is None or not checkpoints:
         return []

@@ -137,7 +137,7 @@ class WorkerGroup:
         return [worker.rank for worker in self.workers if worker.started is None]
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return for every rank where it runs, as JSON can say it."""
+        """Return for every rank where it runs, as JSON-compatible values."""
         return [
             {
                 "node": worker.node_id,

@@ -362,7 +362,7 @@ class RunDirectory:
 
 
 def _sayable(value: Any) -> Any:
-    """Return a value as JSON can say it: what it cannot, such as a set, as Python shows it."""
+    """Return a JSON-compatible value; what JSON cannot hold, such as a set, as Python shows it."""
     if isinstance(value, Mapping):
         return {k if isinstance(k, str) else repr(k): _sayable(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

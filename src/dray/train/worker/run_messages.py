@@ -18,7 +18,7 @@ class RunInfo:
         token: What the directory's lock file holds; None if workers need not look.
         attempt: The attempt's number.
         first_report: The number of the attempt's first report.
-        checkpoint: Where to go on from.
+        checkpoint: Where to resume from.
         report_barrier: Whether each report waits for every rank.
         working_directory: Where workers work; None leaves them where they are.
     """

@@ -27,7 +27,7 @@ class Ended(NamedTuple):
 
     Attributes:
         value: What rank 0 returned, if it need not cross a process boundary.
-        pickled: What rank 0 returned, if it must; by itself, so that nothing else fails with it.
+        pickled: What rank 0 returned, if it must; on its own, so that nothing else fails with it.
         trouble: Why it cannot be pickled.
         stopped: Whether the user asked the run to stop.
     """

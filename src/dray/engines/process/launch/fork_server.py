@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dray.engines import thread_limits
 from dray.engines.process import system_limits
 from dray.engines.process.launch import resource_tracker
-from dray.engines.process.launch.resource_tracker import Leftovers
+from dray.engines.process.launch.resource_tracker import MadeResources
 from dray.engines.rpc import actor_host, lifeline, wire
 
 _OF_EVERY_WORKER = (
@@ -50,7 +50,7 @@ class ForkServer:
         self._worker_open_files = open_files
         self._open_files = system_limits.OpenFiles()
         self._workers: dict[int, int] = {}  # pid -> number
-        self._leftovers: dict[int, Leftovers] = {}  # pid -> what it has made
+        self._made: dict[int, MadeResources] = {}  # pid -> what it has made
         self._selector = selectors.DefaultSelector()
         self._wakeup, wakeup_in = socket.socketpair()
         self._wakeup_in = wakeup_in
@@ -116,7 +116,7 @@ class ForkServer:
                 os.close(fd)
 
     def _start(self, fds: list[int]) -> int:
-        made = Leftovers()
+        made = MadeResources()
         self._open_files.make_room(made.inlet)
         try:
             pid = self._start_telling(made, fds)
@@ -125,11 +125,11 @@ class ForkServer:
             raise
         finally:
             os.close(made.inlet)
-        self._leftovers[pid] = made
+        self._made[pid] = made
         self._selector.register(made.outlet, selectors.EVENT_READ, lambda: self._listen(pid))
         return pid
 
-    def _start_telling(self, made: Leftovers, fds: list[int]) -> int:
+    def _start_telling(self, made: MadeResources, fds: list[int]) -> int:
         if self._spawn:
             for fd in (made.inlet, *fds):
                 os.set_inheritable(fd, True)
@@ -157,14 +157,14 @@ class ForkServer:
             sock.close()
         if self._handle is not None:
             os.close(self._handle)
-        for made in self._leftovers.values():
+        for made in self._made.values():
             os.close(made.outlet)
 
     def _cancel(self, number: int, task: int) -> None:
         for pid, known in self._workers.items():
             if known == number:
                 with contextlib.suppress(OSError):  # it is gone, or hears of nothing any more
-                    self._leftovers[pid].tell_back(wire.CANCELLED.pack(task))
+                    self._made[pid].tell_back(wire.CANCELLED.pack(task))
 
     def _kill(self, number: int) -> None:
         for pid, known in list(self._workers.items()):
@@ -184,7 +184,7 @@ class ForkServer:
         self._kill_orphans()
 
     def _reap(self, pid: int) -> bool:
-        """Take note if a worker has ended by itself; return whether it has."""
+        """Take note if a worker has ended on its own; return whether it has."""
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             self._gone(pid, status, killed=False)
@@ -207,15 +207,15 @@ class ForkServer:
                 lifeline.kill_family(pid)
 
     def _listen(self, pid: int) -> None:
-        made = self._leftovers.get(pid)  # None if its end came in the same round of events
+        made = self._made.get(pid)  # None if its end came in the same round of events
         if made is not None and not made.read():
             self._selector.unregister(made.outlet)
 
     def _clean_up_after(self, pid: int) -> None:
-        made = self._leftovers.pop(pid)
+        made = self._made.pop(pid)
         with contextlib.suppress(KeyError):  # the worker has closed it
             self._selector.unregister(made.outlet)
-        made.remove([*self._leftovers.values()])
+        made.remove([*self._made.values()])
 
     def _notify(self, kind: bytes, number: int, value: int, flag: bool = False) -> None:
         try:

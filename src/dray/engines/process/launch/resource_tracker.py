@@ -19,7 +19,7 @@ from collections.abc import Collection
 _SHARED_MEMORY = "/dev/shm"
 
 
-class Leftovers:
+class MadeResources:
     """The named shared memory and semaphores of one worker; made before the worker is.
 
     Attributes:
@@ -58,7 +58,7 @@ class Leftovers:
         elif word == "UNREGISTER":
             self._names.discard((kind, name))
 
-    def remove(self, living: Collection[Leftovers]) -> None:
+    def remove(self, living: Collection[MadeResources]) -> None:
         """Remove what is left, unless a worker that lives uses it too."""
         self.read()
         os.close(self.outlet)

@@ -66,7 +66,7 @@ class TaskWorker:
                 os._exit(0)
             messages = received
         begin = messages.pop(0)[1]
-        actor_host.take_surroundings(begin["surroundings"])
+        actor_host.enter_environment(begin["surroundings"])
         self.runtime = WorkerRuntime(
             self._sock, inbox, self._arena, self._disk, begin, self._take, may_pass_on=True
         )
