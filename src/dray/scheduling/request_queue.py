@@ -57,7 +57,7 @@ class RequestQueue:
         return any(other != demand for other in tuple(self._lines))
 
     def describe(self) -> list[tuple[dict[str, Any], Demand]]:
-        """Return what waits: as JSON can say it (what, how many, since when), and as a demand."""
+        """Return what waits: as JSON-compatible values (what, how many, since), and as demands."""
         now = time.monotonic()
         return [
             (

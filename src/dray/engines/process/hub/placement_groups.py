@@ -135,7 +135,7 @@ class Groups(GroupOperations):
         self._hub.reply(client, question, self._found(client, self._tasks.kinds.groups[number]))
 
     def table(self) -> list[dict[str, Any]]:
-        """Return what is known of every group, as JSON can say it."""
+        """Return what is known of every group, as JSON-compatible values."""
         return [
             {
                 "placement_group_id": f"{record.number:032x}",
