@@ -6,6 +6,7 @@ import bisect
 import math
 import time
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 
 from dray.engines.base import Engine, Mailbox
 from dray.errors import DrayError, EngineError, InfeasibleError, StartTimeoutError
@@ -25,47 +26,35 @@ _LOOK_AGAIN_S = 5.0
 _GRANT_S = 10.0
 
 
+@dataclass
 class Admission:
     """Asks an engine for what a run needs, until it has it or has waited too long.
 
     Attributes:
-        size: How many workers it asks for, or has.
-        reservation: What it has.
-
-    Args:
-        engine: The engine.
-        scaling: What is needed.
-        config: The run's config, for its plan.
         backend: The framework, for the plan.
-        progress: Tells the user.
         mailbox: Gets `Reserved` and `StillWaiting`.
         limit_s: How long to wait.
+        size: How many workers it asks for, or has.
+        reservation: What it has.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        scaling: ScalingConfig,
-        config: RunConfig,
-        backend: tuple[Backend, BackendConfig],
-        progress: Progress,
-        mailbox: Mailbox,
-        limit_s: float,
-    ) -> None:
-        self._engine = engine
-        self._scaling = scaling
-        self._config = config
-        self._backend = backend
-        self._progress = progress
-        self._mailbox = mailbox
-        self._limit_s = limit_s
-        self.size = scaling.min_workers if engine.distributed else 1
-        self.reservation: Reservation | None = None
-        self._asked: Future[Reservation] | None = None
-        self._since = math.inf
-        self._due = -math.inf  # until when what was free is on its way, and looks as if taken
-        self._told = ""
-        self._alarm = Alarm(mailbox)
+    engine: Engine
+    scaling: ScalingConfig
+    config: RunConfig
+    backend: tuple[Backend, BackendConfig]
+    progress: Progress
+    mailbox: Mailbox
+    limit_s: float
+    size: int = field(init=False)
+    reservation: Reservation | None = None
+    _asked: Future[Reservation] | None = None
+    _since: float = math.inf
+    _due: float = -math.inf  # until when what was free is on its way, and looks as if taken
+    _told: str = ""
+
+    def __post_init__(self) -> None:
+        self.size = self.scaling.min_workers if self.engine.distributed else 1
+        self._alarm = Alarm(self.mailbox)
 
     def ask(self) -> None:
         """Ask for as many workers as fit, or for the least of them; the mailbox hears of it.
@@ -76,11 +65,11 @@ class Admission:
         self._since = time.monotonic()
         self._told = ""
         size, fits = self.size, False
-        if self._scaling.elasticity_enabled:
-            size, rehearsal = choose_size(self._engine, self._scaling)
+        if self.scaling.elasticity_enabled:
+            size, rehearsal = choose_size(self.engine, self.scaling)
             fits = rehearsal.fits
-        elif self._engine.distributed and self._limit_s < _GRANT_S:
-            fits = self._engine.rehearse(self._scaling.request(size)).fits
+        elif self.engine.distributed and self.limit_s < _GRANT_S:
+            fits = self.engine.rehearse(self.scaling.request(size)).fits
         self._request(size, fits)
         self._look_later()
 
@@ -90,15 +79,15 @@ class Admission:
 
     def _request(self, size: int, fits: bool) -> None:
         self.size = size
-        soon = fits and self._engine.distributed
+        soon = fits and self.engine.distributed
         self._due = time.monotonic() + _GRANT_S if soon else -math.inf
-        self._asked = self._engine.reserve(self._scaling.request(size))
-        self._asked.add_done_callback(lambda future: self._mailbox.put(Reserved(future)))
+        self._asked = self.engine.reserve(self.scaling.request(size))
+        self._asked.add_done_callback(lambda future: self.mailbox.put(Reserved(future)))
 
     def _next_look_s(self) -> float:
         waited = time.monotonic() - self._since
         usual = _LOOK_AGAIN_S if waited >= _WORTH_A_LINE_S else _WORTH_A_LINE_S
-        left = self._limit_s - waited
+        left = self.limit_s - waited
         return min(usual, left) if left > 0 else usual
 
     def granted(self, future: Future[Reservation]) -> bool:
@@ -116,18 +105,18 @@ class Admission:
         if future.cancelled():
             raise EngineError("dray.shutdown() was called while fit() waited for resources")
         self.reservation = future.result()
-        if self._scaling.elasticity_enabled and self._engine.distributed:
+        if self.scaling.elasticity_enabled and self.engine.distributed:
             self._grow()
         return True
 
     def _grow(self) -> None:
         """Take more instead, if there is room for more than when it was asked for."""
         assert self.reservation is not None
-        sizes = sizes_with_room(self._engine, self._scaling)
+        sizes = sizes_with_room(self.engine, self.scaling)
         sizes = sizes[bisect.bisect_right(sizes, self.size) :]
         while sizes:
             middle = len(sizes) // 2
-            larger = self.reservation.exchange(self._scaling.request(sizes[middle]))
+            larger = self.reservation.exchange(self.scaling.request(sizes[middle]))
             if larger is None:
                 sizes = sizes[:middle]
             else:
@@ -146,24 +135,24 @@ class Admission:
             return None  # the answer is in the mailbox
         now = time.monotonic()
         waited_s, coming = now - self._since, now < self._due
-        if self._scaling.elasticity_enabled and waited_s < self._limit_s:
-            size, rehearsal = choose_size(self._engine, self._scaling)
+        if self.scaling.elasticity_enabled and waited_s < self.limit_s:
+            size, rehearsal = choose_size(self.engine, self.scaling)
             if rehearsal.fits and (size > self.size or (size < self.size and not coming)):
                 self.release()
                 self._request(size, fits=True)
                 return None
-        plan = make_plan(self._engine, self._scaling, self._config, self._backend)
+        plan = make_plan(self.engine, self.scaling, self.config, self.backend)
         why = plan.why or (
             "what it asks for is free, but not given yet; who asked before it is served first."
         )
-        if not coming and waited_s >= max(self._limit_s, _GRANT_S if plan.fits else 0.0):
-            lacking = self._engine.lacking(self._scaling.request(self.size))
+        if not coming and waited_s >= max(self.limit_s, _GRANT_S if plan.fits else 0.0):
+            lacking = self.engine.lacking(self.scaling.request(self.size))
             if lacking is not None:
                 return InfeasibleError(why, asked=lacking.asked, available=lacking.available)
-            return StartTimeoutError(self._limit_s, why)
+            return StartTimeoutError(self.limit_s, why)
         if why != self._told and not coming:
             self._told = why
-            self._progress.warn(f"waiting up to {self._limit_s:g} s for resources: {why}")
+            self.progress.warn(f"waiting up to {self.limit_s:g} s for resources: {why}")
         return None
 
     def release(self) -> None:

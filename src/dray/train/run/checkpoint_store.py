@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +17,16 @@ from dray.train.storage.manifest import Committed
 from dray.train.storage.run_directory import RunDirectory
 
 
+@dataclass
 class Commits:
-    """Knows the checkpoints that a run has committed.
+    """Knows the checkpoints that a run has committed."""
 
-    Args:
-        directory: The run's.
-        config: Which of them to keep.
-        progress: Tells the user.
-    """
+    directory: RunDirectory
+    config: CheckpointConfig
+    progress: Progress
 
-    def __init__(
-        self, directory: RunDirectory, config: CheckpointConfig, progress: Progress
-    ) -> None:
-        self._directory = directory
-        self._config = config
-        self._progress = progress
-        self._kept = directory.checkpoints()
+    def __post_init__(self) -> None:
+        self._kept = self.directory.checkpoints()
 
     def newest_good(self) -> Committed | None:
         """Return the newest checkpoint that is as it was committed, if there is one.
@@ -40,19 +35,19 @@ class Commits:
         """
         found = bool(self._kept)
         for committed in reversed(list(self._kept)):
-            damaged = self._directory.damage(committed)
+            damaged = self.directory.damage(committed)
             if damaged is None:
                 return committed
             self._kept.remove(committed)
-            self._progress.warn(
+            self.progress.warn(
                 f"{committed.path.name} is damaged ({damaged} is not as it was committed) and left "
                 "as it is; going back to the one before"
             )
-            self._directory.record(
+            self.directory.record(
                 "damaged checkpoint", checkpoint=committed.path.name, file=damaged
             )
         if found:
-            self._progress.warn("no sound checkpoint is left: the run begins anew")
+            self.progress.warn("no sound checkpoint is left: the run begins anew")
         return None
 
     def staging(self, entry: PendingReport) -> Path:
@@ -62,8 +57,8 @@ class Commits:
             StorageError: It cannot be made.
         """
         if entry.in_place and entry.directory is not None:
-            return self._directory.path / entry.directory
-        return self._directory.begin_staging(entry.report)
+            return self.directory.path / entry.directory
+        return self.directory.begin_staging(entry.report)
 
     def abandon(self, entry: PendingReport) -> None:
         """Delete what was put together of a report's checkpoint; what lies in place is the user's.
@@ -72,7 +67,7 @@ class Commits:
             StorageError: It cannot be deleted.
         """
         if not entry.in_place:
-            self._directory.abandon_staging(entry.report)
+            self.directory.abandon_staging(entry.report)
 
     def listed(self) -> tuple[tuple[str, dict[str, Any]], ...]:
         """Return the checkpoints that there are, oldest first: path and rank 0's metrics."""
@@ -84,35 +79,35 @@ class Commits:
         Raises:
             StorageError: It cannot be written.
         """
-        name = entry.directory or self._directory.next_checkpoint_name()
-        path = self._directory.path / name
+        name = entry.directory or self.directory.next_checkpoint_name()
+        path = self.directory.path / name
         committed = Committed(
             path, entry.report, world_size, entry.staged, entry.metrics, time.time()
         )
-        staged = path if entry.in_place else self._directory.staging(entry.report)
-        self._directory.commit(staged, committed)
+        staged = path if entry.in_place else self.directory.staging(entry.report)
+        self.directory.commit(staged, committed)
         self._kept = [*(known for known in self._kept if known.path != path), committed]
         self._look_at_score(committed)
-        for old in surplus(self._kept, self._config):
+        for old in surplus(self._kept, self.config):
             self._delete(old)
-        self._progress.committed(path)
+        self.progress.committed(path)
         return path
 
     def _delete(self, old: Committed) -> None:
         try:
-            self._directory.delete(old)
+            self.directory.delete(old)
         except StorageError as error:
             if error.errno != errno.ENOENT:  # else the user has deleted it
-                self._directory.warn_once(str(error))
+                self.directory.warn_once(str(error))
                 return  # it is tried again with the next one
         self._kept.remove(old)
 
     def _look_at_score(self, committed: Committed) -> None:
-        attribute = self._config.checkpoint_score_attribute
+        attribute = self.config.checkpoint_score_attribute
         if attribute is None or score(committed, attribute, "max") is not None:
             return
         names = ", ".join(committed.rank_zero_metrics()) or "none"
-        self._directory.warn_once(
+        self.directory.warn_once(
             f"{committed.path.name} came without a number called {attribute!r} "
             f"(checkpoint_score_attribute), so it ranks below those that have one; its metrics: "
             f"{names}"

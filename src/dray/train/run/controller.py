@@ -47,6 +47,7 @@ import queue
 import time
 from collections.abc import Callable, Set
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from dray.engines.base import Died, Engine, Output, Posted, Started
@@ -82,58 +83,57 @@ _SLOW_START_S = 10.0
 _LOOKS = 10
 
 
+@dataclass(eq=False)
 class Controller:
     """Takes one run from its start to its end.
 
-    Args:
-        engine: Where its workers run.
-        directory: Where it is kept.
-        scaling: How many workers it has, with what.
-        config: How it behaves.
-        backend: The framework and its config.
+    Attributes:
         job: The train function and its arguments; pickled, if workers have processes of their own.
-        progress: Tells the user.
-        settings: How long it waits for what.
-        mailbox: Holds what happens to it.
+        mailbox: Holds what happens to the run.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        directory: RunDirectory,
-        scaling: ScalingConfig,
-        config: RunConfig,
-        backend: tuple[Backend, BackendConfig],
-        job: bytes | Job,
-        progress: Progress,
-        settings: Settings,
-        mailbox: queue.SimpleQueue[Any] | None = None,
-    ) -> None:
-        self.mailbox: queue.SimpleQueue[Any] = mailbox or queue.SimpleQueue()
-        self._engine = engine
-        self._directory = directory
-        self._scaling = scaling
-        self._config = config
-        self._job = job
-        self._progress = progress
-        failures = config.failure_config
+    engine: Engine
+    directory: RunDirectory
+    scaling: ScalingConfig
+    config: RunConfig
+    backend: tuple[Backend, BackendConfig]
+    job: bytes | Job
+    progress: Progress
+    settings: Settings
+    mailbox: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
+
+    def __post_init__(self) -> None:
+        engine, directory, settings = self.engine, self.directory, self.settings
+        failures = self.config.failure_config
         self._policy = FailurePolicy(failures.max_failures, failures.max_preemption_failures)
         self._state = State.INITIALIZING
         self._number = directory.next_attempt()
         self._admission = Admission(
-            engine, scaling, config, backend, progress, self.mailbox, settings.start_timeout_s
+            engine,
+            self.scaling,
+            self.config,
+            self.backend,
+            self.progress,
+            self.mailbox,
+            settings.start_timeout_s,
         )
-        self._launch = Launch(engine, directory, scaling, config, backend)
+        self._launch = Launch(engine, directory, self.scaling, self.config, *self.backend)
         self._attempt: Attempt | None = None
         self._checkpoint: Committed | None = None
         self._alarm = Alarm(self.mailbox)  # ends with the state in which it was set
-        self._grace = Grace(self._alarm, progress, settings)
-        self._outcome = OutcomeTracker(self._policy, progress, directory)
-        self._watch = Watch(settings.wait_warning_s, self.mailbox, progress, directory)
+        self._grace = Grace(
+            self._alarm,
+            self.progress,
+            settings.report_grace_s,
+            # Nobody waits for the run that a callback has ended, as somebody does after Ctrl-C.
+            {State.STOPPING: settings.stop_grace_s, State.CONCLUDING: settings.conclude_grace_s},
+        )
+        self._outcome = OutcomeTracker(self._policy, self.progress, directory)
+        self._watch = Watch(settings.wait_warning_s, self.mailbox, self.progress, directory)
         self._stop_reason: str | None = None
         self._cause = ""  # of the next change of state, where its event does not say enough
-        self._logs = Logs(directory, progress if engine.shows_output else None)
-        self._commits = Commits(directory, config.checkpoint_config, progress)
+        self._logs = Logs(directory, self.progress if engine.shows_output else None)
+        self._commits = Commits(directory, self.config.checkpoint_config, self.progress)
         self._until_closed = engine.until_closed()
 
     @property
@@ -145,8 +145,8 @@ class Controller:
     @property
     def _context(self) -> RunContext:
         return RunContext(
-            self._directory.name,
-            self._directory.path,
+            self.directory.name,
+            self.directory.path,
             self._number,
             self._admission.size,
             self.stop,
@@ -171,8 +171,8 @@ class Controller:
                 waits = [] if attempt is None or self._state not in AT_WORK else attempt.waits()
             except (RuntimeError, LookupError, ValueError):  # the run's own thread has just written
                 continue
-            return self._progress.training([wait.short(now) for wait in waits])
-        return self._progress.training([])
+            return self.progress.training([wait.short(now) for wait in waits])
+        return self.progress.training([])
 
     def run(self) -> events.Outcome:
         """Run until a final state; never leaves a worker or a reservation behind."""
@@ -256,7 +256,7 @@ class Controller:
             self._move(Event.PLACED)
 
     def _still_starting(self, _: events.StillStarting) -> None:
-        self._progress.warn(f"workers {self._workers.group.missing()} have not started yet")
+        self.progress.warn(f"workers {self._workers.group.missing()} have not started yet")
 
     def _look_at_waits(self, _: events.LookAtWaits) -> None:
         attempt = self._workers
@@ -267,7 +267,7 @@ class Controller:
         assert rank is not None
         if isinstance(message, run_messages.Reported):
             if rank == 0:
-                self._progress.reported(message.report, decode(message.metrics))
+                self.progress.reported(message.report, decode(message.metrics))
             self._grace.renew(self._state, attempt)
         waits = attempt.take(rank, message)
         self._settle()
@@ -291,7 +291,7 @@ class Controller:
         self._workers.died(death)
         if not death.expected and self._state is not State.ABORTING:
             if self._state is State.FINISHING:  # its function had returned, nothing is lost
-                self._progress.warn(f"rank {rank} failed to shut down cleanly: {death.error}")
+                self.progress.warn(f"rank {rank} failed to shut down cleanly: {death.error}")
             else:
                 self._fail(rank, death.error)
         if not self._workers.alive:
@@ -300,9 +300,9 @@ class Controller:
     def _fail(self, rank: int, error: BaseException) -> None:
         attempt = self._workers
         attempt.failed(rank, error)
-        self._directory.record("worker failed", rank=rank, cause=describe(error))
+        self.directory.record("worker failed", rank=rank, cause=describe(error))
         if self._state is State.CONCLUDING:
-            self._progress.warn(f"rank {rank} failed while the run stopped: {describe(error)}")
+            self.progress.warn(f"rank {rank} failed while the run stopped: {describe(error)}")
         under_way = self._state in AT_WORK and attempt.under_way(self._grace.after_failure_s)
         self._move(Event.FAILED_AMID_REPORT if under_way else Event.WORKER_FAILED)
 
@@ -332,9 +332,9 @@ class Controller:
             self._move(Event.GRACE_OVER)
 
     def _call_back(self, hook: str, *args: Any) -> None:
-        if self._config.callbacks:
-            with self._progress.aside():
-                for callback in self._config.callbacks:
+        if self.config.callbacks:
+            with self.progress.aside():
+                for callback in self.config.callbacks:
                     getattr(callback, hook)(*args)
 
     # Moves and actions.
@@ -346,10 +346,10 @@ class Controller:
             self._alarm.cancel()
             if self._state not in AT_WORK:
                 self._watch.end()
-            self._directory.record(
+            self.directory.record(
                 "state", state=self._state.value, cause=cause, attempt=self._number
             )
-            self._progress.state(self._state)
+            self.progress.state(self._state)
         for action in actions:
             self._actions[action](self)
 
@@ -365,18 +365,18 @@ class Controller:
     def _start_workers(self) -> None:
         reservation = self._admission.reservation
         assert reservation is not None
-        self._directory.recover()
+        self.directory.recover()
         self._checkpoint = self._commits.newest_good()
         size = self._admission.size
-        self._progress.started(self._number, size, self._checkpoint)
-        self._logs.begin(self._number, size if self._engine.distributed else 0)
-        group = self._launch.start(reservation, size, self.mailbox, self._progress)
+        self.progress.started(self._number, size, self._checkpoint)
+        self._logs.begin(self._number)
+        group = self._launch.start(reservation, size, self.mailbox, self.progress)
         self._attempt = Attempt(
             self._number,
             group,
-            self._directory,
+            self.directory,
             self._commits,
-            barrier=self._config.report_barrier,
+            barrier=self.config.report_barrier,
         )
         self._alarm.set(_SLOW_START_S, events.StillStarting())
 
@@ -384,14 +384,14 @@ class Controller:
         group = self._workers.group
         self._launch.give_ranks(group, self._number, self._checkpoint)
         self._logs.give_ranks()
-        self._directory.record("workers started", attempt=self._number, ranks=group.describe())
+        self.directory.record("workers started", attempt=self._number, ranks=group.describe())
         self._launch.set_up(group)
-        self._progress.placed(group.describe(), group.collectives)
+        self.progress.placed(group.describe(), group.collectives)
         self._move(Event.STARTED)
 
     def _run_function(self) -> None:
         group = self._workers.group
-        for worker, future in zip(group.workers, group.run(self._job), strict=True):
+        for worker, future in zip(group.workers, group.run(self.job), strict=True):
             future.add_done_callback(functools.partial(self._function_ended, worker))
         if self._stop_reason is not None:
             self.mailbox.put(events.StopRequest())
@@ -404,10 +404,10 @@ class Controller:
             self.mailbox.put(events.FunctionFailed(worker, error))
 
     def _tell_stop(self) -> None:
-        self._progress.warn(f"stopping at the next report of every rank, as {self._why_stopped()}")
+        self.progress.warn(f"stopping at the next report of every rank, as {self._why_stopped()}")
 
     def _tell_interrupt(self) -> None:
-        self._progress.warn(
+        self.progress.warn(
             "stopping at the next report of every rank; press Ctrl-C again to stop at once"
         )
 
@@ -415,7 +415,7 @@ class Controller:
         self._grace.give(self._state, self._workers)
 
     def _take_down(self) -> None:
-        if not self._launch.part(self._workers.group, self._progress):  # others may wait in vain
+        if not self._launch.part(self._workers.group, self.progress):  # others may wait in vain
             self._alarm.set(_PARTING_S, events.StopGraceExpired())
 
     def _end_workers(self, end: Callable[[WorkerGroup], None]) -> None:
@@ -443,7 +443,7 @@ class Controller:
         if not delay:
             self.mailbox.put(events.BackedOff())
             return
-        self._progress.warn(f"restarting in {delay:g} s")
+        self.progress.warn(f"restarting in {delay:g} s")
         self._alarm.set(delay, events.BackedOff())
 
     def _back_to_work(self, _: events.BackedOff) -> None:

@@ -198,25 +198,21 @@ def to_error(
     return as_instance_of_cause(error)
 
 
+@dataclass
 class OutcomeTracker:
     """The outcome of a run as far as it is known.
 
-    Args:
-        policy: Decides about restarts.
-        progress: Tells the user.
-        directory: Keeps what is told.
-
     Attributes:
+        policy: Decides about restarts.
         error: What `fit()` raises; the first cause stays it.
         return_value: What rank 0's function returned.
     """
 
-    def __init__(self, policy: FailurePolicy, progress: Progress, directory: RunDirectory) -> None:
-        self._policy = policy
-        self._progress = progress
-        self._directory = directory
-        self.error: BaseException | None = None
-        self.return_value: Any = None
+    policy: FailurePolicy
+    progress: Progress
+    directory: RunDirectory
+    error: BaseException | None = None
+    return_value: Any = None
 
     def returned(self, ended: Ended) -> None:
         """Take what rank 0's function has returned."""
@@ -224,8 +220,8 @@ class OutcomeTracker:
             self.return_value = ended.returned()
         except SerializationError as error:  # the training is done all the same
             self.return_value = None
-            self._directory.record("return value lost", cause=str(error))
-            self._progress.warn(f"{str(error).rstrip('.')}; Result.return_value is None")
+            self.directory.record("return value lost", cause=str(error))
+            self.progress.warn(f"{str(error).rstrip('.')}; Result.return_value is None")
 
     def failed_on_driver(self, error: BaseException, before: ToError | None) -> None:
         """Take an error that is not one of workers.
@@ -235,11 +231,11 @@ class OutcomeTracker:
             before: Returns the error of workers that have failed before, if some have.
         """
         if self.error is None and before is not None:
-            self.error = before(self._policy.total + 1)
+            self.error = before(self.policy.total + 1)
         if self.error is None:
             self.error = to_driver_error(error)
         else:
-            self._progress.warn(f"after the failure, on the driver: {describe(error)}")
+            self.progress.warn(f"after the failure, on the driver: {describe(error)}")
 
     def tries_again(
         self, failures: Mapping[int, BaseException], to_error: ToError, *, wanted: bool
@@ -253,11 +249,11 @@ class OutcomeTracker:
         """
         rank, cause = next(iter(failures.items()))
         lost = any(isinstance(error, NodeDiedError) for error in failures.values())
-        again = self._policy.failed(lost_node=lost) and wanted
+        again = self.policy.failed(lost_node=lost) and wanted
         if again:
-            self._progress.warn(
-                f"rank {rank} failed ({describe(cause)}); restarting ({self._policy.count(lost)})"
+            self.progress.warn(
+                f"rank {rank} failed ({describe(cause)}); restarting ({self.policy.count(lost)})"
             )
         else:
-            self.error = to_error(self._policy.total)
+            self.error = to_error(self.policy.total)
         return again

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from dray.engines.base import Engine, Mailbox
 from dray.errors import describe
 from dray.scheduling.requests import Reservation
@@ -18,42 +20,28 @@ from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker.run_messages import Assignment, RunInfo
 
 
+@dataclass(frozen=True)
 class Launch:
-    """Starts workers, again after each failure.
+    """Starts workers, again after each failure."""
 
-    Args:
-        engine: Where they run.
-        directory: The run's.
-        scaling: What each gets.
-        config: Their environment.
-        backend: The framework and its config.
-    """
-
-    def __init__(
-        self,
-        engine: Engine,
-        directory: RunDirectory,
-        scaling: ScalingConfig,
-        config: RunConfig,
-        backend: tuple[Backend, BackendConfig],
-    ) -> None:
-        self._engine = engine
-        self._directory = directory
-        self._scaling = scaling
-        self._config = config
-        self._backend, self._backend_config = backend
+    engine: Engine
+    directory: RunDirectory
+    scaling: ScalingConfig
+    config: RunConfig
+    backend: Backend
+    backend_config: BackendConfig
 
     def start(
         self, reservation: Reservation, size: int, mailbox: Mailbox, progress: Progress
     ) -> WorkerGroup:
         """Begin to start so many workers; the mailbox hears of each."""
         return WorkerGroup.start(
-            self._engine,
+            self.engine,
             reservation,
             size,
             mailbox=mailbox,
-            runtime_env=self._config.runtime_env,
-            modules=self._backend_config.modules,
+            runtime_env=self.config.runtime_env,
+            modules=self.backend_config.modules,
             warn=progress.warn,
         )
 
@@ -65,15 +53,15 @@ class Launch:
         """
         moved = Settings().own_directories
         run = RunInfo(
-            path=str(self._directory.path),
-            token=None if self._config.shared_storage else self._directory.token(),
+            path=str(self.directory.path),
+            token=None if self.config.shared_storage else self.directory.token(),
             attempt=attempt,
             first_report=checkpoint.report + 1 if checkpoint else 0,
             checkpoint=str(checkpoint.path) if checkpoint else None,
-            report_barrier=self._config.report_barrier,
-            working_directory=str(self._directory.working_directory) if moved else None,
+            report_barrier=self.config.report_barrier,
+            working_directory=str(self.directory.working_directory) if moved else None,
         )
-        nodes = {node.node_id: node for node in self._engine.nodes()}
+        nodes = {node.node_id: node for node in self.engine.nodes()}
         size = len(group)
         group.assign_ranks(nodes, lambda worker: self._assignment(worker, size, run))
 
@@ -81,7 +69,7 @@ class Launch:
         position = worker.position
         assert position is not None
         family = family_at(position.place)
-        own_variables = {*self._engine.env_vars, *self._config.runtime_env.env_vars}
+        own_variables = {*self.engine.env_vars, *self.config.runtime_env.env_vars}
         return Assignment(
             rank=position.rank,
             world_size=world_size,
@@ -93,16 +81,16 @@ class Launch:
             family=None if family is None else family.name,
             devices={name: tuple(ids) for name, ids in worker.devices.items()},
             node_devices=position.node_devices,
-            shares_devices=self._backend.share_cuda_visible_devices
+            shares_devices=self.backend.share_cuda_visible_devices
             and not (family is not None and own_variables.intersection(family.variables)),
-            cpus=(self._scaling.resources_per_worker or {}).get("CPU"),
-            pinned=self._scaling.pin_workers,
+            cpus=(self.scaling.resources_per_worker or {}).get("CPU"),
+            pinned=self.scaling.pin_workers,
         )
 
     def set_up(self, group: WorkerGroup) -> None:
         """Set the framework up on workers that have ranks."""
-        self._backend.on_start(group, self._backend_config)
-        self._backend.on_training_start(group, self._backend_config)
+        self.backend.on_start(group, self.backend_config)
+        self.backend.on_training_start(group, self.backend_config)
 
     def part(self, group: WorkerGroup, progress: Progress) -> bool:
         """Take the framework down, after all functions have returned: a failure undoes nothing.
@@ -111,7 +99,7 @@ class Launch:
             Whether it shut down cleanly; if not, the user has been told.
         """
         try:
-            self._backend.on_shutdown(group, self._backend_config)
+            self.backend.on_shutdown(group, self.backend_config)
         except Interrupted:  # the controller's mailbox has it as well
             return True
         except RankFailed as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import IO
 
 from dray.engines.base import Output
@@ -17,27 +18,25 @@ RankOf = Callable[[], "int | None"]
 _MOST_OPEN = 256
 
 
+@dataclass
 class Logs:
     """The log files of one attempt after another.
 
-    Args:
-        directory: Where they are.
+    Attributes:
         progress: Shows what is written; None shows nothing.
     """
 
-    def __init__(self, directory: RunDirectory, progress: Progress | None) -> None:
-        self._directory = directory
-        self._progress = progress
-        self._attempt = 0
-        self._world_size = 0
-        self._files: dict[int, IO[bytes]] = {}
-        self._early: list[tuple[RankOf, Output]] = []
-        self._ranked = False
+    directory: RunDirectory
+    progress: Progress | None
+    _attempt: int = 0
+    _files: dict[int, IO[bytes]] = field(default_factory=dict)
+    _early: list[tuple[RankOf, Output]] = field(default_factory=list)
+    _ranked: bool = False
 
-    def begin(self, attempt: int, world_size: int) -> None:
+    def begin(self, attempt: int) -> None:
         """Begin another attempt, whose workers have no ranks yet."""
         self.close()
-        self._attempt, self._world_size = attempt, world_size
+        self._attempt = attempt
 
     def give_ranks(self) -> None:
         """Make room for a file for each rank that writes: workers have ranks now.
@@ -46,7 +45,7 @@ class Logs:
             StorageError: It cannot be made.
         """
         self._ranked = True
-        logs = self._directory.log_path(self._attempt, 0).parent
+        logs = self.directory.log_path(self._attempt, 0).parent
         with StorageError.instead(f"the logs in {logs} cannot be written"):
             logs.mkdir(parents=True, exist_ok=True)
         early, self._early = self._early, []
@@ -60,8 +59,8 @@ class Logs:
             self._early.append((rank_of, event))
             return
         self._keep(rank, event.data)
-        if self._progress is not None:
-            self._progress.output(rank, event.stream, event.data)
+        if self.progress is not None:
+            self.progress.output(rank, event.stream, event.data)
 
     def _keep(self, rank: int, data: bytes) -> None:
         rest = memoryview(data)
@@ -70,8 +69,8 @@ class Logs:
             while rest:
                 rest = rest[file.write(rest) :]
         except OSError as error:
-            path = self._directory.log_path(self._attempt, rank)
-            self._directory.warn_once(
+            path = self.directory.log_path(self._attempt, rank)
+            self.directory.warn_once(
                 f"the log {path} cannot be written ({error}); what ranks write is lost, but for "
                 "what is shown here"
             )
@@ -80,7 +79,7 @@ class Logs:
         """Open a rank's file, and close the one that has been open for longest if need be."""
         if len(self._files) >= _MOST_OPEN:
             self._files.pop(next(iter(self._files))).close()
-        path = self._directory.log_path(self._attempt, rank)
+        path = self.directory.log_path(self._attempt, rank)
         file = self._files[rank] = path.open("ab", buffering=0)
         return file
 
@@ -90,7 +89,7 @@ class Logs:
             try:
                 self.give_ranks()
             except StorageError as error:
-                self._directory.warn_once(str(error))
+                self.directory.warn_once(str(error))
         for file in self._files.values():
             file.close()
         self._files = {}

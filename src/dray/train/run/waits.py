@@ -83,31 +83,30 @@ class Patience:
         return max(min(wait.since + self._told[wait] - now for wait in waits), self._first_s / 10)
 
 
+@dataclass
 class Watch:
     """Tells the user who is waited for; a timer runs only while somebody may wait.
 
-    Args:
+    Attributes:
         first_s: After how many seconds it says so first; 0 is never.
         mailbox: Gets `LookAtWaits` when it is time to call `look`.
-        progress: Tells the user.
-        directory: Keeps what was told.
     """
 
-    def __init__(
-        self, first_s: float, mailbox: Mailbox, progress: Progress, directory: RunDirectory
-    ) -> None:
-        self._first_s = first_s
-        self._alarm = Alarm(mailbox)
-        self._progress = progress
-        self._directory = directory
-        self._patience = Patience(first_s)
-        self._watching = False
+    first_s: float
+    mailbox: Mailbox
+    progress: Progress
+    directory: RunDirectory
+    _watching: bool = False
+
+    def __post_init__(self) -> None:
+        self._alarm = Alarm(self.mailbox)
+        self._patience = Patience(self.first_s)
 
     def begin(self) -> None:
         """Begin to watch, if it does not yet: somebody has come to where ranks wait."""
-        if not self._watching and self._first_s:
+        if not self._watching and self.first_s:
             self._watching = True
-            self._alarm.set(self._first_s, LookAtWaits())
+            self._alarm.set(self.first_s, LookAtWaits())
 
     def look(self, attempt: int, waits: Sequence[Wait], where: Callable[[int], str]) -> None:
         """Tell of those that are waited for by now, and look again later if there are any.
@@ -119,8 +118,8 @@ class Watch:
         """
         now = time.monotonic()
         for wait in self._patience.due(waits, now):
-            self._progress.warn(wait.text(now, where))
-            self._directory.record(
+            self.progress.warn(wait.text(now, where))
+            self.directory.record(
                 "waiting",
                 attempt=attempt,
                 what=wait.what,
