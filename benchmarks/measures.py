@@ -265,6 +265,26 @@ def _controller(options: Options, workers: int) -> Case:
     return Case(title, "s", options.in_turn(sample, DRAY), comparisons)
 
 
+def hundred(options: Options) -> list[Case]:
+    """100 worker processes that start, report 50 times each, and end."""
+    reports = 50
+
+    def sample(name: str) -> Sample:
+        finished = run(options.command(name, "scaling", 100, reports))
+        handled = finished.last("handled")
+        return Sample(
+            {
+                "fit() to all in the function": finished.between("called", "entered"),
+                "for each report, wall clock": handled["wall_s"] / handled["events"],
+                "for each report, driver's processor": handled["cpu_s"] / handled["events"],
+                "fit() to its return": finished.between("called", "returned"),
+            }
+        )
+
+    comparison = Comparison("fit() to all in the function", DRAY)
+    return [Case("100 workers", "s", options.in_turn(sample, DRAY), (comparison,))]
+
+
 def jax_start(options: Options) -> list[Case]:
     """Start of the script, and fit(), to the first collective of a JAX program."""
 
@@ -319,6 +339,7 @@ MEASURES: dict[str, Callable[[Options], list[Case]]] = {
     "threads": threads,
     "plan": plan,
     "controller": controller,
+    "hundred": hundred,
     "jax_start": jax_start,
     "import": imports,
     **step_measures.MEASURES,

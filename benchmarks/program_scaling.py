@@ -56,7 +56,7 @@ if __name__ == "__main__":
         train_loop_config={"reports": int(reports)},
         scaling_config=train.ScalingConfig(
             num_workers=int(workers),
-            resources_per_worker={"CPU": 0.03},
+            resources_per_worker={"CPU": 0.02},
             placement_strategy="SPREAD",
         ),
         run_config=train.RunConfig(
@@ -65,3 +65,4 @@ if __name__ == "__main__":
     )
     record("called")
     trainer.fit()
+    record("returned")
