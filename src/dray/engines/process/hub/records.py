@@ -102,57 +102,45 @@ class WorkerProcess(Channel):
         self._on_exit(self, error)
 
 
+@dataclass(eq=False, repr=False)
 class Client:
     """A process that talks to the hub: the driver, a worker, or a guest.
 
-    Args:
-        number: Its own number.
+    Attributes:
         reply: Takes the number of a question and its answer.
         worker: The worker process it is, if it is one.
+        questions: What it waits for: gathers, and for others what is called when that is over.
+        leases: Those of an engine within a worker.
     """
 
-    def __init__(
-        self,
-        number: int,
-        reply: Callable[[int, Any], None],
-        worker: WorkerProcess | None = None,
-    ) -> None:
-        self.number = number
-        self.reply = reply
-        self.worker = worker
-        self.holds: set[int] = set()
-        self.pins: dict[int, int] = {}
-        self.rooms: dict[Room, Sequence[int]] = {}
-        # What it waits for: gathers, and for others what is called when it waits no longer.
-        self.questions: dict[int, WaitRequest | Callable[[], None]] = {}
-        self.reading: list[Stored] = []
-        self.blocked = 0
-        self.leases: dict[int, Future[Reservation]] = {}  # of an engine within a worker
+    number: int
+    reply: Callable[[int, Any], None]
+    worker: WorkerProcess | None = None
+    holds: set[int] = field(default_factory=set)
+    pins: dict[int, int] = field(default_factory=dict)
+    rooms: dict[Room, Sequence[int]] = field(default_factory=dict)
+    questions: dict[int, WaitRequest | Callable[[], None]] = field(default_factory=dict)
+    reading: list[Stored] = field(default_factory=list)
+    blocked: int = 0
+    leases: dict[int, Future[Reservation]] = field(default_factory=dict)
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class WaitRequest:
-    """A process that waits for objects: for all of some, or for a number of them."""
+    """A process that waits for objects: for all of some, or for a number of them.
 
-    __slots__ = (
-        *("blocks", "calls", "client", "need", "numbers", "question", "ready", "wants_values"),
-    )
+    Attributes:
+        calls: What tells of those that are missing.
+    """
 
-    def __init__(
-        self,
-        client: Client,
-        question: int,
-        numbers: Sequence[int | Item],
-        need: int,
-        wants_values: bool,
-    ) -> None:
-        self.client = client
-        self.question = question
-        self.numbers = numbers
-        self.need = need
-        self.wants_values = wants_values
-        self.ready = 0
-        self.blocks = False
-        self.calls: list[tuple[int | Item, Callable[[], None]]] = []  # that tell of what is missing
+    client: Client
+    question: int
+    numbers: Sequence[int | Item]
+    need: int
+    wants_values: bool
+    ready: int = 0
+    blocks: bool = False
+    calls: list[tuple[int | Item, Callable[[], None]]] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -193,6 +181,7 @@ class FunctionDescriptor:
     name: str
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Task:
     """A task, or a call of an actor's method.
 
@@ -214,43 +203,25 @@ class Task:
         items: Of a stream: the numbers of its items so far.
     """
 
-    __slots__ = (
-        *("actor", "attempt", "cancelled", "client", "deps", "details", "items", "kind", "nested"),
-        *("number", "over", "parent", "payload", "results", "retries", "returns", "unready"),
-        *("since", "worker"),
-    )
-
-    def __init__(
-        self,
-        number: int,
-        kind: FunctionDescriptor,
-        results: Sequence[int],
-        payload: Payload,
-        deps: Sequence[int],
-        nested: Iterable[int],
-        returns: Count,
-        client: Client,
-        parent: int | None,
-    ) -> None:
-        self.number = number
-        self.kind = kind
-        self.results = results
-        self.payload: Payload | None = payload
-        self.deps = deps
-        self.nested = nested
-        self.returns = returns
-        self.client = client
-        self.parent = parent
-        self.unready = 0
-        self.retries = 0
-        self.worker: WorkerProcess | None = None
-        self.actor: ActorRecord | None = None
-        self.details: CallDetails | None = None
-        self.cancelled = False
-        self.over = False
-        self.attempt = 0
-        self.since = 0.0
-        self.items: list[int] | None = [] if returns == "stream" else None
+    number: int
+    kind: FunctionDescriptor
+    results: Sequence[int]
+    payload: Payload | None
+    deps: Sequence[int]
+    nested: Iterable[int]
+    returns: Count
+    client: Client
+    parent: int | None
+    unready: int = 0
+    retries: int = 0
+    worker: WorkerProcess | None = None
+    actor: ActorRecord | None = None
+    details: CallDetails | None = None
+    cancelled: bool = False
+    over: bool = False
+    attempt: int = 0
+    since: float = 0.0
+    items: list[int] | None = None
 
     @property
     def title(self) -> str:

@@ -126,7 +126,8 @@ class Tasks(TaskOperations):
         hub, store = self.hub, self.hub.store
         for number in task.results:
             hub.own(task.client, number)
-        if task.items is not None:
+        if task.returns == "stream":
+            task.items = []
             self._streams.begin(task)
         for number in task.deps:
             store.hold(number)
