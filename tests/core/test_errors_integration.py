@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import threading
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -14,6 +16,7 @@ import pytest
 import dray
 import dray.exceptions
 from dray.errors import ConfigError, DrayError, InfeasibleError, SerializationError, TaskError
+from dray.util.placement_group import placement_group
 from tests.support.gates import PATIENCE_S, refused_at_once
 
 pytestmark = pytest.mark.usefixtures("core_engine")
@@ -406,3 +409,27 @@ def test_cancel_and_kill_refuse_what_they_cannot_end() -> None:
     actor = dray.remote(_Actor).remote()
     with pytest.raises(TypeError, match="method"):
         dray.get(actor)
+
+
+@pytest.mark.parametrize("asked", [{"num_cpus": 999}, {"num_gpus": 9}, {"resources": {"lake": 1}}])
+def test_what_can_never_run_is_not_told_what_trainers_can_ask_for(asked: dict[str, Any]) -> None:
+    @dray.remote(**asked)
+    def task() -> None: ...
+
+    @dray.remote(**asked)
+    class Actor: ...
+
+    bundle = asked.get("resources") or {
+        "GPU" if "num_gpus" in asked else "CPU": next(iter(asked.values()))
+    }
+    makers: list[Callable[[], object]] = [
+        task.remote,
+        Actor.remote,
+        lambda: placement_group([bundle]),
+    ]
+    for make in makers:
+        with pytest.raises(InfeasibleError) as refused:
+            make()
+        text = str(refused.value)
+        assert "Ask for" in text
+        assert not re.search("num_workers|resources_per_worker|use_gpu", text)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import re
+import pickle
 import time
 from typing import Any
 
@@ -375,12 +374,12 @@ def test_what_is_proposed_to_copy_fits(
     try:
         book.check(Request([{"CPU": cpus, "GPU": gpus}] * workers, strategy))
     except InfeasibleError as error:
-        message = str(error)
+        message, shortfall = str(error), error.shortfall
     else:
         return
-    found = re.search(r"resources_per_worker=({.*?})", message)
-    if found is not None:
-        proposed = ast.literal_eval(found[1])
+    assert shortfall is not None
+    proposed = shortfall.proposed
+    if proposed:
         assert proposed != {"CPU": cpus, "GPU": gpus}
         book.check(Request([proposed] * workers, strategy))
     elif strategy == "PACK" and not gpus and any(cores for cores, _ in places):
@@ -399,22 +398,26 @@ def test_ten_thousand_fractions_on_a_thousand_devices_take_less_than_a_second() 
 
 
 @pytest.mark.parametrize(
-    ("workers", "resources", "advice"),
+    ("bundles", "resources", "proposed"),
     [
-        (9, {"GPU": 1}, "resources_per_worker={'GPU': 0.33}"),  # not 4/9: a GPU takes two of these
-        (5, {"GPU": 1}, "resources_per_worker={'GPU': 0.5}"),
-        (3, {"GPU": 2}, "resources_per_worker={'GPU': 1}"),
-        (3, {"TPU": 4}, "resources_per_worker={'TPU': 2}"),
-        (3, {"HPU": 2}, "resources_per_worker={'HPU': 1}"),
-        (5, {"HPU": 1}, "Ask for less (num_workers, resources_per_worker)"),  # not shared
-        (9, {"CPU": 1}, "resources_per_worker={'CPU': 0.44}"),
+        (9, {"GPU": 1}, {"GPU": 0.33}),  # not 4/9: a GPU takes two of these
+        (5, {"GPU": 1}, {"GPU": 0.5}),
+        (3, {"GPU": 2}, {"GPU": 1}),
+        (3, {"TPU": 4}, {"TPU": 2}),
+        (3, {"HPU": 2}, {"HPU": 1}),
+        (5, {"HPU": 1}, None),  # not shared
+        (9, {"CPU": 1}, {"CPU": 0.44}),
     ],
 )
-def test_what_is_advised_fits(workers: int, resources: dict[str, float], advice: str) -> None:
+def test_what_is_proposed_fits(
+    bundles: int, resources: dict[str, float], proposed: dict[str, float] | None
+) -> None:
     there = {"CPU": 4, "GPU": 4, "TPU": 8, "HPU": 4}
     devices = {name: [*"01234567"][: there[name]] for name in ("GPU", "TPU", "HPU")}
     book = Ledger([Node("n", "::1", there, {}, devices)])
-    with pytest.raises(InfeasibleError, match=re.escape(advice)):
-        book.check(Request([resources] * workers))
-    (proposed,) = re.findall(r"resources_per_worker=({.*?})", advice) or ["{}"]
-    book.check(Request([ast.literal_eval(proposed)] * workers))
+    with pytest.raises(InfeasibleError, match="Ask for less, or") as refused:
+        book.check(Request([resources] * bundles))
+    shortfall = pickle.loads(pickle.dumps(refused.value)).shortfall  # as it comes from the hub
+    assert shortfall.change == "less"
+    assert shortfall.proposed == proposed
+    book.check(Request([proposed or {}] * bundles))

@@ -50,6 +50,7 @@ import re
 import shlex
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from dray.errors.base import DrayError as DrayError
 from dray.errors.base import RemoteTraceback as RemoteTraceback
@@ -61,6 +62,9 @@ from dray.errors.training import TrainingFailedError as TrainingFailedError
 from dray.errors.training import WorkerGroupError as WorkerGroupError
 from dray.errors.training import as_instance_of_cause as as_instance_of_cause
 from dray.errors.training import raised_in_driver as raised_in_driver
+
+if TYPE_CHECKING:
+    from dray.errors.shortfall import Shortfall
 
 
 class ConfigError(DrayError, ValueError):
@@ -89,18 +93,31 @@ class InfeasibleError(DrayError):
     Attributes:
         asked: The resources of the whole request.
         available: The resources of the nearest node.
+        shortfall: What the nodes lack, where dray has found that out itself.
     """
 
     def __init__(
-        self, message: str, *, asked: Mapping[str, float], available: Mapping[str, float]
+        self,
+        message: str,
+        *,
+        asked: Mapping[str, float],
+        available: Mapping[str, float],
+        shortfall: Shortfall | None = None,
     ) -> None:
         super().__init__(message)
         self.asked = dict(asked)
         self.available = dict(available)
+        self.shortfall = shortfall
+
+    @classmethod
+    def of(cls, shortfall: Shortfall) -> InfeasibleError:
+        """Return the error of a shortfall, in the words of tasks, actors and groups."""
+        text, asked = shortfall.sentence(), shortfall.asked
+        return cls(text, asked=asked, available=shortfall.available, shortfall=shortfall)
 
     def __reduce__(self) -> tuple[object, ...]:
-        rebuild = functools.partial(type(self), asked=self.asked, available=self.available)
-        return (rebuild, self.args)
+        given = {name: getattr(self, name) for name in ("asked", "available", "shortfall")}
+        return (functools.partial(type(self), **given), self.args)
 
 
 class MissingDependencyError(DrayError, ImportError):

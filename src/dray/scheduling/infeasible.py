@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dray.accelerators import Family, family_of
 from dray.accelerators.tpu_topology import POD_TYPE_LABEL, SLICE_NAME_LABEL
 from dray.accelerators.type_names import meant
-from dray.errors import InfeasibleError
+from dray.errors.shortfall import Change, Shortfall
 from dray.scheduling import labels
 from dray.scheduling.capacity import UNIT, Capacity, Quantities, from_fixed
 from dray.scheduling.placement import Bundle, Demand, Selector, place
@@ -22,7 +22,6 @@ ACCELERATOR_TYPE = "accelerator_type:"
 ACCELERATOR_TYPE_QUANTITY = 0.001
 # More names than this are not listed.
 _LISTED = 8
-_FLAGS = {"GPU": "use_gpu=True", "TPU": "use_tpu=True"}
 _ARGUMENTS = {"CPU": "num_cpus=...", "GPU": "num_gpus=..."}
 
 
@@ -36,14 +35,14 @@ def families_on(resources: Mapping[str, float]) -> dict[str, Family]:
     }
 
 
-def infeasible(
+def shortfall(
     demand: Demand,
     nodes: Sequence[Node],
     totals: Sequence[Quantities],
     unmatched: Sequence[Selector],
     remedy: str,
-) -> InfeasibleError:
-    """Return the error of a request that no nodes can meet.
+) -> Shortfall:
+    """Return what the nodes lack for a request that they cannot meet.
 
     Args:
         demand: What was asked for.
@@ -56,12 +55,7 @@ def infeasible(
     there = [(n, t) for n, t in zip(nodes, totals, strict=True) if t]  # the others are gone
     if there:
         nodes, totals = [node for node, _ in there], [quantities for _, quantities in there]
-    asked: Quantities = {}
-    for bundle in demand.bundles:
-        for name, units in bundle.quantities:
-            asked[name] = asked.get(name, 0) + units
-    if demand.slices is not None:  # how slices are taken is nothing to tell
-        asked.pop(demand.slices.head, None)
+    asked = _asked(demand)
     nearest = max(
         range(len(nodes)),
         key=lambda i: sum(min(totals[i].get(n, 0) / asked[n], 1.0) for n in asked),
@@ -69,38 +63,54 @@ def infeasible(
     total = {n: sum(t.get(n, 0) for t in totals) for n in {*asked, *(n for t in totals for n in t)}}
     short = [name for name in asked if total[name] < asked[name]]
     unknown = [name for name in short if not total[name]]
-    here = "{arguments}" in remedy  # rather than on nodes of a cluster, or made up
+    change: Change
     if demand.slices is not None and (
         of_slices := _of_slices(demand, demand.slices, nodes, totals)
     ):
-        reason, advice = of_slices
-        advice = advice or _without(["TPU"], demand.lasting, here)
+        reason, change = of_slices
     elif unknown:
-        reason = _not_offered(unknown, total, nodes)
-        advice = _without(unknown, demand.lasting, here)
+        reason, change = _not_offered(unknown, total, nodes), _instead_of(unknown)
     elif short:
         reason = "; ".join(
             f"{_amount(n, asked[n])} {n} asked, {_amount(n, total[n])} {n} exist" for n in short
         )
-        advice = _less(demand, nodes, totals)
+        change = "slices" if demand.slices is not None else "less"
     elif unmatched:
-        reason = _no_such_labels(unmatched[0], nodes)
-        advice = "Ask for other labels (label_selector), "
+        reason, change = _no_such_labels(unmatched[0], nodes), "labels"
     else:
-        reason, advice = _do_not_fit(demand), _less(demand, nodes, totals)
-    pretended = here and any(family_of(name) is not None for name in unknown)
+        reason = _do_not_fit(demand)
+        change = "slices" if demand.slices is not None else "less"
+    accelerators = [name for name in unknown if family_of(name) is not None]
+    here = "{arguments}" in remedy  # rather than on nodes of a cluster, or made up
     made_up = "nodes=..." if demand.slices is None else "nodes=dray.testing.tpu_slice(...)"
     declared = made_up
     if demand.slices is None:
         declared = _arguments(unknown or short, () if short else unmatched)
-    remedy = remedy.format(arguments=declared, nodes=made_up)
-    return InfeasibleError(
-        f"The nodes cannot offer this: {reason}. Nearest node: {nodes[nearest].title} with "
-        f"{_describe(totals[nearest], nodes[nearest : nearest + 1])}. "
-        f"{advice}or {remedy}{', for tests' if pretended else ''}.",
+    more = remedy.format(arguments=declared, nodes=made_up)
+    offered = _describe(totals[nearest], nodes[nearest : nearest + 1])
+    return Shortfall(
+        reason=reason,
+        nearest=f"{nodes[nearest].title} with {offered}",
+        change=change,
+        remedy=f"{more}{', for tests' if here and accelerators else ''}",
         asked=from_fixed(asked),
         available=from_fixed(totals[nearest]),
+        accelerator=accelerators[0] if accelerators else "TPU",
+        on_this_machine=here,
+        several=len(demand.bundles) > 1,
+        proposed=_less_each(demand, nodes, totals) if change == "less" else None,
     )
+
+
+def _asked(demand: Demand) -> Quantities:
+    """Return what the bundles ask for in all."""
+    asked: Quantities = {}
+    for bundle in demand.bundles:
+        for name, units in bundle.quantities:
+            asked[name] = asked.get(name, 0) + units
+    if demand.slices is not None:  # how slices are taken is nothing to tell
+        asked.pop(demand.slices.head, None)
+    return asked
 
 
 # What is missing.
@@ -161,8 +171,8 @@ def _do_not_fit(demand: Demand) -> str:
 
 def _of_slices(
     demand: Demand, wanted: Slices, nodes: Sequence[Node], totals: Sequence[Quantities]
-) -> tuple[str, str] | None:
-    """Return what is missing of whole TPU slices, and what to ask for; None if it is not them."""
+) -> tuple[str, Change] | None:
+    """Return what is missing of whole TPU slices, and what could be another; None if it is not."""
     kind, slices = wanted.kind, hosts_of_slices(nodes)
     kinds = Counter(
         (nodes[hosts[0]].labels.get(POD_TYPE_LABEL, "of a kind"), len(hosts))
@@ -179,8 +189,8 @@ def _of_slices(
             f"{_counted(wanted.hosts, 'host', number=True)} asked, {_slices_there(kinds)}"
         )
         if right:
-            return reason, "Ask for fewer slices (num_workers), "
-        return reason, "Ask for another topology, " if kinds else ""
+            return reason, "slices"
+        return reason, "topology" if kinds else "absent"
     for name, units in demand.bundles[wanted.hosts - 1].quantities:
         if name == wanted.head:
             continue
@@ -190,7 +200,7 @@ def _of_slices(
                 f"each host of a TPU slice {kind} has to offer {_amount(name, units)} {name}, and "
                 f"offers {_amount(name, least[-wanted.count])} {name}"
             )
-            return reason, "Ask for less each (resources_per_worker), "
+            return reason, "each"
     return None
 
 
@@ -202,34 +212,14 @@ def _slices_there(kinds: Mapping[tuple[str, int], int]) -> str:
     return f"there {'is' if sum(kinds.values()) == 1 else 'are'} {_some(each) or 'none'}"
 
 
-# What to do.
+# What would fit.
 
 
-def _without(unknown: Sequence[str], lasting: bool, here: bool) -> str:
-    """Return what to ask for where there is nothing of something."""
-    accelerator = next((name for name in unknown if family_of(name) is not None), None)
-    if accelerator is None:
-        if any(name.startswith(ACCELERATOR_TYPE) for name in unknown):
-            return "Ask for another accelerator_type, "
-        return "Ask for something else (resources_per_worker), " if lasting else "Ask for less, "
-    flag = _FLAGS.get(accelerator, f"{accelerator!r} in resources_per_worker")
-    how = f" (leave out {flag} and all else about it)" if lasting else ""
-    doctor = "look at `dray doctor`, which says what this machine has, " if here else ""
-    return f"Ask for no {accelerator}{how}, {doctor}"
-
-
-def _less(demand: Demand, nodes: Sequence[Node], totals: Sequence[Quantities]) -> str:
-    """Return what to ask for where there is too little, as something to copy."""
-    if not demand.lasting:  # a task
-        return "Ask for less, "
-    if demand.slices is not None:
-        return "Ask for fewer slices (num_workers), "
-    proposed = _less_each(demand, nodes, totals)
-    if proposed is None:
-        return "Ask for less (num_workers, resources_per_worker), "
-    one = len(demand.bundles) == 1
-    how = "Ask for less" if one else "Ask for fewer workers, or for less each"
-    return f"{how} (resources_per_worker={proposed}), "
+def _instead_of(unknown: Sequence[str]) -> Change:
+    """Return what could be another where there is nothing of something."""
+    if any(family_of(name) is not None for name in unknown):
+        return "absent"
+    return "type" if any(name.startswith(ACCELERATOR_TYPE) for name in unknown) else "else"
 
 
 def _less_each(

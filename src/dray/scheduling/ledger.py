@@ -39,12 +39,12 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from dray.errors import ConfigError
+from dray.errors import ConfigError, InfeasibleError
 from dray.interrupts import shielded
 from dray.scheduling import labels
 from dray.scheduling.capacity import UNIT, Capacity, DeviceShare, from_fixed, to_fixed
 from dray.scheduling.device_locks import DeviceLocks
-from dray.scheduling.infeasible import infeasible
+from dray.scheduling.infeasible import shortfall
 from dray.scheduling.placement import (
     STRATEGIES,
     BundlePlacement,
@@ -132,7 +132,7 @@ class Ledger:
 
     Args:
         nodes: What there is.
-        remedy: How a user gets more, for messages; see `infeasible`.
+        remedy: How a user gets more, for messages; see `shortfall`.
     """
 
     def __init__(
@@ -254,7 +254,8 @@ class Ledger:
         if self._place(demand, self._total) is None:
             unmatched = [b.selector for b in demand.bundles if not self._allowed(b.selector)]
             totals = [capacity.quantities for capacity in self._total]
-            raise infeasible(demand, self.nodes, totals, unmatched, self._remedy)
+            lacks = shortfall(demand, self.nodes, totals, unmatched, self._remedy)
+            raise InfeasibleError.of(lacks)
         return demand
 
     def rehearse(self, request: Request) -> PlacementPreview:

@@ -101,8 +101,8 @@ def _key(request: Request, node_id: str) -> _Key:
 
 
 def _named(what: str, error: InfeasibleError) -> InfeasibleError:
-    """Return the error with a name, and without the advice that is meant for trainers."""
-    reason, advised, _ = str(error).partition(" Ask for ")
-    advice = " Ask for less, or add nodes to the cluster." if advised else ""
-    text = f"{what} can never run: {reason}{advice}"
-    return InfeasibleError(text, asked=error.asked, available=error.available)
+    """Return the error with a name."""
+    text = f"{what} can never run: {error}"
+    return InfeasibleError(
+        text, asked=error.asked, available=error.available, shortfall=error.shortfall
+    )

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from dray.accelerators import family_of
 from dray.accelerators.tpu_topology import POD_TYPE_LABEL, TOPOLOGY_LABEL, Slice
+from dray.errors import InfeasibleError
+from dray.errors.shortfall import Change, Shortfall
 from dray.scheduling import labels
 from dray.scheduling.capacity import UNIT, from_fixed, to_fixed
 from dray.scheduling.infeasible import ACCELERATOR_TYPE
@@ -15,8 +17,31 @@ from dray.scheduling.requests import Node
 from dray.scheduling.tpu_slices import hosts_of_slices
 from dray.train.scaling import ScalingConfig
 
+_FLAGS = {"GPU": "use_gpu=True", "TPU": "use_tpu=True"}
 # Nodes, and what is free on each: of accelerators, what workers can take (`Ledger.rehearse`).
 Free = Sequence[tuple[Node, Mapping[str, float]]]
+
+
+def infeasible(error: InfeasibleError) -> str:
+    """Return why workers can never start, and what to ask for instead."""
+    found = error.shortfall
+    return str(error) if found is None else found.sentence(_advice(found))
+
+
+def _advice(found: Shortfall) -> str:
+    absent = found.accelerator
+    flag = _FLAGS.get(absent, f"{absent!r} in resources_per_worker")
+    words: dict[Change, str] = {
+        "slices": "Ask for fewer slices (num_workers)",
+        "each": "Ask for less each (resources_per_worker)",
+        "else": "Ask for something else (resources_per_worker)",
+        "absent": f"Ask for no {absent} (leave out {flag} and all else about it)",
+        "less": "Ask for less (num_workers, resources_per_worker)",
+    }
+    if found.proposed:
+        how = "Ask for fewer workers, or for less each" if found.several else "Ask for less"
+        return f"{how} (resources_per_worker={dict(found.proposed)})"
+    return words.get(found.change, "")
 
 
 def lacks(scaling: ScalingConfig, free: Free) -> dict[str, str]:

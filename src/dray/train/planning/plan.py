@@ -20,7 +20,7 @@ from dray.scheduling.capacity import UNIT, from_fixed, to_fixed
 from dray.scheduling.requests import Node, PlacementPreview, Request
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
-from dray.train.planning.explain import Free, amounts, lacks, nearest_change
+from dray.train.planning.explain import Free, amounts, infeasible, lacks, nearest_change
 from dray.train.planning.ranks import RankAssignment, WorkerPlacement, assign_ranks
 from dray.train.scaling import ScalingConfig
 from dray.train.worker.cpu_affinity import asked_threads, threads_per_worker
@@ -307,7 +307,7 @@ def _refusal(
 ) -> Plan:
     lacking = impossible or engine.lacking(scaling.request(workers))
     if lacking is not None:
-        reason = str(lacking)
+        reason = infeasible(lacking)
     else:
         asked = {name: units * workers for name, units in to_fixed(scaling.bundle).items()}
         taken = f": {'; '.join(rehearsal.taken)}" if rehearsal.taken else ""

@@ -1,0 +1,71 @@
+"""A shortfall: what nodes lack for a request, as data that whoever has asked puts into words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+# What of a request could be another: "less" of it all, less of "each" bundle, fewer "slices", a
+# slice of another "topology", other "labels", another accelerator "type", something "else", or no
+# accelerator of this kind ("absent").
+Change = Literal["less", "each", "slices", "topology", "labels", "type", "else", "absent"]
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """The lack of nodes for a request that they can never meet.
+
+    Attributes:
+        reason: What they lack.
+        nearest: The node that lacks least, with what it offers in all.
+        change: What of the request could be another.
+        remedy: How a user gets more instead.
+        asked: The resources of the whole request.
+        available: The resources of the nearest node.
+        accelerator: With "absent", its resource name.
+        on_this_machine: Whether the nodes are this machine, which `dray doctor` can describe.
+        several: Whether there is more than one bundle.
+        proposed: With "less", what each bundle like the first could have so that all fit; empty if
+            there is nothing to propose.
+    """
+
+    reason: str
+    nearest: str
+    change: Change
+    remedy: str
+    asked: Mapping[str, float]
+    available: Mapping[str, float]
+    accelerator: str = ""
+    on_this_machine: bool = False
+    several: bool = False
+    proposed: Mapping[str, float] | None = None
+
+    def sentence(self, advice: str = "") -> str:
+        """Return all of it in words.
+
+        Args:
+            advice: What to ask for instead, in the words of whoever has asked.
+        """
+        return (
+            f"The nodes cannot offer this: {self.reason}. Nearest node: {self.nearest}. "
+            f"{advice or self.advice()}{self.doctor}, or {self.remedy}."
+        )
+
+    @property
+    def doctor(self) -> str:
+        """The hint at `dray doctor`, where that helps; or empty."""
+        if self.change != "absent" or not self.on_this_machine:
+            return ""
+        return ", look at `dray doctor`, which says what this machine has"
+
+    def advice(self) -> str:
+        """Return what a task, an actor or a placement group could ask for instead."""
+        words: dict[Change, str] = {
+            "slices": "Ask for fewer slices",
+            "topology": "Ask for another topology",
+            "labels": "Ask for other labels (label_selector)",
+            "type": "Ask for another accelerator_type",
+            "absent": f"Ask for no {self.accelerator}",
+        }
+        return words.get(self.change, "Ask for less")
