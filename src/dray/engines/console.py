@@ -29,7 +29,6 @@ class Outlet(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """The encoding of the stream."""
         return getattr(self._stream(), "encoding", None) or "utf-8"
 
     def _stream(self) -> Any:
@@ -65,7 +64,6 @@ class Outlet(io.TextIOBase):
                 self._drop(error)
 
     def line(self, text: str) -> None:
-        """Show one line."""
         self.write(text + "\n")
         self.flush()
 

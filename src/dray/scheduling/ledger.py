@@ -177,7 +177,6 @@ class Ledger:
             return self._queue.describe()
 
     def alive(self) -> list[Node]:
-        """Return the nodes that have not died."""
         return [self.nodes[index] for index in sorted(self._alive)]
 
     def contended(self, demand: Demand) -> bool:
@@ -185,7 +184,6 @@ class Ledger:
         return self._queue.contended(demand)
 
     def free_of(self, index: int) -> dict[str, float]:
-        """Return what is free on a node."""
         with self._lock:
             return from_fixed(self._free[index].usable())
 

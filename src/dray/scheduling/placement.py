@@ -97,12 +97,7 @@ def _with(bundle: Bundle, more: Mapping[str, int]) -> Bundle:
 
 
 class BundlePlacement(NamedTuple):
-    """The place of a bundle: its node and devices.
-
-    Attributes:
-        node: Its node's index.
-        parts: Of accelerators, which devices.
-    """
+    """The place of a bundle: its node and devices."""
 
     node: int
     parts: Mapping[str, Sequence[DeviceShare]]

@@ -171,7 +171,6 @@ class LeaderFollowers:
         return True
 
     def finish(self, waiter: Waiter) -> None:
-        """Say that a waiter has what it waits for."""
         waiter.done = True
         if self._leader is waiter:
             if self._leading_thread != threading.get_ident():
@@ -186,11 +185,7 @@ class LeaderFollowers:
         self._interrupt()
 
     def end(self, error: Callable[[], EngineError]) -> None:
-        """End every wait, and those to come, with an error.
-
-        Args:
-            error: Makes it.
-        """
+        """End every wait, and those to come, with an error."""
         self._end = error
         self.disturb()
 

@@ -22,11 +22,7 @@ from dray.status import ProgramStatus
 
 
 class GuestEngine(ProcessEngine):
-    """The process engine within a worker: it takes resources from the session's ledger.
-
-    Args:
-        host: The worker's part in the session.
-    """
+    """The process engine within a worker: it takes resources from the session's ledger."""
 
     def __init__(self, host: WorkerRuntime) -> None:
         super().__init__(Options(), Settings())

@@ -13,11 +13,7 @@ from dray.engines.runtime import OF_EVERY_ACTOR, ActorBackend, CallOptions, Retu
 
 
 class RayObject(ActorBackend):
-    """A handle of Ray's. Pickled with that inside, so Ray counts it wherever it travels.
-
-    Args:
-        handle: The handle.
-    """
+    """A handle of Ray's. Pickled with that inside, so Ray counts it wherever it travels."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -37,7 +33,6 @@ class RayObject(ActorBackend):
         }
 
     def bind(self, method: str, options: CallOptions) -> Submit:
-        """Return what calls a method with these options."""
         name = f"{self.class_name}.{method}"
         try:
             submit = (
@@ -57,7 +52,6 @@ class RayObject(ActorBackend):
 
     @property
     def actor_id(self) -> str:
-        """Its id, as text."""
         text: str = self.handle._actor_id.hex()
         return text
 

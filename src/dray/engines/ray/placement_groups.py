@@ -23,11 +23,7 @@ _LONG_S = 3600
 
 
 class RayGroup(Group):
-    """A placement group of Ray's.
-
-    Args:
-        ray_group: That group.
-    """
+    """A placement group of Ray's."""
 
     def __init__(self, ray_group: PlacementGroup) -> None:
         self.ray_group = ray_group
@@ -39,7 +35,6 @@ class RayGroup(Group):
 
     @property
     def group_id(self) -> str:
-        """Its id, as text."""
         text: str = self.ray_group.id.hex()
         return text
 

@@ -34,7 +34,6 @@ class RayRef(ObjectRef):
         return binary
 
     def future(self) -> Future[Any]:
-        """Return a future of the value."""
         answer: Future[Any] = Future()
 
         def pass_on(done: Future[Any]) -> None:

@@ -23,14 +23,7 @@ if TYPE_CHECKING:
 
 
 class RemoteActor(Actor):
-    """An actor in another process. What is called `on_...` runs on the engine's reader thread.
-
-    Args:
-        number: Unique in the engine.
-        name: Its name in messages.
-        mailbox: Gets its events.
-        reader: The engine's reader thread.
-    """
+    """An actor in another process. What is called `on_...` runs on the engine's reader thread."""
 
     def __init__(self, number: int, name: str, mailbox: Mailbox, reader: Reader) -> None:
         self.number = number

@@ -70,11 +70,7 @@ class EngineClosed:
 
 @dataclass(frozen=True)
 class Interrupt:
-    """The user pressed Ctrl-C, or ends the program otherwise.
-
-    Attributes:
-        cause: How.
-    """
+    """The user pressed Ctrl-C, or ends the program otherwise."""
 
     cause: str
 

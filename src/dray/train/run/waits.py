@@ -109,13 +109,7 @@ class Watch:
             self._alarm.set(self.first_s, LookAtWaits())
 
     def look(self, attempt: int, waits: Sequence[Wait], where: Callable[[int], str]) -> None:
-        """Tell of those that are waited for by now, and look again later if there are any.
-
-        Args:
-            attempt: The number of the attempt.
-            waits: Who waits now.
-            where: Returns where a rank runs.
-        """
+        """Tell of those that are waited for by now, and look again later if there are any."""
         now = time.monotonic()
         for wait in self._patience.due(waits, now):
             self.progress.warn(wait.text(now, where))

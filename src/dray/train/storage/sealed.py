@@ -66,9 +66,6 @@ def unseal(text: bytes, *, required: bool = False) -> dict[str, Any]:
 class LineFile:
     """A file of sealed lines, open for records to be added: each whole, or not at all.
 
-    Args:
-        path: The file, made if it is missing.
-
     Raises:
         StorageError: It cannot be opened.
     """

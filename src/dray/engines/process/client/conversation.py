@@ -174,11 +174,7 @@ class Conversation(ABC):
         self._turns.wait(waiter, interruptible=False)
 
     def end_waits(self, error: Callable[[], EngineError]) -> None:
-        """End all that waits for an answer, in whatever thread, with an error.
-
-        Args:
-            error: Makes it.
-        """
+        """End all that waits for an answer, in whatever thread, with an error."""
         self._turns.end(error)
         for number, waiter in list(self._asked.items()):
             if isinstance(waiter, _FutureWaiter) and self._asked.pop(number, None) is not None:
@@ -260,7 +256,6 @@ class _FutureWaiter(Waiter):
 
     @shut
     def resolve(self) -> None:
-        """Set the future."""
         try:
             value = self._load(self.value)
         except BaseException as error:  # noqa: BLE001 (it belongs to whoever waits)
@@ -271,6 +266,5 @@ class _FutureWaiter(Waiter):
 
     @shut
     def fail(self, error: EngineError) -> None:
-        """Set the future to an error."""
         self.future.set_exception(error)
         self._kept = None

@@ -270,7 +270,6 @@ class ProcessRuntime(Values):
 
     @shielded
     def group_of(self, number: int) -> ProcessGroup:
-        """Return the group of that number."""
         return self._group(self.demand("group_of", number))
 
     def groups(self) -> list[dict[str, Any]]:

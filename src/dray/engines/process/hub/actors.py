@@ -36,16 +36,7 @@ _AHEAD = 64
 
 
 class Actors(ActorOperations, CallListener):
-    """All actors of a session.
-
-    Args:
-        hub: Objects and answers.
-        tasks: The books that calls stand in as well.
-        pool: Worker processes.
-        send: Sends bytes to a worker.
-        stop: Ends a worker's process at once.
-        namespace: Where names are looked for that come without one.
-    """
+    """All actors of a session."""
 
     def __init__(
         self,

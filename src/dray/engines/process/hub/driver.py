@@ -274,13 +274,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
         return worker, (out, err), fds
 
     def welcome(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
-        """Let a training worker of this session use its tasks, actors and objects.
-
-        Args:
-            sock: To the worker.
-            node_id: Where it runs.
-            around: What its code can know of itself.
-        """
+        """Let a training worker of this session use its tasks, actors and objects."""
         with self.lock:
             self._take_in(sock, node_id, around)
 
@@ -438,11 +432,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
         worker.close()
 
     def begin_close(self, why: str) -> None:
-        """Take nothing more, and end all that waits.
-
-        Args:
-            why: What has ended the session.
-        """
+        """Take nothing more, and end all that waits."""
         # First: the end of the workers is not to be answered with new ones.
         self._closed = self.hub.lock.closed = True
         self.end_waits(lambda: EngineError(f"{why}; what was waited for will not come"))

@@ -23,12 +23,7 @@ BUNDLE_LABEL = "dray.io/bundle"
 
 
 class Kinds(KindOperations):
-    """All functions and classes that processes have told of.
-
-    Args:
-        hub: Objects and questions.
-        ledger: What the nodes have.
-    """
+    """All functions and classes that processes have told of."""
 
     def __init__(self, hub: Hub, ledger: Ledger) -> None:
         self._hub = hub

@@ -40,11 +40,7 @@ class _Stream:
 
 
 class Streams(StreamOperations):
-    """All streams of a session.
-
-    Args:
-        hub: Objects and answers.
-    """
+    """All streams of a session."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub

@@ -62,14 +62,12 @@ class Hub(ObjectOperations):
         self.clients: dict[int, Client] = {}
 
     def reply(self, client: Client, question: int, answer: Any) -> None:
-        """Answer a question."""
         if client.number:
             client.reply(question, answer)
         else:  # the driver, whose threads may wake and come in here
             self.lock.replies.append((client, question, answer))
 
     def refuse(self, client: Client, question: int, error: DrayError) -> None:
-        """Answer a question with an error."""
         self.reply(client, question, ("refused", failed(error)))
 
     # References.

@@ -15,13 +15,7 @@ from dray.scheduling.requests import Node, Request, Reservation
 
 
 class Borrowed(Reservation):
-    """Bundles of a ledger that another process has.
-
-    Attributes:
-        nodes: The node of each bundle.
-        devices: For each bundle the ids of its accelerators, by resource name.
-        bundles: What each bundle is of.
-    """
+    """Bundles of a ledger that another process has."""
 
     def __init__(
         self,
@@ -43,12 +37,7 @@ class Borrowed(Reservation):
 
 
 class Lending(LeaseOperations):
-    """Reserves from the session's ledger for other processes; what they hold ends with them.
-
-    Args:
-        hub: Objects and questions.
-        ledger: What the nodes have.
-    """
+    """Reserves from the session's ledger for other processes; what they hold ends with them."""
 
     def __init__(self, hub: Hub, ledger: Ledger) -> None:
         self._hub = hub

@@ -20,14 +20,7 @@ from dray.scheduling.requests import Node
 
 
 class Groups(GroupOperations):
-    """All placement groups of a session.
-
-    Args:
-        hub: Objects and questions.
-        tasks: Whose kinds may run in groups.
-        actors: Those that live in groups.
-        stop: Ends a worker's process at once.
-    """
+    """All placement groups of a session."""
 
     def __init__(
         self,

@@ -28,12 +28,7 @@ RuntimeKey = tuple[tuple[tuple[str, str], ...], str | None]
 
 
 class Channel:
-    """A socket to a process that talks to the hub.
-
-    Attributes:
-        client: What the hub knows of the process.
-        gone: Whether nothing can be sent any more.
-    """
+    """A socket to a process that talks to the hub."""
 
     client: Client
 

@@ -357,7 +357,6 @@ class Tasks(TaskOperations):
         self.send(worker, encode(("stop",)))
 
     def end(self, task: Task, payload: Payload) -> None:
-        """End a task with an error."""
         if task.over:
             return
         if task.items is not None:
@@ -482,6 +481,5 @@ class Tasks(TaskOperations):
             self._tell_cancelled(task.worker, task.number)
 
     def ready_nodes(self) -> list[Node]:
-        """Return the nodes that are there."""
         dead = self.ledger.dead
         return [node for i, node in enumerate(self.ledger.nodes) if i not in dead]

@@ -22,13 +22,7 @@ from dray.engines.rpc.serialization import Payload, is_error
 
 
 class Waits(WaitOperations):
-    """The questions that are not answered yet.
-
-    Args:
-        hub: Objects and answers.
-        streams: Items of generators.
-        tasks: Those that wait let others work.
-    """
+    """The questions that are not answered yet."""
 
     def __init__(self, hub: Hub, streams: Streams, tasks: Tasks) -> None:
         self._hub = hub

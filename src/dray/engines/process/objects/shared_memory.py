@@ -146,11 +146,6 @@ class Arena:
 
         What is written to it stays in this process.
 
-        Args:
-            offset: Where it begins.
-            length: How long it is.
-            on_end: Called when nobody uses it any more.
-
         Raises:
             OSError: This process has no room for a map of the file.
         """

@@ -288,7 +288,6 @@ class Store:
             self.disk.free(payload[1], _length(payload[2]))
 
     def status(self) -> dict[str, int]:
-        """Return what is stored, in bytes."""
         return {
             "objects": len(self._entries),
             "memory_bytes": self._allocator.used,

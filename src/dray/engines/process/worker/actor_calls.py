@@ -117,7 +117,6 @@ class ActorCalls:
         return group or self._group_of.get(method) or _DEFAULT
 
     def run(self, message: tuple[Any, ...]) -> None:
-        """Run a call."""
         _, number, _, payload, deps, returns, details = message
         method, name, _, _, retried, unread = details
         results = self._results
@@ -186,7 +185,6 @@ class ActorCalls:
             results.runtime.say("done", number, values)
 
     def cancel(self, number: int) -> None:
-        """Cancel a call, if that is possible."""
         self._cancelled.add(number)
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._cancel_coroutine, number)

@@ -16,11 +16,7 @@ from dray.engines.rpc.serialization import RAISED, pack
 
 
 class PartialResultsError(Exception):
-    """Raised from what a generator has raised; its values until then are results all the same.
-
-    Attributes:
-        values: Their payloads.
-    """
+    """Raised from what a generator has raised; its values until then are results all the same."""
 
     def __init__(self, values: list[Any]) -> None:
         super().__init__()

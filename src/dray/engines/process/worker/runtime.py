@@ -126,7 +126,6 @@ class WorkerRuntime(ProcessRuntime):
             self._idle = False
 
     def finish(self, waiter: Waiter) -> None:
-        """Say that a waiter is done."""
         self._turns.finish(waiter)
 
     def pass_on(self, door: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
