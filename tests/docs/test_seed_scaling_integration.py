@@ -63,7 +63,7 @@ def fleet_decides() -> bool:
 
 def look() -> None:
     """Reports what a rank finds."""
-    from dray.train.context import current_session
+    from dray.train.worker.session import current_session
 
     context = dray.train.get_context()
     dray.train.report(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from dray.answers import answer_for
-from dray.train.context import current_session
+from dray.train.worker.session import current_session
 
 __all__ = ["barrier", "broadcast_from_rank_zero"]
 

@@ -18,8 +18,8 @@ import pytest
 
 import dray.train.jax
 from dray.train import Result, RunConfig, ScalingConfig, WorkerGroupError
-from dray.train.context import current_session
 from dray.train.jax import JaxConfig, JaxTrainer
+from dray.train.worker.session import current_session
 
 pytest.importorskip("jaxlib", reason="JAX is not installed")
 

@@ -21,7 +21,6 @@ from dray.answers import answer_for, answers_arguments
 from dray.errors import ConfigError, MissingDependencyError
 from dray.train.backend import Backend, BackendConfig, check_seconds
 from dray.train.config import RunConfig
-from dray.train.context import current_session
 from dray.train.jax.rendezvous import RendezvousInfo, join_rendezvous, open_rendezvous
 from dray.train.planning.ranks import RankAssignment, family_at, shares_devices
 from dray.train.run.worker_group import WorkerGroup
@@ -29,6 +28,7 @@ from dray.train.scaling import ScalingConfig
 from dray.train.trainer import DataParallelTrainer
 from dray.train.worker.cpu_affinity import asked_threads
 from dray.train.worker.network_env import choose_interface, tell_slices
+from dray.train.worker.session import current_session
 
 __all__ = ["JaxConfig", "JaxTrainer"]
 

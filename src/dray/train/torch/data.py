@@ -15,8 +15,9 @@ from itertools import cycle, islice
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
-from dray.train.context import TrainContext, current_session
+from dray.train.context import TrainContext
 from dray.train.torch.devices import get_device
+from dray.train.worker.session import current_session
 
 if TYPE_CHECKING:
     import torch

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError
-from dray.train.context import current_session
 from dray.train.torch.devices import get_device
+from dray.train.worker.session import current_session
 
 if TYPE_CHECKING:
     import torch

@@ -14,11 +14,11 @@ from dray.accelerators.vendors.nvidia import is_slice
 from dray.errors import ConfigError
 from dray.settings import Settings
 from dray.train.backend import Backend, BackendConfig, check_seconds
-from dray.train.context import current_session
 from dray.train.planning.ranks import RankAssignment, family_at, shares_devices
 from dray.train.run.worker_group import WorkerGroup
 from dray.train.torch.devices import devices_of, unusable
 from dray.train.worker.network_env import choose_interface, tell_slices
+from dray.train.worker.session import current_session
 
 if TYPE_CHECKING:
     import torch

@@ -13,9 +13,9 @@ from dray import host
 from dray.engines.rpc import wire
 from dray.engines.rpc.actor_host import set_variables
 from dray.errors import ConfigError, SerializationError, StorageError, describe, text_of
-from dray.train.context import TrainingStopped, TrainSession, leave_session, start_session
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker import cpu_affinity, device_visibility, malloc, run_messages
+from dray.train.worker.session import TrainingStopped, TrainSession, leave_session, start_session
 
 Job = tuple[Callable[..., Any], tuple[Any, ...]]
 

@@ -1,0 +1,221 @@
+"""The session of a rank: its place in a run, and its conversation with the controller."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dray.engines.rpc import wire
+from dray.engines.rpc.actor_host import refuse_forks
+from dray.errors import NotInTrainingError, StorageError, describe
+from dray.train.checkpoint import Checkpoint
+from dray.train.reported import ReportedCheckpoint, ReportedCheckpointStatus
+from dray.train.storage.checkpoint_files import list_files, stage
+from dray.train.storage.metrics_codec import decode, encode, json_bytes
+from dray.train.storage.run_directory import RunDirectory
+from dray.train.storage.sealed import LineFile
+from dray.train.worker import run_messages
+
+
+class TrainingStopped(BaseException):
+    """Ends the train function at a report, after the user asked the run to stop.
+
+    Not an Exception, so that a train function's `except Exception` lets it pass.
+    """
+
+
+# Put in place of an answer when the controller is gone.
+_OVER = object()
+
+
+class TrainSession:
+    """One rank's place in a run, in its worker: what `report` and the others work on.
+
+    Args:
+        assignment: Which rank of which run.
+        post: Pushes a message to the controller.
+
+    Attributes:
+        clean_ups: What to take back at its end in a process that goes on, which is the user's.
+        outer: The session that its thread had before, if its run is within another.
+    """
+
+    def __init__(self, assignment: run_messages.Assignment, post: Callable[[Any], None]) -> None:
+        self.assignment = assignment
+        self.post = post
+        self.clean_ups = contextlib.ExitStack()
+        self.outer: TrainSession | None = None
+        self._pid = os.getpid()
+        run = assignment.run
+        self.checkpoint = Checkpoint(run.checkpoint) if run.checkpoint else None
+        self._report = run.first_report
+        self._sequence = 0
+        self._requests = 0
+        self._stop_at: int | None = None
+        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        metrics = RunDirectory(Path(run.path)).metrics_path(assignment.rank)
+        self._metrics = LineFile(metrics)
+
+    def close(self) -> None:
+        """Free the metrics file."""
+        self._metrics.close()
+
+    def deliver(self, message: Any) -> None:
+        """Take a message of the controller, on the control thread."""
+        if isinstance(message, run_messages.StopRequested):
+            self._stop_at = message.report
+            return
+        if isinstance(message, run_messages.GivenUp):
+            self.wake()
+            return
+        if isinstance(message, run_messages.ReportDone) and message.path is not None:
+            self.checkpoint = Checkpoint(message.path)
+        self._answers.put(message)
+
+    def wake(self) -> None:
+        """End a wait, now or later, for a controller that answers no more."""
+        self._answers.put(_OVER)
+
+    def report(
+        self,
+        metrics: Mapping[str, Any],
+        checkpoint: Checkpoint | None,
+        directory: str | None,
+        *,
+        in_place: bool = False,
+    ) -> None:
+        """Make a report; see `report` below."""
+        refuse_forks(self._pid)
+        with self._lock:
+            record = encode(metrics)
+            number = self._report
+            files = None if checkpoint is None else tuple(list_files(checkpoint.path))
+            self._metrics.append_text(_line(number, self.assignment.run.attempt, record))
+            self._report = number + 1
+            self.post(run_messages.Reported(number, record, files, directory, in_place))
+            if checkpoint is not None:
+                self._stage(number, checkpoint)
+            if checkpoint is not None or self.assignment.run.report_barrier:
+                done = self._await(run_messages.ReportDone, number)
+                if done.trouble is not None:
+                    raise StorageError(f"report {number} has no checkpoint: {done.trouble}")
+        if self._stop_at is not None and number >= self._stop_at:
+            raise TrainingStopped
+
+    def _stage(self, number: int, checkpoint: Checkpoint) -> None:
+        """Put this rank's share of the files in place, once every rank has reported."""
+        share = self._await(run_messages.Share, number)
+        try:
+            staged = stage(checkpoint.path, Path(share.staging), share.files)
+        except BaseException as error:  # whatever it is, the others wait for these files
+            text = str(error) if isinstance(error, StorageError) else describe(error)
+            self.post(run_messages.Staged(number, {}, text))
+            raise
+        self.post(run_messages.Staged(number, staged))
+
+    def name_to_upload(self) -> str:
+        """Return the name for a checkpoint that the user's code brings into the run's directory.
+
+        The same on every rank, and another one after a restart, which may find the rest of one.
+        """
+        attempt = self.assignment.run.attempt
+        return f"checkpoint_{self._report:06d}" + (f"-{attempt}" if attempt else "")
+
+    def checkpoints(self, timeout_s: float | None) -> list[ReportedCheckpoint]:
+        """List the run's checkpoints; see `get_all_reported_checkpoints` below."""
+        refuse_forks(self._pid)
+        with self._lock:
+            listed = self._list(self._report, timeout_s) or self._list(0, None)
+        assert listed is not None
+        committed = ReportedCheckpointStatus.COMMITTED
+        return [
+            ReportedCheckpoint(Checkpoint(path), decode(record), committed)
+            for path, record in listed.checkpoints
+        ]
+
+    def _list(self, below: int, timeout_s: float | None) -> run_messages.Listed | None:
+        """Ask for the checkpoints once the reports below a number are done; None: too late."""
+        self._requests += 1
+        self.post(run_messages.Listing(self._requests, below))
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            try:
+                answer = self._answer(deadline)
+            except queue.Empty:
+                return None
+            if isinstance(answer, run_messages.Listed) and answer.request == self._requests:
+                return answer
+
+    def _await(self, kind: type, report: int) -> Any:
+        while True:
+            answer = self._answer()
+            # That a report is done for which this rank has not waited is nobody's answer.
+            if isinstance(answer, kind) and getattr(answer, "report", None) == report:
+                return answer
+
+    def _answer(self, deadline: float | None = None) -> Any:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        answer = self._answers.get(timeout=left)
+        if answer is _OVER:
+            raise TrainingStopped
+        return answer
+
+    def join(self, name: str, data: Any = None) -> Any:
+        """Wait until all ranks have come to the same collective; return rank 0's data."""
+        with self._lock:
+            sequence = self._sequence
+            self._sequence += 1
+            self.post(run_messages.Joined(sequence, name, wire.dump(data, "broadcast data")))
+            while True:
+                answer = self._answer()
+                if isinstance(answer, run_messages.Gathered) and answer.sequence == sequence:
+                    return wire.load(answer.data)
+
+
+def _line(report: int, attempt: int, record: Mapping[str, Any]) -> bytes:
+    """Return a report as JSON; what is the same each time need not go through the encoder."""
+    head = b'{"report":%d,"attempt":%d,"time":%.6f,' % (report, attempt, time.time())
+    return head + json_bytes(record)[1:]
+
+
+# One session a worker process; with the inline engine, one a thread that runs a train function.
+_sessions: dict[int, TrainSession] = {}
+
+
+def start_session(session: TrainSession) -> None:
+    """Make a session the current one of this thread, and of threads that have none."""
+    thread = threading.get_ident()
+    session.outer, _sessions[thread] = _sessions.get(thread), session
+
+
+def leave_session() -> None:
+    """Take back what `start_session` of this thread did."""
+    thread = threading.get_ident()
+    session = _sessions.pop(thread)
+    if session.outer is not None:
+        _sessions[thread] = session.outer
+    session.close()
+
+
+def current_session(name: str) -> TrainSession:
+    """Return the current session.
+
+    Args:
+        name: The function that needs it, for the message.
+
+    Raises:
+        NotInTrainingError: There is none.
+    """
+    session = _sessions.get(threading.get_ident())
+    if session is None and len(_sessions) == 1:  # a thread that the train function started
+        session = next(iter(_sessions.values()))
+    if session is None:
+        raise NotInTrainingError(name)
+    return session
