@@ -316,8 +316,6 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         "RayException": "catch RayError, which is the root of all of them",
     },
     "dray.train.report()": {
-        "checkpoint_upload_mode=ASYNC": "report() returns when the checkpoint is committed: leave "
-        "it out, or write the files in a thread and report them with NO_UPLOAD",
         "validation": Absent(_VALIDATE, unset=(False,)),
     },
     "DataParallelTrainer()": _TRAINER,

@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from dray.answers import AbsentMember, answer_for, check_arguments
@@ -17,11 +18,15 @@ from dray.train.reported import (
     CheckpointUploadMode,
     ReportedCheckpoint,
 )
+from dray.train.storage.checkpoint_files import Fingerprint, fingerprint, list_files, stage
 from dray.train.storage.paths import check_directory
 from dray.train.storage.run_directory import check_checkpoint_name
-from dray.train.worker import run_messages
-from dray.train.worker.session import current_session
+from dray.train.worker.run_messages import Assignment, Share
+from dray.train.worker.session import TrainSession, current_session
 from dray.train.worker.storage_context import StorageContext
+from dray.train.worker.uploads import Upload
+
+_MADE = "what checkpoint_upload_fn returns"
 
 
 class TrainContext:
@@ -37,7 +42,7 @@ class TrainContext:
         (0, 2)
     """
 
-    def __init__(self, assignment: run_messages.Assignment) -> None:
+    def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
 
     def get_world_size(self) -> int:
@@ -184,9 +189,13 @@ def report(
         checkpoint_upload_mode: SYNC copies the files. NO_UPLOAD leaves them where they are, which
             must be a directory in the run's own, such as
             `get_context().get_storage().build_checkpoint_path_from_name(name)`: then they are
-            read once, for their checksums. ASYNC is not there yet.
+            read once, for their checksums. ASYNC copies the files in a thread, one report after
+            another, and returns at once: leave the directory as it is until then, so do not put it
+            into a `with tempfile.TemporaryDirectory()`. What fails there is raised by the rank's
+            next report, or as its function ends, which waits for all of them. If a rank fails
+            before all have made the report, its files are lost with it.
         delete_local_checkpoint_after_upload: Whether the directory is deleted once its files are
-            copied and committed. Default: no.
+            copied and committed. Default: with ASYNC.
         checkpoint_upload_fn: What brings this rank's files into the run's directory in place of
             dray: called with the checkpoint and the name of its directory there, it returns the
             checkpoint that it has made in `get_context().get_storage().experiment_fs_path`.
@@ -211,27 +220,77 @@ def report(
     session = current_session("report")
     if validation is not False:
         check_arguments("dray.train.report", {"validation": validation}, ())
-    in_place = _is_in_place(checkpoint_upload_mode)
+    mode = checkpoint_upload_mode
+    if not isinstance(mode, CheckpointUploadMode):
+        raise ConfigError(f"checkpoint_upload_mode must be a CheckpointUploadMode, not {mode!r}")
     if checkpoint is None:
         session.report(metrics, None, checkpoint_dir_name)
         return
-    if checkpoint_dir_name is not None:
-        check_checkpoint_name(checkpoint_dir_name)
+    name = checkpoint_dir_name
+    if name is not None:
+        check_checkpoint_name(name)
     local = _checked(checkpoint, "checkpoint")
-    if checkpoint_upload_fn is not None and not in_place:
-        name = checkpoint_dir_name or session.name_to_upload()
-        checkpoint = _checked(
-            checkpoint_upload_fn(local, name), "what checkpoint_upload_fn returns"
-        )
-    if checkpoint_upload_fn is not None or in_place:
-        checkpoint_dir_name = _name_in_run(checkpoint.path, session.assignment.run.path)
-        check_checkpoint_name(checkpoint_dir_name)
-        session.report(metrics, checkpoint, checkpoint_dir_name, in_place=True)
+    delete = delete_local_checkpoint_after_upload
+    if delete is None:
+        delete = mode.default_delete_local_checkpoint_after_upload()
+    if mode is CheckpointUploadMode.NO_UPLOAD:
+        session.report(metrics, local, _name_in_run(local.path, session), in_place=True)
+        return
+    if mode is CheckpointUploadMode.ASYNC:
+        bring = checkpoint_upload_fn
+        if bring is not None:
+            name = name or session.name_to_upload()
+        upload = _upload(session, local, bring, name or "", delete)
+        session.report(metrics, None, name, in_place=bring is not None, upload=upload)
+        return
+    if checkpoint_upload_fn is None:
+        session.report(metrics, local, name)
     else:
-        session.report(metrics, checkpoint, checkpoint_dir_name)
-    if delete_local_checkpoint_after_upload and not in_place:
+        made = checkpoint_upload_fn(local, name or session.name_to_upload())
+        made = _checked(made, _MADE)
+        session.report(metrics, made, _name_in_run(made.path, session), in_place=True)
+    if delete:
         with StorageError.instead(f"the checkpoint {local.path} cannot be deleted"):
             shutil.rmtree(local.path)
+
+
+def _upload(
+    session: TrainSession,
+    local: Checkpoint,
+    bring: Callable[[Checkpoint, str], Checkpoint] | None,
+    name: str,
+    delete: bool,
+) -> Upload:
+    """Return how a checkpoint comes into the run beside the train function.
+
+    Args:
+        session: The rank's.
+        local: What the rank has.
+        bring: As `checkpoint_upload_fn` of `report`.
+        name: What the checkpoint is to be called, if `bring` is to know.
+        delete: Whether to delete `local` afterwards.
+    """
+
+    def stage_share(share: Share) -> Mapping[str, Fingerprint]:
+        return stage(path, Path(share.staging), share.files)
+
+    def call_bring(share: Share) -> Mapping[str, Fingerprint]:
+        assert bring is not None
+        made = _checked(bring(local, name), _MADE).path
+        found = _name_in_run(made, session)
+        if found != name:
+            raise ConfigError(
+                f"{_MADE} is called {found}, but the report says {name}; write it to the name that "
+                "checkpoint_upload_fn is given"
+            )
+        return {each: fingerprint(Path(made, each)) for each in list_files(made)}
+
+    path = local.path
+    delete_at = path if delete else None
+    if bring is None:
+        return Upload(tuple(list_files(path)), stage_share, delete_at)
+    # What it will bring is not known before; a name of its own keeps ranks apart.
+    return Upload((f"of rank {session.assignment.rank}",), call_bring, delete_at)
 
 
 def _checked(checkpoint: object, what: str) -> Checkpoint:
@@ -243,19 +302,10 @@ def _checked(checkpoint: object, what: str) -> Checkpoint:
     return checkpoint
 
 
-def _is_in_place(mode: object) -> bool:
-    if mode is CheckpointUploadMode.SYNC:
-        return False
-    if not isinstance(mode, CheckpointUploadMode):
-        raise ConfigError(f"checkpoint_upload_mode must be a CheckpointUploadMode, not {mode!r}")
-    if mode is CheckpointUploadMode.ASYNC:
-        check_arguments("dray.train.report", {"checkpoint_upload_mode=ASYNC": mode}, ())
-    return True
-
-
-def _name_in_run(path: str, run: str) -> str:
+def _name_in_run(path: str, session: TrainSession) -> str:
     """Return the name of a checkpoint that lies in the run's directory."""
     check_directory(path)
+    run = session.assignment.run.path
     folder, name = os.path.split(path)
     if not os.path.samefile(folder, run):
         raise ConfigError(
@@ -263,6 +313,7 @@ def _name_in_run(path: str, run: str) -> str:
             f"{path} does not; write it to get_context().get_storage()."
             "build_checkpoint_path_from_name(name), or leave the mode out to have it copied"
         )
+    check_checkpoint_name(name)
     return name
 
 

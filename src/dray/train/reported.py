@@ -15,7 +15,7 @@ class CheckpointUploadMode(Enum):
     Members:
         SYNC: `report()` copies it, and returns when it is committed.
         NO_UPLOAD: It is there already, written to a path from `get_context().get_storage()`.
-        ASYNC: As Ray's, in the background; not there yet, and `report()` says so.
+        ASYNC: A thread copies it, and deletes the original; `report()` returns at once.
 
     Example:
         >>> from dray.train import Checkpoint, CheckpointUploadMode, get_context, report

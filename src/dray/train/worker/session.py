@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from dray.engines.rpc.actor_host import refuse_forks
 from dray.errors import NotInTrainingError, StorageError, describe
 from dray.train.checkpoint import Checkpoint
 from dray.train.reported import ReportedCheckpoint, ReportedCheckpointStatus
-from dray.train.storage.checkpoint_files import list_files, stage
+from dray.train.storage.checkpoint_files import Fingerprint, list_files, stage
 from dray.train.storage.metrics_codec import decode, encode, json_bytes
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.storage.sealed import LineFile
 from dray.train.worker import run_messages
+from dray.train.worker.uploads import Upload, Uploads
 
 
 class TrainingStopped(BaseException):
@@ -60,11 +61,13 @@ class TrainSession:
         self._stop_at: int | None = None
         self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._lock = threading.Lock()
+        self._uploads = Uploads(self._stage_upload)
         metrics = RunDirectory(Path(run.path)).metrics_path(assignment.rank)
         self._metrics = LineFile(metrics)
 
     def close(self) -> None:
-        """Free the metrics file."""
+        """End the uploads; free the metrics file."""
+        self._uploads.close()
         self._metrics.close()
 
     def deliver(self, message: Any) -> None:
@@ -77,11 +80,28 @@ class TrainSession:
             return
         if isinstance(message, run_messages.ReportDone) and message.path is not None:
             self.checkpoint = Checkpoint(message.path)
-        self._answers.put(message)
+        beside = isinstance(message, run_messages.Share | run_messages.ReportDone)
+        if not (beside and self._uploads.take(message)):
+            self._answers.put(message)
 
     def wake(self) -> None:
         """End a wait, now or later, for a controller that answers no more."""
+        self._uploads.give_up()
         self._answers.put(_OVER)
+
+    @contextlib.contextmanager
+    def uploading(self) -> Iterator[None]:
+        """Have uploads beside the train function end with it, which runs while this lasts."""
+        try:
+            yield
+        except BaseException as error:
+            stopped = isinstance(error, SystemExit) and error.code in (None, 0)
+            if stopped or isinstance(error, TrainingStopped):
+                self._uploads.finish()
+            else:
+                self._uploads.finish_begun()
+            raise
+        self._uploads.finish()
 
     def report(
         self,
@@ -90,19 +110,36 @@ class TrainSession:
         directory: str | None,
         *,
         in_place: bool = False,
+        upload: Upload | None = None,
     ) -> None:
-        """Make a report; see `report` below."""
+        """Make a report; see `dray.train.report`.
+
+        Args:
+            metrics: What it tells.
+            checkpoint: What is to be kept, before this returns.
+            directory: The name of its directory in the run's.
+            in_place: Whether it lies there already.
+            upload: What is to be kept in place of `checkpoint`, after this has returned.
+        """
         refuse_forks(self._pid)
         with self._lock:
+            self._uploads.check()
             record = encode(metrics)
             number = self._report
             files = None if checkpoint is None else tuple(list_files(checkpoint.path))
+            if upload is not None:
+                files = upload.files
             self._metrics.append_text(_line(number, self.assignment.run.attempt, record))
             self._report = number + 1
+            if upload is not None:
+                self._uploads.add(number, upload)
             self.post(run_messages.Reported(number, record, files, directory, in_place))
             if checkpoint is not None:
                 self._stage(number, checkpoint)
-            if checkpoint is not None or self.assignment.run.report_barrier:
+            if upload is not None:
+                if self.assignment.run.report_barrier:
+                    self._uploads.await_share(number)
+            elif checkpoint is not None or self.assignment.run.report_barrier:
                 done = self._await(run_messages.ReportDone, number)
                 if done.trouble is not None:
                     raise StorageError(f"report {number} has no checkpoint: {done.trouble}")
@@ -112,8 +149,18 @@ class TrainSession:
     def _stage(self, number: int, checkpoint: Checkpoint) -> None:
         """Put this rank's share of the files in place, once every rank has reported."""
         share = self._await(run_messages.Share, number)
+        self._put(share, lambda: stage(checkpoint.path, Path(share.staging), share.files))
+
+    def _stage_upload(self, share: run_messages.Share, upload: Upload) -> None:
+        self._put(share, lambda: upload.place(share))
+
+    def _put(
+        self, share: run_messages.Share, place: Callable[[], Mapping[str, Fingerprint]]
+    ) -> None:
+        """Put files in place, and tell the controller, also that they cannot be."""
+        number = share.report
         try:
-            staged = stage(checkpoint.path, Path(share.staging), share.files)
+            staged = dict(place())
         except BaseException as error:  # whatever it is, the others wait for these files
             text = str(error) if isinstance(error, StorageError) else describe(error)
             self.post(run_messages.Staged(number, {}, text))

@@ -98,8 +98,10 @@ class TrainWorker:
         function, args = wire.load(job) if isinstance(job, bytes) else job
         if self._own_process:
             _show_in_main(function)
+        assert self._session is not None
         try:
-            value = function(*args)
+            with self._session.uploading():
+                value = function(*args)
         except TrainingStopped:
             return Ended(stopped=True)
         except SystemExit as error:
