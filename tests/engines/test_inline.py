@@ -414,6 +414,65 @@ def test_async_generators() -> None:
     assert asyncio.run(read()) == [0, 1, 2]
 
 
+def test_an_async_generator_goes_on_when_it_is_asked() -> None:
+    @dray.remote
+    class Slow:
+        def __init__(self) -> None:
+            self.gate = asyncio.Event()
+            self.made = 0
+
+        async def items(self) -> AsyncIterator[int]:
+            while True:
+                self.made += 1
+                yield self.made
+                await self.gate.wait()
+
+        async def count(self) -> int:
+            return self.made
+
+        async def open(self) -> None:
+            self.gate.set()
+
+    slow = Slow.remote()
+    items = slow.items.remote()
+    assert dray.get(slow.count.remote()) == 0
+    assert dray.get(next(items)) == 1
+    assert dray.wait([items], timeout=0) == ([], [items])
+    assert not items.next_ready()
+    dray.get(slow.open.remote())
+    assert dray.wait([items]) == ([items], [])
+    assert dray.get(next(items)) == 2
+
+
+@pytest.mark.parametrize("how", ["cancel", "kill"])
+def test_an_async_generator_is_ended_while_it_is_waited_for(how: str) -> None:
+    @dray.remote
+    class Stuck:
+        async def items(self) -> AsyncIterator[int]:
+            yield 1
+            await asyncio.Event().wait()
+
+    stuck = Stuck.remote()
+    items = stuck.items.remote()
+    assert dray.get(next(items)) == 1
+    assert dray.wait([items], timeout=0) == ([], [items])
+    if how == "cancel":
+        dray.cancel(items)
+    else:
+        dray.kill(stuck)
+    with pytest.raises(TaskCancelledError if how == "cancel" else ActorDiedError):
+        dray.get(next(items))
+    assert list(items) == []
+    assert items.is_finished()
+
+
+def test_the_end_of_an_async_generator() -> None:
+    signal = Signal.remote()
+    items = signal.count.remote(3)
+    assert dray.get(items.completed()) is None
+    assert [dray.get(ref) for ref in items] == [0, 1, 2]
+
+
 # Resources.
 
 
