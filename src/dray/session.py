@@ -271,7 +271,7 @@ def current_engine() -> Engine:
             return _engine
         if not _is_owner() or _join is None:
             return _start(None, Options())
-        _engine = engines.load_guest(current_runtime())
+        _engine = engines.load_nested(current_runtime())
         _end_at_exit()
         return _engine
 
@@ -291,7 +291,7 @@ def prepare(modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
         engine.prepare(modules, runtime_env)
 
 
-def options_here() -> Options:
+def local_options() -> Options:
     """Return what `init` said, as far as it holds for an engine of this process alone."""
     from dray.engines.base import Options
 
@@ -313,7 +313,7 @@ def current_runtime() -> Runtime:
     return current_engine().runtime
 
 
-def be_worker(join: Callable[[], Runtime]) -> None:
+def enter_worker(join: Callable[[], Runtime]) -> None:
     """Make this process a part of the session that has made it.
 
     Args:

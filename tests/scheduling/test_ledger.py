@@ -214,9 +214,9 @@ def test_others_use_the_cpus_of_a_task_that_waits_for_them() -> None:
     waits = asks(book, 1).result()
     child = asks(book, 1)
     assert not child.done()
-    waits.lend()
+    waits.release_cpus()
     assert child.done()
-    waits.take_back()  # at once, though they are in use
+    waits.reacquire_cpus()  # at once, though they are in use
     assert book.available()["CPU"] == 0
     third = asks(book, 1)
     child.result().release()

@@ -78,27 +78,30 @@ def check(
 ) -> None:
     """Asserts that bundles fit where they were placed, device by device."""
     left = [each.copy() for each in capacities]
-    for position, (seat, wanted) in enumerate(zip(placements, demand.bundles, strict=True)):
-        assert seat.node in allowed[position]
+    for position, (placement, wanted) in enumerate(zip(placements, demand.bundles, strict=True)):
+        assert placement.node in allowed[position]
         asked = dict(wanted.quantities)
-        assert {n: sum(u for _, u in parts) for n, parts in seat.parts.items()} == {
-            name: asked[name] for name in capacities[seat.node].devices.keys() & asked.keys()
+        assert {n: sum(u for _, u in parts) for n, parts in placement.parts.items()} == {
+            name: asked[name] for name in capacities[placement.node].devices.keys() & asked.keys()
         }
-        left[seat.node].add(wanted.quantities, seat.parts, -1)
+        left[placement.node].add(wanted.quantities, placement.parts, -1)
         for name, units in wanted.quantities:
-            assert left[seat.node].quantities[name] >= 0
-            if devices := left[seat.node].devices.get(name):
-                assert all(devices.free_of(p.device) >= 0 for p in seat.parts[name]), (name, units)
-                assert units < UNIT or all(p.units == UNIT for p in seat.parts[name])
-                assert units >= UNIT or len(seat.parts[name]) == 1
+            assert left[placement.node].quantities[name] >= 0
+            if devices := left[placement.node].devices.get(name):
+                assert all(devices.free_of(p.device) >= 0 for p in placement.parts[name]), (
+                    name,
+                    units,
+                )
+                assert units < UNIT or all(p.units == UNIT for p in placement.parts[name])
+                assert units >= UNIT or len(placement.parts[name]) == 1
     if demand.strategy == "STRICT_SPREAD":
-        assert len({seat.node for seat in placements}) == len(placements)
+        assert len({placement.node for placement in placements}) == len(placements)
     if demand.strategy == "STRICT_PACK":
-        assert len({seat.node for seat in placements}) == 1
+        assert len({placement.node for placement in placements}) == 1
 
 
 def nodes_of(placements: list[BundlePlacement] | None) -> list[int] | None:
-    return None if placements is None else [seat.node for seat in placements]
+    return None if placements is None else [placement.node for placement in placements]
 
 
 def state(each: Capacity) -> Any:

@@ -109,10 +109,10 @@ def test_jax_is_one_program_over_tpu_slices(fleet: None, storage: Path, slices: 
         from dray.train.worker.session import current_session
 
         told = {k[10:]: v for k, v in os.environ.items() if k.startswith("MEGASCALE_")}
-        seat = current_session("gather").assignment
+        assignment = current_session("gather").assignment
         own = numpy.array([jax.process_index(), dray.train.get_context().get_world_rank()])
         gathered = process_allgather(own).tolist()
-        dray.train.report({"gathered": gathered, "told": told, "address": seat.address})
+        dray.train.report({"gathered": gathered, "told": told, "address": assignment.address})
 
     of_slices = {"use_tpu": True, "topology": "2x2x2", "accelerator_type": "TPU-V4"}
     workers = 2 * slices

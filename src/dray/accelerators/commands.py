@@ -1,4 +1,4 @@
-"""Asks a vendor's command-line tools, which may be missing, fail or hang."""
+"""Questions to vendors' command-line tools, which may be missing, fail or hang."""
 
 from __future__ import annotations
 

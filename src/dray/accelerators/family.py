@@ -169,11 +169,11 @@ class Family(ABC):
         whole = float(quantity).is_integer()
         if whole and (not self.sizes or quantity in self.sizes):
             return
-        raise ConfigError(f"{what}: {quantity:g} {self.resource} cannot be; {self._allowed()}")
+        raise ConfigError(f"{what}: invalid quantity {quantity:g} {self.resource}; {self._allowed()}")
 
     def _allowed(self) -> str:
         if self.sizes:
             return f"ask for {', '.join(map(str, self.sizes))}"
         if self.fractions:
-            return "ask for a whole number, or for less than 1 to share one"
+            return f"ask for a whole number, or for less than 1 to share a {self.resource}"
         return "devices of this kind cannot be shared: ask for a whole number"

@@ -24,11 +24,11 @@ def load(name: str, options: Options, settings: Settings) -> Engine:
     return engine
 
 
-def load_guest(runtime: Runtime) -> Engine:
+def load_nested(runtime: Runtime) -> Engine:
     """Return an engine for a worker of the process engine that trains something itself.
 
     Args:
         runtime: The worker's part in its session, whose resources the engine uses.
     """
-    engine: Engine = import_module("dray.engines.process.nested_engine").GuestEngine(runtime)
+    engine: Engine = import_module("dray.engines.process.nested_engine").NestedEngine(runtime)
     return engine

@@ -1,4 +1,4 @@
-"""The runtime environment: what a worker finds around itself, under the names that Ray uses."""
+"""The runtime environment: variables and directory of workers, under the names that Ray uses."""
 
 from __future__ import annotations
 

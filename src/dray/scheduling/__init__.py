@@ -1,1 +1,1 @@
-"""The resource scheduler: it knows no process, no thread and no engine."""
+"""The resource scheduler: capacity, placement and queues. It knows no process and no engine."""

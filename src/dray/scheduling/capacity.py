@@ -1,4 +1,4 @@
-"""The free capacity of a node: quantities, and of accelerators the share of each device."""
+"""The free capacity of a node, with the share of each device: whole and fractional accelerators."""
 
 from __future__ import annotations
 

@@ -101,26 +101,26 @@ class Held(Reservation):
     @shielded
     def release(self) -> None:
         """Give everything back. A second call does nothing."""
-        self.take_back()
+        self.reacquire_cpus()
         allocations, self.allocations = self.allocations, []
         self._ledger._give_back(allocations, self.lasting)
 
     @shielded
     def exchange(self, request: Request) -> Held | None:
         """Take what a request asks for in place of this, if it fits; see `Reservation`."""
-        self.take_back()
+        self.reacquire_cpus()
         held = self._ledger._retake(self.allocations, self.lasting, demand_of(request))
         if held is not None:
             self.allocations = []
         return held
 
-    def lend(self) -> None:
+    def release_cpus(self) -> None:
         """Let others use the CPUs, while what holds them waits for others' work."""
         if not self._has_lent_cpus:
             self._has_lent_cpus = True
             self._ledger._add_cpus(self.allocations, 1)
 
-    def take_back(self) -> None:
+    def reacquire_cpus(self) -> None:
         """Take them again, at once; there may be too many in use for a while."""
         if self._has_lent_cpus:
             self._has_lent_cpus = False

@@ -1,4 +1,4 @@
-"""The queue of requests that wait for resources: first in, first out, shape by shape.
+"""The request queue: requests that wait for resources, oldest first, equal ones in one line.
 
 Requests of one shape (the same demand: bundles, strategy, selectors) stand in one line, for if the
 first of them does not fit, none does. So a pass over the queue tries each shape once, in the order

@@ -378,7 +378,7 @@ def _engine_for(scaling: ScalingConfig) -> Iterator[Engine]:
     if scaling.num_workers:
         yield session.current_engine()
         return
-    engine = load("inline", session.options_here(), Settings())
+    engine = load("inline", session.local_options(), Settings())
     try:
         yield engine
     finally:

@@ -16,7 +16,7 @@ from dray.engines.status_socket import peer_of
 _NUMBER_BYTES = 8
 
 
-class Passage:
+class AttachListener:
     """The driver's end, opened when it is first needed. With the hub's lock held."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Passage:
         if self._listener is None:
             self._listener = socket.socket(socket.AF_UNIX)
             self._listener.setblocking(False)
-            self._listener.bind(f"\0dray-passage-{os.urandom(16).hex()}")
+            self._listener.bind(f"\0dray-attach-{os.urandom(16).hex()}")
             self._listener.listen(socket.SOMAXCONN)
         name: bytes = self._listener.getsockname()
         return name.decode()

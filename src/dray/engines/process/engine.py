@@ -39,7 +39,7 @@ from dray.settings import Settings
 
 if TYPE_CHECKING:
     from dray.engines.process.hub.driver import DriverRuntime
-    from dray.engines.process.hub.leases import Borrowed
+    from dray.engines.process.hub.leases import LeasedReservation
     from dray.engines.process.hub.records import WorkerProcess
     from dray.status import ProgramStatus
 
@@ -121,7 +121,7 @@ class ProcessEngine(LocalEngine):
         self._servers: dict[Basis, Server] = {}
         self._dismissed: set[Server] = set()
         self._numbers = itertools.count(1)  # the driver itself is 0
-        self._doors: set[socket.socket] = set()  # at which workers knock that use tasks and actors
+        self._attach_sockets: set[socket.socket] = set()  # of workers that may use tasks and actors
         self._lock = threading.Lock()
         self._closed = False
         self._runtime: DriverRuntime | None = None
@@ -291,7 +291,7 @@ class ProcessEngine(LocalEngine):
 
     @shielded
     def start_actor(self, spec: ActorSpec) -> Actor:
-        reservation, bundle = cast("Held | Borrowed", spec.reservation), spec.bundle
+        reservation, bundle = cast("Held | LeasedReservation", spec.reservation), spec.bundle
         payload = wire.dump(spec.factory, spec.name)
         basis = self._basis(spec.modules, spec.runtime_env)
         runtime_env = self._runtime_env | spec.runtime_env
@@ -317,10 +317,10 @@ class ProcessEngine(LocalEngine):
         number, devices = next(self._numbers), around["devices"]
         actor = TrainingActor(server, number, spec.name, spec.mailbox, self._reader, devices)
         with contextlib.ExitStack() as theirs:
-            door, (out, err), fds = self._open(actor, theirs)
+            sock, (out, err), fds = self._open(actor, theirs)
             # Before the worker exists: its end may come at any time after.
-            self._doors.add(door)
-            self._reader.watch(door, lambda: self._on_knock(door, node.node_id, around))
+            self._attach_sockets.add(sock)
+            self._reader.watch(sock, lambda: self._on_attach(sock, node.node_id, around))
             actor.attach_output(out, "stdout")
             actor.attach_output(err, "stderr")
             try:
@@ -336,7 +336,7 @@ class ProcessEngine(LocalEngine):
     def _open(
         self, actor: TrainingActor, theirs: contextlib.ExitStack
     ) -> tuple[socket.socket, tuple[int, int], Sequence[int]]:
-        """Open what leads to a worker: its door, where its output is read, and its descriptors.
+        """Open a worker's attach socket, the pipes of its output, and its own descriptors.
 
         Raises:
             EngineError: This process may open no more.
@@ -358,7 +358,7 @@ class ProcessEngine(LocalEngine):
                 return here, there
 
             try:
-                (line, far), (door, far_door) = pair(), pair()
+                (line, far), (sock, far_attach) = pair(), pair()
                 (out, far_out), (err, far_err) = pipe(), pipe()
             except OSError as error:
                 why = system_limits.describe(error.errno or 0)
@@ -366,7 +366,7 @@ class ProcessEngine(LocalEngine):
             ours.pop_all()
         self._open_files.make_room(far_err)
         actor.attach(Connection(line.detach()))
-        return door, (out, err), (far_out, far_err, far.fileno(), far_door.fileno())
+        return sock, (out, err), (far_out, far_err, far.fileno(), far_attach.fileno())
 
     # What follows runs on the reader thread.
 
@@ -380,18 +380,18 @@ class ProcessEngine(LocalEngine):
             for actor, _ in list(server.actors.values()):
                 self._reader.isolate(functools.partial(actor.on_exit, None, killed=False))
 
-    def _welcome(self, door: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
-        self.runtime.welcome(door, node_id, around)
+    def _attach_client(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
+        self.runtime.attach_client(sock, node_id, around)
 
-    def _on_knock(self, door: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
+    def _on_attach(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
         """A worker wants to use tasks and actors, or it is gone."""
-        self._reader.unwatch(door)
-        self._doors.discard(door)
+        self._reader.unwatch(sock)
+        self._attach_sockets.discard(sock)
         with contextlib.suppress(EngineError):  # the session ends
-            if door.recv(1):
-                self._welcome(door, node_id, around)
+            if sock.recv(1):
+                self._attach_client(sock, node_id, around)
                 return
-        door.close()
+        sock.close()
 
     def _on_notice(self, server: Server) -> None:
         try:
@@ -464,8 +464,8 @@ class ProcessEngine(LocalEngine):
             self._status_socket.close()
         self._device_locks.close()
         self._reader.do_tasks()
-        for door in self._doors:
-            door.close()
+        for sock in self._attach_sockets:
+            sock.close()
         self._reader.close()
         self._open_files.restore()
         unwrap()

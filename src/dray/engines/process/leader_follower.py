@@ -104,7 +104,7 @@ class LeaderFollowers:
         self._is_aside = False  # it does something else at the moment, see `aside`
         self._followers: set[Waiter] = set()
         self._counting = threading.Lock()
-        self._guests = 0
+        self._waiting_threads = 0
         self._visits = 0
         self._closed = False
         self._end: Callable[[], EngineError] | None = None  # why nobody shall wait any more
@@ -117,7 +117,7 @@ class LeaderFollowers:
     @property
     def crowded(self) -> bool:
         """True while several threads wait here."""
-        return self._guests > 1
+        return self._waiting_threads > 1
 
     def wait(
         self, waiter: Waiter, timeout_s: float | None = None, *, interruptible: bool = True
@@ -274,12 +274,12 @@ class LeaderFollowers:
 
     def _enter(self) -> None:
         with self._counting:
-            self._guests += 1
+            self._waiting_threads += 1
             self._visits += 1
 
     def _leave(self) -> None:
         with self._counting:
-            self._guests -= 1
+            self._waiting_threads -= 1
             parked, self._parked = self._parked, False
         if parked and self._background is not None:
             self._background.wake()
@@ -303,7 +303,7 @@ class LeaderFollowers:
         while not self._closed:
             with self._counting:
                 visits, quiet = self._visits, self._visits == seen
-                self._parked = quiet and self._guests > 0
+                self._parked = quiet and self._waiting_threads > 0
             if self._parked:
                 me.sleep(None)
             elif not quiet:
@@ -323,7 +323,7 @@ class LeaderFollowers:
         self._leader = me
         self._reading_thread = self._leading_thread = threading.get_ident()
         try:
-            while not self._closed and not self._guests:
+            while not self._closed and not self._waiting_threads:
                 self._read(None)
         finally:
             self._leader = None
@@ -340,7 +340,7 @@ class LeaderFollowers:
             self._interrupt()
             self._thread.join()
         own = _waits_of_this_thread()
-        while self._guests > own:
+        while self._waiting_threads > own:
             self._left.wait()
             self._left.clear()
 

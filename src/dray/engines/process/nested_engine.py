@@ -10,7 +10,7 @@ from typing import Any
 
 from dray.engines.base import Options
 from dray.engines.process.engine import ProcessEngine
-from dray.engines.process.hub.leases import Borrowed
+from dray.engines.process.hub.leases import LeasedReservation
 from dray.engines.process.worker.runtime import WorkerRuntime
 from dray.engines.rpc import serialization
 from dray.engines.runtime import Runtime
@@ -21,7 +21,7 @@ from dray.settings import Settings
 from dray.status import ProgramStatus
 
 
-class GuestEngine(ProcessEngine):
+class NestedEngine(ProcessEngine):
     """The process engine within a worker: it takes resources from the session's ledger."""
 
     def __init__(self, host: WorkerRuntime) -> None:
@@ -39,8 +39,8 @@ class GuestEngine(ProcessEngine):
     def runtime(self) -> Runtime:  # type: ignore[override]
         return self._host
 
-    def _welcome(self, door: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
-        self._host.pass_on(door, node_id, around)
+    def _attach_client(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
+        self._host.pass_on(sock, node_id, around)
 
     def _own_status(self) -> ProgramStatus:
         return ProgramStatus(engine=self.name, note="within a task or actor")
@@ -68,7 +68,7 @@ class GuestEngine(ProcessEngine):
                 return
             question, nodes, devices, bundles = answer
             give_back = functools.partial(self._host.give_back, question)
-            asked.set_result(Borrowed(nodes, devices, bundles, give_back))
+            asked.set_result(LeasedReservation(nodes, devices, bundles, give_back))
 
         def take_back(asked: Future[Reservation]) -> None:
             if asked.cancelled():  # whether or not the answer is on its way

@@ -1,1 +1,1 @@
-"""Messages between a driver and its workers, for the engines whose workers are processes."""
+"""Messages between a driver and its workers: framing, serialization, and the wire of training."""

@@ -1,4 +1,4 @@
-"""Messages on a stream socket: a length, then a pickled tuple."""
+"""Framing of the hub's messages on a stream socket: a length, then a pickled tuple."""
 
 from __future__ import annotations
 

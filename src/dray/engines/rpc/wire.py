@@ -1,4 +1,4 @@
-"""The wire: calls, answers and errors between a driver and its workers, and their pickling."""
+"""The wire of training workers and fork servers: calls, answers, errors, and their pickling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Admission control: the resources that a run asks for, its messages meanwhile, its patience."""
+"""Admission control: requests for a run's resources, and messages while they wait."""
 
 from __future__ import annotations
 

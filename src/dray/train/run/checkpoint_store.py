@@ -1,4 +1,4 @@
-"""The checkpoints of a run: made whole at once, gone on from if they are sound, deleted if many."""
+"""The checkpoint store of a run: checkpoints are committed, resumed from, and deleted if many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines that come again from any rank, folded into one that says so. No I/O, no clock."""
+"""Line de-duplication: equal lines of several ranks become one that says so. No I/O, no clock."""
 
 from __future__ import annotations
 

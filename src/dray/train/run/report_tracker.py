@@ -1,4 +1,4 @@
-"""The books of an attempt: which ranks came to which report and which collective. No I/O.
+"""Report tracking: which ranks came to which report and which collective. No I/O.
 
 A message of one rank costs the same however many ranks there are, so that a step of all costs time
 in proportion to their number: ranks are counted by the newest report they have made, not looked at.

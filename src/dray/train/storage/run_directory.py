@@ -1,4 +1,4 @@
-"""A run is its directory; this file knows the layout and how a checkpoint is committed.
+"""The run directory: its layout, and how a checkpoint is committed to it.
 
     run.json                     configs, versions, engine
     events.jsonl                 state changes and failures, with times

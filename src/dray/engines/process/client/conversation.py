@@ -52,14 +52,14 @@ class Conversation(ABC):
             self.post((what, number))
 
     @shielded
-    def meet(self, number: int) -> None:
+    def on_received(self, number: int) -> None:
         """Take note of a reference that has come in."""
-        self.lock.do(self.table.met, number)
+        self.lock.do(self.table.add_received, number)
 
     @shielded
     def keep(self, number: int) -> None:
         """Take note of a reference, or of one more, that the hub has counted already."""
-        self.lock.do(self.table.born, number)
+        self.lock.do(self.table.add_created, number)
 
     def say(self, *message: Any) -> None:
         """Tell the hub something, if it is still there."""

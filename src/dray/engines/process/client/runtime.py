@@ -59,7 +59,7 @@ class ProcessRuntime(Values):
         super().__init__(number, turns)
         self._known: set[bytes] = set()
         self._pickled: weakref.WeakKeyDictionary[Any, Packed] = weakref.WeakKeyDictionary()
-        references.settle_in(self)
+        references.set_runtime(self)
 
     def new_ref(self, number: int) -> ProcessRef:
         return ProcessRef(self, number)

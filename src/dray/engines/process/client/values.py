@@ -157,8 +157,8 @@ class Values(Conversation, Runtime):
         return self.open_all(answer)
 
     def _number_of(self, ref: Any) -> int:
-        home = getattr(ref, "home", None)
-        if home is not self:
+        runtime = getattr(ref, "runtime", None)
+        if runtime is not self:
             raise ObjectLostError(
                 f"{ref!r} belongs to a session that has ended, and its value with it; make it "
                 "again after dray.init()"

@@ -138,7 +138,7 @@ class Actors(ActorOperations, CallListener):
         except SHORTAGES as error:
             why = f"actor {actor.title} has no worker process: {error}"
             actor.unstarted = ActorDiedError(None, details=why)
-            self._bury(actor, failed(actor.unstarted))
+            self._mark_dead(actor, failed(actor.unstarted))
             return
         worker.actor, actor.worker, task.worker = actor, worker, worker
         options = task.kind.options
@@ -168,7 +168,7 @@ class Actors(ActorOperations, CallListener):
         actor = self.all.get(number)
         if actor is not None:
             actor.restarts = 0
-            self._bury(actor, (UNMADE, *payload[1:], actor.actor_id))
+            self._mark_dead(actor, (UNMADE, *payload[1:], actor.actor_id))
             if client.worker is not None:
                 self._tasks.retire(client.worker)
 
@@ -284,7 +284,7 @@ class Actors(ActorOperations, CallListener):
         if actor is None:
             return
         if task is actor.creation and actor.state != "dead":
-            self._bury(actor, payload)  # one of its arguments has failed
+            self._mark_dead(actor, payload)  # one of its arguments has failed
         elif task in actor.waiting:
             actor.waiting.remove(task)
             self._pump(actor)  # it may have held others up
@@ -312,7 +312,7 @@ class Actors(ActorOperations, CallListener):
             actor_id=actor.actor_id,
         )
         worker = actor.worker
-        self._bury(actor, failed(error))
+        self._mark_dead(actor, failed(error))
         if worker is not None:
             self._tasks.retire(worker)
 
@@ -337,11 +337,11 @@ class Actors(ActorOperations, CallListener):
                 details=f"actor {actor.title} was ended by dray.kill(); make a new one",
                 actor_id=actor.actor_id,
             )
-            self._bury(actor, failed(error))
+            self._mark_dead(actor, failed(error))
         if worker is not None:
             self._stop(worker)
 
-    def _bury(self, actor: ActorRecord, payload: Payload) -> None:
+    def _mark_dead(self, actor: ActorRecord, payload: Payload) -> None:
         """Take an actor out of service: its calls fail, its name and resources are free."""
         actor.state, actor.death = "dead", payload
         if actor.name is not None and self.names.get((actor.namespace, actor.name)) == actor.number:
@@ -376,11 +376,11 @@ class Actors(ActorOperations, CallListener):
         actor.worker = None
         if not isinstance(error, WorkerDiedError):
             why = EngineError(f"actor {actor.title} has no worker process: {error}")
-            self._bury(actor, failed(why))
+            self._mark_dead(actor, failed(why))
             return
         expected = actor.exiting or actor.killed
         if expected or not actor.restarts:
-            self._bury(actor, failed(self._death(actor, worker, error)))
+            self._mark_dead(actor, failed(self._death(actor, worker, error)))
             return
         if actor.restarts > 0:
             actor.restarts -= 1

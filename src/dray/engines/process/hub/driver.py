@@ -13,14 +13,14 @@ from typing import Any
 from dray import host
 from dray.engines.console import Outlets
 from dray.engines.process import system_limits
-from dray.engines.process.attach_socket import Passage
+from dray.engines.process.attach_socket import AttachListener
 from dray.engines.process.client.conversation import Message
 from dray.engines.process.client.runtime import ProcessRuntime
 from dray.engines.process.client.values import not_in_time
 from dray.engines.process.hub.actors import Actors
 from dray.engines.process.hub.generators import Streams
 from dray.engines.process.hub.hub import Hub
-from dray.engines.process.hub.leases import Lending
+from dray.engines.process.hub.leases import Leases
 from dray.engines.process.hub.placement_groups import Groups
 from dray.engines.process.hub.protocol import AttachOperations, Parts, operations
 from dray.engines.process.hub.records import Channel, Client, RuntimeKey, WorkerProcess
@@ -102,7 +102,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
         self._job_id = os.urandom(4).hex()
         self._lines: dict[int, Channel] = {}  # by descriptor
         self._flushing: set[int] = set()
-        self._passage = Passage()
+        self._attach_listener = AttachListener()
         self._poll = select.epoll()
         self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
@@ -126,7 +126,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
                 streams=self.streams,
                 actors=self.actors,
                 groups=groups,
-                leases=Lending(hub, ledger),
+                leases=Leases(hub, ledger),
                 status=Status(hub, tasks, self.actors, groups, self.pool),
                 attach=self,
             )
@@ -135,7 +135,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
         self._stall_s = self._quiet_s = stall_warning_s or LONGEST_S
         self._told = ""  # of which stall
         self.tap = OutputTap(reader, Outlets().line if shows_output else _not_shown)
-        self._doze = AdaptiveSpin(host.cpu_count())
+        self._spin = AdaptiveSpin(host.cpu_count())
         super().__init__(0, LeaderFollowers(self.read, self._interrupt))
         self.lock = self.hub.lock
         self.client = Client(0, self.answered)
@@ -219,7 +219,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
         directory = directory or self._runtime_env.local_directory("process")
         begin = {
             "number": number,
-            "surroundings": wire.Begin.like_here(
+            "environment": wire.Begin.like_here(
                 {**self._runtime_env.env_vars, **dict(variables)}, directory
             ),
             "node_id": node.node_id,
@@ -273,20 +273,20 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
         fds = (out_of_worker, err_of_worker, theirs, store.arena.fd, store.disk.fd)
         return worker, (out, err), fds
 
-    def welcome(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
+    def attach_client(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
         """Let a training worker of this session use its tasks, actors and objects."""
         with self.lock:
-            self._take_in(sock, node_id, around)
+            self._attach(sock, node_id, around)
 
-    def on_guest(self, client: Client, node_id: str, around: Mapping[str, Any]) -> None:
-        sock = self._passage.take(client.number)  # left there before this was said
+    def on_attach(self, client: Client, node_id: str, around: Mapping[str, Any]) -> None:
+        sock = self._attach_listener.take(client.number)  # left there before this was said
         if sock is not None:
-            self._take_in(sock, node_id, around)
+            self._attach(sock, node_id, around)
 
-    def on_passage(self, client: Client, question: int) -> None:
-        self.hub.reply(client, question, self._passage.address())
+    def on_attach_address(self, client: Client, question: int) -> None:
+        self.hub.reply(client, question, self._attach_listener.address())
 
-    def _take_in(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
+    def _attach(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
         number, line, store = self._next_number(), Channel(sock), self.hub.store
         line.client = Client(number, lambda q, answer: self._answer(line, q, answer))
         begin = {
@@ -325,7 +325,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
             return poll(quiet_s if timeout_s is None else min(timeout_s, quiet_s))
 
         quiet_s = self._quiet_s
-        events = sleep() if self._turns.crowded else self._doze.until(lambda: poll(0), sleep)
+        events = sleep() if self._turns.crowded else self._spin.until(lambda: poll(0), sleep)
         if events:
             self._quiet_s = self._stall_s
         elif timeout_s is None or timeout_s >= quiet_s:
@@ -445,7 +445,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
             for line in (*self.pool.all.values(), *self._lines.values()):
                 line.close()
             self._poll.close()
-            self._passage.close()
+            self._attach_listener.close()
             self._woken.close()
             self._wake.close()
             self.hub.store.close()

@@ -14,7 +14,7 @@ from dray.scheduling.ledger import Ledger
 from dray.scheduling.requests import Node, Request, Reservation
 
 
-class Borrowed(Reservation):
+class LeasedReservation(Reservation):
     """Bundles of a ledger that another process has."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Borrowed(Reservation):
             give_back()
 
 
-class Lending(LeaseOperations):
+class Leases(LeaseOperations):
     """Reserves from the session's ledger for other processes; what they hold ends with them."""
 
     def __init__(self, hub: Hub, ledger: Ledger) -> None:

@@ -1,4 +1,4 @@
-"""The protocol of the hub: what processes tell it and ask it, word by word, and what they hear.
+"""The protocol of the hub, the wire of tasks and actors: its operations, and what workers hear.
 
 A message is a tuple: a word and its arguments. The word `hold` leads to `on_hold` here, whose first
 argument is the process that speaks. An operation with a `question` is answered, with ("answer",
@@ -8,7 +8,7 @@ between, and `submit` and `call` return to it. All of them run with the hub's lo
 
 A worker hears, besides answers:
 
-    ("begin", surroundings)                  once, before anything else
+    ("begin", environment)                   once, before anything else
     ("kind", key, what, blob, info)          a function or class, before its first use there
     ("run", grant, *job)                     a task, with the accelerators it has
     ("make", details, *job)                  the actor that will live in it
@@ -129,7 +129,7 @@ class TaskOperations(Protocol):
     ) -> None:
         """Cancel the task or call of a result."""
 
-    def on_heard(self, client: Client, number: int) -> None:
+    def on_cancel_acknowledged(self, client: Client, number: int) -> None:
         """Note that a worker knows that a call is cancelled."""
 
 
@@ -244,10 +244,10 @@ class StatusOperations(Protocol):
 class AttachOperations(Protocol):
     """Training workers within workers: `driver.py`."""
 
-    def on_passage(self, client: Client, question: int) -> None:
+    def on_attach_address(self, client: Client, question: int) -> None:
         """Answer with the socket at which a worker may leave descriptors."""
 
-    def on_guest(self, client: Client, node_id: str, around: Mapping[str, Any]) -> None:
+    def on_attach(self, client: Client, node_id: str, around: Mapping[str, Any]) -> None:
         """Take in a training worker, whose socket its parent has left there."""
 
 
@@ -289,7 +289,7 @@ def operations(parts: Parts) -> dict[str, Callable[..., Any]]:
         "done": tasks.on_done,
         "raised": tasks.on_raised,
         "cancel": tasks.on_cancel,
-        "heard": tasks.on_heard,
+        "cancel_acknowledged": tasks.on_cancel_acknowledged,
         "item": parts.streams.on_item,
         "create": actors.on_create,
         "made": actors.on_made,
@@ -307,6 +307,6 @@ def operations(parts: Parts) -> dict[str, Callable[..., Any]]:
         "return": parts.leases.on_return,
         "offers": parts.leases.on_offers,
         "query": parts.status.on_query,
-        "passage": parts.attach.on_passage,
-        "guest": parts.attach.on_guest,
+        "attach_address": parts.attach.on_attach_address,
+        "attach": parts.attach.on_attach,
     }

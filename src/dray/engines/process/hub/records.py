@@ -99,7 +99,7 @@ class WorkerProcess(Channel):
 
 @dataclass(eq=False, repr=False)
 class Client:
-    """A process that talks to the hub: the driver, a worker, or a guest.
+    """A process that talks to the hub: the driver, a worker, or an attached client.
 
     Attributes:
         reply: Takes the number of a question and its answer.

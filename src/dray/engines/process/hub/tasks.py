@@ -1,4 +1,4 @@
-"""Tasks in the hub: from the call over the queue of its shape to a worker, and its results back.
+"""Tasks in the hub: from the call over the queue of their class to a worker, and results back.
 
     submitted -> waits for arguments -> in the queue of its shape -> on a worker -> over
                                               ^------- runs again -------|
@@ -11,9 +11,9 @@ takes the next task of its queue with the resources that it has (`left`): betwee
 kind there is one message each way and no word with the ledger. It gives up its resources only when
 the queue is empty or somebody waits for other resources, so no class starves another.
 
-A task that waits for others' work lends its CPUs out (`lend`) and gets them back at once when that
-is there (`take_back`), even if there are too many in use for a while: a task that waits for its own
-children can never keep them from running.
+A task that waits for others' work lends its CPUs out (`release_cpus`) and gets them back at once
+when that is there (`reacquire_cpus`), even if there are too many in use for a while: a task that
+waits for its own children can never keep them from running.
 
 Invariants:
 
@@ -98,7 +98,8 @@ class Tasks(TaskOperations):
         self.running: dict[int, Task] = {}  # by number, calls of actors as well; also those waiting
         self._children: dict[int, dict[int, Task]] = {}  # by the number of who has submitted them
         self._makers: dict[int, Task] = {}  # of tasks with several results
-        self._unheard: dict[int, list[tuple[Client, int]]] = {}  # who cancels a call, and asks when
+        # Who cancels a call, and asks when.
+        self._unacknowledged: dict[int, list[tuple[Client, int]]] = {}
 
     # From the call to the queue.
 
@@ -371,7 +372,7 @@ class Tasks(TaskOperations):
         if task.over:
             return
         task.over = True
-        self.on_heard(task.client, task.number)
+        self.on_cancel_acknowledged(task.client, task.number)
         store = self.hub.store
         self.running.pop(task.number, None)
         if task.parent is not None:
@@ -393,17 +394,17 @@ class Tasks(TaskOperations):
 
     # Waiting.
 
-    def lend(self, worker: WorkerProcess) -> None:
+    def release_cpus(self, worker: WorkerProcess) -> None:
         """Let others use the CPUs of a worker that waits."""
         if worker.lease is not None:
-            worker.lease.lend()
+            worker.lease.release_cpus()
         if worker.shape is not None:
             self.pump(worker.shape)  # the queue may have counted on this one
 
-    def take_back(self, worker: WorkerProcess) -> None:
+    def reacquire_cpus(self, worker: WorkerProcess) -> None:
         """Have a worker's CPUs counted again: it has what it waited for."""
         if worker.lease is not None:
-            worker.lease.take_back()
+            worker.lease.reacquire_cpus()
 
     # Ends.
 
@@ -452,17 +453,17 @@ class Tasks(TaskOperations):
             self.hub.refuse(client, question, error)
             return
         if task is not None and task.actor is not None and not task.cancelled:
-            self._unheard[task.number] = []
+            self._unacknowledged[task.number] = []
         if task is not None:
             self.cancel(task, force, recursive)
-        if task is not None and task.number in self._unheard:
+        if task is not None and task.number in self._unacknowledged:
             # A call that waits in its worker must not begin after this is answered.
-            self._unheard[task.number].append((client, question))
+            self._unacknowledged[task.number].append((client, question))
         else:
             self.hub.reply(client, question, None)
 
-    def on_heard(self, client: Client, number: int) -> None:
-        for asked, question in self._unheard.pop(number, ()):
+    def on_cancel_acknowledged(self, client: Client, number: int) -> None:
+        for asked, question in self._unacknowledged.pop(number, ()):
             self.hub.reply(asked, question, None)
 
     def cancel(self, task: Task, force: bool, recursive: bool) -> None:

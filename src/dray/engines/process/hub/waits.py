@@ -197,9 +197,9 @@ class Waits(WaitOperations):
     def _block(self, client: Client) -> None:
         client.blocked += 1
         if client.blocked == 1 and client.worker is not None:
-            self._tasks.lend(client.worker)
+            self._tasks.release_cpus(client.worker)
 
     def _unblock(self, client: Client) -> None:
         client.blocked -= 1
         if client.blocked == 0 and client.worker is not None:
-            self._tasks.take_back(client.worker)
+            self._tasks.reacquire_cpus(client.worker)

@@ -264,7 +264,7 @@ def become_worker(open_files: int, inlet: int, fds: list[int]) -> None:
 
     if len(own) > 2:
         worker.run(inlet, own)
-    worker.be_guest(socket.socket(fileno=own[1]))
+    worker.attach_when_used(socket.socket(fileno=own[1]))
     actor_host.run(Connection(own[0]))
 
 

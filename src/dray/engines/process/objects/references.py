@@ -19,12 +19,12 @@ from dray.engines.runtime import (
 from dray.interrupts import final, shielded
 
 
-class Home(Protocol):
+class ReferenceRuntime(Protocol):
     """The part of a process that its references need."""
 
     table: ReferenceCounter
 
-    def meet(self, number: int) -> None:
+    def on_received(self, number: int) -> None:
         """Take note of a reference that has come in."""
 
     def keep(self, number: int) -> None:
@@ -84,11 +84,11 @@ class ReferenceCounter:
 
     # With the lock held.
 
-    def born(self, number: int) -> None:
+    def add_created(self, number: int) -> None:
         """Take note of an object's first reference, which the hub knows of."""
         self.counts[number] = self.counts.get(number, 0) + 1
 
-    def met(self, number: int) -> None:
+    def add_received(self, number: int) -> None:
         """Take note of a reference that has come in."""
         count = self.counts.get(number, 0)
         self.counts[number] = count + 1
@@ -109,52 +109,52 @@ class ReferenceCounter:
             self._tell("unpin", self.unpinned.popleft())
 
 
-_home: Home | None = None
+_runtime: ReferenceRuntime | None = None
 
 
 _join: Callable[[], object] | None = None
 
 
-def settle_in(home: Home) -> None:
-    """Say which runtime's references this process's are; the last one counts."""
-    global _home
-    _home = home
+def set_runtime(runtime: ReferenceRuntime) -> None:
+    """Set the runtime that this process's references belong to; the last one counts."""
+    global _runtime
+    _runtime = runtime
 
 
-def settle_in_later(join: Callable[[], object]) -> None:
-    """Say what calls `settle_in`, once a reference comes to this process."""
-    global _home, _join
-    _home, _join = None, join
+def set_runtime_factory(join: Callable[[], object]) -> None:
+    """Set what calls `set_runtime`, once a reference comes to this process."""
+    global _runtime, _join
+    _runtime, _join = None, join
 
 
-def _at_home() -> Home:
-    if _home is None and _join is not None:
+def _current_runtime() -> ReferenceRuntime:
+    if _runtime is None and _join is not None:
         _join()
-    if _home is None:
+    if _runtime is None:
         raise RuntimeError(
             "a reference of dray's was unpickled in a process that is no part of a session"
         )
-    return _home
+    return _runtime
 
 
 class _Counted:
     """Something with a number that the hub keeps while somebody refers to it."""
 
-    __slots__ = ("__weakref__", "home", "number")
+    __slots__ = ("__weakref__", "number", "runtime")
 
-    def __init__(self, home: Home, number: int) -> None:
-        self.home = home
+    def __init__(self, runtime: ReferenceRuntime, number: int) -> None:
+        self.runtime = runtime
         self.number = number
 
     @final
     def __del__(self) -> None:
-        self.home.table.drop(self.number)
+        self.runtime.table.drop(self.number)
 
     def pickle_number(self) -> int:
         """Return the number, for somebody who will know it in another process."""
         if not note_reference(self.number):
             # Pickled by somebody else's pickler: nobody can say when it will be forgotten.
-            self.home.keep(self.number)
+            self.runtime.keep(self.number)
         return self.number
 
 
@@ -167,7 +167,7 @@ class ProcessRef(_Counted, ObjectRef):
         return self.number.to_bytes(16, "big")
 
     def future(self) -> Future[Any]:
-        return self.home.future_of(self)
+        return self.runtime.future_of(self)
 
     def __await__(self) -> Generator[Any, None, Any]:
         import asyncio  # slow to import; who awaits has it
@@ -186,9 +186,9 @@ class ProcessRef(_Counted, ObjectRef):
 
 @shielded
 def _arrived_ref(number: int) -> ProcessRef:
-    home = _at_home()
-    home.meet(number)
-    return ProcessRef(home, number)
+    runtime = _current_runtime()
+    runtime.on_received(number)
+    return ProcessRef(runtime, number)
 
 
 class ProcessGenerator(_Counted, ObjectRefGenerator):
@@ -196,8 +196,8 @@ class ProcessGenerator(_Counted, ObjectRefGenerator):
 
     __slots__ = ("_ended", "_index", "_next")
 
-    def __init__(self, home: Home, number: int, index: int = 0) -> None:
-        super().__init__(home, number)
+    def __init__(self, runtime: ReferenceRuntime, number: int, index: int = 0) -> None:
+        super().__init__(runtime, number)
         self._index = index
         self._next: ObjectRef | None = None  # looked at ahead
         self._ended = False
@@ -208,7 +208,7 @@ class ProcessGenerator(_Counted, ObjectRefGenerator):
         return self.number, self._index
 
     def __next__(self) -> ObjectRef:
-        ref = self._next or self.home.next_item(self.number, self._index)
+        ref = self._next or self.runtime.next_item(self.number, self._index)
         self._next = None
         if ref is None:
             raise StopIteration
@@ -220,7 +220,7 @@ class ProcessGenerator(_Counted, ObjectRefGenerator):
         if ref is None:
             import asyncio
 
-            ref = await asyncio.wrap_future(self.home.next_item_future(self.number, self._index))
+            ref = await asyncio.wrap_future(self.runtime.next_item_future(self.number, self._index))
         self._next = None
         if ref is None:
             raise StopAsyncIteration
@@ -236,14 +236,14 @@ class ProcessGenerator(_Counted, ObjectRefGenerator):
         return self._ended
 
     def _look_ahead(self) -> None:
-        if self._next is None and not self._ended and self.home.wait((self,), 1, 0, False)[0]:
-            self._next = self.home.next_item(self.number, self._index)
+        if self._next is None and not self._ended and self.runtime.wait((self,), 1, 0, False)[0]:
+            self._next = self.runtime.next_item(self.number, self._index)
             self._ended = self._next is None
 
     @shielded
     def completed(self) -> ObjectRef:
-        self.home.meet(self.number)
-        return ProcessRef(self.home, self.number)
+        self.runtime.on_received(self.number)
+        return ProcessRef(self.runtime, self.number)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ProcessGenerator) and other.number == self.number
@@ -257,9 +257,9 @@ class ProcessGenerator(_Counted, ObjectRefGenerator):
 
 @shielded
 def _arrived_generator(number: int, index: int) -> ProcessGenerator:
-    home = _at_home()
-    home.meet(number)
-    return ProcessGenerator(home, number, index)
+    runtime = _current_runtime()
+    runtime.on_received(number)
+    return ProcessGenerator(runtime, number, index)
 
 
 class ProcessActor(_Counted, ActorBackend):
@@ -267,17 +267,17 @@ class ProcessActor(_Counted, ActorBackend):
 
     def __init__(
         self,
-        home: Home,
+        runtime: ReferenceRuntime,
         number: int,
         class_name: str,
         methods: Mapping[str, Mapping[str, Any]],
     ) -> None:
-        super().__init__(home, number)
+        super().__init__(runtime, number)
         self.class_name = class_name
         self.methods = methods
 
     def bind(self, method: str, options: CallOptions) -> Submit:
-        return self.home.bind_method(self, method, options)
+        return self.runtime.bind_method(self, method, options)
 
     @property
     def actor_id(self) -> str:
@@ -289,18 +289,22 @@ class ProcessActor(_Counted, ActorBackend):
 
 @shielded
 def _arrived_actor(number: int, class_name: str, methods: Mapping[str, Any]) -> ProcessActor:
-    home = _at_home()
-    home.meet(number)
-    return ProcessActor(home, number, class_name, methods)
+    runtime = _current_runtime()
+    runtime.on_received(number)
+    return ProcessActor(runtime, number, class_name, methods)
 
 
 class ProcessGroup(Group):
     """A placement group of a session; it lives until it is removed."""
 
     def __init__(
-        self, home: Home, number: int, bundles: Sequence[Mapping[str, float]], ready: ProcessRef
+        self,
+        runtime: ReferenceRuntime,
+        number: int,
+        bundles: Sequence[Mapping[str, float]],
+        ready: ProcessRef,
     ) -> None:
-        self.home = home
+        self.runtime = runtime
         self.number = number
         self.bundles = bundles
         self._ready = ready
@@ -313,14 +317,14 @@ class ProcessGroup(Group):
         return self._ready
 
     def wait(self, timeout_s: float | None) -> bool:
-        return self.home.wait_for_group(self, timeout_s)
+        return self.runtime.wait_for_group(self, timeout_s)
 
     def remove(self) -> None:
-        self.home.remove_group(self)
+        self.runtime.remove_group(self)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_arrived_group, (self.number, [dict(b) for b in self.bundles], self._ready))
 
 
 def _arrived_group(number: int, bundles: Sequence[Any], ready: ProcessRef) -> ProcessGroup:
-    return ProcessGroup(_at_home(), number, bundles, ready)
+    return ProcessGroup(_current_runtime(), number, bundles, ready)

@@ -48,11 +48,11 @@ class WorkerRuntime(ProcessRuntime):
         self._begin = begin
         self._on_work = on_work
         self._pid = os.getpid()
-        self._doze = AdaptiveSpin(host.cpu_count())
+        self._spin = AdaptiveSpin(host.cpu_count())
         # Whether another thread may want to end the main thread's waiting.
         self.may_be_interrupted = False
         self._idle = False
-        self._heard: deque[Message] = deque()
+        self._received: deque[Message] = deque()
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         self._waker, self._wake = os.pipe()
@@ -80,7 +80,7 @@ class WorkerRuntime(ProcessRuntime):
 
     def read(self, timeout_s: float | None) -> None:
         """Wait for something from the hub, and deal with it."""
-        if self._heard:  # within what was heard before
+        if self._received:  # within what was received before
             self._deal()
             return
         receive = self._inbox.receive
@@ -97,16 +97,16 @@ class WorkerRuntime(ProcessRuntime):
         if timeout_s is not None or self.may_be_interrupted:
             messages = sleep()
         else:
-            messages = self._doze.until(look, receive if self._idle else sleep)
+            messages = self._spin.until(look, receive if self._idle else sleep)
         if messages is None:
             lifeline.end_with_family()
-        self._heard += messages or ()
+        self._received += messages or ()
         self._deal()
 
     def _deal(self) -> None:
         """Deal with what has been heard, in its order also where that waits and reads on."""
-        while self._heard:
-            message = self._heard.popleft()
+        while self._received:
+            message = self._received.popleft()
             if message[0] == "answer":
                 self.answered(message[1], message[2])
             else:
@@ -128,7 +128,7 @@ class WorkerRuntime(ProcessRuntime):
     def finish(self, waiter: Waiter) -> None:
         self._turns.finish(waiter)
 
-    def pass_on(self, door: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
+    def pass_on(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
         """Tell the driver of a training worker of this process that wants to use tasks and actors.
 
         Raises:
@@ -136,9 +136,9 @@ class WorkerRuntime(ProcessRuntime):
         """
         if not self._may_pass_on:
             raise EngineError("a training within a training cannot reach the driver")
-        leave(self.demand("passage"), self._begin["number"], door)
-        self.say("guest", node_id, around)
-        door.close()
+        leave(self.demand("attach_address"), self._begin["number"], sock)
+        self.say("attach", node_id, around)
+        sock.close()
 
     def execution_context(self) -> ExecutionContext:
         here = self.here()

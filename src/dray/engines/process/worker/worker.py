@@ -66,12 +66,12 @@ class TaskWorker:
                 os._exit(0)
             messages = received
         begin = messages.pop(0)[1]
-        actor_host.enter_environment(begin["surroundings"])
+        actor_host.enter_environment(begin["environment"])
         self.runtime = WorkerRuntime(
             self._sock, inbox, self._arena, self._disk, begin, self._take, may_pass_on=True
         )
         self._results = Results(self.runtime)
-        session.be_worker(lambda: self.runtime)
+        session.enter_worker(lambda: self.runtime)
         signal.signal(signal.SIGINT, self._on_interrupt)
         threading.Thread(target=self._listen, name="dray-control", daemon=True).start()
         for message in messages:
@@ -228,7 +228,7 @@ class TaskWorker:
             while len(data := self._control.recv(size, socket.MSG_WAITALL)) == size:
                 (number,) = wire.CANCELLED.unpack(data)
                 self._cancel(number)
-                self.runtime.say("heard", number)
+                self.runtime.say("cancel_acknowledged", number)
         if not self._over:
             lifeline.end_with_family()
 
@@ -269,32 +269,37 @@ def run(control: int, fds: Sequence[int]) -> None:
     actor_host.run_to_end(serve)
 
 
-def be_guest(door: socket.socket) -> None:
+def attach_when_used(sock: socket.socket) -> None:
     """Let a training worker use tasks, actors and objects of its session, once it wants to.
 
     Args:
-        door: A socket at which the driver listens.
+        sock: A socket at which the driver listens.
     """
-    session.be_worker(lambda: _join(door))
-    references.settle_in_later(session.current_runtime)
+    session.enter_worker(lambda: _attach(sock))
+    references.set_runtime_factory(session.current_runtime)
 
 
-def _join(door: socket.socket) -> WorkerRuntime:
-    door.sendall(b"?")
-    _, fds, _, _ = socket.recv_fds(door, 1, 2)
+def _attach(sock: socket.socket) -> WorkerRuntime:
+    sock.sendall(b"?")
+    _, fds, _, _ = socket.recv_fds(sock, 1, 2)
     if not fds:
         raise EngineError(
             "tasks, actors and objects are not available here: a training within the train "
             "function of another one has no way to the driver; use them in the outer one"
         )
     arena, disk = fds
-    inbox = Inbox(door)
+    inbox = Inbox(sock)
     messages: list[tuple[Any, ...]] = []
     while not messages:
         messages = inbox.receive() or []
     size = os.fstat(arena).st_size
     runtime = WorkerRuntime(
-        door, inbox, Arena(arena, size), DiskArena(disk), messages[0][1], lambda message: None
+        sock,
+        inbox,
+        Arena(arena, size),
+        DiskArena(disk),
+        messages[0][1],
+        lambda message: None,
     )
     runtime.may_be_interrupted = True  # the user's threads come and go
     return runtime
