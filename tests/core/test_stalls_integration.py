@@ -15,6 +15,7 @@ WITHIN_S = 0.2
 
 @pytest.fixture(autouse=True)
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    dray.shutdown()  # the session of the tests before
     monkeypatch.setenv("DRAY_STALL_WARNING_S", str(WITHIN_S))
     dray.init(engine="process", num_cpus=2, resources={"special": 1})
     yield
