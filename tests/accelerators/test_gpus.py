@@ -78,7 +78,7 @@ def test_ids_are_shown_in_the_order_given(family: type[Family]) -> None:
 def test_quantities(family: type[Family]) -> None:
     for fine in (0, 1, 2.0, 3, 8):
         family().check(fine, "a task")
-    with pytest.raises(ConfigError, match=r"a task: invalid quantity 1\.5 .*; .*whole number"):
+    with pytest.raises(ConfigError, match=r"a task: 1\.5 .* is invalid; .*whole number"):
         family().check(1.5, "a task")
     if family.fractions:
         family().check(0.1, "a task")

@@ -169,7 +169,7 @@ class Family(ABC):
         whole = float(quantity).is_integer()
         if whole and (not self.sizes or quantity in self.sizes):
             return
-        raise ConfigError(f"{what}: invalid quantity {quantity:g} {self.resource}; {self._allowed()}")
+        raise ConfigError(f"{what}: {quantity:g} {self.resource} is invalid; {self._allowed()}")
 
     def _allowed(self) -> str:
         if self.sizes:
