@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from dray.accelerators.vendors.nvidia import is_slice
+from dray.cli.findings import Accelerator, Findings, Framework, TemporaryDirectory
 from dray.settings import locks_directory
 
 _ENOUGH_FILES = 1024
@@ -20,7 +20,7 @@ BUILDS = {"cuda": "CUDA", "hip": "ROCm", "xpu": "Intel GPUs", "mps": "Apple GPUs
 Problem = tuple[str, str]
 
 
-def problems_of(found: Mapping[str, Any]) -> list[Problem]:
+def problems_of(found: Findings) -> list[Problem]:
     """Return what is wrong with a machine.
 
     Args:
@@ -40,7 +40,7 @@ def size(count: int) -> str:
     return f"{count / unit:.3g} {name}"
 
 
-def _machine_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
+def _machine_problems(found: Findings) -> Iterator[Problem]:
     machine = found["machine"]
     shared = machine["shared_memory"]
     bigger = "In a container, start it with more: docker run --shm-size=1g, or --ipc=host."
@@ -59,7 +59,7 @@ def _machine_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
     yield from _temporary_problems(machine["temporary_directory"])
 
 
-def _temporary_problems(directory: Mapping[str, Any]) -> Iterator[Problem]:
+def _temporary_problems(directory: TemporaryDirectory) -> Iterator[Problem]:
     wanted, used = directory["wanted"], directory["used"]
     if used == wanted:
         return
@@ -71,7 +71,7 @@ def _temporary_problems(directory: Mapping[str, Any]) -> Iterator[Problem]:
     )
 
 
-def _accelerator_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
+def _accelerator_problems(found: Findings) -> Iterator[Problem]:
     if found["accelerators_error"]:
         yield (
             f"A package adds a family of accelerators that fails: {found['accelerators_error']}",
@@ -104,7 +104,7 @@ def _accelerator_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
     yield from _device_lock_problems(found)
 
 
-def _advice(entry: Mapping[str, Any]) -> str:
+def _advice(entry: Accelerator) -> str:
     if entry["count"]:
         return "Install or repair what is named; until then dray knows less than it could."
     return (
@@ -113,7 +113,7 @@ def _advice(entry: Mapping[str, Any]) -> str:
     )
 
 
-def _device_lock_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
+def _device_lock_problems(found: Findings) -> Iterator[Problem]:
     directory = locks_directory()
     if directory is None or not found["accelerators"]:
         return
@@ -125,7 +125,7 @@ def _device_lock_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
         )
 
 
-def _torch_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
+def _torch_problems(found: Findings) -> Iterator[Problem]:
     torch = found["torch"]
     if not torch["installed"]:
         return
@@ -154,9 +154,7 @@ def _torch_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
             )
 
 
-def _unseen(
-    what: str, framework: Mapping[str, Any], seen: int, entry: Mapping[str, Any]
-) -> Iterator[Problem]:
+def _unseen(what: str, framework: Framework, seen: int, entry: Accelerator) -> Iterator[Problem]:
     ids = entry["on_offer"]
     expected = 1 if any(map(is_slice, ids)) else len(ids)
     if seen < expected:
@@ -170,7 +168,7 @@ def _unseen(
         )
 
 
-def _jax_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
+def _jax_problems(found: Findings) -> Iterator[Problem]:
     jax = found["jax"]
     if not jax["installed"]:
         return
@@ -191,7 +189,7 @@ def _jax_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
             yield from _unseen("JAX", jax, jax["devices"], entry)
 
 
-def _training_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
+def _training_problems(found: Findings) -> Iterator[Problem]:
     training = found["training"]
     if training["settings_error"]:
         yield f"{training['settings_error']}.", "Correct or unset the variable."
@@ -205,7 +203,7 @@ def _training_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
         )
 
 
-_CHECKS: tuple[Callable[[Mapping[str, Any]], Iterator[Problem]], ...] = (
+_CHECKS: tuple[Callable[[Findings], Iterator[Problem]], ...] = (
     _machine_problems,
     _accelerator_problems,
     _torch_problems,

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,19 @@ from dray import host
 from dray.accelerators import Family, Found, families
 from dray.accelerators.detect import ids_on_offer
 from dray.cli.diagnosis import BUILDS, counted, problems_of, size
+from dray.cli.findings import (
+    Accelerator,
+    Advice,
+    Findings,
+    Jax,
+    Machine,
+    Report,
+    SharedMemory,
+    TemporaryDirectory,
+    Torch,
+    Training,
+    VainVariable,
+)
 from dray.errors import ConfigError
 from dray.scheduling.device_locks import holders, lock_name
 from dray.settings import Settings, host_root
@@ -64,13 +77,13 @@ print(json.dumps({
 """
 
 
-def examine() -> dict[str, Any]:
+def examine() -> Report:
     """Return what this machine has, what a run would use, and the problems, as plain data.
 
     PyTorch and JAX are asked in processes of their own, so nothing is initialised in this one.
     """
     accelerators, error = _accelerators()
-    found: dict[str, Any] = {
+    found: Findings = {
         "dray": VERSION,
         "machine": _machine(),
         "accelerators": accelerators,
@@ -88,7 +101,7 @@ def examine() -> dict[str, Any]:
 # What there is.
 
 
-def _machine() -> dict[str, Any]:
+def _machine() -> Machine:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return {
         "platform": platform.platform(terse=True),
@@ -114,7 +127,7 @@ def _container() -> str | None:
     return next((name for name, is_there in signs.items() if is_there), None)
 
 
-def _shared_memory() -> dict[str, Any]:
+def _shared_memory() -> SharedMemory:
     """Tell of /dev/shm; its size is None where it cannot be told, as on a made-up host."""
     is_there = host.is_directory("dev/shm")
     total = None
@@ -124,7 +137,7 @@ def _shared_memory() -> dict[str, Any]:
     return {"is_there": is_there, "bytes": total}
 
 
-def _temporary_directory() -> dict[str, Any]:
+def _temporary_directory() -> TemporaryDirectory:
     """Tell which directory was asked for, and which one Python uses; None if it can use none."""
     names = [name for name in ("TMPDIR", "TEMP", "TMP") if os.environ.get(name)]
     wanted = os.environ[names[0]] if names else "/tmp"
@@ -139,13 +152,13 @@ def _temporary_directory() -> dict[str, Any]:
     }
 
 
-def _accelerators() -> tuple[list[dict[str, Any]], str]:
+def _accelerators() -> tuple[list[Accelerator], str]:
     """Return an entry for each family that is here; or none, and why they cannot be told."""
     try:
         known = families()
     except Exception as error:  # noqa: BLE001 - other packages add families
         return [], f"{type(error).__name__}: {error}"
-    entries: list[dict[str, Any]] = []
+    entries: list[Accelerator] = []
     for family in known:
         try:
             found = family.find()
@@ -157,7 +170,7 @@ def _accelerators() -> tuple[list[dict[str, Any]], str]:
     return entries, ""
 
 
-def _entry(family: Family, found: Found, offered_instead: str | None) -> dict[str, Any]:
+def _entry(family: Family, found: Found, offered_instead: str | None) -> Accelerator:
     there = list(found.ids or map(str, range(found.count)))
     on_offer, error = ([], "") if offered_instead or not there else _on_offer(family, found)
     return {
@@ -202,10 +215,10 @@ def _held(family: Family, ids: Iterable[str]) -> dict[str, int | None]:
         return {}
 
 
-def _in_vain(accelerators: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
+def _in_vain(accelerators: Iterable[Accelerator]) -> list[VainVariable]:
     """Return the variables that name devices of a family that is not here."""
     here = {name for entry in accelerators for name in entry["variables"]}
-    vain: dict[str, dict[str, str]] = {}
+    vain: dict[str, VainVariable] = {}
     for family in families():
         name = family.variable(os.environ)
         if name is None or name not in os.environ or name in here or name in vain:
@@ -220,7 +233,7 @@ def _in_vain(accelerators: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
     return list(vain.values())
 
 
-def _ask(package: str, program: str) -> dict[str, Any]:
+def _ask(package: str, program: str) -> Any:
     """Return what a framework says of itself in a process of its own."""
     if importlib.util.find_spec(package) is None:
         return {"installed": False}
@@ -247,7 +260,7 @@ def _ask(package: str, program: str) -> dict[str, Any]:
     return {"installed": True, "error": error, "version": _version(package)}
 
 
-def _training(accelerators: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+def _training(accelerators: Iterable[Accelerator]) -> Training:
     """Tell which engine, collective backends and network interfaces a run would use."""
     try:
         engine, error = Settings().engine, ""
@@ -310,7 +323,7 @@ def _said(error: Exception) -> str:
 # In words.
 
 
-def report(found: Mapping[str, Any]) -> str:
+def report(found: Report) -> str:
     """Return what `examine` found as text for people, the problems last."""
     lines = [
         f"dray {found['dray']}",
@@ -329,7 +342,7 @@ def report(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _machine_lines(machine: Mapping[str, Any]) -> list[str]:
+def _machine_lines(machine: Machine) -> list[str]:
     container = f", in a container ({machine['container']})" if machine["container"] else ""
     shared = machine["shared_memory"]
     room = f" of {size(shared['bytes'])}" if shared["bytes"] is not None else ""
@@ -342,7 +355,7 @@ def _machine_lines(machine: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _accelerator_lines(accelerators: Iterable[Mapping[str, Any]]) -> list[str]:
+def _accelerator_lines(accelerators: Iterable[Accelerator]) -> list[str]:
     lines: list[str] = []
     for entry in accelerators:
         details = [
@@ -368,7 +381,7 @@ def _accelerator_lines(accelerators: Iterable[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _torch_line(torch: Mapping[str, Any]) -> str:
+def _torch_line(torch: Torch) -> str:
     if not torch["installed"]:
         return "PyTorch is not installed"
     if torch["error"]:
@@ -378,7 +391,7 @@ def _torch_line(torch: Mapping[str, Any]) -> str:
     return f"PyTorch {torch['version']}, built for {built}, sees {seen or 'no accelerators'}"
 
 
-def _jax_line(jax: Mapping[str, Any]) -> str:
+def _jax_line(jax: Jax) -> str:
     if not jax["installed"]:
         return "JAX is not installed"
     if jax["error"]:
@@ -389,7 +402,7 @@ def _jax_line(jax: Mapping[str, Any]) -> str:
     return f"JAX {jax['version']}, sees {seen}"
 
 
-def _training_lines(training: Mapping[str, Any]) -> list[str]:
+def _training_lines(training: Training) -> list[str]:
     backends = ", ".join(f"{name} on {what}" for what, name in training["backends"].items())
     cluster = training["cluster_interface"] or "the interface of the node's address"
     address = f" ({training['cluster_address']})" if training["cluster_address"] else ""
@@ -399,7 +412,7 @@ def _training_lines(training: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _problem_lines(problems: Iterable[Mapping[str, str]]) -> list[str]:
+def _problem_lines(problems: Iterable[Advice]) -> list[str]:
     lines = []
     for number, problem in enumerate(problems, 1):
         lines += [f"{number}. {problem['what']}", f"   {problem['do']}"]
