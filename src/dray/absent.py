@@ -7,10 +7,10 @@ names that it lacks, each with its advice: what follows "dray has no tune: " in 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 # What Ray has as the default of an argument that it is giving up.
-GIVEN_UP: Any = "DEPRECATED"
+GIVEN_UP: object = "DEPRECATED"
 
 
 class Absent(NamedTuple):
@@ -24,9 +24,9 @@ class Absent(NamedTuple):
 
     advice: str
     deprecated: bool = False
-    unset: tuple[Any, ...] = ()
+    unset: tuple[object, ...] = ()
 
-    def is_unset(self, value: Any) -> bool:
+    def is_unset(self, value: object) -> bool:
         """Return whether an argument's value says as much as leaving it out."""
         if value is None or (isinstance(value, Mapping | list | tuple | str) and not value):
             return True

@@ -115,7 +115,7 @@ def answers_members(kind: type[T]) -> type[T]:
     return kind
 
 
-def check_arguments(callee: str, given: Mapping[str, Any], known: Iterable[str]) -> None:
+def check_arguments(callee: str, given: Mapping[str, object], known: Iterable[str]) -> None:
     """Refuse arguments that a function or class does not have.
 
     Those of Ray's pass if they are as if they had been left out, such as `datasets=None`.
@@ -141,7 +141,7 @@ def check_arguments(callee: str, given: Mapping[str, Any], known: Iterable[str])
             raise kind(text, owner=callee, absent=name)
 
 
-def check_names(given: Mapping[str, Any], known: Sequence[str], what: str) -> dict[str, Any]:
+def check_names(given: Mapping[str, object], known: Sequence[str], what: str) -> dict[str, object]:
     """Return options, checked, without those of Ray's that are as if they had been left out.
 
     Args:
@@ -190,7 +190,7 @@ def answers_arguments(callee: str) -> Callable[[F], F]:
         by_position = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
 
         @functools.wraps(function)
-        def answering(*args: Any, **kwargs: Any) -> Any:
+        def answering(*args: object, **kwargs: object) -> Any:
             if len(args) > len(by_position):
                 raise _by_position(callee, names, by_position, args)
             if not known.issuperset(kwargs):

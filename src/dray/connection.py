@@ -15,7 +15,7 @@ from dray.version import VERSION
 _logger = logging.getLogger("dray")
 
 # What only a cluster of Ray's can do something with, if it is started here; with Ray's defaults.
-OF_A_CLUSTER: Mapping[str, Any] = {
+OF_A_CLUSTER: Mapping[str, object] = {
     "include_dashboard": None,
     "dashboard_host": "127.0.0.1",
     "dashboard_port": None,
@@ -39,7 +39,7 @@ OF_A_CLUSTER: Mapping[str, Any] = {
 }
 
 
-def chosen_of_a_cluster(given: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
+def chosen_of_a_cluster(given: Mapping[str, object], known: tuple[str, ...]) -> dict[str, object]:
     """Return what is meant for a cluster of Ray's, without what is as Ray has it anyway.
 
     Args:

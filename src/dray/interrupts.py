@@ -28,7 +28,7 @@ _SHIELD, _OPEN, _FINAL, _SHUT, _BOTTOM = "shield", "open", "final", "shut", "bot
 _marks: dict[CodeType, str] = {}
 
 # Handlers that wait, by signal. There is one main thread a process, and so one of these.
-pending: dict[int, Callable[..., Any]] = {}
+pending: dict[int, Callable[..., object]] = {}
 
 # What tells that a signal has come which was sent once more; and when it counts as lost.
 _resent: dict[int, threading.Lock] = {}
@@ -38,7 +38,7 @@ _LOST_S = 0.2
 _INT, _TERM = signal.SIGINT, signal.SIGTERM
 _ALRM = getattr(signal, "SIGALRM", _TERM)
 # What was found there last, so that a look costs next to nothing.
-_seen: list[Any] = [None, None, None]
+_seen: list[object] = [None, None, None]
 
 
 class Sleeper(Protocol):
@@ -54,7 +54,7 @@ _sleepers: weakref.WeakSet[Sleeper] = weakref.WeakSet()
 class Guard:
     """Stands in for a program's handler of a signal, and equals it."""
 
-    def __init__(self, handler: Callable[..., Any]) -> None:
+    def __init__(self, handler: Callable[..., object]) -> None:
         self.handler = handler
 
     def __call__(self, number: int, frame: FrameType | None) -> Any:

@@ -64,7 +64,7 @@ class RuntimeEnv(dict[str, Any]):
         {'OMP_NUM_THREADS': '1'}
     """
 
-    def __init__(self, *, _validate: bool = True, **fields: Any) -> None:
+    def __init__(self, *, _validate: bool = True, **fields: object) -> None:
         super().__init__({name: value for name, value in fields.items() if value is not None})
         if _validate:
             runtime_env.RuntimeEnv.parse(self, "RuntimeEnv")
@@ -97,7 +97,7 @@ class RuntimeEnv(dict[str, Any]):
         """Return whether it brings an environment of conda's."""
         return "conda" in self
 
-    def set(self, name: str, value: Any) -> None:
+    def set(self, name: str, value: object) -> None:
         """Set a field."""
         self[name] = value
 
@@ -109,5 +109,5 @@ class RuntimeEnv(dict[str, Any]):
         return (_rebuild, (dict(self),))
 
 
-def _rebuild(fields: dict[str, Any]) -> RuntimeEnv:
+def _rebuild(fields: dict[str, object]) -> RuntimeEnv:
     return RuntimeEnv(_validate=False, **fields)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from dray.accelerators.family import Family
-from dray.accelerators.vendor import ask
+from dray.accelerators.vendor import Package, ask
 from dray.errors import ConfigError
 
 
@@ -35,7 +34,7 @@ class Numbered(Family):
         return super().show(sorted(ids, key=int), environ, count)
 
     def _count(
-        self, files: Sequence[str], package: str, question: Callable[[Any], int]
+        self, files: Sequence[str], package: str, question: Callable[[Package], int]
     ) -> tuple[int, str]:
         """Return how many devices there are, as a package or else the files say; and trouble."""
         if not files and package not in sys.modules:

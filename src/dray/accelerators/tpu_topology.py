@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dray.accelerators.type_names import near_types
 from dray.errors import ConfigError
@@ -182,7 +182,7 @@ def host_labels(slice_name: str, worker: str, topology: str, pod_type: str) -> d
     return {label: value for label, value in labels.items() if value}
 
 
-def _generation(accelerator_type: Any) -> Generation:
+def _generation(accelerator_type: object) -> Generation:
     by_type = {one.accelerator_type: one for one in GENERATIONS}
     if isinstance(accelerator_type, str) and accelerator_type in by_type:
         return by_type[accelerator_type]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
+# A vendor's package: it has no types, and a machine has few of them to look at.
+Package: TypeAlias = Any
 
-def ask(package: str, question: Callable[[Any], T]) -> tuple[T | None, str]:
+
+def ask(package: str, question: Callable[[Package], T]) -> tuple[T | None, str]:
     """Return what a vendor's package answers, or None, and what went wrong.
 
     Args:

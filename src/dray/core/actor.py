@@ -20,8 +20,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 @overload
 def method(function: F, /) -> F: ...
 @overload
-def method(**options: Any) -> Callable[[F], F]: ...
-def method(*functions: Any, **options: Any) -> Any:
+def method(**options: object) -> Callable[[F], F]: ...
+def method(*functions: F, **options: object) -> Any:
     """Set options of an actor's method: `num_returns`, `concurrency_group`, retry.
 
     Args:
@@ -74,7 +74,11 @@ class ActorMethod:
     bind = AbsentMember()
 
     def __init__(
-        self, actor: ActorBackend, name: str, given: Mapping[str, Any], signature: Signature | None
+        self,
+        actor: ActorBackend,
+        name: str,
+        given: Mapping[str, object],
+        signature: Signature | None,
     ) -> None:
         self._actor = actor
         self._name = name
@@ -82,14 +86,14 @@ class ActorMethod:
         self._signature = signature
         self._submit: Submit = actor.bind(name, call_options(name, given))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Refuse: an actor's method is not called directly."""
         raise ArgumentTypeError(
             f"method {self._name} of an actor cannot be called directly: use "
             f"{self._name}.remote(...) and dray.get(...) for its result"
         )
 
-    def remote(self, *args: Any, **kwargs: Any) -> Returned:
+    def remote(self, *args: object, **kwargs: object) -> Returned:
         """Call the method; return a reference to its result, or as many as `num_returns` says.
 
         Raises:
@@ -101,7 +105,7 @@ class ActorMethod:
             self._signature.check(args, kwargs)
         return self._submit(args, kwargs)
 
-    def options(self, **given: Any) -> ActorMethod:
+    def options(self, **given: object) -> ActorMethod:
         """Return the same method with other options."""
         return ActorMethod(self._actor, self._name, {**self._given, **given}, self._signature)
 
@@ -179,7 +183,7 @@ class ActorClass:
 
     bind = AbsentMember()
 
-    def __init__(self, kind: type, given: Mapping[str, Any]) -> None:
+    def __init__(self, kind: type, given: Mapping[str, object]) -> None:
         self._kind = kind
         self._given = dict(given)
         self._options = actor_options(kind, given)
@@ -197,12 +201,12 @@ class ActorClass:
             "@dray.remote, and make actors of it by dray.remote(...) where they are wanted"
         )
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Refuse: an actor class is not called directly."""
         name = self._kind.__name__
         raise ArgumentTypeError(f"actors are not made by {name}(...): use {name}.remote(...)")
 
-    def remote(self, *args: Any, **kwargs: Any) -> ActorHandle:
+    def remote(self, *args: object, **kwargs: object) -> ActorHandle:
         """Start an actor; return a handle at once.
 
         Raises:
@@ -215,7 +219,7 @@ class ActorClass:
         create = runtime.bind_class(self._kind, self._options)
         return ActorHandle(create(args, kwargs), self._signatures)
 
-    def options(self, **given: Any) -> ActorClass:
+    def options(self, **given: object) -> ActorClass:
         """Return the same class with other options."""
         return ActorClass(self._kind, {**self._given, **given})
 

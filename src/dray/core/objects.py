@@ -16,7 +16,9 @@ from dray.errors import ArgumentTypeError, ConfigError
 _FOR_EVER_S = 1e9
 
 
-def get(object_refs: Any, *, timeout: float | None = None, _use_object_store: bool = False) -> Any:
+def get(
+    object_refs: object, *, timeout: float | None = None, _use_object_store: bool = False
+) -> Any:
     """Return the value of a reference, or a list of values for a list of references.
 
     Args:
@@ -47,7 +49,7 @@ def get(object_refs: Any, *, timeout: float | None = None, _use_object_store: bo
     return session.current_runtime().get(object_refs, seconds(timeout))
 
 
-def put(value: Any, *, _owner: Any = None, _tensor_transport: str | None = None) -> ObjectRef:
+def put(value: object, *, _owner: object = None, _tensor_transport: str | None = None) -> ObjectRef:
     """Store a value; return a reference that may be handed to any number of tasks.
 
     Args:

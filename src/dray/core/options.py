@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from dray.accelerators import check_quantities, family_of
 from dray.answers import check_names
@@ -16,6 +16,10 @@ from dray.errors import ConfigError
 from dray.scheduling.capacity import to_fixed
 from dray.scheduling.infeasible import ACCELERATOR_TYPE, ACCELERATOR_TYPE_QUANTITY
 from dray.scheduling.labels import check_selector
+
+# Options as users give them: each has a type of its own.
+Options: TypeAlias = Mapping[str, Any]
+Default = TypeVar("Default", int, None)
 
 # Each result has a number and an entry of its own.
 _MOST_RETURNS = 100_000
@@ -50,7 +54,7 @@ _MOST = 2**31 - 1
 CALLS = "calls of an actor's method"
 
 
-def check_options(given: Mapping[str, Any], known: Sequence[str], what: str) -> dict[str, Any]:
+def check_options(given: Options, known: Sequence[str], what: str) -> dict[str, Any]:
     """Return options with plain numbers in place of those of other libraries, such as NumPy's.
 
     Raises:
@@ -60,20 +64,20 @@ def check_options(given: Mapping[str, Any], known: Sequence[str], what: str) -> 
     return {name: _plain(value) for name, value in check_names(given, known, what).items()}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if type(value) is dict:
         return {key: plain(part) for key, part in value.items()}
     return plain(value)
 
 
-def task_options(function: Callable[..., Any], given: Mapping[str, Any]) -> TaskOptions:
+def task_options(function: Callable[..., object], given: Options) -> TaskOptions:
     """Return a remote function's options.
 
     Raises:
         ConfigError: One is unknown, or has a value that is not allowed.
     """
     given = check_options(given, TASK, "tasks")
-    default: Any = "streaming" if _is_generator(function) else 1
+    default: int | str = "streaming" if _is_generator(function) else 1
     num_returns = given.get("num_returns")
     resources = _resources(given, default_cpus=1)
     # What a process has taken of an accelerator's memory is free only when the process is gone.
@@ -91,7 +95,7 @@ def task_options(function: Callable[..., Any], given: Mapping[str, Any]) -> Task
     )
 
 
-def actor_options(kind: type, given: Mapping[str, Any]) -> ActorOptions:
+def actor_options(kind: type, given: Options) -> ActorOptions:
     """Return an actor class's options.
 
     Raises:
@@ -120,7 +124,7 @@ def actor_options(kind: type, given: Mapping[str, Any]) -> ActorOptions:
         for name, member in inspect.getmembers(kind, callable)
         if not name.startswith("__") or name in ("__call__",)
     }
-    of_every_actor: dict[str, dict[str, Any]] = {name: {} for name in OF_EVERY_ACTOR}
+    of_every_actor: dict[str, dict[str, object]] = {name: {} for name in OF_EVERY_ACTOR}
     methods = {**of_every_actor, **own}
     _check_groups(groups, methods)
     return ActorOptions(
@@ -147,7 +151,7 @@ def actor_options(kind: type, given: Mapping[str, Any]) -> ActorOptions:
     )
 
 
-def call_options(name: str, given: Mapping[str, Any]) -> CallOptions:
+def call_options(name: str, given: Options) -> CallOptions:
     """Return the options of calls of a method.
 
     Args:
@@ -186,7 +190,7 @@ def resources_of(given: Mapping[str, float], what: str) -> dict[str, float]:
     return {name: plain(quantity) for name, quantity in given.items() if quantity}
 
 
-def _resources(given: Mapping[str, Any], default_cpus: float) -> dict[str, float]:
+def _resources(given: Options, default_cpus: float) -> dict[str, float]:
     custom = given.get("resources") or {}
     if not isinstance(custom, Mapping):
         raise ConfigError(f"resources must be a dict of names to quantities, not {custom!r}")
@@ -208,7 +212,7 @@ def _resources(given: Mapping[str, Any], default_cpus: float) -> dict[str, float
     return resources_of(quantities, "resources")
 
 
-def _place(given: Mapping[str, Any]) -> dict[str, Any]:
+def _place(given: Options) -> dict[str, Any]:
     selector = given.get("label_selector") or {}
     check_selector(selector, "label_selector")
     placement: Placement = as_placement(_strategy(given))
@@ -219,7 +223,7 @@ def _place(given: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _strategy(given: Mapping[str, Any]) -> Any:
+def _strategy(given: Options) -> object:
     """Return the strategy; the older way of naming a placement group means the same."""
     strategy, group = given.get("scheduling_strategy"), given.get("placement_group")
     if group is None or group == "default":
@@ -237,16 +241,16 @@ def _strategy(given: Mapping[str, Any]) -> Any:
     )
 
 
-def _default_returns(method: Any) -> dict[str, Any]:
+def _default_returns(method: object) -> dict[str, object]:
     return {"num_returns": "streaming"} if _is_generator(method) else {}
 
 
-def _is_generator(function: Callable[..., Any]) -> bool:
+def _is_generator(function: object) -> bool:
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
-def _num_returns(value: Any) -> Any:
-    if value in ("streaming", "dynamic"):
+def _num_returns(value: object) -> int | Literal["streaming", "dynamic"]:
+    if value == "streaming" or value == "dynamic":
         return value
     if not is_whole(value, 0):
         raise ConfigError(
@@ -260,8 +264,8 @@ def _num_returns(value: Any) -> Any:
     return value
 
 
-def _count(given: Mapping[str, Any], name: str, default: int | None, *, least: int) -> Any:
-    value = given.get(name)
+def _count(given: Options, name: str, default: Default, *, least: int) -> int | Default:
+    value: object = given.get(name)
     if value is None:
         return default
     if not is_whole(value, least):
@@ -274,14 +278,14 @@ def _count(given: Mapping[str, Any], name: str, default: int | None, *, least: i
     return value
 
 
-def _text(given: Mapping[str, Any], name: str) -> str | None:
+def _text(given: Options, name: str) -> str | None:
     value = given.get(name)
     if value is not None and not isinstance(value, str):
         raise ConfigError(f"{name} must be a string, not {value!r}")
     return value
 
 
-def _retry_exceptions(value: Any) -> bool | tuple[type[BaseException], ...]:
+def _retry_exceptions(value: object) -> bool | tuple[type[BaseException], ...]:
     if value is None or isinstance(value, bool):
         return bool(value)
     if isinstance(value, list | tuple) and all(
@@ -293,7 +297,7 @@ def _retry_exceptions(value: Any) -> bool | tuple[type[BaseException], ...]:
     )
 
 
-def _check_groups(groups: Any, methods: Mapping[str, Mapping[str, Any]]) -> None:
+def _check_groups(groups: object, methods: Mapping[str, Mapping[str, object]]) -> None:
     if not isinstance(groups, Mapping):
         raise ConfigError(f"concurrency_groups must map names to numbers, not {groups!r}")
     for name, size in groups.items():

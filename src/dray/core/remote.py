@@ -30,7 +30,7 @@ class RemoteFunction:
 
     bind = AbsentMember()
 
-    def __init__(self, function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    def __init__(self, function: Callable[..., object], given: Mapping[str, object]) -> None:
         self._function = function
         self._given = dict(given)
         self._options = task_options(function, given)
@@ -38,7 +38,7 @@ class RemoteFunction:
         self._bound: tuple[Runtime, Submit] | None = None
         functools.update_wrapper(self, function)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Refuse: a remote function is not called directly."""
         name = self._options.name
         raise ArgumentTypeError(
@@ -46,7 +46,7 @@ class RemoteFunction:
             f"dray.get(...) for its result, or {name}._function(...) to run it right here"
         )
 
-    def remote(self, *args: Any, **kwargs: Any) -> Returned:
+    def remote(self, *args: object, **kwargs: object) -> Returned:
         """Submit a task; return a reference to its result, or as many as `num_returns` says.
 
         Raises:
@@ -61,7 +61,7 @@ class RemoteFunction:
             bound = self._bound = runtime, runtime.bind_function(self._function, self._options)
         return bound[1](args, kwargs)
 
-    def options(self, **given: Any) -> RemoteFunction:
+    def options(self, **given: object) -> RemoteFunction:
         """Return the same function with other options."""
         return RemoteFunction(self._function, {**self._given, **given})
 
@@ -75,10 +75,10 @@ class RemoteFunction:
 @overload
 def remote(target: type, /) -> ActorClass: ...  # type: ignore[overload-overlap]
 @overload
-def remote(target: Callable[..., Any], /) -> RemoteFunction: ...
+def remote(target: Callable[..., object], /) -> RemoteFunction: ...
 @overload
-def remote(**options: Any) -> Callable[[Any], Any]: ...
-def remote(*targets: Any, **options: Any) -> Any:
+def remote(**options: object) -> Callable[[Any], Any]: ...
+def remote(*targets: object, **options: object) -> Any:
     """Make a function a task, or a class one of actors; with or without options.
 
     Args:
@@ -114,7 +114,7 @@ def remote(*targets: Any, **options: Any) -> Any:
     return functools.partial(_make, given=options)
 
 
-def _make(target: Any, given: Mapping[str, Any]) -> RemoteFunction | ActorClass:
+def _make(target: object, given: Mapping[str, object]) -> RemoteFunction | ActorClass:
     if inspect.isclass(target):
         return ActorClass(target, given)
     if isinstance(target, RemoteFunction) or is_actor_class(target):

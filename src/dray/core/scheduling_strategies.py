@@ -154,7 +154,7 @@ class NodeLabelSchedulingStrategy:
     soft: Mapping[str, str | In | Exists] | None = None
 
 
-def as_placement(strategy: Any) -> Placement:
+def as_placement(strategy: object) -> Placement:
     """Return a scheduling strategy in the engines' words.
 
     Raises:

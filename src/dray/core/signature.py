@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from dray.errors import ArgumentTypeError
 
@@ -19,7 +18,7 @@ class Signature:
     """
 
     def __init__(
-        self, function: Callable[..., Any], name: str, *, skip_first: bool = False
+        self, function: Callable[..., object], name: str, *, skip_first: bool = False
     ) -> None:
         self._name = name
         self._signature: inspect.Signature | None = None
@@ -36,7 +35,7 @@ class Signature:
             self._fewest = sum(p.default is p.empty for p in by_position)
             self._most = len(by_position)
 
-    def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def check(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         """Raise TypeError if the arguments do not fit."""
         if not kwargs and self._fewest <= len(args) <= self._most:
             return  # the common case, without the cost of binding

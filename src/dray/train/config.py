@@ -68,7 +68,7 @@ class FailureConfig:
     """
 
     max_failures: int = 0
-    fail_fast: Any = field(default=GIVEN_UP, repr=False, compare=False)
+    fail_fast: object = field(default=GIVEN_UP, repr=False, compare=False)
     controller_failure_limit: int = field(default=-1, repr=False)
     max_preemption_failures: int = -1
     relax_collectives_on_preemption: bool = field(default=False, repr=False)
@@ -110,8 +110,8 @@ class CheckpointConfig:
     num_to_keep: int | None = None
     checkpoint_score_attribute: str | None = None
     checkpoint_score_order: str = "max"
-    checkpoint_frequency: Any = field(default=GIVEN_UP, repr=False, compare=False)
-    checkpoint_at_end: Any = field(default=GIVEN_UP, repr=False, compare=False)
+    checkpoint_frequency: object = field(default=GIVEN_UP, repr=False, compare=False)
+    checkpoint_at_end: object = field(default=GIVEN_UP, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         refuse_arrays(vars(self))
@@ -179,7 +179,7 @@ class RunConfig:
         failure_config: When to restart.
         checkpoint_config: Which checkpoints to keep.
         callbacks: Called on the driver as the run goes.
-        worker_runtime_env: The environment of workers, on top of
+        worker_runtime_env: What workers find around themselves, on top of
             `dray.init(runtime_env=...)`: `env_vars` (name to value) and `working_dir` on every
             engine; `pip`, `py_modules` and what else Ray knows on the Ray engine.
         logging_config: What to print.
@@ -217,11 +217,11 @@ class RunConfig:
     callbacks: Sequence[UserCallback] = ()
     worker_runtime_env: Mapping[str, Any] | None = None
     logging_config: LoggingConfig = field(default_factory=LoggingConfig)
-    sync_config: Any = field(default=GIVEN_UP, repr=False, compare=False)
-    verbose: Any = field(default=GIVEN_UP, repr=False, compare=False)
-    stop: Any = field(default=GIVEN_UP, repr=False, compare=False)
-    progress_reporter: Any = field(default=GIVEN_UP, repr=False, compare=False)
-    log_to_file: Any = field(default=GIVEN_UP, repr=False, compare=False)
+    sync_config: object = field(default=GIVEN_UP, repr=False, compare=False)
+    verbose: object = field(default=GIVEN_UP, repr=False, compare=False)
+    stop: object = field(default=GIVEN_UP, repr=False, compare=False)
+    progress_reporter: object = field(default=GIVEN_UP, repr=False, compare=False)
+    log_to_file: object = field(default=GIVEN_UP, repr=False, compare=False)
     _: KW_ONLY
     shared_storage: bool = False
     report_barrier: bool = False

@@ -71,17 +71,17 @@ class DataParallelTrainer:
 
     def __init__(
         self,
-        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
+        train_loop_per_worker: Callable[[], object] | Callable[[dict[str, Any]], object],
         *,
-        train_loop_config: Mapping[str, Any] | None = None,
+        train_loop_config: Mapping[str, object] | None = None,
         backend_config: BackendConfig | None = None,
         scaling_config: ScalingConfig | None = None,
         run_config: RunConfig | None = None,
-        datasets: Any = None,
-        dataset_config: Any = None,
-        resume_from_checkpoint: Any = None,
-        metadata: Any = None,
-        validation_config: Any = None,
+        datasets: object = None,
+        dataset_config: object = None,
+        resume_from_checkpoint: object = None,
+        metadata: object = None,
+        validation_config: object = None,
     ) -> None:
         absent = {
             "datasets": datasets,
@@ -144,7 +144,7 @@ class DataParallelTrainer:
         """Run the function to its end on every worker.
 
         Ctrl-C once ends the run at the next report of every rank, or after `DRAY_STOP_GRACE_S`
-        (default 10 s) without a report; a run of the same name resumes from its newest checkpoint.
+        (default 10 s) without a report; a run of the same name goes on from its newest checkpoint.
         Ctrl-C twice ends it at once. SIGTERM does what Ctrl-C does once, and then ends the program,
         unless the program has said what SIGTERM is to do.
 
@@ -280,7 +280,7 @@ class DataParallelTrainer:
         if outcome.state is State.ABORTED:
             raise KeyboardInterrupt(
                 f"the run was stopped; run again with RunConfig(name={Path(result.path).name!r}) "
-                "to resume from its newest checkpoint"
+                "to go on from its newest checkpoint"
             )
         result.return_value = outcome.return_value
         return result
@@ -327,7 +327,7 @@ def _takes_config(function: object, *, given: bool) -> bool:
     return bool(positional) or (starred and given)
 
 
-def _check_runs(function: Callable[..., Any]) -> None:
+def _check_runs(function: Callable[..., object]) -> None:
     """Refuse functions that return at once, with their body still to be run by somebody."""
     while isinstance(function, functools.partial):
         function = function.func
@@ -342,20 +342,22 @@ def _check_runs(function: Callable[..., Any]) -> None:
         raise ConfigError(f"{name} has a yield: its body would not run; call report(...) instead")
 
 
-def _in_context(function: Callable[..., Any], context: Callable[[], Any]) -> Callable[..., Any]:
+def _in_context(
+    function: Callable[..., object], context: Callable[[], Any]
+) -> Callable[..., object]:
     """Return a train function that runs in what a framework makes around it."""
     if context is contextlib.nullcontext:
         return function
 
     @functools.wraps(function)
-    def within(*args: Any) -> Any:
+    def within(*args: object) -> object:
         with context():
             return function(*args)
 
     return within
 
 
-def _checked(value: Any, kind: type, name: str) -> Any:
+def _checked(value: object, kind: type, name: str) -> Any:
     if value is None:
         return kind()
     if not isinstance(value, kind):
@@ -363,7 +365,7 @@ def _checked(value: Any, kind: type, name: str) -> Any:
     return value
 
 
-def _checked_function_config(config: Any) -> Mapping[str, Any]:
+def _checked_function_config(config: object) -> Mapping[str, object]:
     if config is None:
         return {}
     if not isinstance(config, Mapping):

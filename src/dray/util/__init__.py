@@ -1,6 +1,6 @@
 """The public paths below `dray.util` that users of Ray expect."""
 
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 from dray import session
 from dray.answers import answer_for
@@ -71,7 +71,7 @@ def list_named_actors(all_namespaces: bool = False) -> list[str] | list[dict[str
     return found if all_namespaces else [entry["name"] for entry in found]
 
 
-def get_node_ip_address(address: Any = None) -> str:
+def get_node_ip_address(address: object = None) -> str:
     """Return the address of the node that the calling code runs on.
 
     Args:

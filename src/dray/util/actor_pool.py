@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from dray.answers import answer_for
 from dray.core.actor import ActorHandle
@@ -17,7 +17,8 @@ __all__ = ["ActorPool"]
 
 answer_for(__name__)
 
-Call = Callable[[ActorHandle, Any], ObjectRef]
+V = TypeVar("V")
+Call = Callable[[ActorHandle, V], ObjectRef]
 
 
 class ActorPool:
@@ -40,13 +41,13 @@ class ActorPool:
 
     def __init__(self, actors: Sequence[ActorHandle]) -> None:
         self._idle = list(actors)
-        self._waiting: deque[tuple[int, Call, Any]] = deque()
+        self._waiting: deque[tuple[int, Call[Any], object]] = deque()
         self._running: dict[ObjectRef, tuple[int, ActorHandle]] = {}
         self._finished: dict[int, ObjectRef] = {}  # in the order in which they finished
         self._wanted: dict[int, None] = {}  # numbers of results not yet taken, oldest first
         self._count = 0
 
-    def map(self, fn: Call, values: Iterable[Any]) -> Iterator[Any]:
+    def map(self, fn: Call[V], values: Iterable[V]) -> Iterator[Any]:
         """Submit all values; return the results in the order of the values.
 
         Results of earlier submissions that nobody has taken are dropped.
@@ -58,12 +59,12 @@ class ActorPool:
         self._submit_all(fn, values)
         return self._results(self.get_next)
 
-    def map_unordered(self, fn: Call, values: Iterable[Any]) -> Iterator[Any]:
+    def map_unordered(self, fn: Call[V], values: Iterable[V]) -> Iterator[Any]:
         """Submit all values; return the results as they come. Otherwise like `map`."""
         self._submit_all(fn, values)
         return self._results(self.get_next_unordered)
 
-    def submit(self, fn: Call, value: Any) -> None:
+    def submit(self, fn: Call[V], value: V) -> None:
         """Give a value to a free actor, or to the next one that becomes free.
 
         Args:
@@ -121,14 +122,14 @@ class ActorPool:
         self._idle.append(actor)
         self._start_waiting()
 
-    def _submit_all(self, fn: Call, values: Iterable[Any]) -> None:
+    def _submit_all(self, fn: Call[V], values: Iterable[V]) -> None:
         self._wanted.clear()
         self._waiting.clear()
         self._finished.clear()
         for value in values:
             self.submit(fn, value)
 
-    def _results(self, take: Callable[[], Any]) -> Iterator[Any]:
+    def _results(self, take: Callable[[], object]) -> Iterator[object]:
         while self.has_next():
             yield take()
 
@@ -137,7 +138,7 @@ class ActorPool:
             raise StopIteration("no results are left to get")
         return next(iter(self._wanted))
 
-    def _take(self, find: Callable[[], int | None], timeout: float | None, drop: bool) -> Any:
+    def _take(self, find: Callable[[], int | None], timeout: float | None, drop: bool) -> object:
         deadline = None if timeout is None else time.monotonic() + timeout
         while (number := find()) is None:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())

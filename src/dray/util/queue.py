@@ -66,7 +66,7 @@ class Queue:
         >>> queue.shutdown()
     """
 
-    def __init__(self, maxsize: int = 0, actor_options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, maxsize: int = 0, actor_options: Mapping[str, object] | None = None) -> None:
         self.maxsize = maxsize
         kind = remote(_Items)
         self.actor: ActorHandle = kind.options(**(actor_options or {})).remote(maxsize)
@@ -91,7 +91,7 @@ class Queue:
         """Return whether there is no room for another item."""
         return 0 < self.maxsize <= self.size()
 
-    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+    def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
         """Add an item.
 
         Args:
@@ -105,7 +105,9 @@ class Queue:
         if not get(self.actor.put.remote(item, _patience(block, timeout))):
             raise Full
 
-    async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+    async def put_async(
+        self, item: object, block: bool = True, timeout: float | None = None
+    ) -> None:
         """Add an item, for async code. Otherwise like `put`."""
         if not await self.actor.put.remote(item, _patience(block, timeout)):
             raise Full
@@ -126,7 +128,7 @@ class Queue:
         """Take the oldest item out, for async code. Otherwise like `get`."""
         return _item(await self.actor.get.remote(_patience(block, timeout)))
 
-    def put_nowait(self, item: Any) -> None:
+    def put_nowait(self, item: object) -> None:
         """Add an item, or raise `Full` at once."""
         self.put(item, block=False)
 
@@ -134,7 +136,7 @@ class Queue:
         """Take the oldest item out, or raise `Empty` at once."""
         return self.get(block=False)
 
-    def put_nowait_batch(self, items: Iterable[Any]) -> None:
+    def put_nowait_batch(self, items: Iterable[object]) -> None:
         """Add all items, or raise `Full` and add none."""
         if not isinstance(items, Iterable):
             raise ArgumentTypeError(f"put_nowait_batch() takes items, not {items!r}")
@@ -149,7 +151,7 @@ class Queue:
             raise ArgumentTypeError(f"num_items must be a whole number, not {num_items!r}")
         if num_items < 0:
             raise ConfigError(f"num_items must be 0 or more, not {num_items}")
-        items: list[Any] | None = get(self.actor.get_batch.remote(num_items))
+        items: list[object] | None = get(self.actor.get_batch.remote(num_items))
         if items is None:
             raise Empty(f"there are fewer than {num_items} items")
         return items
@@ -174,12 +176,12 @@ class _Items:
 
     def __init__(self, maxsize: int) -> None:
         self._maxsize = maxsize
-        self._queue: asyncio.Queue[Any] = asyncio.Queue(maxsize)
+        self._queue: asyncio.Queue[object] = asyncio.Queue(maxsize)
 
     async def qsize(self) -> int:
         return self._queue.qsize()
 
-    async def put(self, item: Any, patience_s: float | None) -> bool:
+    async def put(self, item: object, patience_s: float | None) -> bool:
         try:
             if patience_s == 0:
                 self._queue.put_nowait(item)
@@ -189,7 +191,7 @@ class _Items:
             return False
         return True
 
-    async def get(self, patience_s: float | None) -> tuple[Any, ...]:
+    async def get(self, patience_s: float | None) -> tuple[object, ...]:
         try:
             if patience_s == 0:
                 return (self._queue.get_nowait(),)
@@ -197,14 +199,14 @@ class _Items:
         except (asyncio.QueueEmpty, asyncio.TimeoutError):
             return ()
 
-    async def put_batch(self, items: list[Any]) -> bool:
+    async def put_batch(self, items: list[object]) -> bool:
         if 0 < self._maxsize < self._queue.qsize() + len(items):
             return False
         for item in items:
             self._queue.put_nowait(item)
         return True
 
-    async def get_batch(self, count: int) -> list[Any] | None:
+    async def get_batch(self, count: int) -> list[object] | None:
         if self._queue.qsize() < count:
             return None
         return [self._queue.get_nowait() for _ in range(count)]
@@ -221,7 +223,7 @@ def _patience(block: bool, timeout: float | None) -> float | None:
     return timeout
 
 
-def _item(found: tuple[Any, ...]) -> Any:
+def _item(found: tuple[object, ...]) -> object:
     if not found:
         raise Empty
     return found[0]

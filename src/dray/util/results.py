@@ -60,7 +60,7 @@ def as_completed(
 
 def map_unordered(
     fn: RemoteFunction,
-    items: Iterable[Any],
+    items: Iterable[object],
     *,
     backpressure_size: int | None = 100,
     chunk_size: int = 10,

@@ -22,7 +22,7 @@ answer_for(__name__)
 
 
 def register_serializer(
-    cls: type, *, serializer: Callable[[Any], Any], deserializer: Callable[[Any], Any]
+    cls: type, *, serializer: Callable[[Any], object], deserializer: Callable[[Any], object]
 ) -> None:
     """Have this process pickle objects of a class in another way, whoever pickles them.
 
@@ -82,7 +82,7 @@ class FailureTuple:
 
 
 def inspect_serializability(
-    base_obj: Any, name: str | None = None, depth: int = 3, print_file: IO[str] | None = None
+    base_obj: object, name: str | None = None, depth: int = 3, print_file: IO[str] | None = None
 ) -> tuple[bool, set[FailureTuple]]:
     """Find out what keeps an object from being pickled, and print it.
 
@@ -112,7 +112,7 @@ def inspect_serializability(
     return good, found
 
 
-def _look(value: Any, name: str, parent: Any, depth: int, found: set[FailureTuple]) -> bool:
+def _look(value: object, name: str, parent: object, depth: int, found: set[FailureTuple]) -> bool:
     import cloudpickle
 
     try:
@@ -129,7 +129,7 @@ def _look(value: Any, name: str, parent: Any, depth: int, found: set[FailureTupl
     return True
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+def _parts(value: object) -> Iterator[tuple[str, object]]:
     if inspect.isfunction(value):
         closure = inspect.getclosurevars(value)
         yield from {**closure.globals, **closure.nonlocals}.items()

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from dray import host
 from dray.accelerators.cudalike import CudaLike
 from dray.accelerators.family import Found
-from dray.accelerators.vendor import ask
+from dray.accelerators.vendor import Package, ask
 from dray.errors import ConfigError
 
 _ROCR, _HIP, _CUDA = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
@@ -84,7 +84,7 @@ class Amd(CudaLike):
 FAMILY = Amd
 
 
-def _inventory(smi: Any) -> Found:
+def _inventory(smi: Package) -> Found:
     smi.amdsmi_init()
     try:
         return _devices(smi)
@@ -92,7 +92,7 @@ def _inventory(smi: Any) -> Found:
         smi.amdsmi_shut_down()
 
 
-def _devices(smi: Any) -> Found:
+def _devices(smi: Package) -> Found:
     devices = smi.amdsmi_get_processor_handles()
     if not devices:
         return Found(count=0, trouble="the AMD driver is there, but no GPU that dray may use")
@@ -123,7 +123,7 @@ def _by_files(why: str) -> Found:
     )
 
 
-def _ask(smi: Any, function: str, device: Any) -> dict[str, Any]:
+def _ask(smi: Package, function: str, device: object) -> dict[str, Any]:
     """Ask for details, which not every GPU or version of the driver knows."""
     try:
         return dict(getattr(smi, function)(device))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from dray.accelerators.family import Found
 from dray.accelerators.numbered import Numbered
-from dray.accelerators.vendor import ask
+from dray.accelerators.vendor import Package, ask
 from dray.host import device_files
 
 
@@ -31,7 +31,7 @@ class Ascend(Numbered):
         return Found(count=count, type=type_ or None, trouble=trouble)
 
 
-def _device_count(acl: Any) -> int:
+def _device_count(acl: Package) -> int:
     count, code = acl.rt.get_device_count()
     if code != 0:
         raise RuntimeError(f"acl.rt.get_device_count() returns the code {code}")

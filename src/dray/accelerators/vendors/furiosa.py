@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from dray.accelerators.family import Family, Found
-from dray.accelerators.vendor import ask
+from dray.accelerators.vendor import Package, ask
 from dray.errors import ConfigError
 from dray.host import device_files
 
@@ -55,13 +55,13 @@ class Furiosa(Family):
         return super().show([f"npu:{i}" for i in ids], environ, count)
 
 
-def _devices(smi: Any) -> list[Any]:
+def _devices(smi: Package) -> list[Any]:
     _start(smi)
     return list(smi.list_devices())
 
 
 @functools.cache
-def _start(smi: Any) -> None:
+def _start(smi: Package) -> None:
     """Start the library, which is to be done once a process."""
     smi.init()
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from dray import host
 from dray.accelerators.cudalike import CudaLike
 from dray.accelerators.family import Found
-from dray.accelerators.vendor import ask
+from dray.accelerators.vendor import Package, ask
 
 
 class Metax(CudaLike):
@@ -30,7 +30,7 @@ class Metax(CudaLike):
 FAMILY = Metax
 
 
-def _inventory(sml: Any) -> Found:
+def _inventory(sml: Package) -> Found:
     sml.mxSmlExInit()
     try:
         return _devices(sml)
@@ -38,7 +38,7 @@ def _inventory(sml: Any) -> Found:
         sml.mxSmlExShutdown()
 
 
-def _devices(sml: Any) -> Found:
+def _devices(sml: Package) -> Found:
     count = int(sml.mxSmlExDeviceGetCount())
     if not count:
         return Found(count=0, trouble="the MetaX driver is there, but no GPU that dray may use")
@@ -46,7 +46,7 @@ def _devices(sml: Any) -> Found:
     return Found(count=count, type=names[0] or None, names=names)
 
 
-def _name(sml: Any, index: int) -> str:
+def _name(sml: Package, index: int) -> str:
     try:
         name = sml.mxSmlExDeviceGetName(sml.mxSmlExDeviceGetHandleByIndex(index))
     except Exception:  # noqa: BLE001 - a missing name is no reason to lose the device

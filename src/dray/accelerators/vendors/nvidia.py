@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from dray import host
 from dray.accelerators.cudalike import CudaLike
 from dray.accelerators.family import Found
-from dray.accelerators.vendor import ask
+from dray.accelerators.vendor import Package, ask
 
 
 class Nvidia(CudaLike):
@@ -40,7 +40,7 @@ def is_slice(device: str) -> bool:
     return device.startswith("MIG-")
 
 
-def _inventory(nvml: Any) -> Found:
+def _inventory(nvml: Package) -> Found:
     nvml.nvmlInit()
     try:
         return _devices(nvml)
@@ -48,7 +48,7 @@ def _inventory(nvml: Any) -> Found:
         nvml.nvmlShutdown()
 
 
-def _devices(nvml: Any) -> Found:
+def _devices(nvml: Package) -> Found:
     count = int(nvml.nvmlDeviceGetCount())
     if not count:
         return Found(count=0, trouble="the NVIDIA driver is there, but no GPU that dray may use")
@@ -77,7 +77,7 @@ def _by_files(count: int, why: str) -> Found:
     )
 
 
-def _name(nvml: Any, device: Any) -> str:
+def _name(nvml: Package, device: object) -> str:
     """Return a GPU's name and UUID, and the UUIDs of its MIG slices: ids may be any of these."""
     name = _text(_ask(nvml, "nvmlDeviceGetName", device)) or "unknown"
     uuids = [_text(_ask(nvml, "nvmlDeviceGetUUID", device)), *_slices(nvml, device)]
@@ -85,7 +85,7 @@ def _name(nvml: Any, device: Any) -> str:
     return f"{name} ({known})" if known else name
 
 
-def _slices(nvml: Any, device: Any) -> list[str]:
+def _slices(nvml: Package, device: object) -> list[str]:
     mode = _ask(nvml, "nvmlDeviceGetMigMode", device)
     if not mode or not mode[0]:
         return []
@@ -94,7 +94,7 @@ def _slices(nvml: Any, device: Any) -> list[str]:
     return [_text(_ask(nvml, "nvmlDeviceGetUUID", slice)) for slice in slices if slice is not None]
 
 
-def _ask(nvml: Any, function: str, *arguments: Any) -> Any:
+def _ask(nvml: Package, function: str, *arguments: object) -> Any:
     """Ask for a detail, which not every GPU or version of the library knows."""
     try:
         return getattr(nvml, function)(*arguments)

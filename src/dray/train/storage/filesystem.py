@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dray.errors import ConfigError, MissingDependencyError
 
 _LOCAL = {"local", "file"}
@@ -23,7 +21,7 @@ def check_filesystem(given: object, what: str) -> None:
         )
 
 
-def _is_local(given: Any) -> bool:
+def _is_local(given: object) -> bool:
     handler = getattr(given, "handler", None)  # pyarrow's way to hold one of fsspec's
     inner = getattr(handler, "fs", given)
     protocol = getattr(inner, "protocol", None) or getattr(inner, "type_name", None)
@@ -31,7 +29,7 @@ def _is_local(given: Any) -> bool:
     return bool(names & _LOCAL)
 
 
-def local_filesystem() -> Any:
+def local_filesystem() -> object:
     """Return pyarrow's local file system.
 
     Raises:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from dray.errors import StorageError
 from dray.train.storage.checkpoint_files import (
@@ -44,10 +43,10 @@ class Committed:
     report: int
     world_size: int
     files: Mapping[str, Fingerprint]
-    metrics: Mapping[int, dict[str, Any]]
+    metrics: Mapping[int, dict[str, object]]
     time: float = field(default=0.0, compare=False)
 
-    def rank_zero_metrics(self) -> dict[str, Any]:
+    def rank_zero_metrics(self) -> dict[str, object]:
         """Return the metrics of the lowest rank that reported any."""
         return decode(self.metrics[min(self.metrics)]) if self.metrics else {}
 
