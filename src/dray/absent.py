@@ -35,6 +35,10 @@ class Absent(NamedTuple):
         return any(type(value) is type(other) and value == other for other in self.unset)
 
 
+def _each(names: str, advice: str | Absent) -> dict[str, str | Absent]:
+    return dict.fromkeys(names.split(), advice)
+
+
 def _gone(advice: str) -> Absent:
     return Absent(advice, deprecated=True)
 
@@ -46,27 +50,19 @@ _OBSERVED = "ask dray.util.state, or run `dray status --json`"
 _DATA = "feed workers with a torch DataLoader and dray.train.torch.prepare_data_loader()"
 
 _ROOT: dict[str, str | Absent] = {
-    "_config": _INTERNALS,
-    "_private": _INTERNALS,
+    **_each("_config _private internal services worker widgets", _INTERNALS),
     "_raylet": f"{_INTERNALS}; ObjectRef and ObjectRefGenerator are names of dray itself",
-    "internal": _INTERNALS,
-    "services": _INTERNALS,
     "state": _OBSERVED,
-    "worker": _INTERNALS,
-    "widgets": _INTERNALS,
     "scripts": "the command line is `dray` (`dray --help`); for clusters, Ray's own `ray`",
-    "dashboard": f"there is no dashboard; {_OBSERVED}",
+    **_each("dashboard get_dashboard_url show_in_dashboard", f"there is no dashboard; {_OBSERVED}"),
     "timeline": f"there is no recording of past tasks; {_OBSERVED}",
     "autoscaler": "start a cluster with Ray's autoscaler and dray.init(engine='ray') on it",
-    "client": "run the program on a node of the cluster, best with `ray job submit`",
-    "ClientBuilder": "run the program on a node of the cluster, best with `ray job submit`",
-    "client_builder": "run the program on a node of the cluster, best with `ray job submit`",
+    **_each(
+        "client ClientBuilder client_builder",
+        "run the program on a node of the cluster, best with `ray job submit`",
+    ),
     "cluster_utils": "dray.init(nodes=[...]) simulates several nodes on this machine",
-    "cross_language": _LANGUAGES,
-    "java_actor_class": _LANGUAGES,
-    "java_function": _LANGUAGES,
-    "cpp_function": _LANGUAGES,
-    "Language": _LANGUAGES,
+    **_each("cross_language java_actor_class java_function cpp_function Language", _LANGUAGES),
     "dag": "call .remote() with references as arguments; tasks wait for what they are given",
     "data": f"there is no Ray Data; {_DATA}",
     "experimental": "plain tqdm shows the progress bars of workers; for all else see docs/core.md",
@@ -78,45 +74,42 @@ _ROOT: dict[str, str | Absent] = {
     "tune": "loop over fit() or let Optuna drive it, or call fit() within Ray Tune's trials",
     "workflow": "call tasks from one another, and keep what must last in files",
     "LoggingConfig": "set up logging in the program, or give logging_level= to dray.init()",
-    "SCRIPT_MODE": "get_runtime_context().get_task_id() is None in the driver alone",
-    "WORKER_MODE": "get_runtime_context().get_task_id() is None in the driver alone",
-    "get_dashboard_url": f"there is no dashboard; {_OBSERVED}",
-    "show_in_dashboard": f"there is no dashboard; {_OBSERVED}",
+    **_each(
+        "SCRIPT_MODE WORKER_MODE", "get_runtime_context().get_task_id() is None in the driver alone"
+    ),
     "LOCAL_MODE": "dray.init(local_mode=True) or engine='inline' runs everything in this process",
-    **dict.fromkeys(
-        (
-            *("ActorClassID", "ActorID", "FunctionID", "JobID", "NodeID", "ObjectID"),
-            *("PlacementGroupID", "TaskID", "UniqueID", "WorkerID"),
-        ),
+    **_each(
+        "ActorClassID ActorID FunctionID JobID NodeID ObjectID PlacementGroupID TaskID UniqueID "
+        "WorkerID",
         _IDS,
     ),
 }
 
 _SLICES = "ask for slices by ScalingConfig(use_tpu=True, topology=...)"
 _UTIL: dict[str, str | Absent] = {
-    "annotations": _INTERNALS,
+    **_each("annotations common serialization_addons", _INTERNALS),
     "actor_group": "make a list of actors and call each",
     "check_open_ports": "Ray has this for its clusters: python -m ray.util.check_open_ports",
-    "client": "run the program on a node of the cluster, best with `ray job submit`",
-    "client_connect": "run the program on a node of the cluster, best with `ray job submit`",
-    "connect": "run the program on a node of the cluster, best with `ray job submit`",
+    **_each(
+        "client client_connect connect",
+        "run the program on a node of the cluster, best with `ray job submit`",
+    ),
     "disconnect": "call dray.shutdown()",
     "collective": "use torch.distributed in the workers, or dray.train.collective in a train loop",
-    "common": _INTERNALS,
     "dask": "use dask.distributed, or submit the work as tasks",
-    "debugpy": "dray.init(engine='inline') runs everything in this process, where pdb works",
-    "ray_debugpy": "dray.init(engine='inline') runs everything in this process, where pdb works",
-    "pdb": "dray.init(engine='inline') runs everything in this process, where pdb works",
-    "rpdb": "dray.init(engine='inline') runs everything in this process, where pdb works",
+    **_each(
+        "debugpy ray_debugpy pdb rpdb",
+        "dray.init(engine='inline') runs everything in this process, where pdb works",
+    ),
     "enable_periodic_logging": "log in the program itself",
     "get_node_instance_id": "a node's labels, in dray.nodes(), can hold its name in a cloud",
     "horovod": "use dray.train.torch.TorchTrainer, whose DistributedDataParallel does the same",
-    "iter": "use generators: num_returns='streaming' yields results as they come",
-    "iter_metrics": "use generators: num_returns='streaming' yields results as they come",
+    **_each(
+        "iter iter_metrics", "use generators: num_returns='streaming' yields results as they come"
+    ),
     "joblib": "use joblib's own backends, or submit the work as tasks",
     "lightgbm": "run lightgbm within a task, or in the workers of a DataParallelTrainer",
     "multiprocessing": "use dray.util.ActorPool or dray.util.map_unordered, or Python's own Pool",
-    "serialization_addons": _INTERNALS,
     "sgd": "use dray.train.torch.TorchTrainer",
     "spark": "start Ray on Spark with Ray's own tools, then dray.init(engine='ray')",
     "timer": "use time.perf_counter()",
@@ -133,8 +126,7 @@ _NO_REF = "references come from .remote() and dray.put()"
 _CLASSES: dict[str, dict[str, str | Absent]] = {
     "ObjectRef": {
         "call_site": "note in the program where references were made",
-        "from_binary": f"{_NO_REF}; pickle a reference to send it",
-        "from_hex": f"{_NO_REF}; pickle a reference to send it",
+        **_each("from_binary from_hex", f"{_NO_REF}; pickle a reference to send it"),
         "from_random": _NO_REF,
         "job_id": "ask get_runtime_context().get_job_id() where it is made",
         "nil": f"{_NO_REF}; use None for none",
@@ -144,22 +136,15 @@ _CLASSES: dict[str, dict[str, str | Absent]] = {
         "tensor_transport": _TENSORS,
     },
     "ObjectRefGenerator": {
-        "aclose": _NO_GENERATOR,
-        "asend": "give the task an actor or a queue to hear from",
-        "athrow": _NO_GENERATOR,
-        "close": _NO_GENERATOR,
-        "send": "give the task an actor or a queue to hear from",
-        "throw": _NO_GENERATOR,
+        **_each("aclose athrow close throw", _NO_GENERATOR),
+        **_each("asend send", "give the task an actor or a queue to hear from"),
     },
     "PlacementGroup": {"empty": "use None for no placement group"},
-    "RuntimeEnv": dict.fromkeys(
-        (
-            *("conda_config", "conda_env_name", "conda_uri", "deserialize", "get_extension"),
-            *("has_py_container", "image_uri", "java_jars", "nsight", "pip_config", "pip_uri"),
-            *("plugin_uris", "plugins", "py_container_image", "py_container_run_options"),
-            *("py_container_worker_path", "py_executable", "py_modules_uris", "rocprof_sys"),
-            *("serialize", "uv_config", "uv_uri", "virtualenv_name", "working_dir_uri"),
-        ),
+    "RuntimeEnv": _each(
+        "conda_config conda_env_name conda_uri deserialize get_extension has_py_container "
+        "image_uri java_jars nsight pip_config pip_uri plugin_uris plugins py_container_image "
+        "py_container_run_options py_container_worker_path py_executable py_modules_uris "
+        "rocprof_sys serialize uv_config uv_uri virtualenv_name working_dir_uri",
         "it is a dict: take its fields by their names, and json.dumps() for text",
     ),
     "RuntimeContext": {
@@ -167,16 +152,14 @@ _CLASSES: dict[str, dict[str, str | Absent]] = {
         "is_canceled": "a task that is cancelled while it runs gets a KeyboardInterrupt",
     },
     "DrayError": {
-        **dict.fromkeys(("from_bytes", "to_bytes"), "errors are pickled as they are"),
+        **_each("from_bytes to_bytes", "errors are pickled as they are"),
         "from_ray_exception": _INTERNALS,
     },
     "ActorError": {
         "BASE_ERROR_MSG": "str(error) says what has happened",
         "from_task_error": _INTERNALS,
     },
-    "ActorClass": {"bind": _NO_GRAPHS},
-    "ActorMethod": {"bind": _NO_GRAPHS},
-    "RemoteFunction": {"bind": _NO_GRAPHS},
+    **{key: {"bind": _NO_GRAPHS} for key in ("ActorClass", "ActorMethod", "RemoteFunction")},
 }
 _OPTIONS: dict[str, dict[str, str | Absent]] = {
     "tasks": {
@@ -230,40 +213,32 @@ _LIGHTNING = "write the loop in PyTorch, with prepare_model() and report() of dr
 _TRANSFORMERS = "use its Trainer as it is, with a TrainerCallback whose on_save() calls report()"
 
 _STATE: dict[str, str | Absent] = {
-    **dict.fromkeys(
-        ("get_objects", "list_objects"),
+    **_each(
+        "get_objects list_objects",
         "summarize_objects() says how many there are, and their bytes",
     ),
-    **dict.fromkeys(
-        ("get_worker", "list_workers"), "list_tasks() and list_actors() have the workers' pids"
-    ),
-    **dict.fromkeys(
-        ("get_log", "list_logs"),
+    **_each("get_worker list_workers", "list_tasks() and list_actors() have the workers' pids"),
+    **_each(
+        "get_log list_logs",
         "what workers print is shown by the driver, and a run's is below its directory, in logs/",
     ),
-    **dict.fromkeys(("get_job", "list_jobs"), "`dray status --json` has the programs of yours"),
+    **_each("get_job list_jobs", "`dray status --json` has the programs of yours"),
     "list_runtime_envs": "get_runtime_context().runtime_env is that of a task or actor",
     "list_cluster_events": "a run's events.jsonl says what happened",
     "StateApiClient": "the functions of dray.util.state ask for the session of this program",
 }
 
 _TRAIN: dict[str, str | Absent] = {
-    "DataConfig": f"there is no Ray Data; {_DATA}",
-    "get_dataset_shard": f"there is no Ray Data; {_DATA}",
+    **_each("DataConfig get_dataset_shard data data_config", f"there is no Ray Data; {_DATA}"),
     "SyncConfig": _gone(_EACH_REPORT),
-    "ValidationConfig": _VALIDATE,
-    "ValidationFn": _VALIDATE,
-    "ValidationTaskConfig": _VALIDATE,
+    **_each("ValidationConfig ValidationFn ValidationTaskConfig", _VALIDATE),
     "NCCLHangError": "set TorchConfig(timeout_s=...), after which NCCL itself ends a stuck worker",
-    "PreemptionError": _ALL_RESTART,
-    "PreemptionInfo": _ALL_RESTART,
+    **_each("PreemptionError PreemptionInfo", _ALL_RESTART),
     "get_preemption_info": f"report checkpoints often enough; {_ALL_RESTART}",
     "Trainer": "use dray.train.torch.TorchTrainer or DataParallelTrainer",
     "session": "report, get_context and get_checkpoint are names of dray.train",
     "integrations": "docs/tracking.md shows how TensorBoard, MLflow and W&B hear of reports",
-    "util": _INTERNALS,
-    "data": f"there is no Ray Data; {_DATA}",
-    "data_config": f"there is no Ray Data; {_DATA}",
+    **_each("util utils _internal", _INTERNALS),
     "lightning": _LIGHTNING,
     "huggingface": _TRANSFORMERS,
     "xgboost": _OWN_LOOP.format("xgboost"),
@@ -271,26 +246,24 @@ _TRAIN: dict[str, str | Absent] = {
     "tensorflow": _OWN_LOOP.format("tensorflow"),
     "horovod": "use dray.train.torch.TorchTrainer, whose DistributedDataParallel does the same",
     "error": "the errors of training are names of dray.train",
-    "utils": _INTERNALS,
     "predictor": "load the checkpoint in a task or an actor, and predict there",
     "examples": "there are programs in the examples/ folder of dray's repository",
-    "_internal": _INTERNALS,
     "BaseTrainer": "use dray.train.DataParallelTrainer",
 }
 
 _TRAIN_TORCH: dict[str, str | Absent] = {
-    "accelerate": _gone(_PRECISION),
-    "backward": _gone(_PRECISION),
+    **_each("accelerate backward", _gone(_PRECISION)),
     "prepare_optimizer": _gone(f"use the optimizer as it is; {_PRECISION}"),
     "xla": "ask for the chips by ScalingConfig: TorchTrainer forms an xla group on its own",
     "TorchPredictor": "load the checkpoint in a task or an actor, and predict there",
-    "TorchftConfig": "groups of replicas are not there yet; all workers of a run restart together",
-    "torchft_config": "groups of replicas are not there yet; all workers of a run restart together",
+    **_each(
+        "TorchftConfig torchft_config",
+        "groups of replicas are not there yet; all workers of a run restart together",
+    ),
 }
 
 _TRAINER: dict[str, str | Absent] = {
-    "datasets": f"there is no Ray Data; {_DATA}",
-    "dataset_config": f"there is no Ray Data; {_DATA}",
+    **_each("datasets dataset_config", f"there is no Ray Data; {_DATA}"),
     "validation_config": _VALIDATE,
     "metadata": _gone(_IN_CONFIG),
     "resume_from_checkpoint": _gone(
@@ -312,15 +285,16 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     "dray.train.torch": _TRAIN_TORCH,
     "dray.exceptions": {
         **{name: _TRAIN[name] for name in ("NCCLHangError", "PreemptionError")},
-        "RAY_EXCEPTION_TYPES": "catch RayError, which is the root of all of them",
-        "RayException": "catch RayError, which is the root of all of them",
+        **_each(
+            "RAY_EXCEPTION_TYPES RayException", "catch RayError, which is the root of all of them"
+        ),
     },
     "dray.train.report()": {
         "validation": Absent(_VALIDATE, unset=(False,)),
     },
     "DataParallelTrainer()": _TRAINER,
     "JaxTrainer()": _TRAINER,
-    "DataParallelTrainer": {"restore": _gone(_SAME_NAME), "can_restore": _gone(_SAME_NAME)},
+    "DataParallelTrainer": _each("restore can_restore", _gone(_SAME_NAME)),
     "Backend": {"has_replica_groups": "all workers of a run restart together; leave it False"},
     "RunConfig()": {
         "sync_config": _gone(_EACH_REPORT),
@@ -353,8 +327,10 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     "Result": {"config": _gone("what you gave as train_loop_config is in your program")},
     "TrainContext": {
         "get_metadata": _gone(_IN_CONFIG),
-        "get_trial_name": _gone(f"{_OF_TUNE}; get_experiment_name() is the run's name"),
-        "get_trial_id": _gone(f"{_OF_TUNE}; get_experiment_name() is the run's name"),
+        **_each(
+            "get_trial_name get_trial_id",
+            _gone(f"{_OF_TUNE}; get_experiment_name() is the run's name"),
+        ),
         "get_trial_resources": _gone(f"{_OF_TUNE}; ScalingConfig says what each worker has"),
         "get_trial_dir": _gone(
             f"{_OF_TUNE}; get_storage().experiment_fs_path is the run's directory"
