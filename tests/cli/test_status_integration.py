@@ -255,7 +255,14 @@ def test_the_text_of_a_cluster_without_a_dashboard_knows_its_actors(
 ) -> None:
     actor = Named.options(name="somebody", num_cpus=0).remote()
     pid = dray.get(actor.pid.remote())
-    shown = status("--address", variables["RAY_ADDRESS"])
+    all_of_it = int(dray.cluster_resources()["CPU"])
+    first, late = (placement_group([{"CPU": 1}] * all_of_it, name=n) for n in ("", "late"))
+    try:
+        shown = status("--address", variables["RAY_ADDRESS"])
+    finally:
+        remove_placement_group(first)
+        remove_placement_group(late)
+    assert "placement group late waiting for resources" in shown
     assert re.search(rf"actor \S*Named 'somebody': alive, pid {pid}\n", shown)
     assert "Ray's dashboard, which knows of tasks, does not answer" in shown
     assert shown.count("  node ") >= 3

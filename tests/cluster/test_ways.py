@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -292,6 +293,60 @@ def test_ray_job_submit(tmp_path: Path) -> None:
         head.stop()
     assert "asks for a token, and does not know this program's" in refused.stderr
     assert "engine ray answer 42" in submitted.stdout, submitted.stdout + submitted.stderr
+
+
+def test_the_status_of_a_cluster_with_an_actor_a_task_and_a_pending_group(tmp_path: Path) -> None:
+    script = write(
+        tmp_path / "program.py",
+        """
+        import time
+        import dray
+        from dray.util.placement_group import placement_group
+
+        @dray.remote(num_cpus=0)
+        class Keeper:
+            def pid(self):
+                return os.getpid()
+
+        @dray.remote
+        def dig():
+            time.sleep(300)
+
+        dray.init()
+        keeper = Keeper.options(name="somebody").remote()
+        digging, group = dig.remote(), placement_group([{"CPU": 2}], name="large")
+        print("actor", dray.get(keeper.pid.remote()))
+        input()
+        dray.cancel(digging, force=True)
+        """,
+    )
+    here = {"RAY_AUTH_MODE": "disabled"}
+    head = Head(tmp_path, "--num-cpus=2", f"--dashboard-port={free_port()}", **here)
+    try:
+        with Program(script, tmp_path, DRAY_ENGINE="ray", RAY_ADDRESS=head.address) as program:
+            pid = program.wait_for("actor ").split()[-1]
+
+            def shown(*options: str) -> str:
+                return subprocess.run(
+                    [sys.executable, "-m", "dray", "status", *options, "--address", head.address],
+                    env=environment(tmp_path),
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                ).stdout
+
+            until(lambda: "dig" in shown() and "large" in shown())  # its dashboard hears late
+            text, (data,) = shown(), json.loads(shown("--json"))
+            program.say("")
+            program.end()
+    finally:
+        head.stop()
+    assert re.search(rf"actor \S*Keeper 'somebody': alive, pid {pid}\n", text)
+    assert re.search(r"dig: running, pid \d+", text)
+    assert "placement group large waiting for resources" in text
+    (actor,), (task,), (waiting,) = data["actors"], data["tasks"], data["waiting"]
+    assert (actor["name"], actor["pid"], task["name"]) == ("somebody", int(pid), "dig")
+    assert waiting["what"] == "placement group large"
 
 
 def test_the_example_on_a_cluster_that_loses_a_node(head: Cluster, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import ray
 
+from dray.engines.ray.placement_groups import all_groups
 from dray.status import ActorStatus, NodeStatus, ProgramStatus, TaskStatus, WaitingStatus
 
 _PATIENCE_S = 5
@@ -38,10 +39,9 @@ def status(nodes: list[dict[str, Any]]) -> ProgramStatus:
         actors = state.list_actors(filters=[("state", "!=", "DEAD")], **limits)
         over = [("state", "!=", name) for name in _OVER]
         tasks = state.list_tasks(filters=over, detail=True, **limits)
-        groups = state.list_placement_groups(filters=[("state", "=", "PENDING")], **limits)
     except Exception as error:  # noqa: BLE001 (the dashboard may be missing, away, or another one)
         note = f"Ray's dashboard, which knows of tasks, does not answer: {error}".strip()
-        return found(note=note, actors=_actors_from_gcs())
+        return found(note=note, actors=_actors_from_gcs(), waiting=_pending_groups())
     return found(
         actors=[
             ActorStatus(
@@ -56,11 +56,16 @@ def status(nodes: list[dict[str, Any]]) -> ProgramStatus:
         ],
         tasks=[_task(task) for task in tasks],
         task_count=len(tasks),
-        waiting=[
-            WaitingStatus(what=f"placement group {group.name or group.placement_group_id}")
-            for group in groups
-        ],
+        waiting=_pending_groups(),
     )
+
+
+def _pending_groups() -> list[WaitingStatus]:
+    return [
+        WaitingStatus(what=f"placement group {group['name'] or group['placement_group_id']}")
+        for group in all_groups()
+        if group["state"] == "PENDING"
+    ]
 
 
 def _task(task: Any) -> TaskStatus:
