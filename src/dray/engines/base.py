@@ -110,7 +110,7 @@ class Died:
 class Mailbox(Protocol):
     """A queue into which an engine pushes `Started`, `Posted`, `Output` and `Died`."""
 
-    def put(self, item: Any, /) -> None:
+    def put(self, item: object, /) -> None:
         """Take one event; never blocks."""
 
 
@@ -126,7 +126,7 @@ class Actor(ABC):
     pid: int | None
 
     @abstractmethod
-    def call(self, method: str, /, *args: Any) -> Future[Any]:
+    def call(self, method: str, /, *args: object) -> Future[Any]:
         """Call a method on the actor's main thread, after all earlier calls.
 
         The future gets what it returns or raises (with `RemoteTraceback` as the cause), or
@@ -134,7 +134,7 @@ class Actor(ABC):
         """
 
     @abstractmethod
-    def signal(self, method: str, /, *args: Any) -> None:
+    def signal(self, method: str, /, *args: object) -> None:
         """Call a method on the actor's control thread, at once, even during a call."""
 
     @abstractmethod
@@ -243,7 +243,7 @@ class Engine(ABC):
     def drive(self, loop: Callable[[], T]) -> T:
         """Run the loop that waits on a mailbox, while actors work; return what it returns."""
 
-    def show(self, subject: str, describe: Callable[[], Any]) -> Callable[[], None]:
+    def show(self, subject: str, describe: Callable[[], object]) -> Callable[[], None]:
         """Have `dray status` show something of this program, where the engine answers it.
 
         Args:

@@ -15,6 +15,7 @@ from dray.accelerators.tpu_topology import ACCELERATOR_TYPE_LABEL
 from dray.accelerators.type_names import check_type
 from dray.checks import is_number, plain
 from dray.engines.base import Engine, Options
+from dray.engines.runtime import Described
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError, join_names
 from dray.scheduling.capacity import from_fixed, to_fixed
@@ -180,7 +181,7 @@ def check_machine(said: Mapping[str, Any], nodes: object) -> None:
         )
 
 
-def store_bytes(value: Any) -> int | None:
+def store_bytes(value: object) -> int | None:
     """Return what `dray.init` is told of the object store, as a number of bytes.
 
     Raises:
@@ -225,7 +226,7 @@ def _check_node(said: Mapping[str, Any], where: str = "{}") -> None:
                 )
 
 
-def _check_quantity(value: Any, what: str, unit: str = "") -> None:
+def _check_quantity(value: object, what: str, unit: str = "") -> None:
     number = plain(value)
     if not is_number(number) or not 0 <= number < float("inf"):
         raise ConfigError(f"{what} must be a number{unit and f' {unit}'}, 0 or more, not {value!r}")
@@ -295,7 +296,7 @@ def simulated(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
     return made
 
 
-def describe_node(node: Node, *, alive: bool = True) -> dict[str, Any]:
+def describe_node(node: Node, *, alive: bool = True) -> Described:
     """Return a node as `dray.nodes` shows it, under the names that Ray uses.
 
     Its processes listen at no ports, and its store is no socket: these are 0 and empty.

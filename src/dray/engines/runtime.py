@@ -273,8 +273,12 @@ class CallOptions:
     retry_exceptions: bool | tuple[type[BaseException], ...] = False
 
 
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+Function = Callable[..., Any]  # of the program's
+Described = dict[str, Any]  # as JSON can say it
 Returned = Any  # an ObjectRef, a list of them, None (num_returns=0), or an ObjectRefGenerator
-Submit = Callable[[tuple[Any, ...], dict[str, Any]], Returned]
+Submit = Callable[[Args, Kwargs], Returned]
 
 
 class ActorBackend(ABC):
@@ -393,7 +397,7 @@ class Runtime(ABC):
     """Tasks, actors and objects, as one process of a session sees them."""
 
     @abstractmethod
-    def bind_function(self, function: Callable[..., Any], options: TaskOptions) -> Submit:
+    def bind_function(self, function: Function, options: TaskOptions) -> Submit:
         """Return what submits a function as a task with these options.
 
         Calling it raises:
@@ -404,7 +408,7 @@ class Runtime(ABC):
     @abstractmethod
     def bind_class(
         self, kind: type, options: ActorOptions
-    ) -> Callable[[tuple[Any, ...], dict[str, Any]], ActorBackend]:
+    ) -> Callable[[Args, Kwargs], ActorBackend]:
         """Return what starts an actor of a class with these options; it raises as above."""
 
     @abstractmethod
@@ -420,7 +424,7 @@ class Runtime(ABC):
         """
 
     @abstractmethod
-    def put(self, value: Any) -> ObjectRef:
+    def put(self, value: object) -> ObjectRef:
         """Store a value."""
 
     @abstractmethod
@@ -458,7 +462,7 @@ class Runtime(ABC):
         """Return the placement group of that name, if there is one."""
 
     @abstractmethod
-    def groups(self) -> list[dict[str, Any]]:
+    def groups(self) -> list[Described]:
         """Return all placement groups: id, name, state, strategy, bundles, nodes of bundles."""
 
     @abstractmethod
@@ -478,7 +482,7 @@ class Runtime(ABC):
         """
 
     @abstractmethod
-    def nodes(self) -> list[dict[str, Any]]:
+    def nodes(self) -> list[Described]:
         """Return the nodes, dead ones included, as `dray.nodes` shows them."""
 
     @abstractmethod

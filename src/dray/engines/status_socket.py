@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dray.engines.rpc.io_thread import Reader
+from dray.engines.runtime import Described
 
 _PATIENCE_S = 2.0
 _logger = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class StatusSocket:
             if peer_of(caller).user == os.getuid():
                 caller.sendall(json.dumps(self._answer()).encode())
 
-    def _answer(self) -> dict[str, Any]:
+    def _answer(self) -> Described:
         try:
             return self._status()
         except Exception as error:
@@ -114,9 +115,9 @@ def peer_of(sock: socket.socket) -> Peer:
     return Peer(pid, user)
 
 
-def sessions() -> list[dict[str, Any]]:
+def sessions() -> list[Described]:
     """Return the status of every program of this user on this machine, with its pid."""
-    found: list[dict[str, Any]] = []
+    found: list[Described] = []
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
         for name in _names():
             caller = stack.enter_context(socket.socket(socket.AF_UNIX))

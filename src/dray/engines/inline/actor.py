@@ -28,10 +28,13 @@ from dray.engines.rpc.actor_host import exit_status, is_intended, method_of
 from dray.engines.runtime import (
     ActorBackend,
     ActorOptions,
+    Args,
     CallOptions,
+    Described,
     ExecutionContext,
     Group,
     GroupSpec,
+    Kwargs,
     ObjectRef,
     Returned,
     Submit,
@@ -97,7 +100,7 @@ class InlineGroup(Pickled, Group):
         if not self._held.cancel():
             self._held.result().release()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Described:
         """Return it as a row of the table of placement groups."""
         held = self._held.result() if self._held.done() and not self.removed else None
         nodes = [node.node_id for node in held.nodes] if isinstance(held, Held) else []
@@ -171,7 +174,7 @@ class InlineObject(Pickled, Host, ActorBackend):
                 self._gates[name] = asyncio.Semaphore(limit)
         made = self._cls.__new__(self._cls)
 
-        def initialise(*args: Any, **kwargs: Any) -> Any:
+        def initialise(*args: object, **kwargs: Any) -> Any:
             result = made.__init__(*args, **kwargs)
             return wait(result) if inspect.isawaitable(result) else there()
 
@@ -218,7 +221,7 @@ class InlineObject(Pickled, Host, ActorBackend):
                 f"actor {self.class_name} has no concurrency group {group!r}; it has {known}"
             )
 
-        def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Returned:
+        def call(args: Args, kwargs: Kwargs) -> Returned:
             self._check_pending()
             work = replace(
                 self._work(method, f"method {options.name} of actor {self.class_name}"),

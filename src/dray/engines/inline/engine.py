@@ -64,7 +64,7 @@ class InlineActor(Actor):
         self._actor = factory(lambda message: self._mailbox.put(Posted(self, message)))
         self._mailbox.put(Started(self, node.node_id, node.address, devices))
 
-    def call(self, method: str, /, *args: Any) -> Future[Any]:
+    def call(self, method: str, /, *args: object) -> Future[Any]:
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
         self._jobs.put(lambda: self._run(future, method, args))
@@ -80,7 +80,7 @@ class InlineActor(Actor):
         else:
             future.set_result(value)
 
-    def signal(self, method: str, /, *args: Any) -> None:
+    def signal(self, method: str, /, *args: object) -> None:
         getattr(self._actor, method)(*args)
 
     def stop(self) -> None:

@@ -30,7 +30,7 @@ from dray.engines.inline.values import (
 )
 from dray.engines.result_lists import DynamicObjectRefGenerator
 from dray.engines.rpc import actor_host, wire
-from dray.engines.runtime import ExecutionContext, ObjectRef, ObjectRefGenerator, Returned
+from dray.engines.runtime import ExecutionContext, Function, ObjectRef, ObjectRefGenerator, Returned
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import DrayError, TaskCancelledError, WorkerDiedError, raised_in_task
 
@@ -73,7 +73,7 @@ class Work:
     """
 
     title: str
-    find: Callable[[], Callable[..., Any]]
+    find: Callable[[], Function]
     host: Host
     here: ExecutionContext
     num_returns: int | str = 1

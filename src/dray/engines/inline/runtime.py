@@ -28,9 +28,13 @@ from dray.engines.local import describe_node
 from dray.engines.runtime import (
     ActorBackend,
     ActorOptions,
+    Args,
+    Described,
     ExecutionContext,
+    Function,
     Group,
     GroupSpec,
+    Kwargs,
     ObjectRef,
     ObjectRefGenerator,
     Returned,
@@ -85,7 +89,7 @@ class InlineRuntime(Runtime):
         self._groups: list[InlineGroup] = []
         self._forgotten: deque[Reservation] = deque()
 
-    def bind_function(self, function: Callable[..., Any], options: TaskOptions) -> Submit:
+    def bind_function(self, function: Function, options: TaskOptions) -> Submit:
         copied = store(function, f"remote function {options.name}").load()
         work = Work(
             title=f"task {options.name}",
@@ -98,7 +102,7 @@ class InlineRuntime(Runtime):
             runtime_env=self.runtime_env | options.runtime_env,
         )
 
-        def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Returned:
+        def call(args: Args, kwargs: Kwargs) -> Returned:
             group = self._place(options, options.resources)
             devices = self._first_devices(options.resources)
             here = replace(
@@ -115,8 +119,8 @@ class InlineRuntime(Runtime):
 
     def bind_class(
         self, kind: type, options: ActorOptions
-    ) -> Callable[[tuple[Any, ...], dict[str, Any]], ActorBackend]:
-        def create(args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorBackend:
+    ) -> Callable[[Args, Kwargs], ActorBackend]:
+        def create(args: Args, kwargs: Kwargs) -> ActorBackend:
             if options.detached:
                 warn_not_detached(f"actor {options.class_name}", "inline")
             if options.name is not None:
@@ -248,7 +252,7 @@ class InlineRuntime(Runtime):
             )
         return [ref.value() for ref in own]
 
-    def put(self, value: Any) -> ObjectRef:
+    def put(self, value: object) -> ObjectRef:
         return InlineRef(settled(store(value, "the value")))
 
     def wait(
@@ -314,7 +318,7 @@ class InlineRuntime(Runtime):
     def named_group(self, name: str) -> Group | None:
         return next((g for g in self._groups if g.spec.name == name and not g.removed), None)
 
-    def groups(self) -> list[dict[str, Any]]:
+    def groups(self) -> list[Described]:
         return [group.describe() for group in self._groups]
 
     def execution_context(self) -> ExecutionContext:
@@ -330,7 +334,7 @@ class InlineRuntime(Runtime):
             raise ConfigError("exit_actor(): this code does not run in an actor")
         raise ExitActor(0)
 
-    def nodes(self) -> list[dict[str, Any]]:
+    def nodes(self) -> list[Described]:
         return [describe_node(node) for node in self._ledger.nodes]
 
     def cluster_resources(self) -> dict[str, float]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from dray.engines.rpc import serialization
+from dray.engines.rpc.serialization import Payload
 from dray.engines.runtime import ObjectRef
 from dray.errors import DrayError, ObjectLostError
 
@@ -69,7 +70,7 @@ def _find(key: str) -> Any:
 class Stored:
     """A value, pickled, and the references and actors in it, which live as long as it does."""
 
-    payload: Any
+    payload: Payload
     kept: list[Any] = field(repr=False)
 
     def load(self) -> Any:
@@ -77,7 +78,7 @@ class Stored:
         return serialization.unpack_inline(self.payload)
 
 
-def store(value: Any, what: str) -> Stored:
+def store(value: object, what: str) -> Stored:
     """Pickle a value.
 
     Raises:

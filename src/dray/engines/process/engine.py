@@ -28,6 +28,7 @@ from dray.engines.process.system_limits import OpenFiles
 from dray.engines.rpc import lifeline, wire
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.remote_actor import RemoteActor
+from dray.engines.runtime import Described
 from dray.engines.runtime_env import RuntimeEnv
 from dray.engines.status_socket import StatusSocket
 from dray.errors import ConfigError, EngineError, NodeDiedError, OutOfMemoryError, WorkerDiedError
@@ -126,7 +127,7 @@ class ProcessEngine(LocalEngine):
         self._closed = False
         self._runtime: DriverRuntime | None = None
         self._status_socket: StatusSocket | None = None
-        self._shown: dict[str, list[Callable[[], Any]]] = {}
+        self._shown: dict[str, list[Callable[[], object]]] = {}
         self._namespace = options.namespace
         self._store_bytes = options.object_store_memory
         # Started after the first server: one that shares the driver's imports needs it unthreaded.
@@ -187,7 +188,7 @@ class ProcessEngine(LocalEngine):
         if self._status_socket is None and not self._closed:
             self._status_socket = StatusSocket(self._reader, self._status)
 
-    def _status(self) -> dict[str, Any]:
+    def _status(self) -> Described:
         from dray.status import to_json
 
         runtime = self._runtime
@@ -203,7 +204,7 @@ class ProcessEngine(LocalEngine):
 
         return ProgramStatus(engine=self.name, nodes=nodes_of(self._ledger))
 
-    def show(self, subject: str, describe: Callable[[], Any]) -> Callable[[], None]:
+    def show(self, subject: str, describe: Callable[[], object]) -> Callable[[], None]:
         def end() -> None:
             with self._lock, contextlib.suppress(ValueError):  # a second call
                 self._shown[subject].remove(describe)

@@ -78,7 +78,7 @@ class HubLock:
     # As deep in the stack as `__enter__`, which had room there: a call more might have none.
     __exit__ = release
 
-    def do(self, task: Callable[..., object], *args: Any) -> None:
+    def do(self, task: Callable[..., object], *args: object) -> None:
         """Do something with the lock: now, or as it is let go if this thread has it already."""
         if self.is_mine():  # a finaliser's
             self.later(functools.partial(task, *args))

@@ -9,7 +9,16 @@ from typing import Any
 from dray.engines.ray import ray_options
 from dray.engines.ray.errors import refused
 from dray.engines.ray.references import bare, bare_named, wrapper
-from dray.engines.runtime import OF_EVERY_ACTOR, ActorBackend, CallOptions, Returned, Submit
+from dray.engines.runtime import (
+    OF_EVERY_ACTOR,
+    ActorBackend,
+    Args,
+    CallOptions,
+    Described,
+    Kwargs,
+    Returned,
+    Submit,
+)
 
 
 class RayObject(ActorBackend):
@@ -42,7 +51,7 @@ class RayObject(ActorBackend):
             raise refused(error, name) from error
         wrap = wrapper(options.num_returns)
 
-        def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Returned:
+        def call(args: Args, kwargs: Kwargs) -> Returned:
             try:
                 return wrap(submit(*bare(args), **bare_named(kwargs)))
             except Exception as error:
@@ -59,7 +68,7 @@ class RayObject(ActorBackend):
         return (RayObject, (self.handle,))
 
 
-def _given(handle: Any, method: str) -> dict[str, Any]:
+def _given(handle: Any, method: str) -> Described:
     num_returns = handle._ray_method_num_returns.get(method)
     if num_returns is None and handle._ray_method_is_generator.get(method):
         num_returns = "streaming"

@@ -15,6 +15,7 @@ import ray
 import ray.experimental.internal_kv
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 
+from dray.engines.runtime import Described
 from dray.errors import InfeasibleError
 from dray.scheduling.infeasible import families_on
 from dray.scheduling.ledger import Ledger
@@ -45,7 +46,7 @@ def _node(entry: Mapping[str, Any], resources: Mapping[str, float]) -> Node:
     )
 
 
-def all_nodes() -> list[dict[str, Any]]:
+def all_nodes() -> list[Described]:
     """Return all nodes as `dray.nodes` shows them, dead ones included."""
     return [
         {

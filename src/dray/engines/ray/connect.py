@@ -13,6 +13,7 @@ import ray
 
 from dray.engines.base import Options
 from dray.engines.ray.errors import translate
+from dray.engines.runtime import Described
 from dray.errors import ClusterUnreachableError, ConfigError
 
 _PATIENCE_S = 5.0
@@ -89,7 +90,7 @@ def _is_open(address: str | None) -> bool:
     return True
 
 
-def _own_resources(options: Options) -> dict[str, Any]:
+def _own_resources(options: Options) -> Described:
     resources = {name: quantity for name, quantity in options.resources.items() if name != "memory"}
     return {
         "num_cpus": options.num_cpus,

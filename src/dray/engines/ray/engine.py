@@ -61,7 +61,7 @@ from dray.engines.ray.training_actor import RayActor
 from dray.engines.ray.worker import RayWorker
 from dray.engines.ray.worker_channel import VERSIONS, Hello, WorkerListener
 from dray.engines.rpc.io_thread import Reader
-from dray.engines.runtime import Runtime
+from dray.engines.runtime import Described, Runtime
 from dray.scheduling.labels import NODE_ID
 from dray.status import ProgramStatus, to_json
 
@@ -129,7 +129,7 @@ class RayEngine(Engine):
         self._address = ray.get_runtime_context().gcs_address
         self._listener_lock = threading.Lock()
         self._status_socket: StatusSocket | None = None
-        self._shown: dict[str, list[Callable[[], Any]]] = {}
+        self._shown: dict[str, list[Callable[[], object]]] = {}
         self._opened_listener: WorkerListener | None = None
 
     @property
@@ -155,7 +155,7 @@ class RayEngine(Engine):
                 self._reader.start()
             return self._opened_listener
 
-    def show(self, subject: str, describe: Callable[[], Any]) -> Callable[[], None]:
+    def show(self, subject: str, describe: Callable[[], object]) -> Callable[[], None]:
         def end() -> None:
             with self._listener_lock, contextlib.suppress(ValueError):  # a second call
                 self._shown[subject].remove(describe)
@@ -167,7 +167,7 @@ class RayEngine(Engine):
                 self._reader.start()
         return end
 
-    def _status(self) -> dict[str, Any]:
+    def _status(self) -> Described:
         """Return the status of this program; of the cluster, `dray status --address` asks Ray."""
         shown = self._shown.items()
         own = ProgramStatus(engine=self.name, address=self._address)
@@ -437,7 +437,7 @@ def _worker_class() -> Any:
     return ray.remote(RayWorker)
 
 
-def _resources(bundle: Mapping[str, float]) -> dict[str, Any]:
+def _resources(bundle: Mapping[str, float]) -> Described:
     """Return a bundle in the words of an actor's options."""
     further = dict(bundle)
     options = {

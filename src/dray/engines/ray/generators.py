@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
+from dray.engines.runtime import Function
 
-def iterable(function: Callable[..., Any]) -> Callable[..., Any]:
+
+def iterable(function: Function) -> Function:
     """Return a generator function with such a generator around it, any other as it is."""
     if not inspect.isgeneratorfunction(function):
         return function
 
     @functools.wraps(function)
-    def items(*args: Any, **kwargs: Any) -> Iterator[Any]:
+    def items(*args: object, **kwargs: Any) -> Iterator[Any]:
         for item in function(*args, **kwargs):  # noqa: UP028 (which is what cannot be sent to)
             yield item
 

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import ray
 from dray.accelerators import Family, families
 from dray.accelerators.detect import detect
 from dray.engines.rpc.actor_host import set_variables
+from dray.engines.runtime import Function
 
 _TYPES = ("AMD-", "Intel-GPU-")
 _WRITTEN_BY_RAY = {"amd": "HIP_VISIBLE_DEVICES", "intel": "ZE_AFFINITY_MASK"}
@@ -32,11 +33,11 @@ def differs() -> bool:
     )
 
 
-def showing(function: Callable[..., Any]) -> Callable[..., Any]:
+def showing(function: Function) -> Function:
     """Return a function that sets the variables first, and restores them at its end."""
 
     @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: object, **kwargs: Any) -> Any:
         with _variables():
             return function(*args, **kwargs)
 
@@ -46,11 +47,11 @@ def showing(function: Callable[..., Any]) -> Callable[..., Any]:
 def showing_actor(kind: type) -> type:
     """Return a class whose objects set the variables, for good, before they are made."""
 
-    def begin(self: Any, *args: Any, **kwargs: Any) -> None:
+    def begin(self: Any, *args: object, **kwargs: Any) -> None:
         set_variables(_own_variables())
         kind.__init__(self, *args, **kwargs)  # type: ignore[misc]
 
-    async def begin_async(self: Any, *args: Any, **kwargs: Any) -> None:
+    async def begin_async(self: Any, *args: object, **kwargs: Any) -> None:
         set_variables(_own_variables())
         await kind.__init__(self, *args, **kwargs)  # type: ignore[misc]
 

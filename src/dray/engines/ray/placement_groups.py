@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import ray
 from ray.util.placement_group import (
@@ -16,7 +15,7 @@ from ray.util.placement_group import (
 
 from dray.engines.ray.errors import translate
 from dray.engines.ray.references import RayRef
-from dray.engines.runtime import Group, ObjectRef
+from dray.engines.runtime import Described, Group, ObjectRef
 
 # Ray waits for whole seconds, and has no way to say "without limit".
 _LONG_S = 3600
@@ -71,7 +70,7 @@ class RayGroup(Group):
         return (RayGroup, (self.ray_group,))
 
 
-def all_groups() -> list[dict[str, Any]]:
+def all_groups() -> list[Described]:
     """Return what Ray knows of every placement group."""
     shown = ("placement_group_id", "name", "state", "strategy", "bundles", "bundles_to_node_id")
     return [{key: entry.get(key) for key in shown} for entry in placement_group_table().values()]

@@ -13,7 +13,7 @@ from typing import Any
 from ray.util import scheduling_strategies as strategies
 
 from dray.engines.ray.placement_groups import RayGroup
-from dray.engines.runtime import ActorOptions, CallOptions, Placement, TaskOptions
+from dray.engines.runtime import ActorOptions, CallOptions, Described, Placement, TaskOptions
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
 from dray.scheduling.labels import EXISTS
@@ -36,7 +36,7 @@ _METHOD = (
 )
 
 
-def of_task(options: TaskOptions, environment: RuntimeEnv) -> dict[str, Any]:
+def of_task(options: TaskOptions, environment: RuntimeEnv) -> Described:
     """Return what `.options()` of a remote function of Ray's takes."""
     return {
         **_chosen(options.given, (*_ALIKE, *_TASK)),
@@ -44,7 +44,7 @@ def of_task(options: TaskOptions, environment: RuntimeEnv) -> dict[str, Any]:
     }
 
 
-def of_actor(options: ActorOptions, environment: RuntimeEnv) -> dict[str, Any]:
+def of_actor(options: ActorOptions, environment: RuntimeEnv) -> Described:
     """Return what `.options()` of an actor class of Ray's takes."""
     return {
         **_chosen(options.given, (*_ALIKE, *_ACTOR)),
@@ -52,12 +52,12 @@ def of_actor(options: ActorOptions, environment: RuntimeEnv) -> dict[str, Any]:
     }
 
 
-def of_method(given: Mapping[str, Any]) -> dict[str, Any]:
+def of_method(given: Mapping[str, Any]) -> Described:
     """Return what `ray.method` takes."""
     return _chosen(given, _METHOD)
 
 
-def of_call(method: str, options: CallOptions) -> dict[str, Any]:
+def of_call(method: str, options: CallOptions) -> Described:
     """Return what `.options()` of an actor's method of Ray's takes."""
     retries = options.retry_exceptions
     settings: dict[str, Any] = {
@@ -94,13 +94,11 @@ def request(options: TaskOptions | ActorOptions) -> tuple[Request, str] | None:
     return Request([dict(resources)], selectors=[selector]), node_id
 
 
-def _chosen(given: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+def _chosen(given: Mapping[str, Any], names: tuple[str, ...]) -> Described:
     return {name: given[name] for name in names if given.get(name) is not None}
 
 
-def _environment_options(
-    options: TaskOptions | ActorOptions, environment: RuntimeEnv
-) -> dict[str, Any]:
+def _environment_options(options: TaskOptions | ActorOptions, environment: RuntimeEnv) -> Described:
     settings: dict[str, Any] = {}
     strategy = _strategy(options.placement, options.given.get("scheduling_strategy"))
     if strategy is not None:
@@ -137,7 +135,7 @@ def _strategy(place: Placement, given: Any) -> Any:
     )
 
 
-def _expressions(selector: Mapping[str, str]) -> dict[str, Any]:
+def _expressions(selector: Mapping[str, str]) -> Described:
     """Return a label selector as the expressions of Ray's node label strategy."""
     found = {}
     for label, value in selector.items():

@@ -13,7 +13,7 @@ from ray.exceptions import RayError
 
 from dray.engines.ray.errors import raise_result, result_error
 from dray.engines.result_lists import DynamicObjectRefGenerator
-from dray.engines.runtime import ObjectRef, ObjectRefGenerator, Returned
+from dray.engines.runtime import Described, ObjectRef, ObjectRefGenerator, Returned
 from dray.errors import ConfigError
 
 
@@ -138,6 +138,6 @@ def bare(args: tuple[Any, ...]) -> list[Any]:
     return [arg.ray_ref if type(arg) is RayRef else arg for arg in args]
 
 
-def bare_named(kwargs: dict[str, Any]) -> dict[str, Any]:
+def bare_named(kwargs: dict[str, Any]) -> Described:
     """Return arguments that were given by name, in the same way."""
     return {k: arg.ray_ref if type(arg) is RayRef else arg for k, arg in kwargs.items()}

@@ -27,9 +27,13 @@ from dray.engines.ray.status import status
 from dray.engines.runtime import (
     ActorBackend,
     ActorOptions,
+    Args,
+    Described,
     ExecutionContext,
+    Function,
     Group,
     GroupSpec,
+    Kwargs,
     ObjectRef,
     ObjectRefGenerator,
     Returned,
@@ -64,7 +68,7 @@ class RayRuntime(Runtime):
 
     # Tasks and actors.
 
-    def bind_function(self, function: Callable[..., Any], options: TaskOptions) -> Submit:
+    def bind_function(self, function: Function, options: TaskOptions) -> Submit:
         name = f"task {options.name}"
         self._check(name, options)
         try:
@@ -76,7 +80,7 @@ class RayRuntime(Runtime):
             raise refused(error, name) from error
         wrap = wrapper(options.num_returns)
 
-        def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Returned:
+        def call(args: Args, kwargs: Kwargs) -> Returned:
             try:
                 return wrap(submit(*bare(args), **bare_named(kwargs)))
             except Exception as error:
@@ -86,7 +90,7 @@ class RayRuntime(Runtime):
 
     def bind_class(
         self, kind: type, options: ActorOptions
-    ) -> Callable[[tuple[Any, ...], dict[str, Any]], ActorBackend]:
+    ) -> Callable[[Args, Kwargs], ActorBackend]:
         name = f"actor {options.class_name}" + (f" {options.name!r}" if options.name else "")
         self._check(name, options)
         try:
@@ -97,7 +101,7 @@ class RayRuntime(Runtime):
         except (ValueError, TypeError) as error:
             raise refused(error, name) from error
 
-        def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorBackend:
+        def call(args: Args, kwargs: Kwargs) -> ActorBackend:
             try:
                 return RayObject(create(*bare(args), **bare_named(kwargs)))
             except Exception as error:
@@ -125,7 +129,7 @@ class RayRuntime(Runtime):
             raise_result(error)
         return [own_refs(value) for value in values]
 
-    def put(self, value: Any) -> ObjectRef:
+    def put(self, value: object) -> ObjectRef:
         try:
             return RayRef(ray.put(value))
         except Exception as error:
@@ -204,7 +208,7 @@ class RayRuntime(Runtime):
         except ValueError:
             return None
 
-    def groups(self) -> list[dict[str, Any]]:
+    def groups(self) -> list[Described]:
         return all_groups()
 
     # Where the calling code runs.
@@ -261,7 +265,7 @@ class RayRuntime(Runtime):
 
     # The cluster.
 
-    def nodes(self) -> list[dict[str, Any]]:
+    def nodes(self) -> list[Described]:
         return cluster.all_nodes()
 
     def cluster_resources(self) -> dict[str, float]:
@@ -280,7 +284,7 @@ def _told(context: Any, method: str) -> str:
     return "" if ask is None else ask() or ""
 
 
-def _function(function: Callable[..., Any], max_calls: int, shows: bool) -> Any:
+def _function(function: Function, max_calls: int, shows: bool) -> Any:
     """Return a remote function of Ray's; how many calls it has is the one thing set for good."""
     if shows and not inspect.isgeneratorfunction(function):
         function = gpu_variables.showing(function)

@@ -8,6 +8,7 @@ from typing import Any
 import ray
 
 from dray.engines.ray.placement_groups import all_groups
+from dray.engines.runtime import Described
 from dray.status import ActorStatus, NodeStatus, ProgramStatus, TaskStatus, WaitingStatus
 
 _PATIENCE_S = 5
@@ -15,7 +16,7 @@ _MANY = 1000
 _OVER = ("FINISHED", "FAILED")
 
 
-def status(nodes: list[dict[str, Any]]) -> ProgramStatus:
+def status(nodes: list[Described]) -> ProgramStatus:
     """Return nodes, actors, tasks and what waits for what.
 
     Tasks are known to Ray's dashboard alone, which not every cluster has; then a note says so.

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from dray import interrupts, session
 from dray.engines.rpc import lifeline, wire
+from dray.engines.runtime import Function
 from dray.errors import EngineError
 
 if TYPE_CHECKING:
@@ -117,12 +118,12 @@ def method_of(actor: Any, name: str) -> Any:
     return getattr(actor, name)
 
 
-def _call(actor: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _call(actor: Any, function: Function, *args: object, **kwargs: Any) -> Any:
     return function(actor, *args, **kwargs)
 
 
 # What `runtime.OF_EVERY_ACTOR` names.
-_OF_EVERY_ACTOR: Mapping[str, Callable[..., Any]] = {
+_OF_EVERY_ACTOR: Mapping[str, Function] = {
     "__ray_ready__": lambda actor: True,
     "__ray_call__": _call,
     "__ray_terminate__": lambda actor: session.current_runtime().exit_actor(),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Any
+
+from dray.engines.runtime import Function
 
 # A function that is spread over more functions is looked at in part.
 _MOST_FUNCTIONS = 200
@@ -19,7 +21,7 @@ def of_code(code: CodeType) -> Iterator[str]:
             yield from of_code(constant)
 
 
-def of_function(function: Callable[..., Any]) -> set[str]:
+def of_function(function: Function) -> set[str]:
     """Return the names that a function uses, and those of the program's functions below it.
 
     What is called by way of an object or a module is not followed, nor an installed package.
@@ -53,7 +55,7 @@ def _installed() -> tuple[str, ...]:
     return tuple({paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-def _functions_in(value: Any) -> Iterator[FunctionType]:
+def _functions_in(value: object) -> Iterator[FunctionType]:
     """Yield the functions that a value is, below `partial`, decorators and methods."""
     while isinstance(value, functools.partial):
         value = value.func

@@ -7,12 +7,13 @@ import socket
 from collections import deque
 from typing import Any
 
+Message = tuple[Any, ...]  # a word, and what it takes
 _HEAD = 4
 # Python allocates as much for each read, and gives it back; more than this takes system calls.
 _CHUNK = 1 << 16
 
 
-def encode(message: tuple[Any, ...]) -> bytes:
+def encode(message: Message) -> bytes:
     """Return a message as it goes over the socket."""
     body = pickle.dumps(message, 5)
     return len(body).to_bytes(_HEAD, "big") + body
@@ -29,7 +30,7 @@ class Inbox:
         self._sock = sock
         self._rest = b""
 
-    def receive(self, flags: int = 0) -> list[tuple[Any, ...]] | None:
+    def receive(self, flags: int = 0) -> list[Message] | None:
         """Read once; return the messages that are whole now, or None at the stream's end."""
         try:
             data = self._sock.recv(_CHUNK, flags)

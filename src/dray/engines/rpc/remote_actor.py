@@ -41,7 +41,7 @@ class RemoteActor(Actor):
         self._lock = threading.Lock()
         self._death: Died | None = None
 
-    def call(self, method: str, /, *args: Any) -> Future[Any]:
+    def call(self, method: str, /, *args: object) -> Future[Any]:
         payload = wire.dump((method, args), f"a call of {self.name}")
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
@@ -55,7 +55,7 @@ class RemoteActor(Actor):
         future.set_exception(error)
         return future
 
-    def signal(self, method: str, /, *args: Any) -> None:
+    def signal(self, method: str, /, *args: object) -> None:
         payload = wire.dump((method, args), f"a signal to {self.name}")
         with self._lock:
             if self._death is None:

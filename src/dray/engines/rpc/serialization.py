@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeGuard
 
 from dray.engines.rpc import wire
+from dray.engines.runtime import Args, Kwargs
 from dray.errors import ActorDiedError, DrayError, raised_in_task
 from dray.interrupts import interruptible, is_handlers
 
@@ -84,7 +85,7 @@ def noting_references() -> Iterator[list[int]]:
         _collecting.refs = before
 
 
-def pack(value: Any, what: str) -> Packed:
+def pack(value: object, what: str) -> Packed:
     """Pickle a value, functions and classes of `__main__` by value.
 
     Raises:
@@ -109,7 +110,7 @@ def pack(value: Any, what: str) -> Packed:
 _NOTHING = Packed(pickle.dumps(((), {}), 5))
 
 
-def pack_arguments(args: tuple[Any, ...], kwargs: dict[str, Any], what: str) -> Packed:
+def pack_arguments(args: Args, kwargs: Kwargs, what: str) -> Packed:
     """Pickle a call's arguments."""
     if not kwargs:
         if not args:
@@ -137,12 +138,12 @@ def types_of(packed: Any) -> Any:
     return unpack(packed) if isinstance(packed, bytes) else packed
 
 
-def unpack_inline(payload: Any) -> Any:
+def unpack_inline(payload: Payload) -> Any:
     """Return the value of an inline payload."""
-    return unpack(payload) if type(payload) is bytes else unpack(*open_inline(payload))
+    return unpack(payload) if isinstance(payload, bytes) else unpack(*open_inline(payload))
 
 
-def open_inline(payload: Any) -> tuple[bytes, list[Any]]:
+def open_inline(payload: Stored) -> tuple[bytes, list[Any]]:
     """Return the pickle of an inline payload that has buffers, and those."""
     _, data, buffers, writable = payload
     return data, [bytearray(b) if i in writable else b for i, b in enumerate(buffers)]
@@ -159,7 +160,7 @@ def failed(error: DrayError) -> tuple[int, bytes]:
 
 
 @interruptible
-def error_of(payload: Any) -> BaseException:
+def error_of(payload: Stored) -> BaseException:
     """Return the error that a payload stands for."""
     if payload[0] == FAILED:
         error: BaseException = pickle.loads(payload[1])

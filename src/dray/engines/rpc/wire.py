@@ -109,7 +109,7 @@ ToWorker: TypeAlias = "Begin | Call | Signal | Stop"
 ToDriver: TypeAlias = "Answer | Message | Left"
 
 
-def dump(value: Any, what: str) -> bytes:
+def dump(value: object, what: str) -> bytes:
     """Pickle a value, functions and classes of `__main__` by value.
 
     Raises:
@@ -135,7 +135,7 @@ def load(payload: bytes) -> Any:
     return pickle.loads(payload)
 
 
-def _pickles(value: Any) -> bool:
+def _pickles(value: object) -> bool:
     import cloudpickle
 
     try:
@@ -147,7 +147,7 @@ def _pickles(value: Any) -> bool:
     return True
 
 
-def _find_culprit(value: Any, path: str, depth: int = 0) -> str:
+def _find_culprit(value: object, path: str, depth: int = 0) -> str:
     """Name the innermost part of a value that does not pickle."""
     if depth < 6:
         try:
@@ -160,7 +160,7 @@ def _find_culprit(value: Any, path: str, depth: int = 0) -> str:
     return f"{path} (a {type(value).__module__}.{type(value).__qualname__})"
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+def _parts(value: object) -> Iterator[tuple[str, Any]]:
     """Yield what a value is made of, by the names that its author would recognise."""
     if isinstance(value, FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):

@@ -16,10 +16,9 @@ from dray.engines.process.leader_follower import LeaderFollowers, Waiter
 from dray.engines.process.lock import HubLock, check_depth, has_depth
 from dray.engines.process.objects import references
 from dray.engines.rpc import serialization
+from dray.engines.rpc.framing import Message
 from dray.errors import EngineError
 from dray.interrupts import leave, mark_shielded, pending, shielded, shut, watch
-
-Message = tuple[Any, ...]
 
 
 class Conversation(ABC):
@@ -61,7 +60,7 @@ class Conversation(ABC):
         """Take note of a reference, or of one more, that the hub has counted already."""
         self.lock.do(self.table.add_created, number)
 
-    def say(self, *message: Any) -> None:
+    def say(self, *message: object) -> None:
         """Tell the hub something, if it is still there."""
         watch()
         try:
@@ -92,7 +91,7 @@ class Conversation(ABC):
             finally:
                 lock.release()
 
-    def ask(self, *message: Any) -> tuple[int, Waiter]:
+    def ask(self, *message: object) -> tuple[int, Waiter]:
         """Ask the hub something; the question's number is put behind the first word."""
         number, waiter = next(self._questions), Waiter()
         self._put_question(number, waiter, message)
@@ -126,13 +125,13 @@ class Conversation(ABC):
             self._turns.finish(waiter)
 
     @shielded
-    def demand(self, *message: Any) -> Any:
+    def demand(self, *message: object) -> Any:
         """Ask the hub something that it knows; return what it answers, or raise that."""
         _, waiter = self.ask(*message)
         self._turns.wait(waiter, interruptible=False)
         return accepted(waiter.value)
 
-    def order(self, *message: Any) -> None:
+    def order(self, *message: object) -> None:
         """The same for what has no answer but an error; a finaliser need not wait for that."""
         if self.lock.is_mine() or self._turns.reads_here():
             self.say(message[0], 0, *message[1:])
@@ -140,7 +139,7 @@ class Conversation(ABC):
             self.demand(*message)
 
     @shielded
-    def await_answer(self, *message: Any, undo: Callable[[Any], object] | None = None) -> Any:
+    def await_answer(self, *message: object, undo: Callable[[Any], object] | None = None) -> Any:
         """The same for what may take long, and may be interrupted.
 
         Args:
@@ -181,14 +180,14 @@ class Conversation(ABC):
                 waiter.fail(error())
 
     def promise(
-        self, load: Callable[[Any], Any], *message: Any, keep: object = None
+        self, load: Callable[[Any], Any], *message: object, keep: object = None
     ) -> Future[Any]:
         """Ask the hub something; return a future of what `load` makes of the answer."""
         return self.ask_later(load, *message, keep=keep)[1]
 
     @shielded
     def ask_later(
-        self, load: Callable[[Any], Any], *message: Any, keep: object = None
+        self, load: Callable[[Any], Any], *message: object, keep: object = None
     ) -> tuple[int, Future[Any]]:
         """The same as `promise`; returns the question's number as well."""
         self._turns.start_background("dray-answers")

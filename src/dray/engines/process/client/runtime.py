@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dray.engines.process.client.conversation import Message, accepted
+from dray.engines.process.client.conversation import accepted
 from dray.engines.process.client.values import Values
 from dray.engines.process.leader_follower import LeaderFollowers
 from dray.engines.process.objects import references
@@ -23,13 +23,18 @@ from dray.engines.process.objects.references import (
     ProcessRef,
 )
 from dray.engines.rpc import serialization
+from dray.engines.rpc.framing import Message
 from dray.engines.rpc.serialization import INLINE_BYTES, Packed, pack
 from dray.engines.runtime import (
     ActorBackend,
     ActorOptions,
+    Args,
     CallOptions,
+    Described,
+    Function,
     Group,
     GroupSpec,
+    Kwargs,
     Submit,
     TaskOptions,
     warn_not_detached,
@@ -99,7 +104,7 @@ class ProcessRuntime(Values):
             self._known.add(key)
         return key
 
-    def bind_function(self, function: Callable[..., Any], options: TaskOptions) -> Submit:
+    def bind_function(self, function: Function, options: TaskOptions) -> Submit:
         key = self._kind("task", function, options, options.name)
         returns, what = options.num_returns, f"an argument of {options.name}"
         return self._submit(("submit", key), returns, what)
@@ -141,7 +146,7 @@ class ProcessRuntime(Values):
                 return ProcessGenerator(self, number)
             return [ProcessRef(self, made) for made in numbers] if count else None
 
-        def submit(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def submit(args: Args, kwargs: Kwargs) -> Any:
             packed, deps = self._pack_arguments(args, kwargs, what)
             watch()
             try:
@@ -157,9 +162,7 @@ class ProcessRuntime(Values):
         self.post(message)
         return None
 
-    def _pack_arguments(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], what: str
-    ) -> tuple[Packed, list[int]]:
+    def _pack_arguments(self, args: Args, kwargs: Kwargs, what: str) -> tuple[Packed, list[int]]:
         """Return the arguments, and the references at the top, which are awaited."""
         deps: list[int] = []
         for value in args:
@@ -172,7 +175,7 @@ class ProcessRuntime(Values):
                 break
         return serialization.pack_arguments(args, kwargs, what), deps
 
-    def _stand_in(self, value: Any, deps: list[int]) -> Any:
+    def _stand_in(self, value: object, deps: list[int]) -> Any:
         if type(value) is not ProcessRef:
             return value
         deps.append(self._number_of(value))
@@ -196,7 +199,7 @@ class ProcessRuntime(Values):
 
     def bind_class(
         self, kind: type, options: ActorOptions
-    ) -> Callable[[tuple[Any, ...], dict[str, Any]], ActorBackend]:
+    ) -> Callable[[Args, Kwargs], ActorBackend]:
         if options.detached:
             warn_not_detached(f"actor {options.class_name}", "process")
         key = self._kind("actor", kind, options, options.class_name)
@@ -211,7 +214,7 @@ class ProcessRuntime(Values):
             found = self.demand("create", key, number, payload, deps, packed.refs)
             return actor if found is None else self._actor(found)
 
-        def create(args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorBackend:
+        def create(args: Args, kwargs: Kwargs) -> ActorBackend:
             return place(*self._pack_arguments(args, kwargs, what))
 
         return create
@@ -272,14 +275,14 @@ class ProcessRuntime(Values):
     def group_of(self, number: int) -> ProcessGroup:
         return self._group(self.demand("group_of", number))
 
-    def groups(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.demand("query", "groups")
+    def groups(self) -> list[Described]:
+        found: list[Described] = self.demand("query", "groups")
         return found
 
     # What there is.
 
-    def nodes(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.demand("query", "nodes")
+    def nodes(self) -> list[Described]:
+        found: list[Described] = self.demand("query", "nodes")
         return found
 
     def cluster_resources(self) -> dict[str, float]:

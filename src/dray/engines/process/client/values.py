@@ -12,7 +12,16 @@ from dray.engines.process.client.conversation import Conversation
 from dray.engines.process.objects.references import ProcessGenerator, ProcessRef
 from dray.engines.process.objects.shared_memory import Arena, DiskArena, read_at, round_up
 from dray.engines.rpc import serialization
-from dray.engines.rpc.serialization import INLINE_BYTES, SPILLED, STORED, Packed, is_error, pack
+from dray.engines.rpc.serialization import (
+    INLINE_BYTES,
+    SPILLED,
+    STORED,
+    Packed,
+    Payload,
+    Stored,
+    is_error,
+    pack,
+)
 from dray.engines.runtime import ObjectRef, Runtime
 from dray.errors import GetTimeoutError, ObjectLostError, ObjectStoreFullError
 from dray.interrupts import final, leave, mark_shielded, pending, shielded, watch
@@ -57,7 +66,7 @@ class Values(Conversation, Runtime):
             raise
         return (*place, lengths, tuple(packed.writable))
 
-    def load(self, payload: Any) -> Any:
+    def load(self, payload: Payload) -> Any:
         """Return the value that a payload stands for.
 
         Raises:
@@ -68,9 +77,9 @@ class Values(Conversation, Runtime):
         return serialization.unpack(*self.open(payload))
 
     @shielded
-    def open(self, payload: Any) -> tuple[Any, Sequence[Any]]:
+    def open(self, payload: Payload) -> tuple[Any, Sequence[Any]]:
         """Return a pickle and what it refers to; nothing of it has to be given back."""
-        if type(payload) is bytes:
+        if isinstance(payload, bytes):
             return payload, ()
         if payload[0] == serialization.INLINE:
             return serialization.open_inline(payload)
@@ -88,7 +97,7 @@ class Values(Conversation, Runtime):
             self.say("read", payload)
         return parts[0], parts[1:]
 
-    def _open_stored(self, payload: Any) -> tuple[Any, Sequence[Any]]:
+    def _open_stored(self, payload: Stored) -> tuple[Any, Sequence[Any]]:
         _, region, start, lengths, writable = payload
         end, arena, table = sum(map(round_up, lengths)), self.arena, self.table
 
@@ -166,7 +175,7 @@ class Values(Conversation, Runtime):
         number: int = ref.number
         return number
 
-    def put(self, value: Any) -> ObjectRef:
+    def put(self, value: object) -> ObjectRef:
         packed = pack(value, "the value")
         watch()
         try:

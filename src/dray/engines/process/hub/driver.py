@@ -14,7 +14,6 @@ from dray import host
 from dray.engines.console import Outlets
 from dray.engines.process import system_limits
 from dray.engines.process.attach_socket import AttachListener
-from dray.engines.process.client.conversation import Message
 from dray.engines.process.client.runtime import ProcessRuntime
 from dray.engines.process.client.values import not_in_time
 from dray.engines.process.hub.actors import Actors
@@ -34,7 +33,7 @@ from dray.engines.process.lock import check_depth
 from dray.engines.process.objects.shared_memory import Arena, DiskArena
 from dray.engines.process.system_limits import OpenFiles
 from dray.engines.rpc import serialization, wire
-from dray.engines.rpc.framing import encode
+from dray.engines.rpc.framing import Message, encode
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.runtime import ExecutionContext, ObjectRef
 from dray.engines.runtime_env import RuntimeEnv
@@ -197,6 +196,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
             if self._closed:
                 self.check_open()
             payload = self.hub.hand_out(self.client, store.find(number).payload)
+        assert payload is not None  # it is there
         return payload if type(payload) is bytes else self.open(payload)
 
     def execution_context(self) -> ExecutionContext:

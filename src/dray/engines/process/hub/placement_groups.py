@@ -13,7 +13,7 @@ from dray.engines.process.hub.protocol import GroupOperations
 from dray.engines.process.hub.records import Client, GroupRecord, WorkerProcess
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.rpc.serialization import failed
-from dray.engines.runtime import GroupSpec
+from dray.engines.runtime import Described, GroupSpec
 from dray.errors import DrayError, GroupRemovedError
 from dray.scheduling.ledger import Held, Ledger
 from dray.scheduling.requests import Node
@@ -127,7 +127,7 @@ class Groups(GroupOperations):
     def on_group_of(self, client: Client, question: int, number: int) -> None:
         self._hub.reply(client, question, self._found(client, self._tasks.kinds.groups[number]))
 
-    def table(self) -> list[dict[str, Any]]:
+    def table(self) -> list[Described]:
         """Return what is known of every group, as JSON-compatible values."""
         return [
             {

@@ -20,12 +20,12 @@ where job is `number, key, payload, deps, returns, details`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 from dray.engines.process.hub.records import CallDetails, Client, Count, Item, Room
 from dray.engines.rpc.serialization import Payload
-from dray.engines.runtime import GroupSpec
+from dray.engines.runtime import Function, GroupSpec
 from dray.scheduling.requests import Request
 
 
@@ -266,7 +266,7 @@ class Parts(NamedTuple):
     attach: AttachOperations
 
 
-def operations(parts: Parts) -> dict[str, Callable[..., Any]]:
+def operations(parts: Parts) -> dict[str, Function]:
     """Return the operations by the words that lead to them."""
     objects, waits, tasks, actors, groups = (
         *(parts.objects, parts.waits, parts.tasks, parts.actors, parts.groups),

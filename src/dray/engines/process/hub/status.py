@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from dray.engines.local import describe_node, nodes_of
 from dray.engines.process.hub.actors import Actors
@@ -14,6 +13,7 @@ from dray.engines.process.hub.protocol import StatusOperations
 from dray.engines.process.hub.records import ActorRecord, Client, Task
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.process.hub.worker_pool import Pool
+from dray.engines.runtime import Described
 from dray.status import ActorStatus, ObjectsStatus, ProgramStatus, TaskStatus, WaitingStatus
 
 # A program with more than this many tasks wants numbers, not a list.
@@ -31,7 +31,7 @@ class Status(StatusOperations):
         self._pool = pool
 
     def on_query(self, client: Client, question: int, what: str) -> None:
-        answers: dict[str, Callable[[], Any]] = {
+        answers: dict[str, Callable[[], object]] = {
             "names": self._names,
             "groups": self._groups.table,
             "nodes": self._nodes,
@@ -44,7 +44,7 @@ class Status(StatusOperations):
     def _names(self) -> list[dict[str, str]]:
         return [{"name": name, "namespace": space} for space, name in self._actors.names]
 
-    def _nodes(self) -> list[dict[str, Any]]:
+    def _nodes(self) -> list[Described]:
         ledger = self._tasks.ledger
         nodes = enumerate(ledger.nodes)
         return [describe_node(node, alive=i not in ledger.dead) for i, node in nodes]

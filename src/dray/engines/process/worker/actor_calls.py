@@ -13,6 +13,8 @@ from typing import Any
 from dray.engines.process.client.runtime import ActorExit
 from dray.engines.process.worker.results import Results
 from dray.engines.rpc.actor_host import ExitForkedChildren, exit_status, is_intended, method_of
+from dray.engines.rpc.framing import Message
+from dray.engines.runtime import Args, Kwargs
 
 _DEFAULT = ""
 _ASYNC_CONCURRENCY = 1000
@@ -81,7 +83,7 @@ class ActorCalls:
         threading.Thread(target=run, name="dray-async", daemon=True).start()
         ready.wait()
 
-    def make(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def make(self, args: Args, kwargs: Kwargs) -> None:
         """Make the actor's object."""
         if self._loop is None:
             with ExitForkedChildren():
@@ -101,7 +103,7 @@ class ActorCalls:
         if exited is not None:
             raise exited
 
-    def take(self, message: tuple[Any, ...]) -> bool:
+    def take(self, message: Message) -> bool:
         """Take a call that does not run on the main thread; return False for one that does."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._begin_coroutine, message)
@@ -112,11 +114,11 @@ class ActorCalls:
             return True
         return False
 
-    def _group(self, message: tuple[Any, ...]) -> str:
+    def _group(self, message: Message) -> str:
         method, _, group, *_ = message[6]
         return group or self._group_of.get(method) or _DEFAULT
 
-    def run(self, message: tuple[Any, ...]) -> None:
+    def run(self, message: Message) -> None:
         _, number, _, payload, deps, returns, details = message
         method, name, _, _, retried, unread = details
         results = self._results
@@ -151,14 +153,14 @@ class ActorCalls:
 
     # In the event loop.
 
-    def _begin_coroutine(self, message: tuple[Any, ...]) -> None:
+    def _begin_coroutine(self, message: Message) -> None:
         assert self._loop is not None
         number = message[1]
         task = self._loop.create_task(self._run_coroutine(message))
         self._tasks[number] = task
         task.add_done_callback(lambda _: self._tasks.pop(number, None))
 
-    async def _run_coroutine(self, message: tuple[Any, ...]) -> None:
+    async def _run_coroutine(self, message: Message) -> None:
         _, number, _, payload, deps, returns, details = message
         method, name, _, _, retried, _ = details
         results = self._results
@@ -195,7 +197,7 @@ class ActorCalls:
             task.cancel()
 
 
-async def _made(kind: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+async def _made(kind: type, args: Args, kwargs: Kwargs) -> Any:
     """Return an object of a class, whose `__init__` may be async."""
     if not inspect.iscoroutinefunction(kind.__init__):  # type: ignore[misc]
         return kind(*args, **kwargs)

@@ -6,13 +6,17 @@ import inspect
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dray.engines.process.client.runtime import Awaited
 from dray.engines.process.worker.runtime import WorkerRuntime
 from dray.engines.result_lists import DynamicObjectRefGenerator
 from dray.engines.rpc import actor_host, serialization, wire
-from dray.engines.rpc.serialization import RAISED, pack
+from dray.engines.rpc.serialization import RAISED, Payload, pack
+from dray.engines.runtime import Args, Kwargs
+
+if TYPE_CHECKING:
+    from dray.engines.process.hub.records import Count
 
 
 class PartialResultsError(Exception):
@@ -34,9 +38,7 @@ class Results:
         self.runtime = runtime
         self._kept: Any = None  # what must live until its references are the hub's to hold
 
-    def arguments(
-        self, payload: Any, deps: Sequence[Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def arguments(self, payload: Payload, deps: Sequence[Any]) -> tuple[Args, Kwargs]:
         """Return the arguments of a task or call."""
         args, kwargs = self.runtime.load(payload)
         if deps:
@@ -46,7 +48,7 @@ class Results:
         return args, kwargs
 
     def pack_results(
-        self, value: Any, returns: Any, name: str, number: int, most_unread: int = 0
+        self, value: Any, returns: Count, name: str, number: int, most_unread: int = 0
     ) -> list[Any]:
         """Return the payloads of what a task or call has returned."""
         if returns == 1:
@@ -85,7 +87,7 @@ class Results:
             raise PartialResultsError(values) from error
         return values
 
-    def send_item(self, number: int, index: int, item: Any, name: str) -> None:
+    def send_item(self, number: int, index: int, item: object, name: str) -> None:
         """Send what a generator has yielded."""
         payload, nested = self._pack(item, name)
         self.runtime.say("item", number, index, next(self.runtime._ids), payload, nested)
@@ -95,7 +97,7 @@ class Results:
         if most_unread and index + 1 >= most_unread:
             self.runtime.await_answer("pace", number, index + 1 - most_unread)
 
-    def _pack(self, value: Any, name: str) -> tuple[Any, Sequence[int]]:
+    def _pack(self, value: object, name: str) -> tuple[Any, Sequence[int]]:
         packed = pack(value, f"the return value of {name}")
         return self.runtime.store(packed), packed.refs
 

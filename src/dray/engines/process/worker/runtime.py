@@ -13,13 +13,12 @@ from typing import Any
 
 from dray import host
 from dray.engines.process.attach_socket import leave
-from dray.engines.process.client.conversation import Message
 from dray.engines.process.client.runtime import ProcessRuntime
 from dray.engines.process.leader_follower import AdaptiveSpin, LeaderFollowers, Waiter
 from dray.engines.process.objects.shared_memory import Arena, DiskArena
 from dray.engines.rpc import lifeline
 from dray.engines.rpc.actor_host import refuse_forks
-from dray.engines.rpc.framing import Inbox, encode
+from dray.engines.rpc.framing import Inbox, Message, encode
 from dray.engines.runtime import ExecutionContext
 from dray.errors import EngineError
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from dray import session
 from dray.engines import thread_limits
-from dray.engines.process.client.conversation import Message
 from dray.engines.process.leader_follower import Waiter
 from dray.engines.process.objects import references
 from dray.engines.process.objects.shared_memory import Arena, DiskArena
@@ -22,7 +21,8 @@ from dray.engines.process.worker.results import Results
 from dray.engines.process.worker.runtime import WorkerRuntime, running
 from dray.engines.rpc import actor_host, lifeline, serialization, wire
 from dray.engines.rpc.actor_host import ExitForkedChildren, exit_status, is_intended
-from dray.engines.rpc.framing import Inbox
+from dray.engines.rpc.framing import Inbox, Message
+from dray.engines.rpc.serialization import Payload
 from dray.errors import EngineError
 
 
@@ -132,7 +132,7 @@ class TaskWorker:
         grant: Any,
         number: int,
         key: bytes,
-        payload: Any,
+        payload: Payload,
         deps: Sequence[Any],
         returns: Any,
         details: Any,
@@ -173,7 +173,7 @@ class TaskWorker:
         details: tuple[Any, ...],
         number: int,
         key: bytes,
-        payload: Any,
+        payload: Payload,
         deps: Sequence[Any],
         returns: Any,
         nothing: Any,
@@ -289,7 +289,7 @@ def _attach(sock: socket.socket) -> WorkerRuntime:
         )
     arena, disk = fds
     inbox = Inbox(sock)
-    messages: list[tuple[Any, ...]] = []
+    messages: list[Message] = []
     while not messages:
         messages = inbox.receive() or []
     size = os.fstat(arena).st_size
