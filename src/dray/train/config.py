@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dray.absent import GIVEN_UP
 from dray.answers import AbsentMember, answers_arguments, check_arguments
@@ -192,6 +192,8 @@ class RunConfig:
             whether they do: for file systems that show new files late.
         report_barrier: Has every `report()` wait until all ranks have made it, with a checkpoint or
             without, as Ray Train does: what rank 0 wrote before it is then there for all.
+        on_mismatch: What to do if a run of this name had another train function, scaling, backend
+            or version: "warn" says what has changed and goes on, "error" refuses, "ignore" goes on.
 
     Attributes:
         runtime_env: `worker_runtime_env`, parsed.
@@ -225,6 +227,7 @@ class RunConfig:
     _: KW_ONLY
     shared_storage: bool = False
     report_barrier: bool = False
+    on_mismatch: Literal["warn", "error", "ignore"] = "warn"
     runtime_env: RuntimeEnv = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -249,6 +252,10 @@ class RunConfig:
                 raise ConfigError(
                     f"callbacks must be instances of dray.train.UserCallback, not {callback!r}"
                 )
+        if self.on_mismatch not in ("warn", "error", "ignore"):
+            raise ConfigError(
+                f"on_mismatch must be 'warn', 'error' or 'ignore', not {self.on_mismatch!r}"
+            )
         if self.name is not None:
             check_name(self.name, "RunConfig.name")
         _ = self.storage

@@ -231,11 +231,18 @@ class DataParallelTrainer:
         described = description.describe(
             engine.name, self._function, self._scaling, self._config, self._backend_config
         )
-        before = description.read(directory)
-        for difference in description.differences(before, described):
+        before, choice = description.read(directory), self._config.on_mismatch
+        changed = "; ".join(description.differences(before, described))
+        otherwise = f"give RunConfig another name, or delete {directory.path}"
+        if changed and choice == "error":
+            raise ConfigError(
+                f"the run {directory.name!r} was another one: {changed}. To train anew, "
+                f"{otherwise}; to go on with it all the same, leave out on_mismatch='error'"
+            )
+        if changed and choice == "warn":
             progress.warn(
-                f"goes on with a run whose {difference}; give RunConfig another name, or delete "
-                f"{directory.path}, if that is not meant"
+                f"goes on with a run that was another one: {changed}. If that is not meant, "
+                f"{otherwise}"
             )
         directory.write_run(description.with_history(described, before))
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import dray.train
+from dray.errors import ConfigError
 from dray.train import Checkpoint, ControllerError, UserCallback
 from tests.support.programs import Program, write
 from tests.train.run.test_reports_integration import events, fit, states
@@ -361,9 +362,16 @@ def test_a_name_of_another_training_is_told_and_kept(
     assert "goes on with" not in capfd.readouterr().err
     fit(other, storage, workers=1)
     said = capfd.readouterr().err
-    assert "train function was another one" in said
-    assert "whose scaling_config was another; give RunConfig another name" in said
+    assert "the train function was 'test_a_name" in said
+    assert "other' now; scaling_config.num_workers was 2, and is 1 now" in said
+    assert "give RunConfig another name" in said
     written = json.loads((storage / "run/run.json").read_text())
     assert [each["scaling_config"]["num_workers"] for each in written["history"]] == [2, 2]
     assert written["scaling_config"]["num_workers"] == 1
     assert not any("history" in each for each in written["history"])
+    fit(train, storage, workers=1, on_mismatch="ignore")
+    assert "goes on with" not in capfd.readouterr().err
+    with pytest.raises(ConfigError, match=r"'run' was another one: .*num_workers was 1, and is 2"):
+        fit(train, storage, on_mismatch="error")
+    assert json.loads((storage / "run/run.json").read_text())["scaling_config"]["num_workers"] == 1
+    fit(train, storage, workers=1, on_mismatch="error")

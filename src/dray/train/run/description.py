@@ -7,11 +7,11 @@ import hashlib
 import inspect
 import json
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from dray.errors import NoRunError, StorageError, join_names
+from dray.errors import NoRunError, StorageError
 from dray.train.backend import BackendConfig
 from dray.train.config import RunConfig
 from dray.train.scaling import ScalingConfig
@@ -21,7 +21,7 @@ from dray.version import VERSION
 _HISTORY = "history"
 _MOST_KEPT = 100
 # What makes another training of it, unlike how often it restarts.
-_COMPARED = ("scaling_config", "checkpoint_config", "backend", "report_barrier")
+_COMPARED = ("scaling_config", "checkpoint_config", "backend", "report_barrier", "versions")
 
 
 def describe(
@@ -75,24 +75,29 @@ def with_history(
 
 
 def differences(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
-    """Return, in words, in what another training ran before under the same name."""
+    """Return, in words, what has changed since another training ran under the same name."""
     if before is None:
         return []
     found = []
     old, new = before.get("train_function"), now["train_function"]
-    if isinstance(old, Mapping) and old != new:
-        same_name = old.get("name") == new["name"]
-        found.append(
-            f"train function {new['name']!r} has changed since"
-            if same_name
-            else f"train function was another one ({old.get('name')!r}, and now {new['name']!r})"
-        )
+    if isinstance(old, Mapping) and old.get("name") != new["name"]:
+        found.append(f"the train function was {old.get('name')!r}, and is {new['name']!r} now")
+    elif isinstance(old, Mapping) and old != new:
+        found.append(f"the train function {new['name']!r} has changed")
     again = json.loads(json.dumps({name: now[name] for name in _COMPARED}, default=repr))
-    changed = [name for name in _COMPARED if name in before and before[name] != again[name]]
-    if changed:
-        verb = "was" if len(changed) == 1 else "were"
-        found.append(f"{join_names(changed)} {verb} another")
-    return [" and whose ".join(found)] if found else []
+    for name in _COMPARED:
+        if name in before:
+            found += _changed(name, before[name], again[name])
+    return found
+
+
+def _changed(name: str, before: object, now: object) -> Iterator[str]:
+    """Yield in words in what two values as JSON has them differ."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in dict.fromkeys((*before, *now)):
+            yield from _changed(f"{name}.{key}", before.get(key), now.get(key))
+    elif before != now:
+        yield f"{name} was {before!r}, and is {now!r} now"
 
 
 def _fields(config: Any) -> dict[str, Any]:
