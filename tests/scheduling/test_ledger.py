@@ -74,7 +74,7 @@ def test_exchanges_are_whole_or_nothing(asked: Any, exchanges: Any) -> None:
     ]
     held: list[Any] = []
     for request in requests:
-        if book.rehearse(request).fits:
+        if book.preview(request).fits:
             held.append(book.reserve(request).result())
     for which, bundles, strategy in exchanges:
         if which >= len(held):
@@ -177,8 +177,8 @@ def test_oldest_first_and_cancelled_ones_are_passed_over() -> None:
     assert not fourth.done()
 
 
-def asks(book: Ledger, cpus: float, *, lasting: bool = False) -> Any:
-    return book.reserve(Request([{"CPU": cpus}], "PACK", lasting=lasting))
+def asks(book: Ledger, cpus: float, *, long_lived: bool = False) -> Any:
+    return book.reserve(Request([{"CPU": cpus}], "PACK", long_lived=long_lived))
 
 
 def test_who_has_waited_long_enough_is_not_passed_any_more(monkeypatch: Any) -> None:
@@ -199,7 +199,7 @@ def test_who_has_waited_long_enough_is_not_passed_any_more(monkeypatch: Any) -> 
 def test_who_waits_for_what_is_held_for_good_holds_nobody_up(monkeypatch: Any) -> None:
     monkeypatch.setattr("dray.scheduling.request_queue.STARVATION_LIMIT_S", -1.0)
     book = ledger(2)
-    actor = asks(book, 1, lasting=True)
+    actor = asks(book, 1, long_lived=True)
     large = asks(book, 2)
     small = asks(book, 1)
     assert small.done()
@@ -250,8 +250,8 @@ def gpus(*counts: int, **more: float) -> Ledger:
     return Ledger(nodes)
 
 
-def take(book: Ledger, gpu: float, lasting: bool = True) -> Any:
-    return book.reserve(Request([{"GPU": gpu}], lasting=lasting))
+def take(book: Ledger, gpu: float, long_lived: bool = True) -> Any:
+    return book.reserve(Request([{"GPU": gpu}], long_lived=long_lived))
 
 
 def ids(future: Any) -> tuple[str, ...]:
@@ -292,7 +292,7 @@ def test_a_lasting_fraction_on_each_device_does_not_hold_up_smaller_requests(
     book = gpus(2)
     held = [take(book, 0.6), take(book, 0.6)]
     monkeypatch.setattr("dray.scheduling.request_queue.STARVATION_LIMIT_S", -1)
-    stuck = take(book, 0.7, lasting=False)
+    stuck = take(book, 0.7, long_lived=False)
     assert not stuck.done()
     assert [ids(take(book, 0.2)) for _ in range(4)] == [("0",), ("0",), ("1",), ("1",)]
     del held

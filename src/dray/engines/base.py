@@ -223,7 +223,7 @@ class Engine(ABC):
         return None
 
     @abstractmethod
-    def rehearse(self, request: Request) -> PlacementPreview:
+    def preview(self, request: Request) -> PlacementPreview:
         """Return where bundles would lie if they were reserved now; reserve nothing."""
 
     @abstractmethod

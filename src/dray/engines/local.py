@@ -106,8 +106,8 @@ class LocalEngine(Engine):
         self._ledger.check(request)
         runtime_env.local_directory(self.name)
 
-    def rehearse(self, request: Request) -> PlacementPreview:
-        return self._ledger.rehearse(request)
+    def preview(self, request: Request) -> PlacementPreview:
+        return self._ledger.preview(request)
 
     def reserve(self, request: Request) -> Future[Reservation]:
         return self._ledger.reserve(request)

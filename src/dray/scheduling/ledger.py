@@ -11,8 +11,8 @@ There are three books of the same form, a `Capacity` for each node:
 
     total               what the nodes have: what does not fit here never will, and is refused
     free                what nobody holds now: a demand that fits here is met
-    free without tasks  less only what actors, groups and training hold (`lasting`): a demand that
-                        fits here is met some day, for tasks end by themselves
+    free without tasks  less only what actors, groups and training hold (`long_lived`): a demand
+                        that fits here is met some day, for tasks end by themselves
 
 `placement.py` says where the bundles of a demand lie in a book, `tpu_slices.py` where they must lie
 on slices, and `request_queue.py` in which order those are met that have to wait.
@@ -86,7 +86,7 @@ class Held(Reservation):
         self._demand = demand
         self._ledger = ledger
         self.allocations = allocations
-        self.lasting = demand.lasting
+        self.long_lived = demand.long_lived
         self._has_lent_cpus = False
 
     @property
@@ -103,13 +103,13 @@ class Held(Reservation):
         """Give everything back. A second call does nothing."""
         self.reacquire_cpus()
         allocations, self.allocations = self.allocations, []
-        self._ledger._give_back(allocations, self.lasting)
+        self._ledger._give_back(allocations, self.long_lived)
 
     @shielded
     def exchange(self, request: Request) -> Held | None:
         """Take what a request asks for in place of this, if it fits; see `Reservation`."""
         self.reacquire_cpus()
-        held = self._ledger._retake(self.allocations, self.lasting, demand_of(request))
+        held = self._ledger._retake(self.allocations, self.long_lived, demand_of(request))
         if held is not None:
             self.allocations = []
         return held
@@ -256,8 +256,8 @@ class Ledger:
             raise InfeasibleError.of(lacks)
         return demand
 
-    def rehearse(self, request: Request) -> PlacementPreview:
-        """Return where bundles would lie now; see `Engine.rehearse`."""
+    def preview(self, request: Request) -> PlacementPreview:
+        """Return where bundles would lie now; see `Engine.preview`."""
         demand = demand_of(request)
         with self._lock:
             others = self.device_locks.others() if self.device_locks is not None else {}
@@ -308,25 +308,25 @@ class Ledger:
         if future.cancelled():
             self._grant()
 
-    def _give_back(self, allocations: Sequence[Allocation], lasting: bool) -> None:
+    def _give_back(self, allocations: Sequence[Allocation], long_lived: bool) -> None:
         with self._lock:
-            self._add(allocations, lasting, 1)
+            self._add(allocations, long_lived, 1)
         if allocations:
             self._grant()
 
     def _retake(
-        self, allocations: Sequence[Allocation], lasting: bool, demand: Demand
+        self, allocations: Sequence[Allocation], long_lived: bool, demand: Demand
     ) -> Held | None:
         """Take what a demand asks for in place of these allocations, or nothing."""
         with self._lock:
             if any(allocation.node in self.dead for allocation in allocations):
                 return None
             for allocation in allocations:
-                self._add_one(allocation, lasting, 1)
+                self._add_one(allocation, long_lived, 1)
             held = self._take(demand)
             for allocation in allocations:
                 if held is None:
-                    self._add_one(allocation, lasting, -1)
+                    self._add_one(allocation, long_lived, -1)
                 else:
                     self._unlock_devices(allocation)
         if held is not None:
@@ -348,7 +348,9 @@ class Ledger:
             return
         with self._lock:
             granted = self._queue.serve(
-                self._take, lambda held: self._add(held.allocations, held.lasting, 1), self._lacks
+                self._take,
+                lambda held: self._add(held.allocations, held.long_lived, 1),
+                self._lacks,
             )
         for future, held in granted:  # outside the lock: callbacks may reserve again
             future.set_result(held)
@@ -376,25 +378,25 @@ class Ledger:
                 for placement, bundle in zip(chosen, demand.bundles, strict=True)
             ]
             for allocation in allocations:
-                self._add_one(allocation, demand.lasting, -1)
+                self._add_one(allocation, demand.long_lived, -1)
             foreign = self._lock_devices(allocations)
             if foreign is None:
                 return Held(self, allocations, demand)
             for allocation in allocations:
-                self._add_one(allocation, demand.lasting, 1)
+                self._add_one(allocation, demand.long_lived, 1)
             self._exclude(*foreign)
         return None
 
-    def _add(self, allocations: Sequence[Allocation], lasting: bool, sign: int) -> None:
+    def _add(self, allocations: Sequence[Allocation], long_lived: bool, sign: int) -> None:
         for allocation in allocations:
             if allocation.node in self.dead:
                 continue
-            self._add_one(allocation, lasting, sign)
+            self._add_one(allocation, long_lived, sign)
             self._unlock_devices(allocation)
 
-    def _add_one(self, allocation: Allocation, lasting: bool, sign: int) -> None:
+    def _add_one(self, allocation: Allocation, long_lived: bool, sign: int) -> None:
         self._free[allocation.node].add(allocation.quantities, allocation.parts, sign)
-        if lasting:
+        if long_lived:
             self._free_without_tasks[allocation.node].add(
                 allocation.quantities, allocation.parts, sign
             )

@@ -61,7 +61,7 @@ class Demand(NamedTuple):
 
     bundles: tuple[Bundle, ...]
     strategy: str
-    lasting: bool = True
+    long_lived: bool = True
     slices: Slices | None = None
 
     def names(self) -> set[str]:
@@ -87,7 +87,7 @@ def demand_of(request: Request) -> Demand:
     if request.slices is not None:
         also = map(request.slices.held_at, range(len(bundles)))
         bundles = [_with(bundle, held) for bundle, held in zip(bundles, also, strict=True)]
-    return Demand(tuple(bundles), request.strategy, request.lasting, request.slices)
+    return Demand(tuple(bundles), request.strategy, request.long_lived, request.slices)
 
 
 def _with(bundle: Bundle, more: Mapping[str, int]) -> Bundle:

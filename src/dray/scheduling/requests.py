@@ -79,14 +79,14 @@ class Request:
         bundles: Name to quantity, for each bundle.
         strategy: How bundles spread over nodes: one of `placing.STRATEGIES`.
         selectors: For each bundle the labels that its node must have (`labels.py`); or empty.
-        lasting: Whether it is for something that does not end on its own, unlike a task.
+        long_lived: Whether it is for something that does not end on its own, unlike a task.
         slices: What the first bundles are to lie on, whatever the strategy; None is any nodes.
     """
 
     bundles: Sequence[Mapping[str, float]]
     strategy: str = "PACK"
     selectors: Sequence[Mapping[str, str]] = ()
-    lasting: bool = True
+    long_lived: bool = True
     slices: Slices | None = None
 
 

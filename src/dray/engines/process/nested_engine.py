@@ -52,8 +52,8 @@ class NestedEngine(ProcessEngine):
         self._host.demand("reserve", request, "check")
         runtime_env.local_directory(self.name)
 
-    def rehearse(self, request: Request) -> PlacementPreview:
-        found = self._host.demand("reserve", request, "rehearse")
+    def preview(self, request: Request) -> PlacementPreview:
+        found = self._host.demand("reserve", request, "preview")
         assert isinstance(found, PlacementPreview)
         return found
 

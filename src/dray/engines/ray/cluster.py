@@ -96,14 +96,14 @@ def lacking(request: Request, present: Sequence[Node]) -> InfeasibleError | None
     return None
 
 
-def rehearse(request: Request, present: Sequence[Node]) -> PlacementPreview:
+def preview(request: Request, present: Sequence[Node]) -> PlacementPreview:
     """Return where a request's bundles would lie, by what is free on nodes now.
 
     Which of its devices a node would give out, Ray does not tell.
     """
     left = ray._private.state.available_resources_per_node()
     free = [_device_by_device(replace(node, resources=_free_of(node, left))) for node in present]
-    found = Ledger(free).rehearse(request)
+    found = Ledger(free).preview(request)
     whole = {node.node_id: node for node in present}
     return PlacementPreview(
         None if found.nodes is None else [whole[node.node_id] for node in found.nodes],

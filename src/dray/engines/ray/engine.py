@@ -200,9 +200,9 @@ class RayEngine(Engine):
     def lacking(self, request: Request) -> InfeasibleError | None:
         return cluster.lacking(request, self._reachable_nodes())
 
-    def rehearse(self, request: Request) -> PlacementPreview:
+    def preview(self, request: Request) -> PlacementPreview:
         while True:
-            found = cluster.rehearse(request, self._reachable_nodes())
+            found = cluster.preview(request, self._reachable_nodes())
             since_s = time.monotonic() - self._released_at
             if found.fits or since_s > _LAG_S:
                 return found

@@ -73,7 +73,7 @@ def _unfit(request: Request, slices: Slices, present: Sequence[Node]) -> list[st
 
     Only if there are enough others; else Ray is to decide which one to wait for.
     """
-    if not cluster.rehearse(request, present).fits:
+    if not cluster.preview(request, present).fits:
         return []
     one = replace(
         request,
@@ -84,5 +84,5 @@ def _unfit(request: Request, slices: Slices, present: Sequence[Node]) -> list[st
     return [
         name
         for name, hosts in hosts_of_slices(present).items()
-        if not cluster.rehearse(one, [present[host] for host in hosts]).fits
+        if not cluster.preview(one, [present[host] for host in hosts]).fits
     ]

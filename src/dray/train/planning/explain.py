@@ -18,7 +18,7 @@ from dray.scheduling.tpu_slices import hosts_of_slices
 from dray.train.scaling import ScalingConfig
 
 _FLAGS = {"GPU": "use_gpu=True", "TPU": "use_tpu=True"}
-# Nodes, and what is free on each: of accelerators, what workers can take (`Ledger.rehearse`).
+# Nodes, and what is free on each: of accelerators, what workers can take (`Ledger.preview`).
 Free = Sequence[tuple[Node, Mapping[str, float]]]
 
 

@@ -165,16 +165,16 @@ def make_plan(
         ConfigError: The workers' accelerators and the framework do not go together, or the engine
             cannot make the workers' runtime environment.
     """
-    workers, rehearsal = choose_size(engine, scaling)
-    if rehearsal.nodes is None:
+    workers, preview = choose_size(engine, scaling)
+    if preview.nodes is None:
         impossible = impossible or _impossible(engine, scaling, config, workers)
         if scaling.trainer_bundle:
             return _without_trainer(engine, scaling, config, backend, possible=impossible is None)
-        return _refusal(engine, scaling, workers, rehearsal, impossible)
+        return _refusal(engine, scaling, workers, preview, impossible)
     engine.check(Request([]), config.runtime_env)  # the bundles fit, as is known by now
     places = [
         WorkerPlacement(node, devices)
-        for node, devices in zip(rehearsal.nodes[:workers], rehearsal.devices, strict=False)
+        for node, devices in zip(preview.nodes[:workers], preview.devices, strict=False)
     ]
     positions = assign_ranks(places)
     hooks, options = backend
@@ -185,18 +185,18 @@ def make_plan(
         possible=True,
         num_workers=workers,
         resources_per_worker=scaling.bundle,
-        workers=_planned(positions, scaling, variables, known=not rehearsal.chooser),
+        workers=_planned(positions, scaling, variables, known=not preview.chooser),
         backend=name,
         interface=_interface(positions[0].place.node.address, name, variables),
         master_address=positions[0].place.node.address,
-        notes=[*filter(None, (note, _choice(rehearsal)))],
+        notes=[*filter(None, (note, _choice(preview)))],
     )
 
 
-def _choice(rehearsal: PlacementPreview) -> str:
-    if not rehearsal.chooser:
+def _choice(preview: PlacementPreview) -> str:
+    if not preview.chooser:
         return ""
-    return f"{rehearsal.chooser} chooses among the nodes that fit; this is one way"
+    return f"{preview.chooser} chooses among the nodes that fit; this is one way"
 
 
 def choose_size(engine: Engine, scaling: ScalingConfig) -> tuple[int, PlacementPreview]:
@@ -205,15 +205,15 @@ def choose_size(engine: Engine, scaling: ScalingConfig) -> tuple[int, PlacementP
     If not even the least fit, that is how many to wait for.
     """
     if not engine.distributed:
-        return 1, engine.rehearse(scaling.request(1))
+        return 1, engine.preview(scaling.request(1))
     sizes = scaling.sizes
     if len(sizes) > 1:
         sizes = sizes_with_room(engine, scaling) or sizes[:1]
-    rehearsal = engine.rehearse(scaling.request(sizes[-1]))
-    if rehearsal.fits or len(sizes) == 1:
-        return sizes[-1], rehearsal
-    size = _largest(engine, scaling, _with_room(sizes[:-1], scaling, rehearsal.free))
-    return (size or sizes[0]), engine.rehearse(scaling.request(size or sizes[0]))
+    preview = engine.preview(scaling.request(sizes[-1]))
+    if preview.fits or len(sizes) == 1:
+        return sizes[-1], preview
+    size = _largest(engine, scaling, _with_room(sizes[:-1], scaling, preview.free))
+    return (size or sizes[0]), engine.preview(scaling.request(size or sizes[0]))
 
 
 def sizes_with_room(engine: Engine, scaling: ScalingConfig) -> range:
@@ -225,7 +225,7 @@ def _largest(engine: Engine, scaling: ScalingConfig, sizes: range) -> int:
     """Return the largest of some sizes, in ascending order, that would fit now; 0 for none."""
 
     def too_many(size: int) -> bool:
-        return not engine.rehearse(scaling.request(size)).fits
+        return not engine.preview(scaling.request(size)).fits
 
     if not sizes or not too_many(sizes[-1]):  # as a rule, what nodes have decides
         return sizes[-1] if sizes else 0
@@ -302,7 +302,7 @@ def _refusal(
     engine: Engine,
     scaling: ScalingConfig,
     workers: int,
-    rehearsal: PlacementPreview,
+    preview: PlacementPreview,
     impossible: InfeasibleError | None,
 ) -> Plan:
     lacking = impossible or engine.lacking(scaling.request(workers))
@@ -310,18 +310,18 @@ def _refusal(
         reason = infeasible(lacking)
     else:
         asked = {name: units * workers for name, units in to_fixed(scaling.bundle).items()}
-        taken = f": {'; '.join(rehearsal.taken)}" if rehearsal.taken else ""
+        taken = f": {'; '.join(preview.taken)}" if preview.taken else ""
         reason = f"{amounts(from_fixed(asked))} asked; others use what is missing{taken}."
     smaller = range(scaling.step, workers, scaling.step)
-    fitting = _largest(engine, scaling, _with_room(smaller, scaling, rehearsal.free))
+    fitting = _largest(engine, scaling, _with_room(smaller, scaling, preview.free))
     return Plan(
         fits=False,
         possible=impossible is None,
         num_workers=workers,
         resources_per_worker=scaling.bundle,
         reason=reason,
-        nodes=lacks(scaling, rehearsal.free),
-        advice=nearest_change(scaling, workers, fitting, rehearsal.free),
+        nodes=lacks(scaling, preview.free),
+        advice=nearest_change(scaling, workers, fitting, preview.free),
     )
 
 

@@ -66,10 +66,10 @@ class Admission:
         self._told = ""
         size, fits = self.size, False
         if self.scaling.elasticity_enabled:
-            size, rehearsal = choose_size(self.engine, self.scaling)
-            fits = rehearsal.fits
+            size, preview = choose_size(self.engine, self.scaling)
+            fits = preview.fits
         elif self.engine.distributed and self.limit_s < _GRANT_S:
-            fits = self.engine.rehearse(self.scaling.request(size)).fits
+            fits = self.engine.preview(self.scaling.request(size)).fits
         self._request(size, fits)
         self._look_later()
 
@@ -136,8 +136,8 @@ class Admission:
         now = time.monotonic()
         waited_s, coming = now - self._since, now < self._due
         if self.scaling.elasticity_enabled and waited_s < self.limit_s:
-            size, rehearsal = choose_size(self.engine, self.scaling)
-            if rehearsal.fits and (size > self.size or (size < self.size and not coming)):
+            size, preview = choose_size(self.engine, self.scaling)
+            if preview.fits and (size > self.size or (size < self.size and not coming)):
                 self.release()
                 self._request(size, fits=True)
                 return None

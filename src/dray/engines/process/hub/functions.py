@@ -45,7 +45,7 @@ class Kinds(KindOperations):
     ) -> None:
         try:
             if key not in self.all:
-                shape = self._shape(options, place, lasting=what == "actor")
+                shape = self._shape(options, place, long_lived=what == "actor")
                 for number in nested:
                     self._hub.store.hold(number)
                 name = options["name"] if what == "task" else options["class_name"]
@@ -56,9 +56,9 @@ class Kinds(KindOperations):
             self._hub.reply(client, question, None)
 
     def _shape(
-        self, options: Mapping[str, Any], place: Mapping[str, Any], lasting: bool
+        self, options: Mapping[str, Any], place: Mapping[str, Any], long_lived: bool
     ) -> SchedulingClass:
-        resources = options["placement_resources"] if lasting else options["resources"]
+        resources = options["placement_resources"] if long_lived else options["resources"]
         environment: RuntimeEnv = options["runtime_env"]
         runtime_env = (
             tuple(sorted(environment.env_vars.items())),
@@ -77,17 +77,17 @@ class Kinds(KindOperations):
             selector[NODE_ID] = place["node_id"]
         elif place["kind"] == "labels":
             selector.update(place["hard_labels"])
-        request = self._request(resources, selector, place, lasting)
+        request = self._request(resources, selector, place, long_lived)
         try:
             demand = ledger.check(request)
         except InfeasibleError:
             if not place["soft"] or place["kind"] != "node":
                 raise
             selector.pop(NODE_ID)
-            request = self._request(resources, selector, place, lasting)
+            request = self._request(resources, selector, place, long_lived)
             demand = ledger.check(request)
-        if lasting and dict(resources) != dict(options["resources"]):
-            request = self._request(options["resources"], selector, place, lasting)
+        if long_lived and dict(resources) != dict(options["resources"]):
+            request = self._request(options["resources"], selector, place, long_lived)
             demand = ledger.check(request)
         key = (demand, id(ledger), runtime_env, place["capture"])
         shape = self.shapes.get(key)
@@ -104,7 +104,7 @@ class Kinds(KindOperations):
         resources: Mapping[str, float],
         selector: Mapping[str, str],
         place: Mapping[str, Any],
-        lasting: bool,
+        long_lived: bool,
     ) -> Request:
         strategy = "SPREAD" if place["kind"] == "spread" else "PACK"
-        return Request([resources], strategy, [selector] if selector else [], lasting)
+        return Request([resources], strategy, [selector] if selector else [], long_lived)

@@ -48,11 +48,11 @@ class Leases(LeaseOperations):
         client: Client,
         question: int,
         request: Request,
-        purpose: Literal["reserve", "check", "rehearse"],
+        purpose: Literal["reserve", "check", "preview"],
     ) -> None:
         try:
-            if purpose == "rehearse":
-                self._hub.reply(client, question, self._ledger.rehearse(request))
+            if purpose == "preview":
+                self._hub.reply(client, question, self._ledger.preview(request))
                 return
             demand = self._ledger.check(request)
         except DrayError as error:

@@ -223,7 +223,7 @@ class LeaseOperations(Protocol):
         client: Client,
         question: int,
         request: Request,
-        purpose: Literal["reserve", "check", "rehearse"],
+        purpose: Literal["reserve", "check", "preview"],
     ) -> None:
         """Reserve bundles, or answer whether there can be such, or where they would lie now."""
 
