@@ -9,7 +9,6 @@ import pytest
 
 import dray
 from dray.errors import (
-    ActorDiedError,
     ConfigError,
     DrayError,
     EngineError,
@@ -29,7 +28,7 @@ from dray.util.scheduling_strategies import (
     NodeLabelSchedulingStrategy,
     PlacementGroupSchedulingStrategy,
 )
-from tests.support.gates import PATIENCE_S, Gate, refused_at_once, until
+from tests.support.gates import PATIENCE_S, Gate, gone, refused_at_once, until
 
 pytestmark = pytest.mark.usefixtures("zones")
 
@@ -195,8 +194,7 @@ def test_removal_kills_what_runs_and_fails_what_waits(gate: Gate, zones: str) ->
     for ref in (running, waiting):
         with pytest.raises(EngineError):
             dray.get(ref, timeout=PATIENCE_S)
-    with pytest.raises(ActorDiedError):
-        dray.get(actor.node.remote(), timeout=PATIENCE_S)
+    until(lambda: gone(actor.node))
     until(lambda: dray.available_resources().get("special") == 2)
 
 

@@ -9,9 +9,12 @@ import select
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
+
+import dray
+from dray.errors import ActorDiedError, ActorUnavailableError
 
 _Error = TypeVar("_Error", bound=Exception)
 
@@ -171,3 +174,14 @@ def until(condition: Callable[[], object], within_s: float = PATIENCE_S) -> None
     while not condition():
         assert time.monotonic() < deadline, "it did not come true"
         time.sleep(0.01)
+
+
+def gone(method: Any) -> bool:
+    """Returns whether an actor has ended, which Ray does, and tells, after what has ended it."""
+    try:
+        dray.get(method.remote())
+    except ActorDiedError:
+        return True
+    except ActorUnavailableError:
+        return False
+    return False
