@@ -2,7 +2,7 @@
 
 The devices are simulated, on the process engine and on a Ray cluster, so what a snippet asserts of
 torch.cuda is true by decree; where a snippet only makes a config, a run with it shows what workers
-get.
+get. Neither PyTorch nor Ray is imported here, for workers without them import this file, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import dray
 import dray.train
@@ -24,7 +23,6 @@ from dray.testing import tpu_slice
 from dray.train import DataParallelTrainer, RunConfig, ScalingConfig, UserCallback
 from dray.train.backend import Backend, BackendConfig
 from dray.train.torch import TorchTrainer
-from tests.support.clusters import comes_free
 from tests.support.fleets import Meanwhile, Reports, fleet_of, free
 from tests.support.gates import until
 
@@ -111,7 +109,10 @@ IS_AVAILABLE = "assert torch.cuda.is_available()"
 @pytest.fixture(autouse=True)
 def home(fleet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the snippets' runs are kept: they say nothing of it."""
-    assert fleet != "ray" or comes_free()
+    if fleet == "ray":
+        from tests.support.clusters import comes_free
+
+        assert comes_free()
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
 
@@ -317,7 +318,9 @@ tpus = ScalingConfig(
 
 def test_communication_backend(fleet: str) -> None:
     def train() -> str:
-        return str(torch.distributed.get_backend())
+        from torch import distributed
+
+        return str(distributed.get_backend())
 
     names = snippet(
         """

@@ -8,7 +8,6 @@ from typing import Any
 
 import dray
 from dray.train import RunContext, UserCallback
-from tests.support.clusters import Cluster
 
 
 @contextmanager
@@ -23,6 +22,8 @@ def fleet_of(
         yield
         dray.shutdown()
         return
+    from tests.support.clusters import Cluster  # and not Ray where workers need this file
+
     cluster = Cluster(tuple(_for_ray(node) for node in nodes))
     dray.init(engine=engine, address=cluster.address, runtime_env=runtime_env)
     yield
