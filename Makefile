@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-# Files of tests side by side, for most of their time is waiting; a process that is lost ends the run.
-SIDE_BY_SIDE := -n 2 --dist loadfile --max-worker-restart 0
+# Files of tests side by side, for most of their time is waiting.
+SIDE_BY_SIDE := -m tests.side_by_side
+# Else every interpreter that a test starts would compile all of dray.
+unexport PYTHONDONTWRITEBYTECODE
 # Pure tests: no engine, no framework. The others are in *_integration.py.
 UNIT := --ignore-glob='*_integration.py' --ignore=tests/cluster -m "not ray and not gpu"
 
@@ -18,16 +20,16 @@ demo: $(VENV)/demo-installed  ## Train a ResNet-18 on handwritten digits with tw
 	$(BIN)/python examples/image_classification.py --num-workers 2
 
 unit: $(VENV)-unit/installed  ## Run the tests that start no engine, where no extra is installed.
-	$(VENV)-unit/bin/python -m pytest $(SIDE_BY_SIDE) $(UNIT)
+	$(VENV)-unit/bin/python $(SIDE_BY_SIDE) 2 $(UNIT)
 
 test: $(VENV)/dev-installed  ## Run the tests, on the process engine and the inline engine.
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not ray and not cluster"
+	$(BIN)/python $(SIDE_BY_SIDE) 3 -m "not ray and not cluster"
 
 test-ray: $(VENV)/dev-installed  ## Run the same tests on a Ray cluster.
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "ray and not cluster"
+	$(BIN)/python $(SIDE_BY_SIDE) 2 -m "ray and not cluster"
 
 test-cluster: $(VENV)/dev-installed  ## Run the tests that need a Ray cluster of their own each.
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m cluster
+	$(BIN)/python $(SIDE_BY_SIDE) 2 -m cluster
 
 test-gpu: $(VENV)/dev-installed  ## Run the tests that use NVIDIA GPUs (with a torch that has CUDA).
 	$(BIN)/python -m pytest -m gpu

@@ -41,14 +41,9 @@ _MARK = "DRAY_TESTS"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives the tests, and all they start, a temp directory of their own to be tidy in.
-
-    Each process of tests that run side by side has one, for it counts what is left there.
-    """
-    side_by_side = hasattr(config, "workerinput")  # set by pytest-xdist
-    if side_by_side or "dray-tests-" not in os.environ.get("TMPDIR", ""):
-        where = "/tmp" if side_by_side else None  # and not in that of the process that started it
-        os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="dray-tests-", dir=where)
+    """Gives the tests, and all they start, a temp directory of their own to be tidy in."""
+    if "dray-tests-" not in os.environ.get("TMPDIR", ""):
+        os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="dray-tests-")
         tempfile.tempdir = None
         config.add_cleanup(lambda: shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import distributed
 
 import dray
 import dray.train
@@ -40,10 +42,6 @@ def shown(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> Any:
 
 def look(config: dict[str, str]) -> None:
     """Reports what a rank finds."""
-    import sys
-
-    from torch import distributed
-
     devices = get_devices()
     stub = sys.modules.get(config.get("stub", ""))
     dray.train.report(
