@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import shutil
@@ -132,8 +133,17 @@ def _children() -> set[psutil.Process]:
     return {p for p in psutil.Process().children(recursive=True) if p.is_running()}
 
 
+def _heirs_of(server: int) -> Iterator[int]:
+    """Yields the forks of a server that serve as well: a worker leads a process group."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(server).children(recursive=True):
+            with contextlib.suppress(ProcessLookupError):
+                if os.getpgid(process.pid) == os.getpgid(server):
+                    yield process.pid
+
+
 def _engine_processes() -> set[int]:
-    """The fork servers, and the idle workers of tasks, that a session keeps on purpose.
+    """The fork servers, their heirs, and the idle workers of tasks, kept by a session on purpose.
 
     A worker that has trained something itself has a fork server of its own.
     """
@@ -143,8 +153,10 @@ def _engine_processes() -> set[int]:
     assert isinstance(engine, ProcessEngine)
     runtime = engine._runtime
     idle = [] if runtime is None else [w for w in runtime.pool.all.values() if not w.actor]
+    servers = [server._process.pid for server in engine._servers.values()]
     return {
-        *(server._process.pid for server in engine._servers.values()),
+        *servers,
+        *(heir for server in servers for heir in _heirs_of(server)),
         *(worker.pid for worker in idle if worker.pid is not None),
         *(
             server

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
@@ -85,3 +86,14 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):
         return ""
+
+
+def is_installed(file: str) -> bool:
+    """Return whether a file belongs to Python itself or to an installed package."""
+    parts = file.split(os.sep)
+    return not {"site-packages", "dist-packages"}.isdisjoint(parts) or file.startswith(_stdlib())
+
+
+@functools.cache
+def _stdlib() -> str:
+    return os.path.dirname(os.__file__) + os.sep

@@ -26,16 +26,25 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 
+# How many new modules are worth telling, and how often.
+_MANY_MODULES = 30
+_MOST_TELLS = 3
+
+
 class ActorHost:
     """Serves one actor until the driver says stop or goes away.
 
     Args:
         connection: To the driver.
         enter_environment: Puts this process where the first message says.
+        tell_imports: Called, not often, when it has imported many modules.
     """
 
     def __init__(
-        self, connection: Connection, enter_environment: Callable[[wire.Begin], None]
+        self,
+        connection: Connection,
+        enter_environment: Callable[[wire.Begin], None],
+        tell_imports: Callable[[], object] | None = None,
     ) -> None:
         self._connection = connection
         self._enter_environment = enter_environment
@@ -45,6 +54,9 @@ class ActorHost:
         self._made = threading.Event()
         self._over = False
         self._pid = os.getpid()
+        self._tell_imports = tell_imports
+        self._tells = 0 if tell_imports is None else _MOST_TELLS
+        self._few_modules = len(sys.modules) + _MANY_MODULES
 
     def serve(self) -> None:
         """Make the actor, then run its calls in the order they come, until it is stopped."""
@@ -55,6 +67,7 @@ class ActorHost:
         self._made.set()
         while (call := self._calls.get()) is not None:
             self._send(self._answer(call))
+            self._look_at_imports()
         close_actor(self._actor)
         self._over = True
         self._send(wire.Left())
@@ -62,6 +75,15 @@ class ActorHost:
     def post(self, message: Any) -> None:
         """Push a message to the actor's mailbox; it is of plain values and importable classes."""
         self._send(wire.Message(message))
+        self._look_at_imports()
+
+    def _look_at_imports(self) -> None:
+        """Tell what has been imported: after a call, or with a message, as a step has ended."""
+        if self._tells and len(sys.modules) > self._few_modules:
+            assert self._tell_imports is not None
+            self._tells -= 1
+            self._few_modules = len(sys.modules) + _MANY_MODULES
+            self._tell_imports()
 
     def _answer(self, call: wire.Call) -> wire.Answer:
         try:
@@ -277,6 +299,6 @@ def run_to_end(serve: Callable[[], int | None]) -> None:
         os._exit(1)
 
 
-def run(connection: Connection) -> None:
+def run(connection: Connection, tell_imports: Callable[[], object]) -> None:
     """Run a worker process to its end; never returns."""
-    run_to_end(ActorHost(connection, enter_environment).serve)
+    run_to_end(ActorHost(connection, enter_environment, tell_imports).serve)

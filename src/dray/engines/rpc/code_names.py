@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
+from dray import host
 from dray.engines.runtime import Function
 
 # A function that is spread over more functions is looked at in part.
@@ -38,21 +39,8 @@ def of_function(function: Function) -> set[str]:
         found |= names
         cells = [cell.cell_contents for cell in part.__closure__ or () if _is_filled(cell)]
         for value in (*cells, *(part.__globals__.get(name) for name in names)):
-            look += [inner for inner in _functions_in(value) if not is_installed(inner)]
+            look += [inner for inner in _functions_in(value) if not _is_installed(inner)]
     return found
-
-
-def is_installed(function: FunctionType) -> bool:
-    """Return whether a function belongs to Python or an installed package."""
-    return function.__code__.co_filename.startswith((*_installed(), "<frozen"))
-
-
-@functools.cache
-def _installed() -> tuple[str, ...]:
-    import sysconfig  # few programs need it
-
-    paths = sysconfig.get_paths()
-    return tuple({paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 def _functions_in(value: object) -> Iterator[FunctionType]:
@@ -63,6 +51,11 @@ def _functions_in(value: object) -> Iterator[FunctionType]:
     if isinstance(value, FunctionType):
         yield value
         yield from _functions_in(getattr(value, "__wrapped__", None))
+
+
+def _is_installed(function: FunctionType) -> bool:
+    file = function.__code__.co_filename
+    return file.startswith("<frozen") or host.is_installed(file)
 
 
 def _is_filled(cell: Any) -> bool:

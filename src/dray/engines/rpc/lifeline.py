@@ -9,6 +9,8 @@ session of their own or as daemons. Whoever notices a death kills groups and wha
 - the driver dies: the fork server sees it by a process handle and kills all that is below it (while
   it is still importing, by a pipe whose hang-up the kernel answers with a signal);
 - the fork server dies: the driver sees its socket close and kills all workers with what is below;
+- the fork server's heir dies: the server ends what it had and itself, and the driver sees that; an
+  heir that sees its server's end does the same, and the kernel kills one that still imports;
 - both die: every worker sees its control socket close and kills what is below it and its own group
   (one that is stopped then is woken by the kernel);
 - a worker and the fork server die at the same moment: the worker's group is killed by the driver;
@@ -56,6 +58,12 @@ def die_with_parent(parent: int) -> None:
     _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def live_without_parent() -> None:
+    """Take back what `die_with_parent` has asked for."""
+    if sys.platform == "linux":
+        _libc().prctl(_PR_SET_PDEATHSIG, 0)
 
 
 def children_die_with_me() -> None:

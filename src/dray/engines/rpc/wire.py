@@ -20,6 +20,9 @@ from dray.interrupts import is_handlers
 # says how many; CANCEL says which task or call.
 REQUEST = struct.Struct("!cQQ")
 FORK, KILL, CANCEL = b"f", b"k", b"c"
+# Beside the number of descriptors: the worker must have none of the modules that the server has
+# learned, since the driver's environment is not any more what they were imported in.
+UNLEARNED = 1 << 8
 # Fork server -> driver: STARTED with a pid, EXITED with a status and whether KILL asked for it, or
 # FAILED with the error's number.
 NOTICE = struct.Struct("!cQq?")

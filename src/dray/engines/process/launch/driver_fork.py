@@ -67,7 +67,7 @@ def can_share(modules: Iterable[str]) -> bool:
         and sys.gettrace() is None
         and sys.getprofile() is None
         and not _tracks_resources()
-        and not _uses_devices()
+        and not uses_devices()
         and _resident_bytes() < _MOST_RESIDENT_BYTES
     )
 
@@ -97,7 +97,7 @@ def fork_driver(serve: Callable[[], object], keep: Sequence[int]) -> Clone | Non
         finally:
             os._exit(0)
     os.close(told)
-    alone = len(os.listdir("/proc/self/task")) == 1
+    alone = threads() == 1
     if alone:
         os.write(tell, b"1")
     os.close(tell)
@@ -106,6 +106,11 @@ def fork_driver(serve: Callable[[], object], keep: Sequence[int]) -> Clone | Non
         clone.wait()
         return None
     return clone
+
+
+def threads() -> int:
+    """Return how many threads this process has, those of libraries among them."""
+    return len(os.listdir("/proc/self/task"))
 
 
 def _forget_driver(keep: Sequence[int]) -> None:
@@ -133,7 +138,7 @@ def _tracks_resources() -> bool:
     return getattr(tracker, "_fd", None) is not None
 
 
-def _uses_devices() -> bool:
+def uses_devices() -> bool:
     """Return whether this process has opened a device, such as a GPU.
 
     A driver that has asked for GPUs, by `torch.cuda.is_available()` for example, has no context and

@@ -21,7 +21,8 @@ from collections.abc import Sequence
 
 from dray.engines import thread_limits
 from dray.engines.process import system_limits
-from dray.engines.process.launch import resource_tracker
+from dray.engines.process.launch import learned_imports, resource_tracker
+from dray.engines.process.launch.heir import Heir, become_heir
 from dray.engines.process.launch.resource_tracker import MadeResources
 from dray.engines.rpc import actor_host, lifeline, wire
 
@@ -31,6 +32,9 @@ _OF_EVERY_WORKER = (
 )
 _INHERITED = 3  # standard input, output and error keep their numbers
 _MOST_FDS = 6  # that come with a request
+# Each learns from workers that have imported more; and what it cannot learn costs it a try.
+_MOST_GENERATIONS = 3
+_MOST_UNFIT = 8
 
 
 class ForkServer:
@@ -41,10 +45,24 @@ class ForkServer:
         driver: The driver's pid.
         spawn: Start each worker as a fresh interpreter instead of a fork.
         open_files: How many files each worker may have open.
+        notices: Where notices go if the control socket is another server's, whose heir this is.
+        generation: How many servers came before.
     """
 
-    def __init__(self, control: socket.socket, driver: int, spawn: bool, open_files: int) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        driver: int,
+        spawn: bool,
+        open_files: int,
+        notices: socket.socket | None = None,
+        generation: int = 0,
+    ) -> None:
         self._control = control
+        self._notices = notices or control
+        self._generation = generation
+        self._heir: Heir | None = None
+        self._unfit: set[str] = set()  # modules that an heir could not have
         self._driver = driver
         self._spawn = spawn
         self._worker_open_files = open_files
@@ -71,11 +89,16 @@ class ForkServer:
             self._selector.register(self._handle, selectors.EVENT_READ, self._on_driver_gone)
         try:
             while True:
-                for key, _ in self._selector.select():
+                left = None if self._heir is None else self._heir.time_left()
+                for key, _ in self._selector.select(left):
                     key.data()
+                if left == 0 and self._heir is not None:
+                    self._heir.kill()  # an import that hangs; its socket closes
         except EOFError:
             pass
         finally:
+            if self._heir is not None:
+                self._heir.end()
             lifeline.kill_below(os.getpid())
             for pid in self._workers:
                 lifeline.kill_group(pid)
@@ -93,12 +116,68 @@ class ForkServer:
         if not data:
             raise EOFError
         kind, number, value = wire.REQUEST.unpack(data)
-        if kind == wire.KILL:
+        if self._is_for_heir(kind, number, value):
+            self._hand_on(data, fds)
+        elif kind == wire.KILL:
             self._kill(number)
         elif kind == wire.CANCEL:
             self._cancel(number, value)
         elif kind == wire.FORK:
-            self._fork(number, fds, value)
+            self._fork(number, fds, value & ~wire.UNLEARNED)
+
+    def _is_for_heir(self, kind: bytes, number: int, value: int) -> bool:
+        if self._heir is None or not self._heir.ready:
+            return False
+        if kind == wire.FORK:
+            return not value & wire.UNLEARNED
+        return number not in self._workers.values()
+
+    def _hand_on(self, data: bytes, fds: list[int]) -> None:
+        assert self._heir is not None
+        try:
+            socket.send_fds(self._heir.socket, [data], fds)
+        except OSError:
+            raise EOFError from None
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _learn(self, modules: Sequence[str]) -> None:
+        """Begin to import what workers have told: in a fork, which makes the next workers."""
+        new = [m for m in modules if m not in sys.modules and not self._is_unfit(m)]
+        usable = not self._spawn and self._heir is None and self._generation < _MOST_GENERATIONS
+        if not usable or not new or len(self._unfit) > _MOST_UNFIT:
+            return
+        with contextlib.suppress(OSError):  # no process can be started: it goes without
+            self._heir = Heir(new, self._become_heir)
+            self._selector.register(self._heir.socket, selectors.EVENT_READ, self._on_heir)
+
+    def _is_unfit(self, module: str) -> bool:
+        return any(module == name or module.startswith(f"{name}.") for name in self._unfit)
+
+    def _become_heir(self, control: socket.socket, modules: Sequence[str]) -> None:
+        notices = self._notices.dup()
+        self._forget()
+        become_heir(control, modules)
+        generation = self._generation + 1
+        server = ForkServer(
+            control, self._driver, False, self._worker_open_files, notices, generation
+        )
+        server.serve()
+
+    def _on_heir(self) -> None:
+        heir = self._heir
+        assert heir is not None
+        if heir.hear():
+            return
+        if heir.ready:  # its workers have no server any more; the driver starts another one
+            raise EOFError
+        self._selector.unregister(heir.socket)
+        heir.end()
+        self._heir = None
+        if heir.unfit:
+            self._unfit.add(heir.unfit)
+            self._learn(heir.modules)
 
     def _fork(self, number: int, fds: list[int], count: int) -> None:
         """Start a worker; a failure is that of this worker alone."""
@@ -153,7 +232,8 @@ class ForkServer:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
-        for sock in (self._control, self._wakeup, self._wakeup_in):
+        own = (self._control, self._notices, self._wakeup, self._wakeup_in)
+        for sock in (*own, *(() if self._heir is None else (self._heir.socket,))):
             sock.close()
         if self._handle is not None:
             os.close(self._handle)
@@ -181,6 +261,8 @@ class ForkServer:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] in self._workers:
                     self._gone(*ended, killed=False)
+                elif self._heir is not None and ended[0] == self._heir.pid:
+                    self._heir.reaped = True
         self._kill_orphans()
 
     def _reap(self, pid: int) -> bool:
@@ -203,23 +285,32 @@ class ForkServer:
         It has become a child of this process; a worker that lives keeps its own.
         """
         for pid in lifeline.children(os.getpid()):
-            if pid not in self._workers and pid not in self._helpers:
+            known = pid in self._workers or pid in self._helpers
+            if not known and (self._heir is None or pid != self._heir.pid):
                 lifeline.kill_family(pid)
 
     def _listen(self, pid: int) -> None:
-        made = self._made.get(pid)  # None if its end came in the same round of events
-        if made is not None and not made.read():
+        made = self._made.get(pid)
+        if made is None:  # its end came in the same round of events
+            return
+        if not made.read():
             self._selector.unregister(made.outlet)
+        self._learn_from(made)
+
+    def _learn_from(self, made: MadeResources) -> None:
+        modules, made.imported = made.imported, []
+        self._learn(modules)
 
     def _clean_up_after(self, pid: int) -> None:
         made = self._made.pop(pid)
         with contextlib.suppress(KeyError):  # the worker has closed it
             self._selector.unregister(made.outlet)
         made.remove([*self._made.values()])
+        self._learn_from(made)
 
     def _notify(self, kind: bytes, number: int, value: int, flag: bool = False) -> None:
         try:
-            self._control.sendall(wire.NOTICE.pack(kind, number, value, flag))
+            self._notices.sendall(wire.NOTICE.pack(kind, number, value, flag))
         except OSError:
             raise EOFError from None
 
@@ -265,7 +356,13 @@ def become_worker(open_files: int, inlet: int, fds: list[int]) -> None:
     if len(own) > 2:
         worker.run(inlet, own)
     worker.attach_when_used(socket.socket(fileno=own[1]))
-    actor_host.run(Connection(own[0]))
+    inherited = frozenset(sys.modules)
+
+    def tell_imports() -> None:
+        with contextlib.suppress(OSError):  # the server is gone
+            os.write(inlet, learned_imports.to_line(learned_imports.imported_since(inherited)))
+
+    actor_host.run(Connection(own[0]), tell_imports)
 
 
 def _import_for_workers(modules: Sequence[str]) -> None:

@@ -23,6 +23,7 @@ class MadeResources:
     """The named shared memory and semaphores of one worker; made before the worker is.
 
     Attributes:
+        imported: Modules that it has imported, and has told.
         inlet: Where the worker, and what it starts, tell it.
         outlet: Where it is read.
     """
@@ -31,6 +32,7 @@ class MadeResources:
         outlet, inlet = socket.socketpair()
         outlet.setblocking(False)
         self.outlet, self.inlet = outlet.detach(), inlet.detach()
+        self.imported: list[str] = []  # modules, as `learned_imports` tells them
         self._names: set[tuple[str, str]] = set()
         self._rest = b""
         # Who opens shared memory tells of it like who makes it, but the driver's must stay.
@@ -57,6 +59,8 @@ class MadeResources:
             self._names.add((kind, name))
         elif word == "UNREGISTER":
             self._names.discard((kind, name))
+        elif word == "IMPORTED":
+            self.imported = name.split(",")
 
     def remove(self, living: Collection[MadeResources]) -> None:
         """Remove what is left, unless a worker that lives uses it too."""

@@ -71,6 +71,7 @@ class Server:
         self.basis = basis
         self.actors: dict[int, tuple[Forked, Node]] = {}
         self._lock = threading.Lock()
+        self._environment = dict(os.environ)
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             try:
                 self.control, far = socket.socketpair()
@@ -92,7 +93,8 @@ class Server:
         with self._lock:
             self.actors[actor.number] = (actor, node)
             try:
-                request = wire.REQUEST.pack(wire.FORK, actor.number, len(fds))
+                unlearned = wire.UNLEARNED if os.environ != self._environment else 0
+                request = wire.REQUEST.pack(wire.FORK, actor.number, len(fds) | unlearned)
                 socket.send_fds(self.control, [request], fds)
             except OSError as error:
                 self.actors.pop(actor.number, None)

@@ -1,0 +1,123 @@
+"""Modules that workers have imported beyond their fork server: which of them a server may have.
+
+A server that has them saves its next workers the time. But a fork has no threads, so a module that
+starts some must not be there; nor may one be that opens a device, starts a process, or reads what
+differs from rank to rank. That is seen only by importing it, in a fork that is given up then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+
+from dray import host
+from dray.engines.process.launch import driver_fork
+from dray.engines.rpc import lifeline
+
+# More is no training step any more.
+_MOST = 5000
+# What differs between the ranks of a run.
+_OF_A_RANK = {
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"),
+    *("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "JAX_PLATFORMS"),
+}
+
+
+class UnfitError(Exception):
+    """A module that a fork server must not have; the argument is its name."""
+
+
+def imported_since(before: frozenset[str]) -> list[str]:
+    """Return the modules of installed packages that this process has imported beyond some.
+
+    Not the program's own: it may be edited between two runs.
+    """
+    new = [name for name in list(sys.modules) if name not in before]
+    return [name for name in new if _is_installed(name)][:_MOST]
+
+
+def _is_installed(name: str) -> bool:
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return (
+        spec is not None
+        and spec.name == name
+        and isinstance(spec.origin, str)
+        and host.is_installed(spec.origin)
+        and "," not in name
+    )
+
+
+def import_fit(modules: Iterable[str]) -> None:
+    """Import modules, in a process that can be given up.
+
+    Raises:
+        UnfitError: This process must not have forks any more, because of the last package.
+    """
+    helpers = lifeline.children(os.getpid())
+    with _recorded_variables() as asked:
+        for name in modules:
+            if name in sys.modules:
+                continue
+            new = _outermost_new(name)
+            try:
+                importlib.import_module(name)
+            except BaseException as error:
+                raise UnfitError(new) from error
+            if (
+                asked & _OF_A_RANK
+                or driver_fork.uses_devices()
+                or lifeline.children(os.getpid()) != helpers
+                or not _forks_alone()
+            ):
+                raise UnfitError(new)
+
+
+def _outermost_new(name: str) -> str:
+    """Return the package that is imported first, of those around a module."""
+    parts = name.split(".")
+    around = (".".join(parts[: count + 1]) for count in range(len(parts)))
+    return next(outer for outer in around if outer not in sys.modules)
+
+
+def _forks_alone() -> bool:
+    """Return whether this process has one thread when it forks.
+
+    NumPy's BLAS has threads that it ends as part of a fork.
+    """
+    if driver_fork.threads() == 1:
+        return True
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    alone = driver_fork.threads() == 1
+    os.waitpid(pid, 0)
+    return alone
+
+
+@contextlib.contextmanager
+def _recorded_variables() -> Iterator[set[str]]:
+    """Yield a set that gets the names of the environment variables that are read."""
+    asked: set[str] = set()
+    kind: type[os._Environ[str]] = type(os.environ)
+
+    class Recording(kind):  # type: ignore[misc, valid-type]
+        """An environment that takes note of who asks for what."""
+
+        def __getitem__(self, name: str) -> str:
+            asked.add(name)
+            value: str = super().__getitem__(name)
+            return value
+
+    os.environ.__class__ = Recording
+    try:
+        yield asked
+    finally:
+        os.environ.__class__ = kind
+
+
+def to_line(modules: Sequence[str]) -> bytes:
+    """Return modules as a worker tells them to its server."""
+    return f"IMPORTED:{','.join(modules)}:\n".encode("ascii", "ignore")
