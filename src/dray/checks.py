@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 from dray.errors import ConfigError
 
 
-def plain(number: Any) -> Any:
+def plain(number: object) -> Any:
     """Return a number of any library, such as NumPy's, as int or float; all else as it is."""
     if isinstance(number, int | float) or not isinstance(number, numbers.Real):
         return number
@@ -27,7 +27,7 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def refuse_arrays(given: Mapping[str, Any]) -> None:
+def refuse_arrays(given: Mapping[str, object]) -> None:
     """Refuse arguments that are arrays or tensors: no later check could compare them.
 
     Args:

@@ -57,7 +57,7 @@ class Guard:
     def __init__(self, handler: Callable[..., object]) -> None:
         self.handler = handler
 
-    def __call__(self, number: int, frame: FrameType | None) -> Any:
+    def __call__(self, number: int, frame: FrameType | None) -> object:
         """Call the handler, now or later."""
         heard = _resent.pop(number, None)
         if heard is not None:

@@ -55,7 +55,7 @@ class BackendConfig:
     modules: tuple[str, ...] = ("dray.train.worker.train_worker",)
     modules_of_names: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
-    def modules_for(self, function: Callable[..., Any]) -> tuple[str, ...]:
+    def modules_for(self, function: Callable[..., object]) -> tuple[str, ...]:
         """Return what to import before workers start that run this train function."""
         of_names = self.modules_of_names
         if not of_names:

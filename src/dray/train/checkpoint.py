@@ -47,7 +47,7 @@ class Checkpoint:
         ['model.pt']
     """
 
-    def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], filesystem: object = None) -> None:
         check_filesystem(filesystem, "filesystem")
         self._path = str(local_path(path, "path"))
         self._filesystem = filesystem
@@ -157,7 +157,7 @@ class Checkpoint:
             raise StorageError(f"{path} holds no metadata; set_metadata() writes it anew")
         return metadata
 
-    def set_metadata(self, metadata: Mapping[str, Any]) -> None:
+    def set_metadata(self, metadata: Mapping[str, object]) -> None:
         """Store metadata with the checkpoint, as JSON, in place of what was there.
 
         Raises:
@@ -179,7 +179,7 @@ class Checkpoint:
             draft.write_text(text, encoding="utf-8")
             draft.replace(target)
 
-    def update_metadata(self, metadata: Mapping[str, Any]) -> None:
+    def update_metadata(self, metadata: Mapping[str, object]) -> None:
         """Add to the stored metadata; keys given here win."""
         if not isinstance(metadata, Mapping):
             raise ConfigError(f"metadata must be a dict, not {shown(metadata)}")

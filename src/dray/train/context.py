@@ -7,7 +7,6 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from dray.answers import AbsentMember, answer_for, check_arguments
 from dray.checks import is_number, plain
@@ -161,7 +160,7 @@ def get_all_reported_checkpoints(
 
 
 def report(
-    metrics: Mapping[str, Any],
+    metrics: Mapping[str, object],
     checkpoint: Checkpoint | None = None,
     checkpoint_dir_name: str | None = None,
     checkpoint_upload_mode: CheckpointUploadMode = CheckpointUploadMode.SYNC,

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import TypeVar
 
 from dray.accelerators import check_quantities, families, family_of
 from dray.accelerators.tpu_topology import POD_TYPE_LABEL, Slice
@@ -19,6 +19,8 @@ from dray.scheduling.infeasible import ACCELERATOR_TYPE, ACCELERATOR_TYPE_QUANTI
 from dray.scheduling.labels import check_selector
 from dray.scheduling.placement import STRATEGIES
 from dray.scheduling.requests import Request, Slices
+
+T = TypeVar("T")
 
 _RESOURCES = ("CPU", "GPU", "TPU", "memory")
 # More are a slip of the keyboard, and would take long only to be refused.
@@ -390,7 +392,7 @@ class ScalingConfig:
         return {n: q for n, q in self.bundle.items() if n not in ("CPU", "GPU", "TPU")}
 
 
-def _copied(resources: Any) -> Any:
+def _copied(resources: T) -> T | dict[str, float]:
     """Return a mapping's quantities as int or float; all else as it is."""
     if not isinstance(resources, Mapping):
         return resources

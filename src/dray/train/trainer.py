@@ -8,8 +8,9 @@ import inspect
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dray import session
 from dray.answers import AbsentMember, absent_name, answer_for, answers_arguments, check_arguments
@@ -34,6 +35,9 @@ from dray.train.run.state import State
 from dray.train.scaling import ScalingConfig
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker.train_worker import Job
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @answers_arguments("DataParallelTrainer")
@@ -350,21 +354,21 @@ def _check_runs(function: Callable[..., object]) -> None:
 
 
 def _in_context(
-    function: Callable[..., object], context: Callable[[], Any]
-) -> Callable[..., object]:
+    function: Callable[..., R], context: Callable[[], AbstractContextManager[object]]
+) -> Callable[..., R]:
     """Return a train function that runs in what a framework makes around it."""
     if context is contextlib.nullcontext:
         return function
 
     @functools.wraps(function)
-    def within(*args: object) -> object:
+    def within(*args: object) -> R:
         with context():
             return function(*args)
 
     return within
 
 
-def _checked(value: object, kind: type, name: str) -> Any:
+def _checked(value: object, kind: type[T], name: str) -> T:
     if value is None:
         return kind()
     if not isinstance(value, kind):

@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from dray.answers import answer_for
 
@@ -20,9 +20,11 @@ __all__ = [
 
 answer_for(__name__)
 
+T = TypeVar("T")
+
 
 def register_serializer(
-    cls: type, *, serializer: Callable[[Any], object], deserializer: Callable[[Any], object]
+    cls: type[T], *, serializer: Callable[[T], object], deserializer: Callable[[Any], T]
 ) -> None:
     """Have this process pickle objects of a class in another way, whoever pickles them.
 

@@ -142,15 +142,15 @@ class JaxTrainer(DataParallelTrainer):
 
     def __init__(
         self,
-        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
+        train_loop_per_worker: Callable[[], object] | Callable[[dict[str, Any]], object],
         *,
-        train_loop_config: Mapping[str, Any] | None = None,
+        train_loop_config: Mapping[str, object] | None = None,
         jax_config: JaxConfig | None = None,
         scaling_config: ScalingConfig | None = None,
-        dataset_config: Any = None,
+        dataset_config: object = None,
         run_config: RunConfig | None = None,
-        datasets: Any = None,
-        validation_config: Any = None,
+        datasets: object = None,
+        validation_config: object = None,
     ) -> None:
         if importlib.util.find_spec("jax") is None:
             raise MissingDependencyError("jax", "jax>=0.4.36")
@@ -452,7 +452,7 @@ def _keep_collectives_at(address: str) -> None:
     if make_client is None or make_gloo is None:  # an internal part of JAX that has moved
         return
 
-    def make() -> Any:
+    def make() -> object:
         program = distributed.global_state.client
         chosen = os.environ["JAX_CPU_COLLECTIVES_IMPLEMENTATION"]
         gloo = make_gloo(program, hostname=address) if program and chosen == "gloo" else None

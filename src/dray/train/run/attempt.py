@@ -68,7 +68,7 @@ class Attempt:
 
     # What ranks say.
 
-    def take(self, rank: int, message: Any) -> bool:
+    def take(self, rank: int, message: object) -> bool:
         """Take a message of a rank; `settle` does what is due then.
 
         Returns:

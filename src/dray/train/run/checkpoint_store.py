@@ -6,7 +6,6 @@ import errno
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dray.errors import StorageError
 from dray.train.config import CheckpointConfig
@@ -69,7 +68,7 @@ class Commits:
         if not entry.in_place:
             self.directory.abandon_staging(entry.report)
 
-    def listed(self) -> tuple[tuple[str, dict[str, Any]], ...]:
+    def listed(self) -> tuple[tuple[str, dict[str, object]], ...]:
         """Return the checkpoints that there are, oldest first: path and rank 0's metrics."""
         return tuple((str(each.path), each.metrics[min(each.metrics)]) for each in self._kept)
 

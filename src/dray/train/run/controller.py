@@ -45,12 +45,12 @@ import contextlib
 import functools
 import queue
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from dray.engines.base import Died, Engine, Output, Posted, Started
+from dray.engines.base import Actor, Died, Engine, Output, Posted, Started
 from dray.errors import ConfigError, EngineError, describe
 from dray.settings import Settings
 from dray.status import TrainingStatus
@@ -100,7 +100,7 @@ class Controller:
     job: bytes | Job
     progress: Progress
     settings: Settings
-    mailbox: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
+    mailbox: queue.SimpleQueue[object] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
         engine, directory, settings = self.engine, self.directory, self.settings
@@ -192,7 +192,7 @@ class Controller:
         return events.Outcome(self._state, self._outcome.return_value, self._outcome.error)
 
     @contextlib.contextmanager
-    def _failing_as_controller(self) -> Any:
+    def _failing_as_controller(self) -> Iterator[None]:
         """Take what goes wrong on the driver's own side."""
         try:
             yield
@@ -229,7 +229,7 @@ class Controller:
 
     # Events.
 
-    def _take(self, event: Any) -> None:
+    def _take(self, event: object) -> None:
         if isinstance(event, Due):
             if not event.counts:
                 return
@@ -241,7 +241,7 @@ class Controller:
         if self._state in states:
             take(self, event)
 
-    def _rank_of(self, actor: Any) -> int | None:
+    def _rank_of(self, actor: Actor) -> int | None:
         return None if self._attempt is None else self._attempt.group.rank_of(actor)
 
     def _take_interrupt(self, event: events.Interrupt) -> None:
@@ -331,7 +331,7 @@ class Controller:
         if self._grace.is_over(self._state, self._workers):
             self._move(Event.GRACE_OVER)
 
-    def _call_back(self, hook: str, *args: Any) -> None:
+    def _call_back(self, hook: str, *args: object) -> None:
         if self.config.callbacks:
             with self.progress.aside():
                 for callback in self.config.callbacks:

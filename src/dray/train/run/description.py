@@ -26,11 +26,11 @@ _COMPARED = ("scaling_config", "checkpoint_config", "backend", "report_barrier",
 
 def describe(
     engine: str,
-    function: Callable[..., Any],
+    function: Callable[..., object],
     scaling: ScalingConfig,
     config: RunConfig,
     backend: BackendConfig,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return what run.json says of a run that starts now."""
     return {
         "format": 1,
@@ -46,7 +46,7 @@ def describe(
     }
 
 
-def read(directory: RunDirectory) -> dict[str, Any] | None:
+def read(directory: RunDirectory) -> dict[str, object] | None:
     """Return what run.json says; None if there is none, or none that can be read."""
     try:
         return directory.read_run()
@@ -58,8 +58,8 @@ def read(directory: RunDirectory) -> dict[str, Any] | None:
 
 
 def with_history(
-    description: Mapping[str, Any], before: Mapping[str, Any] | None
-) -> dict[str, Any]:
+    description: Mapping[str, object], before: Mapping[str, object] | None
+) -> dict[str, object]:
     """Return a description with those of the times before, under the same name.
 
     Args:
@@ -74,7 +74,7 @@ def with_history(
     return {**description, _HISTORY: times[-_MOST_KEPT:]}
 
 
-def differences(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> list[str]:
+def differences(before: Mapping[str, object] | None, now: Mapping[str, Any]) -> list[str]:
     """Return, in words, what has changed since another training ran under the same name."""
     if before is None:
         return []
@@ -100,12 +100,12 @@ def _changed(name: str, before: object, now: object) -> Iterator[str]:
         yield f"{name} was {before!r}, and is {now!r} now"
 
 
-def _fields(config: Any) -> dict[str, Any]:
+def _fields(config: Any) -> dict[str, object]:
     """Return the fields as they are; `dataclasses.asdict` copies what may not be copied."""
     return {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.repr}
 
 
-def _fingerprint(function: Callable[..., Any]) -> dict[str, str | None]:
+def _fingerprint(function: Callable[..., object]) -> dict[str, str | None]:
     try:
         source = inspect.getsource(function)
     except (OSError, TypeError):

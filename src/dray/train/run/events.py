@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
 
 from dray.engines.base import Actor, Mailbox
 from dray.errors import EngineError
@@ -102,7 +101,7 @@ class Due:
 
     alarm: Alarm
     number: int
-    event: Any
+    event: object
 
     @property
     def counts(self) -> bool:
@@ -124,9 +123,9 @@ class Alarm:
         self.number = 0
         self._mailbox = mailbox
         self._timer: threading.Timer | None = None
-        self._latest: tuple[float, Any] = (0.0, None)
+        self._latest: tuple[float, object] = (0.0, None)
 
-    def set(self, delay_s: float, event: Any) -> None:
+    def set(self, delay_s: float, event: object) -> None:
         """Have an event come, in place of the one before.
 
         Raises:
@@ -168,5 +167,5 @@ class Outcome:
     """
 
     state: State
-    return_value: Any = None
+    return_value: object = None
     error: BaseException | None = None

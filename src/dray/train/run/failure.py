@@ -6,7 +6,6 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dray.errors import (
     ConfigError,
@@ -212,7 +211,7 @@ class OutcomeTracker:
     progress: Progress
     directory: RunDirectory
     error: BaseException | None = None
-    return_value: Any = None
+    return_value: object = None
 
     def returned(self, ended: Ended) -> None:
         """Take what rank 0's function has returned."""

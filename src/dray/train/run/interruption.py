@@ -8,7 +8,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any
 
 
 @contextlib.contextmanager
@@ -20,7 +19,7 @@ def interrupts_go_to(interrupt: Callable[[], None]) -> Iterator[None]:
         return
     pressed = False
 
-    def handler(number: int, frame: Any) -> None:
+    def handler(number: int, frame: object) -> None:
         nonlocal pressed
         if pressed:
             raise KeyboardInterrupt
@@ -57,7 +56,7 @@ class Termination:
             self._holds = True
         return self
 
-    def _handle(self, number: int, frame: Any) -> None:
+    def _handle(self, number: int, frame: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._came = True
         if self._interrupt is None:

@@ -10,7 +10,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
-from typing import Any
 
 from dray.errors import TrainingFailedError
 from dray.train.run.waits import Wait, name_of
@@ -41,7 +40,7 @@ class PendingReport:
 
     report: int
     since: float
-    metrics: dict[int, dict[str, Any]] = field(default_factory=dict)
+    metrics: dict[int, dict[str, object]] = field(default_factory=dict)
     files: dict[int, tuple[str, ...]] = field(default_factory=dict)
     shares: dict[int, tuple[str, ...]] = field(default_factory=dict)
     staged: dict[str, Fingerprint] = field(default_factory=dict)

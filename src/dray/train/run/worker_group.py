@@ -90,7 +90,7 @@ class WorkerGroup:
         self.collectives = ""
         self._unstarted = {worker for worker in workers if worker.started is None}
         self._by_actor = {worker.actor: worker for worker in workers}
-        self._done: SimpleQueue[Future[Any] | None] = SimpleQueue()
+        self._done: SimpleQueue[Future[object] | None] = SimpleQueue()
         self._interrupted = False
 
     @classmethod
@@ -136,7 +136,7 @@ class WorkerGroup:
         """Return the workers that have not started."""
         return [worker.rank for worker in self.workers if worker.started is None]
 
-    def describe(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[dict[str, object]]:
         """Return for every rank where it runs, as JSON-compatible values."""
         return [
             {
@@ -195,7 +195,7 @@ class WorkerGroup:
         return None if worker is None else worker.rank
 
     def execute(
-        self, function: Callable[..., Any], *args: Any, timeout_s: float | None = None
+        self, function: Callable[..., object], *args: object, timeout_s: float | None = None
     ) -> list[Any]:
         """Run a function on every worker at once; return what each returned, by rank.
 
@@ -211,7 +211,7 @@ class WorkerGroup:
             {w.actor.call("execute", function, *args): w.rank for w in self.workers}, timeout_s
         )
 
-    def execute_single(self, rank: int, function: Callable[..., Any], *args: Any) -> Any:
+    def execute_single(self, rank: int, function: Callable[..., object], *args: object) -> Any:
         """Run a function on one worker; return what it returned.
 
         Raises:
@@ -220,10 +220,10 @@ class WorkerGroup:
         return self._collect({self.workers[rank].actor.call("execute", function, *args): rank})[0]
 
     def _collect(
-        self, calls: Mapping[Future[Any], int], timeout_s: float | None = None
+        self, calls: Mapping[Future[object], int], timeout_s: float | None = None
     ) -> list[Any]:
         """Return all results, or raise as soon as there is one failure: others may hang on it."""
-        done: SimpleQueue[Future[Any] | None] = SimpleQueue()
+        done: SimpleQueue[Future[object] | None] = SimpleQueue()
         self._done = done
         for call in calls:
             call.add_done_callback(done.put)
@@ -256,7 +256,7 @@ class WorkerGroup:
         """
         return [worker.actor.call("run", job) for worker in self.workers]
 
-    def tell(self, message: Any, ranks: Sequence[int] | None = None) -> None:
+    def tell(self, message: object, ranks: Sequence[int] | None = None) -> None:
         """Send a message to the given ranks, or to all, even while the train function runs."""
         for worker in self.workers if ranks is None else [self.workers[rank] for rank in ranks]:
             worker.actor.signal("deliver", message)

@@ -67,17 +67,17 @@ class TorchTrainer(DataParallelTrainer):
 
     def __init__(
         self,
-        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
+        train_loop_per_worker: Callable[[], object] | Callable[[dict[str, Any]], object],
         *,
-        train_loop_config: Mapping[str, Any] | None = None,
+        train_loop_config: Mapping[str, object] | None = None,
         torch_config: TorchConfig | None = None,
         scaling_config: ScalingConfig | None = None,
         run_config: RunConfig | None = None,
-        datasets: Any = None,
-        dataset_config: Any = None,
-        validation_config: Any = None,
-        metadata: Any = None,
-        resume_from_checkpoint: Any = None,
+        datasets: object = None,
+        dataset_config: object = None,
+        validation_config: object = None,
+        metadata: object = None,
+        resume_from_checkpoint: object = None,
     ) -> None:
         if importlib.util.find_spec("torch") is None:
             raise MissingDependencyError("torch", "torch>=2.4")

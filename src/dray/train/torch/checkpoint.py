@@ -6,7 +6,7 @@ import os
 import pickle
 import tempfile
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dray.errors import ConfigError, StorageError
 from dray.train.checkpoint import Checkpoint
@@ -34,7 +34,7 @@ class TorchCheckpoint(Checkpoint):
     MODEL_FILENAME = "model.pt"
 
     @classmethod
-    def from_state_dict(cls, state_dict: Mapping[str, Any]) -> TorchCheckpoint:
+    def from_state_dict(cls, state_dict: Mapping[str, object]) -> TorchCheckpoint:
         """Save a model's state in a new temporary directory, which is yours to delete.
 
         Args:
@@ -55,7 +55,7 @@ class TorchCheckpoint(Checkpoint):
         return cls._saved(model)
 
     @classmethod
-    def _saved(cls, content: Any) -> TorchCheckpoint:
+    def _saved(cls, content: object) -> TorchCheckpoint:
         import torch
 
         directory = tempfile.mkdtemp(prefix="dray-checkpoint-")

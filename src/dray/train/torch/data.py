@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from functools import cached_property, partial
 from itertools import cycle, islice
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dray.train.context import TrainContext
 from dray.train.torch.devices import get_device
@@ -22,6 +22,9 @@ from dray.train.worker.session import current_session
 if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader
+
+# Whatever a data loader gives: tensors, and collections of them.
+Batch: TypeAlias = Any
 
 # The types of device on which copies can run beside the work, on a stream of their own.
 _TYPES_WITH_STREAMS = ("cuda", "xpu", "npu", "hpu")
@@ -107,7 +110,7 @@ def _shared(loader: DataLoader[Any], context: TrainContext) -> DataLoader[Any]:
     return _changed(loader, sampler=sampler, batch_sampler=batch_sampler)
 
 
-def _changed(loader: DataLoader[Any], **attributes: Any) -> DataLoader[Any]:
+def _changed(loader: DataLoader[Any], **attributes: object) -> DataLoader[Any]:
     """Return a copy of a loader, with all that it was made with but for some attributes."""
     changed = copy.copy(loader)
     # The loader's own __setattr__ forbids these; its workers, if it has some, follow the old ones.
@@ -115,7 +118,7 @@ def _changed(loader: DataLoader[Any], **attributes: Any) -> DataLoader[Any]:
     return changed
 
 
-def _nested(sampler: Any) -> Iterator[Any]:
+def _nested(sampler: object) -> Iterator[object]:
     """Yield a sampler, the one that it draws from, and so on."""
     while sampler is not None:
         yield sampler
@@ -271,11 +274,11 @@ class DeviceDataLoader:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._loader, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         """Set the loader's own attribute."""
         setattr(self._loader, name, value)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self._loader, self._device, self._ahead)  # a stream stays where it is
 
 
@@ -297,9 +300,9 @@ class SideStream:
         self._streams = streams
         self._stream = streams.Stream(device)
 
-    def copy_ahead(self, batches: Iterable[Any]) -> Iterator[Any]:
+    def copy_ahead(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         """Yield batches on the device, each when the copy of the next one has begun."""
-        copies: deque[tuple[Any, Any]] = deque()
+        copies: deque[tuple[Batch, Batch]] = deque()
         for batch in batches:
             copies.append(self._begin(batch))
             if len(copies) == 2:
@@ -307,17 +310,17 @@ class SideStream:
         if copies:
             yield self._finish(*copies.popleft())
 
-    def _begin(self, batch: Any) -> tuple[Any, Any]:
+    def _begin(self, batch: Batch) -> tuple[Batch, Batch]:
         self._stream.wait_stream(self._streams.current_stream(self._device))
         with self._streams.stream(self._stream):
             return _move(batch, self._device, pin=True), self._stream.record_event()
 
-    def _finish(self, batch: Any, copied: Any) -> Any:
+    def _finish(self, batch: Batch, copied: Batch) -> Batch:
         self._streams.current_stream(self._device).wait_event(copied)
         return batch
 
 
-def _move(batch: Any, device: torch.device, pin: bool = False) -> Any:
+def _move(batch: Batch, device: torch.device, pin: bool = False) -> Batch:
     """Move every tensor in a batch; containers keep their types."""
     if callable(getattr(type(batch), "to", None)):
         batch = _pinned(batch, device) if pin else batch
@@ -338,7 +341,7 @@ def _move(batch: Any, device: torch.device, pin: bool = False) -> Any:
     return batch
 
 
-def _move_fields(batch: Any, move: Callable[[Any], Any]) -> Any:
+def _move_fields(batch: Batch, move: Callable[[Batch], Batch]) -> Batch:
     moved = copy.copy(batch)
     for field in dataclasses.fields(batch):
         value = move(getattr(batch, field.name))
@@ -363,7 +366,7 @@ def _pinned(item: Any, device: torch.device) -> Any:
     return torch.empty_like(item, pin_memory=True).copy_(item)
 
 
-def _non_blocking(batch: Any, device: torch.device) -> dict[str, bool]:
+def _non_blocking(batch: Batch, device: torch.device) -> dict[str, bool]:
     """Say not to wait for the copy, where the batch can be told and its memory outlives it.
 
     Elsewhere the memory may be freed too early: https://github.com/pytorch/pytorch/issues/189690.

@@ -6,7 +6,7 @@ import inspect
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dray.errors import ConfigError
 from dray.train.torch.devices import get_device
@@ -24,7 +24,7 @@ def prepare_model(
     model: torch.nn.Module,
     move_to_device: bool | torch.device = True,
     parallel_strategy: str | None = "ddp",
-    parallel_strategy_kwargs: Mapping[str, Any] | None = None,
+    parallel_strategy_kwargs: Mapping[str, object] | None = None,
 ) -> torch.nn.Module:
     """Move a model to this worker's device, and have all ranks train it as one model.
 
@@ -94,8 +94,8 @@ def prepare_model(
 
 
 def _wrapper(
-    strategy: str | None, options: Mapping[str, Any], device: torch.device
-) -> Callable[..., Any] | None:
+    strategy: str | None, options: Mapping[str, object], device: torch.device
+) -> Callable[..., object] | None:
     """Return what makes a model one that all ranks train."""
     if strategy is None:
         return None
@@ -118,7 +118,7 @@ def _wrapper(
     return wrapper
 
 
-def _fully_shard(device: torch.device) -> Callable[..., Any]:
+def _fully_shard(device: torch.device) -> Callable[..., object]:
     try:
         from torch.distributed.fsdp import fully_shard
     except ImportError as error:  # until torch 2.5
@@ -127,11 +127,13 @@ def _fully_shard(device: torch.device) -> Callable[..., Any]:
                 f"parallel_strategy='fsdp' on a {device.type} device needs torch 2.6 or newer"
             ) from error
         from torch.distributed._composable.fsdp import fully_shard
-    found: Callable[..., Any] = fully_shard
+    found: Callable[..., object] = fully_shard
     return found
 
 
-def _that_takes(options: Mapping[str, Any], *wrappers: Callable[..., Any]) -> Callable[..., Any]:
+def _that_takes(
+    options: Mapping[str, object], *wrappers: Callable[..., object]
+) -> Callable[..., object]:
     """Return the first wrapper that takes all these arguments."""
     for wrapper in wrappers:
         if options.keys() <= _keywords(wrapper):
@@ -142,16 +144,16 @@ def _that_takes(options: Mapping[str, Any], *wrappers: Callable[..., Any]) -> Ca
     )
 
 
-def _keywords(wrapper: Callable[..., Any]) -> set[str]:
+def _keywords(wrapper: Callable[..., object]) -> set[str]:
     return set(inspect.signature(wrapper).parameters) - {"module"}
 
 
-def _list(names: Mapping[str, Any] | set[str]) -> str:
+def _list(names: Mapping[str, object] | set[str]) -> str:
     return ", ".join(sorted(names))
 
 
 def _shard(
-    model: torch.nn.Module, device: torch.device, options: dict[str, Any]
+    model: torch.nn.Module, device: torch.device, options: dict[str, object]
 ) -> torch.nn.Module:
     """Shard a model's units one by one, so that no more than one is whole on the device."""
     from torch import distributed

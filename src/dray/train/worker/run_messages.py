@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from dray.train.storage.checkpoint_files import Fingerprint
 
@@ -74,7 +73,7 @@ class Reported:
     """
 
     report: int
-    metrics: dict[str, Any]
+    metrics: dict[str, object]
     files: tuple[str, ...] | None = None
     directory: str | None = None
     in_place: bool = False
@@ -149,7 +148,7 @@ class Listed:
     """The run's checkpoints, oldest first: path and rank 0's metrics, encoded."""
 
     request: int
-    checkpoints: tuple[tuple[str, dict[str, Any]], ...]
+    checkpoints: tuple[tuple[str, dict[str, object]], ...]
 
 
 @dataclass(frozen=True)

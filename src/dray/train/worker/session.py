@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dray.engines.rpc import wire
 from dray.engines.rpc.actor_host import refuse_forks
@@ -33,6 +33,10 @@ class TrainingStopped(BaseException):
 
 # Put in place of an answer when the controller is gone.
 _OVER = object()
+# What a report beside the train function waits for as well.
+_OF_UPLOADS = (run_messages.Share, run_messages.ReportDone)
+
+Answer = TypeVar("Answer")
 
 
 class TrainSession:
@@ -47,7 +51,7 @@ class TrainSession:
         outer: The session that its thread had before, if its run is within another.
     """
 
-    def __init__(self, assignment: run_messages.Assignment, post: Callable[[Any], None]) -> None:
+    def __init__(self, assignment: run_messages.Assignment, post: Callable[[object], None]) -> None:
         self.assignment = assignment
         self.post = post
         self.clean_ups = contextlib.ExitStack()
@@ -59,7 +63,7 @@ class TrainSession:
         self._sequence = 0
         self._requests = 0
         self._stop_at: int | None = None
-        self._answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._uploads = Uploads(self._stage_upload)
         metrics = RunDirectory(Path(run.path)).metrics_path(assignment.rank)
@@ -70,7 +74,7 @@ class TrainSession:
         self._uploads.close()
         self._metrics.close()
 
-    def deliver(self, message: Any) -> None:
+    def deliver(self, message: object) -> None:
         """Take a message of the controller, on the control thread."""
         if isinstance(message, run_messages.StopRequested):
             self._stop_at = message.report
@@ -80,8 +84,8 @@ class TrainSession:
             return
         if isinstance(message, run_messages.ReportDone) and message.path is not None:
             self.checkpoint = Checkpoint(message.path)
-        beside = isinstance(message, run_messages.Share | run_messages.ReportDone)
-        if not (beside and self._uploads.take(message)):
+        is_of_upload = isinstance(message, _OF_UPLOADS) and self._uploads.take(message)
+        if not is_of_upload:
             self._answers.put(message)
 
     def wake(self) -> None:
@@ -105,7 +109,7 @@ class TrainSession:
 
     def report(
         self,
-        metrics: Mapping[str, Any],
+        metrics: Mapping[str, object],
         checkpoint: Checkpoint | None,
         directory: str | None,
         *,
@@ -200,21 +204,21 @@ class TrainSession:
             if isinstance(answer, run_messages.Listed) and answer.request == self._requests:
                 return answer
 
-    def _await(self, kind: type, report: int) -> Any:
+    def _await(self, kind: type[Answer], report: int) -> Answer:
         while True:
             answer = self._answer()
             # That a report is done for which this rank has not waited is nobody's answer.
             if isinstance(answer, kind) and getattr(answer, "report", None) == report:
                 return answer
 
-    def _answer(self, deadline: float | None = None) -> Any:
+    def _answer(self, deadline: float | None = None) -> object:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         answer = self._answers.get(timeout=left)
         if answer is _OVER:
             raise TrainingStopped
         return answer
 
-    def join(self, name: str, data: Any = None) -> Any:
+    def join(self, name: str, data: object = None) -> Any:
         """Wait until all ranks have come to the same collective; return rank 0's data."""
         with self._lock:
             sequence = self._sequence
@@ -226,7 +230,7 @@ class TrainSession:
                     return wire.load(answer.data)
 
 
-def _line(report: int, attempt: int, record: Mapping[str, Any]) -> bytes:
+def _line(report: int, attempt: int, record: Mapping[str, object]) -> bytes:
     """Return a report as JSON; what is the same each time need not go through the encoder."""
     head = b'{"report":%d,"attempt":%d,"time":%.6f,' % (report, attempt, time.time())
     return head + json_bytes(record)[1:]

@@ -32,12 +32,12 @@ class Ended(NamedTuple):
         stopped: Whether the user asked the run to stop.
     """
 
-    value: Any = None
+    value: object = None
     pickled: bytes = b""
     trouble: str = ""
     stopped: bool = False
 
-    def returned(self) -> Any:
+    def returned(self) -> object:
         """Return what the function returned, on rank 0.
 
         Raises:
@@ -64,7 +64,7 @@ class TrainWorker:
         own_process: Whether this process belongs to the worker alone.
     """
 
-    def __init__(self, post: Callable[[Any], None], *, own_process: bool) -> None:
+    def __init__(self, post: Callable[[object], None], *, own_process: bool) -> None:
         self._post = post
         self._own_process = own_process
         self._session: TrainSession | None = None
@@ -85,7 +85,7 @@ class TrainWorker:
         self._session = TrainSession(assignment, self._post)
         start_session(self._session)
 
-    def execute(self, function: Callable[..., Any], *args: Any) -> Any:
+    def execute(self, function: Callable[..., object], *args: object) -> object:
         """Run a hook of the framework."""
         return function(*args)
 
@@ -110,7 +110,7 @@ class TrainWorker:
             raise
         return self._pack(value)
 
-    def _pack(self, value: Any) -> Ended:
+    def _pack(self, value: object) -> Ended:
         assert self._session is not None
         if self._session.assignment.rank != 0:  # nobody asks for it
             return Ended()
@@ -134,7 +134,7 @@ class TrainWorker:
         if self._session is not None:
             self._session.wake()
 
-    def deliver(self, message: Any) -> None:
+    def deliver(self, message: object) -> None:
         """Take a message of the controller, on the control thread."""
         assert self._session is not None
         self._session.deliver(message)
@@ -183,14 +183,14 @@ def _rank_variables(assignment: run_messages.Assignment) -> dict[str, str]:
     }
 
 
-def _show_in_main(function: Callable[..., Any]) -> None:
+def _show_in_main(function: Callable[..., object]) -> None:
     """Put what the script's train function uses in this process's `__main__`, where it was.
 
     So that what the train function saves refers to classes as `__main__.Net`, which the script
     that loads it has too, and pickling them works at all.
     """
-    named: dict[str, Any] = {}
-    variables: dict[str, Any] = {}
+    named: dict[str, object] = {}
+    variables: dict[str, object] = {}
     for part in _parts(function):
         name, known = getattr(part, "__name__", None), getattr(part, "__globals__", {})
         in_main = getattr(part, "__module__", None) == "__main__"
@@ -201,7 +201,7 @@ def _show_in_main(function: Callable[..., Any]) -> None:
     vars(sys.modules["__main__"]).update(named | variables)
 
 
-def _parts(function: Any) -> Iterator[Any]:
+def _parts(function: object) -> Iterator[object]:
     """Yield a train function, and below decorators, `partial` and classes what it is made of."""
     yield function
     if isinstance(function, functools.partial):
