@@ -85,7 +85,7 @@ class Checkpoint:
         """The directory's absolute path, as a string."""
         if self._unread is not None:
             check_directory(self._path)
-            damaged = self._unread.damage()
+            damaged = self._unread.first_damaged_file()
             if damaged is not None:
                 raise StorageError(
                     f"the checkpoint {self._path} is damaged: {damaged} is not as it was "

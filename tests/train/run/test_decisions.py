@@ -27,10 +27,10 @@ from dray.train.config import CheckpointConfig
 from dray.train.run.failure import FailureLog, FailurePolicy, to_driver_error, to_error
 from dray.train.run.line_dedup import LineDeduplicator, Shown, describe_ranks
 from dray.train.run.report_tracker import MOST_OPEN, CollectiveTracker, ReportTracker
-from dray.train.run.retention import ranked, surplus
+from dray.train.run.retention import checkpoints_to_delete, ranked
 from dray.train.run.waits import Patience, Wait
 from dray.train.storage.manifest import Committed
-from dray.train.worker.run_messages import Joined, Reported, Staged
+from dray.train.worker.run_messages import CollectiveArrival, Reported, Staged
 
 
 def committed(report: int, **metrics: Any) -> Committed:
@@ -154,8 +154,8 @@ def test_a_rank_far_ahead_is_not_waited_for() -> None:
 
 def test_a_collective_is_over_once_all_ranks_have_come() -> None:
     book = CollectiveTracker(2)
-    assert book.joined(1, Joined(0, "barrier", b"one")) is None
-    assert book.joined(0, Joined(0, "barrier", b"zero")) == b"zero"
+    assert book.joined(1, CollectiveArrival(0, "barrier", b"one")) is None
+    assert book.joined(0, CollectiveArrival(0, "barrier", b"zero")) == b"zero"
     book.check({0})  # nobody waits
     book.check(set())
 
@@ -163,7 +163,7 @@ def test_a_collective_is_over_once_all_ranks_have_come() -> None:
 def test_a_collective_names_who_can_never_come() -> None:
     book = CollectiveTracker(5)
     for rank in (0, 2):
-        book.joined(rank, Joined(0, "barrier", b""))
+        book.joined(rank, CollectiveArrival(0, "barrier", b""))
     book.check({0, 1, 2, 3, 4})  # they may come yet
     with pytest.raises(
         TrainingFailedError,
@@ -174,15 +174,15 @@ def test_a_collective_names_who_can_never_come() -> None:
 
 def test_retention_without_a_score_keeps_the_newest() -> None:
     checkpoints = [committed(i) for i in range(5)]
-    assert numbers(surplus(checkpoints, CheckpointConfig(num_to_keep=2))) == [2, 1, 0]
-    assert surplus(checkpoints, CheckpointConfig()) == []
+    assert numbers(checkpoints_to_delete(checkpoints, CheckpointConfig(num_to_keep=2))) == [2, 1, 0]
+    assert checkpoints_to_delete(checkpoints, CheckpointConfig()) == []
 
 
 @given(st.lists(st.one_of(st.none(), st.floats()), min_size=1, max_size=8), st.integers(1, 5))
 def test_retention_keeps_the_newest_and_the_best(scores: list[Any], keep: int) -> None:
     config = CheckpointConfig(num_to_keep=keep, checkpoint_score_attribute="s")
     checkpoints = [committed(i, s=score) for i, score in enumerate(scores)]
-    gone = set(numbers(surplus(checkpoints, config)))
+    gone = set(numbers(checkpoints_to_delete(checkpoints, config)))
     kept = [c for c in checkpoints if c.report not in gone]
     assert checkpoints[-1] in kept
     assert len(kept) == min(keep, len(checkpoints))

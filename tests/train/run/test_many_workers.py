@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import program_controller
 from dray.train.run.report_tracker import CollectiveTracker, ReportTracker
-from dray.train.worker.run_messages import Joined, Reported
+from dray.train.worker.run_messages import CollectiveArrival, Reported
 
 FEW, MANY = 200, 4800
 TOO_MUCH = 4  # what is quadratic grows 24 times, less what is not
@@ -52,6 +52,6 @@ def test_ranks_that_fail_stop_and_return_are_counted_out() -> None:
 
 def test_a_collective_of_many_ranks() -> None:
     collectives = CollectiveTracker(3)
-    assert collectives.joined(1, Joined(0, "barrier", b"")) is None
-    assert collectives.joined(2, Joined(0, "barrier", b"")) is None
-    assert collectives.joined(0, Joined(0, "barrier", b"mine")) == b"mine"
+    assert collectives.joined(1, CollectiveArrival(0, "barrier", b"")) is None
+    assert collectives.joined(2, CollectiveArrival(0, "barrier", b"")) is None
+    assert collectives.joined(0, CollectiveArrival(0, "barrier", b"mine")) == b"mine"

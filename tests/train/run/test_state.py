@@ -54,7 +54,7 @@ def test_resources_and_workers_never_leak(events: list[Event]) -> None:
                 workers = True
             elif action is Action.RELEASE:
                 reserved = False
-        if event in (Event.GROUP_DOWN, Event.RETRY, Event.GIVE_UP, Event.CONTROLLER_FAILED):
+        if event in (Event.ALL_WORKERS_EXITED, Event.RETRY, Event.GIVE_UP, Event.CONTROLLER_FAILED):
             workers = False
         if state in FINAL:
             assert not reserved

@@ -80,7 +80,7 @@ def test_a_kill_leaves_the_old_or_the_new_whole(
     again = RunDirectory(directory.path)
     again.open()
     found = again.checkpoints()
-    assert all(c.damage() is None for c in found)
+    assert all(c.first_damaged_file() is None for c in found)
     texts = [(c.path / "model").read_text() for c in found]
     if same_name:
         assert texts in (["old"], ["new"])
@@ -126,7 +126,7 @@ def test_whatever_is_done_and_killed_what_was_committed_stays(
             pass
         if what == "D" and name in known:
             (path / name / "model").write_text("x" * len(before or ""))
-            assert known[name].damage() == "model"
+            assert known[name].first_damaged_file() == "model"
             allowed = {None}
             directory.delete(known[name])
         directory.close()
@@ -134,7 +134,7 @@ def test_whatever_is_done_and_killed_what_was_committed_stays(
         again.warn = lambda text: None
         again.open()
         found = {c.path.name: (c.path / "model").read_text() for c in again.sound_checkpoints()}
-        assert all(c.damage() is None for c in again.checkpoints())
+        assert all(c.first_damaged_file() is None for c in again.checkpoints())
         assert found.pop(name, None) in allowed
         assert found == {n: t for n, t in durable.items() if n != name}
         durable = {c.path.name: (c.path / "model").read_text() for c in again.checkpoints()}
@@ -167,7 +167,7 @@ def test_damage_is_found(tmp_path: Path, damage: str) -> None:
         "delete": model.unlink,
     }
     damages[damage]()
-    assert directory.checkpoints()[0].damage() == "model"
+    assert directory.checkpoints()[0].first_damaged_file() == "model"
     directory.close()
 
 

@@ -213,7 +213,7 @@ class JaxBackend(Backend):
         assert isinstance(backend_config, JaxConfig)
         if len(worker_group) > 1:  # JAX's own limit comes first, and says more
             limit_s = backend_config.shutdown_timeout_s + _SLACK_S
-            worker_group.execute(_part, timeout_s=limit_s)
+            worker_group.execute(_shutdown_distributed, timeout_s=limit_s)
 
 
 def _this_process() -> tuple[str, int]:
@@ -461,7 +461,7 @@ def _keep_collectives_at(address: str) -> None:
     backend.register_backend_factory("cpu", make, priority=0, fail_quietly=False)
 
 
-def _part() -> None:
+def _shutdown_distributed() -> None:
     """Take this worker out of the program, if the train function has not done it."""
     import jax
 

@@ -49,8 +49,8 @@ class Admission:
     reservation: Reservation | None = None
     _asked: Future[Reservation] | None = None
     _since: float = math.inf
-    _due: float = -math.inf  # until when what was free is on its way, and looks as if taken
-    _told: str = ""
+    _grants_until: float = -math.inf  # until then, resources just granted may still look taken
+    _last_message: str = ""
 
     def __post_init__(self) -> None:
         self.size = self.scaling.min_workers if self.engine.distributed else 1
@@ -63,7 +63,7 @@ class Admission:
         to time, for `look`.
         """
         self._since = time.monotonic()
-        self._told = ""
+        self._last_message = ""
         size, fits = self.size, False
         if self.scaling.elasticity_enabled:
             size, preview = choose_size(self.engine, self.scaling)
@@ -80,7 +80,7 @@ class Admission:
     def _request(self, size: int, fits: bool) -> None:
         self.size = size
         soon = fits and self.engine.distributed
-        self._due = time.monotonic() + _GRANT_S if soon else -math.inf
+        self._grants_until = time.monotonic() + _GRANT_S if soon else -math.inf
         self._asked = self.engine.reserve(self.scaling.request(size))
         self._asked.add_done_callback(lambda future: self.mailbox.put(Reserved(future)))
 
@@ -134,7 +134,7 @@ class Admission:
         if self._asked is None or self._asked.done():
             return None  # the answer is in the mailbox
         now = time.monotonic()
-        waited_s, coming = now - self._since, now < self._due
+        waited_s, coming = now - self._since, now < self._grants_until
         if self.scaling.elasticity_enabled and waited_s < self.limit_s:
             size, preview = choose_size(self.engine, self.scaling)
             if preview.fits and (size > self.size or (size < self.size and not coming)):
@@ -150,8 +150,8 @@ class Admission:
             if lacking is not None:
                 return InfeasibleError(why, asked=lacking.asked, available=lacking.available)
             return StartTimeoutError(self.limit_s, why)
-        if why != self._told and not coming:
-            self._told = why
+        if why != self._last_message and not coming:
+            self._last_message = why
             self.progress.warn(f"waiting up to {self.limit_s:g} s for resources: {why}")
         return None
 

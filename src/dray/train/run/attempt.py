@@ -82,10 +82,10 @@ class Attempt:
             return self._barrier or message.files is not None
         if isinstance(message, run_messages.Staged):
             self._book.staged(rank, message)
-        elif isinstance(message, run_messages.Joined):
+        elif isinstance(message, run_messages.CollectiveArrival):
             data = self._collectives.joined(rank, message, time.monotonic())
             if data is not None:
-                self.group.tell(run_messages.Gathered(message.sequence, data))
+                self.group.tell(run_messages.CollectiveResult(message.sequence, data))
             return data is None
         elif isinstance(message, run_messages.Listing):
             self._listings.append((rank, message))

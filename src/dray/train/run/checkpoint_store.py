@@ -11,7 +11,7 @@ from dray.errors import StorageError
 from dray.train.config import CheckpointConfig
 from dray.train.run.progress import Progress
 from dray.train.run.report_tracker import PendingReport
-from dray.train.run.retention import score, surplus
+from dray.train.run.retention import checkpoints_to_delete, score
 from dray.train.storage.manifest import Committed
 from dray.train.storage.run_directory import RunDirectory
 
@@ -34,7 +34,7 @@ class Commits:
         """
         found = bool(self._kept)
         for committed in reversed(list(self._kept)):
-            damaged = self.directory.damage(committed)
+            damaged = self.directory.first_damaged_file(committed)
             if damaged is None:
                 return committed
             self._kept.remove(committed)
@@ -87,7 +87,7 @@ class Commits:
         self.directory.commit(staged, committed)
         self._kept = [*(known for known in self._kept if known.path != path), committed]
         self._look_at_score(committed)
-        for old in surplus(self._kept, self.config):
+        for old in checkpoints_to_delete(self._kept, self.config):
             self._delete(old)
         self.progress.committed(path)
         return path

@@ -16,12 +16,13 @@ Three tables say what an event does; the code between them has no opinion about 
     TABLE    the moves. `_move` alone changes the state; it writes it down before it acts, so that
              what a killed driver has written says how far it had come.
     _actions one method for each action. An action may end in another move (all workers may be
-             gone at once, and then GROUP_DOWN follows), which comes after the state has changed.
+             gone at once, and then ALL_WORKERS_EXITED follows), which comes after the state has
+             changed.
 
 An attempt is one start of the workers: `attempt.py` keeps what they have reported, and who has
 ended how. Between two attempts the reservation stays, unless one of its nodes is lost.
 
-Two things wait elsewhere than at the mailbox. The framework's hooks (`SET_UP`, `TAKE_DOWN`) call
+Two things wait elsewhere than at the mailbox. The framework's hooks (`SET_UP`, `TEAR_DOWN`) call
 workers and wait for their answers; a signal handler cuts that short by `WorkerGroup.interrupt`,
 and the mailbox has the reason. Files are put together by the ranks, so that a commit here is a
 manifest and a rename, however large the checkpoint.
@@ -253,7 +254,7 @@ class Controller:
 
     def _take_start(self, event: Started) -> None:
         if self._workers.group.started(event):
-            self._move(Event.PLACED)
+            self._move(Event.WORKERS_STARTED)
 
     def _still_starting(self, _: events.StillStarting) -> None:
         self.progress.warn(f"workers {self._workers.group.missing()} have not started yet")
@@ -295,7 +296,7 @@ class Controller:
             else:
                 self._fail(rank, death.error)
         if not self._workers.alive:
-            self._move(Event.GROUP_DOWN)
+            self._move(Event.ALL_WORKERS_EXITED)
 
     def _fail(self, rank: int, error: BaseException) -> None:
         attempt = self._workers
@@ -322,10 +323,10 @@ class Controller:
 
     def _stop_early(self, _: events.StopRequest | None = None) -> None:
         self._cause = self._why_stopped()
-        self._move(Event.STOP_ASKED)
+        self._move(Event.STOP_REQUESTED)
 
     def _why_stopped(self) -> str:
-        return Event.STOP_ASKED.value + (f": {self._stop_reason}" if self._stop_reason else "")
+        return Event.STOP_REQUESTED.value + (f": {self._stop_reason}" if self._stop_reason else "")
 
     def _grace_over(self, _: events.StopGraceExpired) -> None:
         if self._grace.is_over(self._state, self._workers):
@@ -360,7 +361,7 @@ class Controller:
     def _still_waiting(self, _: events.StillWaiting) -> None:
         self._outcome.error = self._admission.look()
         if self._outcome.error is not None:
-            self._move(Event.WAITED)
+            self._move(Event.START_TIMED_OUT)
 
     def _start_workers(self) -> None:
         reservation = self._admission.reservation
@@ -387,7 +388,7 @@ class Controller:
         self.directory.record("workers started", attempt=self._number, ranks=group.describe())
         self._launch.set_up(group)
         self.progress.placed(group.describe(), group.collectives)
-        self._move(Event.STARTED)
+        self._move(Event.FRAMEWORK_READY)
 
     def _run_function(self) -> None:
         group = self._workers.group
@@ -414,7 +415,7 @@ class Controller:
     def _give_grace(self) -> None:
         self._grace.give(self._state, self._workers)
 
-    def _take_down(self) -> None:
+    def _tear_down(self) -> None:
         if not self._launch.part(self._workers.group, self.progress):  # others may wait in vain
             self._alarm.set(_PARTING_S, events.StopGraceExpired())
 
@@ -422,7 +423,7 @@ class Controller:
         if self._attempt is not None:
             end(self._attempt.group)
             if not self._attempt.alive:
-                self._move(Event.GROUP_DOWN)
+                self._move(Event.ALL_WORKERS_EXITED)
 
     def _decide(self) -> None:
         attempt = self._workers
@@ -468,7 +469,7 @@ class Controller:
         Action.TELL_INTERRUPT: _tell_interrupt,
         Action.ASK_TO_STOP: lambda self: self._workers.ask_to_stop(),
         Action.GIVE_GRACE: _give_grace,
-        Action.TAKE_DOWN: _take_down,
+        Action.TEAR_DOWN: _tear_down,
         Action.STOP_WORKERS: lambda self: self._end_workers(WorkerGroup.stop),
         Action.KILL_WORKERS: lambda self: self._end_workers(WorkerGroup.kill),
         Action.DECIDE: _decide,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from dray.errors import TrainingFailedError
 from dray.train.run.waits import Wait, name_of
 from dray.train.storage.checkpoint_files import Fingerprint
-from dray.train.worker.run_messages import Joined, Reported, Staged
+from dray.train.worker.run_messages import CollectiveArrival, Reported, Staged
 
 # A rank that reports far ahead of the others (only rank 0 reports, say) is not waited for.
 MOST_OPEN = 1000
@@ -278,10 +278,10 @@ class CollectiveTracker:
 
     def __init__(self, world_size: int) -> None:
         self._ranks = set(range(world_size))
-        self._open: dict[int, dict[int, Joined]] = {}
+        self._open: dict[int, dict[int, CollectiveArrival]] = {}
         self._since: dict[int, float] = {}
 
-    def joined(self, rank: int, message: Joined, now: float = 0.0) -> bytes | None:
+    def joined(self, rank: int, message: CollectiveArrival, now: float = 0.0) -> bytes | None:
         """Take note that a rank has come to a collective; return rank 0's data once all have.
 
         Raises:

@@ -54,7 +54,9 @@ def ranked(checkpoints: Sequence[Committed], config: CheckpointConfig) -> list[C
     return sorted(checkpoints, key=key)
 
 
-def surplus(checkpoints: Sequence[Committed], config: CheckpointConfig) -> list[Committed]:
+def checkpoints_to_delete(
+    checkpoints: Sequence[Committed], config: CheckpointConfig
+) -> list[Committed]:
     """Return the checkpoints to delete, given all of them, oldest first.
 
     The newest is always kept, since a restart resumes from it.

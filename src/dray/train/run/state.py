@@ -35,20 +35,20 @@ class Event(str, Enum):
 
     BEGIN = "fit() called"
     RESERVED = "resources reserved"
-    PLACED = "all workers have started"
-    STARTED = "framework ready"
+    WORKERS_STARTED = "all workers have started"
+    FRAMEWORK_READY = "framework ready"
     RANK_RETURNED = "train function ended on a rank"
     RETURNED = "train function ended on every rank"
     WORKER_FAILED = "a worker failed"
     FAILED_AMID_REPORT = "a worker failed, a report of its is under way"
     DRAINED = "no report is under way any more"
-    GROUP_DOWN = "all workers gone"
+    ALL_WORKERS_EXITED = "all workers gone"
     RETRY = "all workers gone, failures left"
     GIVE_UP = "all workers gone, no failures left"
     BACKED_OFF = "back-off over"
     NODE_LOST = "back-off over, a node lost"
-    WAITED = "waited too long"
-    STOP_ASKED = "a callback asked to stop"
+    START_TIMED_OUT = "waited too long"
+    STOP_REQUESTED = "a callback asked to stop"
     INTERRUPTED = "Ctrl-C"
     GRACE_OVER = "grace over"
     CONTROLLER_FAILED = "controller failed"
@@ -62,7 +62,7 @@ class Action(str, Enum):
     SET_UP = "give out ranks, set up the framework"
     RUN = "run the train function"
     WATCH = "watch who is waited for"
-    TAKE_DOWN = "take the framework down"
+    TEAR_DOWN = "take the framework down"
     TELL_STOP = "say why the run stops"
     TELL_INTERRUPT = "say how to stop at once"
     ASK_TO_STOP = "ask workers to stop at their next report"
@@ -89,22 +89,22 @@ FINAL = frozenset({State.FINISHED, State.ERRORED, State.ABORTED})
 AT_WORK = frozenset({State.RUNNING, State.DRAINING, State.CONCLUDING, State.STOPPING})
 
 _KILL = (Action.KILL_WORKERS,)
-_PART = (Action.TAKE_DOWN, Action.STOP_WORKERS)
+_SHUT_DOWN = (Action.TEAR_DOWN, Action.STOP_WORKERS)
 
 TABLE: dict[tuple[State, Event], Step] = {
     (State.INITIALIZING, Event.BEGIN): Step(State.SCHEDULING, (Action.RESERVE,)),
     (State.SCHEDULING, Event.RESERVED): Step(State.STARTING, (Action.START_WORKERS,)),
     (State.SCHEDULING, Event.INTERRUPTED): Step(State.ABORTED, (Action.RELEASE,)),
-    (State.SCHEDULING, Event.WAITED): Step(State.ERRORED, (Action.RELEASE,)),
-    (State.STARTING, Event.PLACED): Step(State.STARTING, (Action.SET_UP,)),
-    (State.STARTING, Event.STARTED): Step(State.RUNNING, (Action.RUN,)),
+    (State.SCHEDULING, Event.START_TIMED_OUT): Step(State.ERRORED, (Action.RELEASE,)),
+    (State.STARTING, Event.WORKERS_STARTED): Step(State.STARTING, (Action.SET_UP,)),
+    (State.STARTING, Event.FRAMEWORK_READY): Step(State.RUNNING, (Action.RUN,)),
     (State.STARTING, Event.WORKER_FAILED): Step(State.FAILING, _KILL),
     (State.STARTING, Event.INTERRUPTED): Step(State.ABORTING, _KILL),
     (State.RUNNING, Event.RANK_RETURNED): Step(State.RUNNING, (Action.WATCH,)),
-    (State.RUNNING, Event.RETURNED): Step(State.FINISHING, _PART),
+    (State.RUNNING, Event.RETURNED): Step(State.FINISHING, _SHUT_DOWN),
     (State.RUNNING, Event.WORKER_FAILED): Step(State.FAILING, _KILL),
     (State.RUNNING, Event.FAILED_AMID_REPORT): Step(State.DRAINING, (Action.GIVE_GRACE,)),
-    (State.RUNNING, Event.STOP_ASKED): Step(
+    (State.RUNNING, Event.STOP_REQUESTED): Step(
         State.CONCLUDING, (Action.TELL_STOP, Action.ASK_TO_STOP)
     ),
     (State.RUNNING, Event.INTERRUPTED): Step(
@@ -118,7 +118,7 @@ TABLE: dict[tuple[State, Event], Step] = {
     (State.DRAINING, Event.INTERRUPTED): Step(State.ABORTING, _KILL),
     # The others may wait for the rank in a collective that it will not come to.
     (State.CONCLUDING, Event.RANK_RETURNED): Step(State.CONCLUDING, (Action.GIVE_GRACE,)),
-    (State.CONCLUDING, Event.RETURNED): Step(State.FINISHING, _PART),
+    (State.CONCLUDING, Event.RETURNED): Step(State.FINISHING, _SHUT_DOWN),
     (State.CONCLUDING, Event.WORKER_FAILED): Step(State.FINISHING, _KILL),
     (State.CONCLUDING, Event.FAILED_AMID_REPORT): Step(State.CONCLUDING, (Action.GIVE_GRACE,)),
     (State.CONCLUDING, Event.DRAINED): Step(State.FINISHING, _KILL),
@@ -133,19 +133,19 @@ TABLE: dict[tuple[State, Event], Step] = {
     (State.STOPPING, Event.DRAINED): Step(State.ABORTING, _KILL),
     (State.STOPPING, Event.GRACE_OVER): Step(State.ABORTING, _KILL),
     (State.STOPPING, Event.INTERRUPTED): Step(State.ABORTING, _KILL),
-    (State.FAILING, Event.GROUP_DOWN): Step(State.FAILING, (Action.DECIDE,)),
+    (State.FAILING, Event.ALL_WORKERS_EXITED): Step(State.FAILING, (Action.DECIDE,)),
     (State.FAILING, Event.RETRY): Step(State.RESTARTING, (Action.BACK_OFF,)),
     (State.FAILING, Event.GIVE_UP): Step(State.ERRORED, (Action.RELEASE,)),
     (State.FAILING, Event.INTERRUPTED): Step(State.ABORTING),
     (State.RESTARTING, Event.BACKED_OFF): Step(State.STARTING, (Action.START_WORKERS,)),
     (State.RESTARTING, Event.NODE_LOST): Step(State.SCHEDULING, (Action.RELEASE, Action.RESERVE)),
     (State.RESTARTING, Event.INTERRUPTED): Step(State.ABORTED, (Action.RELEASE,)),
-    (State.FINISHING, Event.GROUP_DOWN): Step(State.FINISHED, (Action.RELEASE,)),
+    (State.FINISHING, Event.ALL_WORKERS_EXITED): Step(State.FINISHED, (Action.RELEASE,)),
     (State.FINISHING, Event.INTERRUPTED): Step(State.FINISHING, _KILL),
     (State.FINISHING, Event.GRACE_OVER): Step(State.FINISHING, _KILL),
-    (State.ABORTING, Event.GROUP_DOWN): Step(State.ABORTED, (Action.RELEASE,)),
+    (State.ABORTING, Event.ALL_WORKERS_EXITED): Step(State.ABORTED, (Action.RELEASE,)),
     **{
-        (state, Event.GROUP_DOWN): Step(state, (Action.SAY_CLOSED,))
+        (state, Event.ALL_WORKERS_EXITED): Step(state, (Action.SAY_CLOSED,))
         for state in (State.STARTING, *AT_WORK)
     },
     **{
@@ -160,7 +160,7 @@ IGNORED: dict[Event, frozenset[State]] = {
     Event.FAILED_AMID_REPORT: frozenset({State.FAILING, State.ABORTING, State.FINISHING, *FINAL}),
     Event.RANK_RETURNED: ANY - AT_WORK | {State.DRAINING},
     Event.RETURNED: ANY - AT_WORK,
-    Event.GROUP_DOWN: frozenset({State.SCHEDULING, State.RESTARTING, *FINAL}),
+    Event.ALL_WORKERS_EXITED: frozenset({State.SCHEDULING, State.RESTARTING, *FINAL}),
     Event.INTERRUPTED: frozenset({State.ABORTING, *FINAL}),
     Event.CONTROLLER_FAILED: FINAL,
 }

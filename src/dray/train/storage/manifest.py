@@ -61,7 +61,7 @@ class Committed:
                 return name
         return None
 
-    def damage(self) -> str | None:
+    def first_damaged_file(self) -> str | None:
         """Read every file; return the name of the first that is not as committed, or None."""
         missing = self.damaged_size()
         if missing is not None or not self.files:

@@ -283,9 +283,9 @@ class RunDirectory:
                 )
         return sound
 
-    def damage(self, committed: Committed) -> str | None:
+    def first_damaged_file(self, committed: Committed) -> str | None:
         """Read a checkpoint; return the first file that is not as it was committed, or None."""
-        damaged = committed.damage()
+        damaged = committed.first_damaged_file()
         if damaged is None:
             self._verified.add(committed.path)
         else:

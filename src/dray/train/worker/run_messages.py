@@ -95,7 +95,7 @@ class Staged:
 
 
 @dataclass(frozen=True)
-class Joined:
+class CollectiveArrival:
     """A rank has come to a collective, with pickled data, and waits for the others."""
 
     sequence: int
@@ -152,7 +152,7 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Gathered:
+class CollectiveResult:
     """All ranks have come to the collective."""
 
     sequence: int

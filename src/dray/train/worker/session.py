@@ -223,10 +223,15 @@ class TrainSession:
         with self._lock:
             sequence = self._sequence
             self._sequence += 1
-            self.post(run_messages.Joined(sequence, name, wire.dump(data, "broadcast data")))
+            self.post(
+                run_messages.CollectiveArrival(sequence, name, wire.dump(data, "broadcast data"))
+            )
             while True:
                 answer = self._answer()
-                if isinstance(answer, run_messages.Gathered) and answer.sequence == sequence:
+                if (
+                    isinstance(answer, run_messages.CollectiveResult)
+                    and answer.sequence == sequence
+                ):
                     return wire.load(answer.data)
 
 
