@@ -30,6 +30,7 @@ from dray.engines.inline.execution import in_environment
 from dray.engines.inline.runtime import InlineRuntime
 from dray.engines.local import LocalEngine
 from dray.engines.rpc.actor_host import close_actor
+from dray.engines.runtime import Args
 from dray.errors import WorkerDiedError
 from dray.scheduling.ledger import Held
 from dray.scheduling.requests import Node
@@ -70,7 +71,7 @@ class InlineActor(Actor):
         self._jobs.put(lambda: self._run(future, method, args))
         return future
 
-    def _run(self, future: Future[Any], method: str, args: tuple[Any, ...]) -> None:
+    def _run(self, future: Future[Any], method: str, args: Args) -> None:
         if self._ended:
             return
         try:

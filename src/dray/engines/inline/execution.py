@@ -30,7 +30,14 @@ from dray.engines.inline.values import (
 )
 from dray.engines.result_lists import DynamicObjectRefGenerator
 from dray.engines.rpc import actor_host, wire
-from dray.engines.runtime import ExecutionContext, Function, ObjectRef, ObjectRefGenerator, Returned
+from dray.engines.runtime import (
+    Args,
+    ExecutionContext,
+    Function,
+    ObjectRef,
+    ObjectRefGenerator,
+    Returned,
+)
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import DrayError, TaskCancelledError, WorkerDiedError, raised_in_task
 
@@ -161,7 +168,7 @@ def in_environment(variables: Mapping[str, str | None], directory: str | None) -
         sys.path[:] = path
 
 
-def submit(work: Work, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Returned:
+def submit(work: Work, args: Args, kwargs: Mapping[str, object]) -> Returned:
     """Run a task or a call, or begin to; return its references.
 
     Raises:

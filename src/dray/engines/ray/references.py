@@ -13,7 +13,7 @@ from ray.exceptions import RayError
 
 from dray.engines.ray.errors import raise_result, result_error
 from dray.engines.result_lists import DynamicObjectRefGenerator
-from dray.engines.runtime import Described, ObjectRef, ObjectRefGenerator, Returned
+from dray.engines.runtime import Args, Described, Kwargs, ObjectRef, ObjectRefGenerator, Returned
 from dray.errors import ConfigError
 
 
@@ -133,11 +133,11 @@ def wrapper(num_returns: int | Literal["streaming", "dynamic"]) -> Callable[[Any
     return lambda refs: [RayRef(ref) for ref in refs]
 
 
-def bare(args: tuple[Any, ...]) -> list[Any]:
+def bare(args: Args) -> list[Any]:
     """Return arguments with references of Ray's in place of dray's: Ray awaits those."""
     return [arg.ray_ref if type(arg) is RayRef else arg for arg in args]
 
 
-def bare_named(kwargs: dict[str, Any]) -> Described:
+def bare_named(kwargs: Kwargs) -> Described:
     """Return arguments that were given by name, in the same way."""
     return {k: arg.ray_ref if type(arg) is RayRef else arg for k, arg in kwargs.items()}

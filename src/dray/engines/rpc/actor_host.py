@@ -72,7 +72,7 @@ class ActorHost:
         self._over = True
         self._send(wire.Left())
 
-    def post(self, message: Any) -> None:
+    def post(self, message: object) -> None:
         """Push a message to the actor's mailbox; it is of plain values and importable classes."""
         self._send(wire.Message(message))
         self._look_at_imports()
@@ -164,7 +164,7 @@ def import_quietly(modules: Iterable[str]) -> None:
             importlib.import_module(module)
 
 
-def users_part(error: BaseException) -> Any:
+def users_part(error: BaseException) -> TracebackType | None:
     """Return the traceback without the frames of dray that lead to the user's function."""
     here = str(Path(__file__).resolve().parents[2]) + os.sep
     step = error.__traceback__
@@ -219,7 +219,9 @@ class ExitForkedChildren:
     def __enter__(self) -> None:
         self._pid = os.getpid()
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: object, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if os.getpid() != self._pid:
             _leave_fork(error)
 

@@ -32,6 +32,13 @@ INLINE_BYTES = 100 << 10
 # Stands for a value, as above; the tuples differ in what follows their first element.
 Stored = tuple[Any, ...]
 Payload = bytes | Stored
+# A payload, and the references in its value.
+Result = tuple[Payload, Sequence[int]]
+Buffer = bytes | bytearray | memoryview
+# A pickle, and the buffers that it refers to.
+Opened = tuple[Buffer, Sequence[Buffer]]
+# The exceptions that may be retried: all, none, or these.
+Retried = bool | tuple[type[BaseException], ...] | None
 
 _PLAIN = frozenset((int, float, bool, type(None), str, bytes))
 _collecting = threading.local()
@@ -57,7 +64,7 @@ class Packed(NamedTuple):
         """The number of bytes that it takes."""
         return len(self.data) + sum(len(buffer) for buffer in self.buffers)
 
-    def inline(self) -> Any:
+    def inline(self) -> Payload:
         """Return the payload that holds all of it."""
         if not self.buffers:
             return self.data
@@ -123,17 +130,17 @@ def pack_arguments(args: Args, kwargs: Kwargs, what: str) -> Packed:
     return pack((args, kwargs), what)
 
 
-def unpack(data: Any, buffers: Sequence[Any] = ()) -> Any:
+def unpack(data: Buffer, buffers: Sequence[Buffer] = ()) -> Any:
     """Return the value."""
     return pickle.loads(data, buffers=buffers) if buffers else pickle.loads(data)
 
 
-def pack_types(types: Any) -> Any:
+def pack_types(types: Retried) -> Retried | bytes:
     """Return exception types as they travel to processes that may not have their module."""
     return types if types is None or isinstance(types, bool) else pack(types, "exceptions").data
 
 
-def types_of(packed: Any) -> Any:
+def types_of(packed: Retried | bytes) -> Retried:
     """Return exception types that `pack_types` has packed."""
     return unpack(packed) if isinstance(packed, bytes) else packed
 
@@ -143,7 +150,7 @@ def unpack_inline(payload: Payload) -> Any:
     return unpack(payload) if isinstance(payload, bytes) else unpack(*open_inline(payload))
 
 
-def open_inline(payload: Stored) -> tuple[bytes, list[Any]]:
+def open_inline(payload: Stored) -> tuple[bytes, list[bytes | bytearray]]:
     """Return the pickle of an inline payload that has buffers, and those."""
     _, data, buffers, writable = payload
     return data, [bytearray(b) if i in writable else b for i, b in enumerate(buffers)]

@@ -10,7 +10,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 from dray.engines.process.leader_follower import LeaderFollowers, Waiter
 from dray.engines.process.lock import HubLock, check_depth, has_depth
@@ -19,6 +19,10 @@ from dray.engines.rpc import serialization
 from dray.engines.rpc.framing import Message
 from dray.errors import EngineError
 from dray.interrupts import leave, mark_shielded, pending, shielded, shut, watch
+
+T = TypeVar("T")
+Load = Callable[[Any], Any]  # makes what an answer stands for
+Undo = Callable[[Any], object]  # takes an answer that nobody wants any more
 
 
 class Conversation(ABC):
@@ -113,7 +117,7 @@ class Conversation(ABC):
         if self._closed:
             raise EngineError("this session has ended; call dray.init() again")
 
-    def answered(self, number: int, answer: Any) -> None:
+    def answered(self, number: int, answer: object) -> None:
         """Take an answer of the hub's."""
         waiter = self._asked.pop(number, None)
         if waiter is None:
@@ -139,7 +143,7 @@ class Conversation(ABC):
             self.demand(*message)
 
     @shielded
-    def await_answer(self, *message: object, undo: Callable[[Any], object] | None = None) -> Any:
+    def await_answer(self, *message: object, undo: Undo | None = None) -> Any:
         """The same for what may take long, and may be interrupted.
 
         Args:
@@ -155,7 +159,7 @@ class Conversation(ABC):
         question: int,
         waiter: Waiter,
         timeout_s: float | None,
-        undo: Callable[[Any], object] | None = None,
+        undo: Undo | None = None,
     ) -> None:
         """Wait for an answer; the hub says what there is when the time is up."""
         try:
@@ -179,15 +183,13 @@ class Conversation(ABC):
             if isinstance(waiter, _FutureWaiter) and self._asked.pop(number, None) is not None:
                 waiter.fail(error())
 
-    def promise(
-        self, load: Callable[[Any], Any], *message: object, keep: object = None
-    ) -> Future[Any]:
+    def promise(self, load: Load, *message: object, keep: object = None) -> Future[Any]:
         """Ask the hub something; return a future of what `load` makes of the answer."""
         return self.ask_later(load, *message, keep=keep)[1]
 
     @shielded
     def ask_later(
-        self, load: Callable[[Any], Any], *message: object, keep: object = None
+        self, load: Load, *message: object, keep: object = None
     ) -> tuple[int, Future[Any]]:
         """The same as `promise`; returns the question's number as well."""
         self._turns.start_background("dray-answers")
@@ -204,8 +206,8 @@ class Conversation(ABC):
         self.say("return", question)
 
     def post_new(
-        self, numbers: Sequence[int], post: Callable[[Message], Any], message: Message
-    ) -> Any:
+        self, numbers: Sequence[int], post: Callable[[Message], T], message: Message
+    ) -> T | None:
         """Tell the hub of what has references here from now on; return what `post` does."""
         check_depth()
         table, lock = self.table, self.lock
@@ -246,7 +248,7 @@ class _FutureWaiter(Waiter):
 
     __slots__ = ("_kept", "_load", "future")
 
-    def __init__(self, load: Callable[[Any], Any], keep: object) -> None:
+    def __init__(self, load: Load, keep: object) -> None:
         super().__init__()
         self._load = load
         self._kept = keep  # the reference: without it the value would go as it comes

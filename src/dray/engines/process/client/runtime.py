@@ -24,7 +24,7 @@ from dray.engines.process.objects.references import (
 )
 from dray.engines.rpc import serialization
 from dray.engines.rpc.framing import Message
-from dray.engines.rpc.serialization import INLINE_BYTES, Packed, pack
+from dray.engines.rpc.serialization import INLINE_BYTES, Packed, Stored, pack
 from dray.engines.runtime import (
     ActorBackend,
     ActorOptions,
@@ -35,6 +35,9 @@ from dray.engines.runtime import (
     Group,
     GroupSpec,
     Kwargs,
+    ObjectRef,
+    ObjectRefGenerator,
+    Returned,
     Submit,
     TaskOptions,
     warn_not_detached,
@@ -63,7 +66,7 @@ class ProcessRuntime(Values):
     def __init__(self, number: int, turns: LeaderFollowers) -> None:
         super().__init__(number, turns)
         self._known: set[bytes] = set()
-        self._pickled: weakref.WeakKeyDictionary[Any, Packed] = weakref.WeakKeyDictionary()
+        self._pickled: weakref.WeakKeyDictionary[object, Packed] = weakref.WeakKeyDictionary()
         references.set_runtime(self)
 
     def new_ref(self, number: int) -> ProcessRef:
@@ -71,7 +74,9 @@ class ProcessRuntime(Values):
 
     # Tasks.
 
-    def _kind(self, what: str, target: Any, options: Any, name: str) -> bytes:
+    def _kind(
+        self, what: str, target: object, options: TaskOptions | ActorOptions, name: str
+    ) -> bytes:
         """Tell the hub of a function or class with its options, once; return its key."""
         packed = self._pickled.get(target)
         if packed is None:
@@ -92,7 +97,7 @@ class ProcessRuntime(Values):
             for field in dataclasses.fields(options.placement)
             if field.name != "group"
         }
-        place["group"] = None if group is None else group.number
+        place["group"] = group.number if isinstance(group, ProcessGroup) else None
         here = self.here()
         if options.placement.kind == "default" and here.get("captures"):
             place.update(kind="group", group=here["group"], bundle=-1, capture=True)
@@ -122,11 +127,11 @@ class ProcessRuntime(Values):
         return self._submit(("call", actor.number, details), options.num_returns, what)
 
     def _submit(self, head: Message, returns: int | str, what: str) -> Submit:
-        count: Any = "stream" if returns == "streaming" else returns
+        count = "stream" if returns == "streaming" else returns
         ids = self._ids
 
         @mark_shielded
-        def place(packed: Packed, deps: list[int]) -> Any:
+        def place(packed: Packed, deps: list[int]) -> Returned:
             plain = not packed.buffers and len(packed.data) <= INLINE_BYTES
             payload = packed.data if plain else self.store(packed)
             number = next(ids)
@@ -146,7 +151,7 @@ class ProcessRuntime(Values):
                 return ProcessGenerator(self, number)
             return [ProcessRef(self, made) for made in numbers] if count else None
 
-        def submit(args: Args, kwargs: Kwargs) -> Any:
+        def submit(args: Args, kwargs: Kwargs) -> Returned:
             packed, deps = self._pack_arguments(args, kwargs, what)
             watch()
             try:
@@ -157,7 +162,7 @@ class ProcessRuntime(Values):
 
         return submit
 
-    def submit_now(self, message: Message) -> Any:
+    def submit_now(self, message: Message) -> Stored | None:
         """Tell the hub of a task or call; return an error's payload if it refuses at once."""
         self.post(message)
         return None
@@ -175,14 +180,14 @@ class ProcessRuntime(Values):
                 break
         return serialization.pack_arguments(args, kwargs, what), deps
 
-    def _stand_in(self, value: object, deps: list[int]) -> Any:
+    def _stand_in(self, value: object, deps: list[int]) -> object:
         if type(value) is not ProcessRef:
             return value
         deps.append(self._number_of(value))
         return Awaited(len(deps) - 1)
 
     @shielded
-    def cancel(self, ref: Any, *, force: bool, recursive: bool) -> None:
+    def cancel(self, ref: ObjectRef | ObjectRefGenerator, *, force: bool, recursive: bool) -> None:
         message = ("cancel", self._number_of(ref), force, recursive)
         if self.lock.is_mine() or self._turns.reads_here():  # a finaliser's
             self.order(*message)
@@ -224,7 +229,7 @@ class ProcessRuntime(Values):
         number, class_name, methods = found
         return ProcessActor(self, number, class_name, _with_types(serialization.types_of, methods))
 
-    def kill(self, actor: Any, *, no_restart: bool) -> None:
+    def kill(self, actor: ActorBackend, *, no_restart: bool) -> None:
         self.order("kill", self._number_of(actor), no_restart)
 
     @shielded

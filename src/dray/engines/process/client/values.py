@@ -16,6 +16,8 @@ from dray.engines.rpc.serialization import (
     INLINE_BYTES,
     SPILLED,
     STORED,
+    Buffer,
+    Opened,
     Packed,
     Payload,
     Stored,
@@ -45,11 +47,11 @@ class Values(Conversation, Runtime):
         """The spill file of the session."""
 
     @shielded
-    def store(self, packed: Packed) -> Any:
+    def store(self, packed: Packed) -> Payload:
         """Return a payload for a value; large ones are written to shared memory."""
         if packed.size <= INLINE_BYTES:
             return packed.inline()
-        parts = [packed.data, *packed.buffers]
+        parts: list[Buffer] = [packed.data, *packed.buffers]
         lengths = [len(part) for part in parts]
         place = self.demand("room", lengths)
         try:
@@ -77,7 +79,7 @@ class Values(Conversation, Runtime):
         return serialization.unpack(*self.open(payload))
 
     @shielded
-    def open(self, payload: Payload) -> tuple[Any, Sequence[Any]]:
+    def open(self, payload: Payload) -> Opened:
         """Return a pickle and what it refers to; nothing of it has to be given back."""
         if isinstance(payload, bytes):
             return payload, ()
@@ -97,7 +99,7 @@ class Values(Conversation, Runtime):
             self.say("read", payload)
         return parts[0], parts[1:]
 
-    def _open_stored(self, payload: Stored) -> tuple[Any, Sequence[Any]]:
+    def _open_stored(self, payload: Stored) -> Opened:
         _, region, start, lengths, writable = payload
         end, arena, table = sum(map(round_up, lengths)), self.arena, self.table
 
@@ -121,9 +123,9 @@ class Values(Conversation, Runtime):
             offset += round_up(length)
         return parts[0], parts[1:]
 
-    def open_all(self, payloads: Sequence[Any]) -> list[Any]:
+    def open_all(self, payloads: Sequence[Payload]) -> list[bytes | Opened]:
         """Return pickles, each alone or with what it refers to."""
-        opened: list[Any] = []
+        opened: list[bytes | Opened] = []
         try:
             for payload in payloads:
                 opened.append(payload if type(payload) is bytes else self.open(payload))
@@ -132,7 +134,7 @@ class Values(Conversation, Runtime):
             raise
         return opened
 
-    def return_unread(self, payloads: Any) -> None:
+    def return_unread(self, payloads: object) -> None:
         """Say that payloads which came too late are not looked at."""
         if type(payloads) is not list:
             return  # an error
@@ -153,7 +155,7 @@ class Values(Conversation, Runtime):
         return [unpack(it) if type(it) is bytes else unpack(*it) for it in opened]
 
     @mark_shielded
-    def _fetch(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
+    def _fetch(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[bytes | Opened]:
         """Return pickles, each alone or with what it refers to."""
         numbers = [self._number_of(ref) for ref in refs]
         question, waiter = self.ask("fetch", numbers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.protocol import ActorOperations
@@ -13,6 +12,7 @@ from dray.engines.process.hub.records import (
     CallListener,
     Client,
     Count,
+    FoundActor,
     Task,
     WorkerProcess,
 )
@@ -433,7 +433,7 @@ class Actors(ActorOperations, CallListener):
 
     # Finding.
 
-    def _found(self, client: Client, actor: ActorRecord) -> tuple[int, str, Any]:
+    def _found(self, client: Client, actor: ActorRecord) -> FoundActor:
         self._hub.give(client, actor.number)
         options = actor.creation.kind.options
         return actor.number, options["class_name"], dict(options["methods"])

@@ -35,6 +35,7 @@ from dray.engines.process.system_limits import OpenFiles
 from dray.engines.rpc import serialization, wire
 from dray.engines.rpc.framing import Message, encode
 from dray.engines.rpc.io_thread import Reader
+from dray.engines.rpc.serialization import Opened, Stored
 from dray.engines.runtime import ExecutionContext, ObjectRef
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import EngineError, NodeDiedError
@@ -156,8 +157,9 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
     def post(self, message: Message) -> None:
         self._operations[message[0]](self.client, *message[1:])
 
-    def submit_now(self, message: Message) -> Any:
-        return self._operations[message[0]](self.client, *message[1:])
+    def submit_now(self, message: Message) -> Stored | None:
+        refusal: Stored | None = self._operations[message[0]](self.client, *message[1:])
+        return refusal
 
     def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
         if len(refs) != 1:
@@ -173,7 +175,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
         ]
 
     @mark_shielded
-    def _fetch_one(self, number: int, timeout_s: float | None) -> Any:
+    def _fetch_one(self, number: int, timeout_s: float | None) -> bytes | Opened:
         """Get one object, the most common call of all; the hub need not be asked in writing."""
         check_depth()
         store, waiter = self.hub.store, Waiter()
@@ -307,7 +309,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
         self._lines[line.sock.fileno()] = line
         self._poll.register(line.sock, select.EPOLLIN)
 
-    def _answer(self, line: Channel, question: int, answer: Any) -> None:
+    def _answer(self, line: Channel, question: int, answer: object) -> None:
         self._send(line, encode(("answer", question, answer)))
 
     def _send(self, line: Channel, data: bytes) -> None:

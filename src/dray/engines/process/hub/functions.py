@@ -29,7 +29,7 @@ class Kinds(KindOperations):
         self._hub = hub
         self._ledger = ledger
         self.all: dict[bytes, FunctionDescriptor] = {}
-        self.shapes: dict[Any, SchedulingClass] = {}
+        self.shapes: dict[object, SchedulingClass] = {}
         self.groups: dict[int, GroupRecord] = {}  # kept by `placement_groups.py`
 
     def on_kind(

@@ -38,7 +38,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any
 
 from dray.engines.process.hub.protocol import ObjectOperations
 from dray.engines.process.hub.records import Client, Room
@@ -61,7 +60,7 @@ class Hub(ObjectOperations):
         self.store = Store(store_bytes)
         self.clients: dict[int, Client] = {}
 
-    def reply(self, client: Client, question: int, answer: Any) -> None:
+    def reply(self, client: Client, question: int, answer: object) -> None:
         if client.number:
             client.reply(question, answer)
         else:  # the driver, whose threads may wake and come in here

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, Literal
+from typing import Literal
 
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.protocol import LeaseOperations
 from dray.engines.process.hub.records import Client
 from dray.errors import DrayError
-from dray.scheduling.ledger import Ledger
+from dray.scheduling.ledger import Held, Ledger
 from dray.scheduling.requests import Node, Request, Reservation
 
 
@@ -69,9 +69,10 @@ class Leases(LeaseOperations):
     def on_offers(self, client: Client, question: int) -> None:
         self._hub.reply(client, question, self._ledger.alive())
 
-    def _granted(self, client: Client, question: int, future: Future[Any]) -> None:
+    def _granted(self, client: Client, question: int, future: Future[Reservation]) -> None:
         if question in client.leases:  # it still wants it
             held = future.result()
+            assert isinstance(held, Held)
             self._hub.reply(client, question, (question, held.nodes, held.devices, held.bundles))
 
     def on_return(self, client: Client, question: int) -> None:

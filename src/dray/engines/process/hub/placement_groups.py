@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import Future
 
 from dray.engines.process.hub.actors import Actors
 from dray.engines.process.hub.functions import BUNDLE_LABEL
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.protocol import GroupOperations
-from dray.engines.process.hub.records import Client, GroupRecord, WorkerProcess
+from dray.engines.process.hub.records import Client, FoundGroup, GroupRecord, WorkerProcess
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.rpc.serialization import failed
 from dray.engines.runtime import Described, GroupSpec
 from dray.errors import DrayError, GroupRemovedError
 from dray.scheduling.ledger import Held, Ledger
-from dray.scheduling.requests import Node
+from dray.scheduling.requests import Node, Reservation
 
 
 class Groups(GroupOperations):
@@ -71,11 +71,12 @@ class Groups(GroupOperations):
         record.asked = self._tasks.ledger.reserve_checked(demand)
         record.asked.add_done_callback(lambda f: self._on_granted(record, f))
 
-    def _on_granted(self, record: GroupRecord, future: Any) -> None:
+    def _on_granted(self, record: GroupRecord, future: Future[Reservation]) -> None:
         if not future.cancelled():
             self._hub.lock.later(lambda: self._granted(record, future.result()))
 
-    def _granted(self, record: GroupRecord, held: Held) -> None:
+    def _granted(self, record: GroupRecord, held: Reservation) -> None:
+        assert isinstance(held, Held)
         if record.state == "REMOVED":
             held.release()
             return
@@ -109,12 +110,12 @@ class Groups(GroupOperations):
                 self._actors.kill(actor, True)
         if record.held is not None:
             record.held.release()
-        else:
+        elif record.asked is not None:
             record.asked.cancel()
             self._hub.store.seal(record.ready, error)
         self._hub.store.drop(record.ready)
 
-    def _found(self, client: Client, record: GroupRecord) -> tuple[int, Any, int]:
+    def _found(self, client: Client, record: GroupRecord) -> FoundGroup:
         self._hub.give(client, record.ready)
         return record.number, [dict(bundle) for bundle in record.spec.bundles], record.ready
 

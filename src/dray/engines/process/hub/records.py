@@ -23,6 +23,17 @@ Count = int | Literal["stream", "dynamic"]  # how many results a task has
 # A method, the call's name, its concurrency group, retries, retried exceptions, and how many items
 # a generator may be ahead of its reader.
 CallDetails = tuple[str, str, str | None, int | None, bool | bytes, int]
+# The ids of a process's accelerators, and the variables that show it only those.
+Grant = tuple[Mapping[str, Sequence[str]], Mapping[str, str | None]]
+# Of an actor: its name, whether it was made before, its concurrency, that of its groups, whether it
+# is async, the group of each method, and its accelerators.
+MakeDetails = tuple[
+    str | None, bool, int | None, dict[str, int], bool, dict[str, str | None], Grant | None
+]
+# An actor or a group, as a process that has looked for it makes a handle: its number, its class or
+# its bundles, and the options of the actor's methods, or the object that is there when it is.
+FoundActor = tuple[int, str, dict[str, Mapping[str, Any]]]
+FoundGroup = tuple[int, list[dict[str, float]], int]
 # The variables of a runtime environment, as pairs, and its directory.
 RuntimeKey = tuple[tuple[tuple[str, str], ...], str | None]
 
@@ -109,7 +120,7 @@ class Client:
     """
 
     number: int
-    reply: Callable[[int, Any], None]
+    reply: Callable[[int, object], None]
     worker: WorkerProcess | None = None
     holds: set[int] = field(default_factory=set)
     pins: dict[int, int] = field(default_factory=dict)
@@ -304,5 +315,5 @@ class GroupRecord:
     spec: GroupSpec
     ledger: Ledger
     held: Held | None = None
-    asked: Any = None
+    asked: Future[Reservation] | None = None
     state: str = "PENDING"

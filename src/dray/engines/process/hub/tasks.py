@@ -34,16 +34,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from dray.engines.process.hub.functions import Kinds
 from dray.engines.process.hub.generators import Streams
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.protocol import TaskOperations
-from dray.engines.process.hub.records import Client, Count, SchedulingClass, Task, WorkerProcess
+from dray.engines.process.hub.records import (
+    Client,
+    Count,
+    Grant,
+    SchedulingClass,
+    Task,
+    WorkerProcess,
+)
 from dray.engines.process.hub.worker_pool import Pool
 from dray.engines.process.system_limits import SHORTAGES
-from dray.engines.rpc.framing import encode
+from dray.engines.rpc.framing import Message, encode
 from dray.engines.rpc.serialization import SPILLED, STORED, Payload, failed, is_error
 from dray.engines.thread_limits import threads_for
 from dray.errors import (
@@ -236,7 +242,7 @@ class Tasks(TaskOperations):
         task.attempt += 1
         self.dispatch(task, worker, ("run", self.grant(worker.lease, task.kind.shape)))
 
-    def grant(self, lease: Held | None, shape: SchedulingClass) -> Any:
+    def grant(self, lease: Held | None, shape: SchedulingClass) -> Grant | None:
         """Return what tells a worker of its accelerators: ids, and variables; None for none.
 
         What a runtime environment sets itself stays as it is.
@@ -246,11 +252,11 @@ class Tasks(TaskOperations):
         own = dict(shape.runtime_env[0])
         return lease.devices[0], self._variables(lease.devices[0], lease.nodes[0], own)
 
-    def dispatch(self, task: Task, worker: WorkerProcess, head: tuple[Any, ...]) -> None:
+    def dispatch(self, task: Task, worker: WorkerProcess, head: Message) -> None:
         """Send a task or call to its worker."""
         self.send(worker, self.frames_of(task, worker, head))
 
-    def frames_of(self, task: Task, worker: WorkerProcess, head: tuple[Any, ...]) -> bytes:
+    def frames_of(self, task: Task, worker: WorkerProcess, head: Message) -> bytes:
         """Return what tells a worker of a task or call."""
         hub, kind, client, data = self.hub, task.kind, worker.client, b""
         if kind.key not in worker.known:

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dray import host
+from dray.engines.rpc.serialization import Buffer
 from dray.interrupts import final
 
 _PAGE = 4096
@@ -114,7 +115,7 @@ class Arena:
         os.ftruncate(fd, size)
         return cls(fd, size)
 
-    def write(self, offset: int, parts: Sequence[Any]) -> None:
+    def write(self, offset: int, parts: Sequence[Buffer]) -> None:
         """Write parts one after another, each beginning at a whole page.
 
         Where memory is fresh, writing it as a file is seven times as fast as through a map. Where
@@ -241,7 +242,7 @@ class DiskArena:
         """The number of bytes that lie there."""
         return self._allocator.used
 
-    def write(self, offset: int, parts: Sequence[Any]) -> None:
+    def write(self, offset: int, parts: Sequence[Buffer]) -> None:
         """Write parts one after another, each beginning at a whole page."""
         for part in parts:
             view = memoryview(part).cast("B")

@@ -8,13 +8,17 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dray.engines.process.client.runtime import ActorExit
 from dray.engines.process.worker.results import Results
 from dray.engines.rpc.actor_host import ExitForkedChildren, exit_status, is_intended, method_of
 from dray.engines.rpc.framing import Message
+from dray.engines.rpc.serialization import Retried
 from dray.engines.runtime import Args, Kwargs
+
+if TYPE_CHECKING:
+    from dray.engines.process.hub.records import MakeDetails
 
 _DEFAULT = ""
 _ASYNC_CONCURRENCY = 1000
@@ -39,7 +43,7 @@ class ActorCalls:
         leave: Callable[[int], None],
         kind: type,
         around: Mapping[str, Any],
-        details: tuple[Any, ...],
+        details: MakeDetails,
         running: ContextVar[Mapping[str, Any]],
     ) -> None:
         _, _, concurrency, groups, is_async, group_of, _ = details
@@ -138,7 +142,9 @@ class ActorCalls:
         else:
             results.runtime.say("done", number, values)
 
-    def _ended(self, number: int, name: str, retried: Any, error: BaseException) -> None:
+    def _ended(
+        self, number: int, name: str, retried: Retried | bytes, error: BaseException
+    ) -> None:
         """Tell of a call that has raised; the actor may end with it."""
         results = self._results
         if isinstance(error, ActorExit) or (isinstance(error, SystemExit) and is_intended(error)):

@@ -12,8 +12,8 @@ from dray.engines.process.client.runtime import Awaited
 from dray.engines.process.worker.runtime import WorkerRuntime
 from dray.engines.result_lists import DynamicObjectRefGenerator
 from dray.engines.rpc import actor_host, serialization, wire
-from dray.engines.rpc.serialization import RAISED, Payload, pack
-from dray.engines.runtime import Args, Kwargs
+from dray.engines.rpc.serialization import RAISED, Payload, Result, Retried, pack
+from dray.engines.runtime import Args, Kwargs, ObjectRef
 
 if TYPE_CHECKING:
     from dray.engines.process.hub.records import Count
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class PartialResultsError(Exception):
     """Raised from what a generator has raised; its values until then are results all the same."""
 
-    def __init__(self, values: list[Any]) -> None:
+    def __init__(self, values: list[Result]) -> None:
         super().__init__()
         self.values = values
 
@@ -36,9 +36,11 @@ class Results:
 
     def __init__(self, runtime: WorkerRuntime) -> None:
         self.runtime = runtime
-        self._kept: Any = None  # what must live until its references are the hub's to hold
+        self._kept: list[
+            ObjectRef
+        ] = []  # what must live until its references are the hub's to hold
 
-    def arguments(self, payload: Payload, deps: Sequence[Any]) -> tuple[Args, Kwargs]:
+    def arguments(self, payload: Payload, deps: Sequence[Payload]) -> tuple[Args, Kwargs]:
         """Return the arguments of a task or call."""
         args, kwargs = self.runtime.load(payload)
         if deps:
@@ -49,7 +51,7 @@ class Results:
 
     def pack_results(
         self, value: Any, returns: Count, name: str, number: int, most_unread: int = 0
-    ) -> list[Any]:
+    ) -> list[Result]:
         """Return the payloads of what a task or call has returned."""
         if returns == 1:
             return [self._pack(value, name)]
@@ -70,13 +72,13 @@ class Results:
             raise ValueError(f"{name} returned {len(values)} values, but num_returns is {returns}")
         return [self._pack(item, name) for item in values]
 
-    def _pack_yielded(self, items: Iterator[Any], returns: int, name: str) -> list[Any]:
+    def _pack_yielded(self, items: Iterator[Any], returns: int, name: str) -> list[Result]:
         """Return the payloads of what a generator yields; further ones are left where they are.
 
         Raises:
             PartialResultsError: It raised, or has yielded too few.
         """
-        values: list[Any] = []
+        values: list[Result] = []
         try:
             for item in itertools.islice(items, returns):
                 values.append(self._pack(item, name))
@@ -97,15 +99,20 @@ class Results:
         if most_unread and index + 1 >= most_unread:
             self.runtime.await_answer("pace", number, index + 1 - most_unread)
 
-    def _pack(self, value: object, name: str) -> tuple[Any, Sequence[int]]:
+    def _pack(self, value: object, name: str) -> Result:
         packed = pack(value, f"the return value of {name}")
         return self.runtime.store(packed), packed.refs
 
     def tell_error(
-        self, number: int, error: BaseException, where: str, retried: Any, word: str = "raised"
+        self,
+        number: int,
+        error: BaseException,
+        where: str,
+        retried: Retried | bytes,
+        word: str = "raised",
     ) -> None:
         """Tell the hub what a task or call has raised."""
-        values: list[Any] = []
+        values: list[Result] = []
         if isinstance(error, PartialResultsError) and error.__cause__ is not None:
             values = error.values
             error = error.__cause__
@@ -115,6 +122,6 @@ class Results:
             f"{where} (pid {os.getpid()}, node {self.runtime._begin['node_id']})",
         )
         retried = serialization.types_of(retried)
-        retriable = retried is True or (bool(retried) and isinstance(error, tuple(retried)))
-        retriable = retriable and isinstance(error, Exception)
+        listed = isinstance(error, retried) if isinstance(retried, tuple) else retried is True
+        retriable = listed and isinstance(error, Exception)
         self.runtime.say(word, number, payload, *([retriable, values] if word == "raised" else []))

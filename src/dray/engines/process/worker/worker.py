@@ -9,7 +9,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dray import session
 from dray.engines import thread_limits
@@ -24,6 +24,9 @@ from dray.engines.rpc.actor_host import ExitForkedChildren, exit_status, is_inte
 from dray.engines.rpc.framing import Inbox, Message
 from dray.engines.rpc.serialization import Payload
 from dray.errors import EngineError
+
+if TYPE_CHECKING:
+    from dray.engines.process.hub.records import Count, Grant
 
 
 class TaskWorker:
@@ -129,12 +132,12 @@ class TaskWorker:
 
     def _run(
         self,
-        grant: Any,
+        grant: Grant | None,
         number: int,
         key: bytes,
         payload: Payload,
-        deps: Sequence[Any],
-        returns: Any,
+        deps: Sequence[Payload],
+        returns: Count,
         details: Any,
     ) -> None:
         info: Mapping[str, Any] = {"name": "a task"}
@@ -174,9 +177,9 @@ class TaskWorker:
         number: int,
         key: bytes,
         payload: Payload,
-        deps: Sequence[Any],
-        returns: Any,
-        nothing: Any,
+        deps: Sequence[Payload],
+        returns: Count,
+        nothing: None,
     ) -> None:
         """Make the actor that lives in this process."""
         info: Mapping[str, Any] = {"name": "an actor"}
@@ -241,7 +244,7 @@ class TaskWorker:
                 return  # it has ended, or has not begun: then it never will
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    def _on_interrupt(self, signum: int, frame: Any) -> None:
+    def _on_interrupt(self, signum: int, frame: object) -> None:
         """End the task that is to be cancelled, unless it has ended just before."""
         if self._cancelled and self._cancelled == self._current:
             self._cancelled = 0
