@@ -1,9 +1,10 @@
-"""Questions to the packages of vendors, which may be missing, old or broken."""
+"""Questions to vendors' packages and tools, which may be missing, old or broken, or hang."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -30,3 +31,22 @@ def ask(package: str, question: Callable[[Package], T]) -> tuple[T | None, str]:
         return None, f"{package} fails: {error}"
     except Exception as error:  # noqa: BLE001 - drivers raise what they like
         return None, f"{package} fails: {type(error).__name__}: {error}"
+
+
+def output_of(*command: str, timeout_s: float = 5, environ: Mapping[str, str] | None = None) -> str:
+    """Return what a command prints, or "" if it is not there, fails, or takes too long."""
+    try:
+        ended = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="utf-8",
+            errors="replace",
+            timeout=timeout_s,
+            env=environ,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return ended.stdout.strip()

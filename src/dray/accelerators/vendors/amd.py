@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from dray import host
-from dray.accelerators.cudalike import CudaLike
 from dray.accelerators.family import Found
+from dray.accelerators.id_styles import CudaLike
 from dray.accelerators.vendor import Package, ask
 from dray.errors import ConfigError
 

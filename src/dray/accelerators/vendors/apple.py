@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from dray import host
-from dray.accelerators.commands import output_of
 from dray.accelerators.family import Family, Found
+from dray.accelerators.vendor import output_of
 
 
 class Apple(Family):

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import ClassVar
 
 from dray.accelerators.family import Found
-from dray.accelerators.numbered import Numbered
+from dray.accelerators.id_styles import Numbered
 from dray.accelerators.vendor import ask
 from dray.host import device_files, read
 

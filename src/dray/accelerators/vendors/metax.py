@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from dray import host
-from dray.accelerators.cudalike import CudaLike
 from dray.accelerators.family import Found
+from dray.accelerators.id_styles import CudaLike
 from dray.accelerators.vendor import Package, ask
 
 

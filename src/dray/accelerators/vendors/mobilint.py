@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from dray.accelerators.family import Found
-from dray.accelerators.numbered import Numbered
+from dray.accelerators.id_styles import Numbered
 from dray.host import device_files
 
 

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from dray import host
-from dray.accelerators.commands import output_of
 from dray.accelerators.family import Family, Found
+from dray.accelerators.vendor import output_of
 from dray.errors import ConfigError
 from dray.settings import host_root
 

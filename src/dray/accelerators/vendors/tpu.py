@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import ClassVar
 
 from dray.accelerators.family import Found
-from dray.accelerators.numbered import Numbered
+from dray.accelerators.id_styles import Numbered
 from dray.accelerators.tpu_topology import host_labels, host_resources
 from dray.host import device_files, is_directory, read
 
