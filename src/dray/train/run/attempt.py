@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from dray.engines.base import Actor, Died
@@ -22,49 +23,39 @@ from dray.train.worker import run_messages
 Reports = tuple[list[dict[str, Any]], Checkpoint | None]
 
 
+@dataclass(eq=False)
 class Attempt:
     """One start of a run's workers, as the controller follows it.
 
-    Args:
-        number: How often workers were started before.
-        group: The workers.
-        directory: Where they stage.
-        commits: Makes checkpoints of what they have staged.
-        barrier: As `RunConfig.report_barrier`.
-
     Attributes:
+        number: How often workers were started before.
+        commits: Makes checkpoints of what the workers have staged.
+        barrier: As `RunConfig.report_barrier`.
         alive: The actors whose end is not known.
         running: The ranks whose function has not ended.
-        failures: What has failed.
         at_failure: The ranks whose function had not ended when the first of them failed.
         stop_at: The report at which ranks were asked to stop.
         patient: Whether it is worth waiting for reports that are not made yet.
     """
 
-    def __init__(
-        self,
-        number: int,
-        group: WorkerGroup,
-        directory: RunDirectory,
-        commits: Commits,
-        *,
-        barrier: bool,
-    ) -> None:
-        self.number = number
-        self.group = group
-        self.alive: set[Actor] = {worker.actor for worker in group.workers}
-        self.running = set(range(len(group)))
-        self.failures = FailureLog()
-        self.at_failure: set[int] = set()
-        self.stop_at: int | None = None
-        self.patient = True
-        self._directory = directory
-        self._commits = commits
-        self._barrier = barrier
-        self._book = ReportTracker(len(group), barrier=barrier)
-        self._collectives = CollectiveTracker(len(group))
-        self._stopped: set[int] = set()
-        self._listings: list[tuple[int, run_messages.Listing]] = []
+    number: int
+    group: WorkerGroup
+    directory: RunDirectory
+    commits: Commits
+    barrier: bool
+    failures: FailureLog = field(default_factory=FailureLog)
+    at_failure: set[int] = field(default_factory=set)
+    stop_at: int | None = None
+    patient: bool = True
+    _stopped: set[int] = field(default_factory=set)
+    _listings: list[tuple[int, run_messages.Listing]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        size = len(self.group)
+        self.alive: set[Actor] = {worker.actor for worker in self.group.workers}
+        self.running = set(range(size))
+        self._book = ReportTracker(size, barrier=self.barrier)
+        self._collectives = CollectiveTracker(size)
 
     # What ranks say.
 
@@ -79,7 +70,7 @@ class Attempt:
         """
         if isinstance(message, run_messages.Reported):
             self._book.reported(rank, message, time.monotonic())
-            return self._barrier or message.files is not None
+            return self.barrier or message.files is not None
         if isinstance(message, run_messages.Staged):
             self._book.staged(rank, message)
         elif isinstance(message, run_messages.CollectiveArrival):
@@ -100,7 +91,7 @@ class Attempt:
         for waiting in (*self._book.given_up(), *self._collectives.given_up(self._stopped)):
             self.group.tell(run_messages.GivenUp(), waiting)
         for entry in self._book.to_stage():
-            staging = self._commits.staging(entry)
+            staging = self.commits.staging(entry)
             for rank, files in entry.shares.items():
                 self.group.tell(run_messages.Share(entry.report, str(staging), files), [rank])
         for entry in self._book.complete():
@@ -109,15 +100,15 @@ class Attempt:
         for rank, asked in list(self._listings):
             if self._book.is_done(asked.below):
                 self._listings.remove((rank, asked))
-                self.group.tell(run_messages.Listed(asked.request, self._commits.listed()), [rank])
+                self.group.tell(run_messages.Listed(asked.request, self.commits.listed()), [rank])
 
     def _commit(self, entry: PendingReport) -> Checkpoint | None:
         path = None
         if entry.trouble is not None:
-            self._commits.abandon(entry)
+            self.commits.abandon(entry)
         elif entry.files:
-            path = self._commits.commit(entry, len(self.group))
-        if entry.files or self._barrier:
+            path = self.commits.commit(entry, len(self.group))
+        if entry.files or self.barrier:
             kept = None if path is None else str(path)
             self.group.tell(run_messages.ReportDone(entry.report, kept, entry.trouble))
         return None if path is None else Checkpoint(path)
@@ -158,11 +149,11 @@ class Attempt:
         """Return what `fit()` raises if the workers are not started again."""
         failures = self.failures.by_cause()
         rank, cause = next(iter(failures.items()))
-        log = self._directory.log_path(self.number, rank)
+        log = self.directory.log_path(self.number, rank)
         error = to_error(
             failures,
             log if log.exists() else None,
-            self._directory.path,
+            self.directory.path,
             failures_so_far,
             sorted(self.at_failure),
             sorted(set(range(len(self.group))) - self.at_failure),

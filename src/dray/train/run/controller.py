@@ -373,11 +373,7 @@ class Controller:
         self._logs.begin(self._number)
         group = self._launch.start(reservation, size, self.mailbox, self.progress)
         self._attempt = Attempt(
-            self._number,
-            group,
-            self.directory,
-            self._commits,
-            barrier=self.config.report_barrier,
+            self._number, group, self.directory, self._commits, self.config.report_barrier
         )
         self._alarm.set(_SLOW_START_S, events.StillStarting())
 

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -19,22 +20,24 @@ from dray.train.worker.run_messages import Assignment
 from dray.train.worker.train_worker import Ended, Job, TrainWorker
 
 
+@dataclass(eq=False)
 class WorkerState:
     """One worker: its actor, and once it has started, its place.
 
     Attributes:
-        actor: Where it lives.
         rank: Its rank; until all workers have started, the number of its bundle.
         started: Where its process runs, once it does.
         position: Its place among all, once they have ranks.
     """
 
-    def __init__(self, actor: Actor, bundle: int) -> None:
-        self.actor = actor
-        self.bundle = bundle
-        self.rank = bundle
-        self.started: Started | None = None
-        self.position: RankAssignment | None = None
+    actor: Actor
+    bundle: int
+    rank: int = field(init=False)
+    started: Started | None = None
+    position: RankAssignment | None = None
+
+    def __post_init__(self) -> None:
+        self.rank = self.bundle
 
     @property
     def node_id(self) -> str:
