@@ -7,7 +7,7 @@ A payload is what stands for a value in messages:
 - `(STORED, region, offset, lengths, writable)`: in shared memory, the pickle first;
 - `(SPILLED, offset, lengths, writable)`: on the disk;
 - `(RAISED, error, where)`: a task raised; `(FAILED, error)`: dray's own error stands in its place;
-  `(UNMADE, error, where, actor id)`: an actor is gone, because its `__init__` raised.
+  `(INIT_FAILED, error, where, actor id)`: an actor is gone, because its `__init__` raised.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dray.engines.runtime import Args, Kwargs
 from dray.errors import ActorDiedError, DrayError, raised_in_task
 from dray.interrupts import interruptible, is_handlers
 
-INLINE, STORED, SPILLED, RAISED, FAILED, UNMADE = 1, 2, 3, 4, 5, 6
+INLINE, STORED, SPILLED, RAISED, FAILED, INIT_FAILED = 1, 2, 3, 4, 5, 6
 # Larger values go to shared memory.
 INLINE_BYTES = 100 << 10
 

@@ -35,7 +35,7 @@ class Conversation(ABC):
 
     def __init__(self, number: int, turns: LeaderFollowers) -> None:
         self._ids = itertools.count((number << 40) + 1)
-        self._turns = turns
+        self._readers = turns
         self._asked: dict[int, Waiter] = {}
         self._questions = itertools.count(1)
         self._closed = False
@@ -124,20 +124,20 @@ class Conversation(ABC):
             return
         waiter.value = answer
         if isinstance(waiter, _FutureWaiter):
-            self._turns.aside(waiter.resolve)
+            self._readers.aside(waiter.resolve)
         else:
-            self._turns.finish(waiter)
+            self._readers.finish(waiter)
 
     @shielded
     def demand(self, *message: object) -> Any:
         """Ask the hub something that it knows; return what it answers, or raise that."""
         _, waiter = self.ask(*message)
-        self._turns.wait(waiter, interruptible=False)
+        self._readers.wait(waiter, interruptible=False)
         return accepted(waiter.value)
 
     def order(self, *message: object) -> None:
         """The same for what has no answer but an error; a finaliser need not wait for that."""
-        if self.lock.is_mine() or self._turns.reads_here():
+        if self.lock.is_mine() or self._readers.reads_here():
             self.say(message[0], 0, *message[1:])
         else:
             self.demand(*message)
@@ -163,7 +163,7 @@ class Conversation(ABC):
     ) -> None:
         """Wait for an answer; the hub says what there is when the time is up."""
         try:
-            if not self._turns.wait(waiter, timeout_s):
+            if not self._readers.wait(waiter, timeout_s):
                 self._enough(question, waiter)
         except BaseException:  # a handler's, or the session ends
             if not self._closed:
@@ -173,12 +173,12 @@ class Conversation(ABC):
             raise
 
     def _enough(self, question: int, waiter: Waiter) -> None:
-        self.say("enough", question)
-        self._turns.wait(waiter, interruptible=False)
+        self.say("wait_over", question)
+        self._readers.wait(waiter, interruptible=False)
 
     def end_waits(self, error: Callable[[], EngineError]) -> None:
         """End all that waits for an answer, in whatever thread, with an error."""
-        self._turns.end(error)
+        self._readers.end(error)
         for number, waiter in list(self._asked.items()):
             if isinstance(waiter, _FutureWaiter) and self._asked.pop(number, None) is not None:
                 waiter.fail(error())
@@ -192,7 +192,7 @@ class Conversation(ABC):
         self, load: Load, *message: object, keep: object = None
     ) -> tuple[int, Future[Any]]:
         """The same as `promise`; returns the question's number as well."""
-        self._turns.start_background("dray-answers")
+        self._readers.start_background("dray-answers")
         waiter = _FutureWaiter(load, keep)
         number = next(self._questions)
         self._put_question(number, waiter, message)

@@ -189,12 +189,12 @@ class ProcessRuntime(Values):
     @shielded
     def cancel(self, ref: ObjectRef | ObjectRefGenerator, *, force: bool, recursive: bool) -> None:
         message = ("cancel", self._number_of(ref), force, recursive)
-        if self.lock.is_mine() or self._turns.reads_here():  # a finaliser's
+        if self.lock.is_mine() or self._readers.reads_here():  # a finaliser's
             self.order(*message)
             return
         question, waiter = self.ask(*message)
         try:
-            self._turns.wait(waiter)
+            self._readers.wait(waiter)
         except BaseException:
             self._asked.pop(question, None)  # there is nothing to undo
             raise

@@ -10,7 +10,7 @@ from typing import Any
 from dray.engines.process import system_limits
 from dray.engines.process.client.conversation import Conversation
 from dray.engines.process.objects.references import ProcessGenerator, ProcessRef
-from dray.engines.process.objects.shared_memory import Arena, DiskArena, read_at, round_up
+from dray.engines.process.objects.shared_memory import Arena, SpillFile, read_at, round_up
 from dray.engines.rpc import serialization
 from dray.engines.rpc.serialization import (
     INLINE_BYTES,
@@ -43,7 +43,7 @@ class Values(Conversation, Runtime):
 
     @property
     @abstractmethod
-    def disk(self) -> DiskArena:
+    def disk(self) -> SpillFile:
         """The spill file of the session."""
 
     @shielded

@@ -19,7 +19,7 @@ from dray.engines.process.hub.records import (
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.process.hub.worker_pool import Pool
 from dray.engines.process.system_limits import SHORTAGES
-from dray.engines.rpc.serialization import UNMADE, Payload, failed
+from dray.engines.rpc.serialization import INIT_FAILED, Payload, failed
 from dray.errors import (
     ActorDiedError,
     ActorUnavailableError,
@@ -168,7 +168,7 @@ class Actors(ActorOperations, CallListener):
         actor = self.all.get(number)
         if actor is not None:
             actor.restarts = 0
-            self._mark_dead(actor, (UNMADE, *payload[1:], actor.actor_id))
+            self._mark_dead(actor, (INIT_FAILED, *payload[1:], actor.actor_id))
             if client.worker is not None:
                 self._tasks.retire(client.worker)
 

@@ -30,7 +30,7 @@ from dray.engines.process.hub.waits import Waits
 from dray.engines.process.hub.worker_pool import OutputTap, Pool
 from dray.engines.process.leader_follower import LONGEST_S, AdaptiveSpin, LeaderFollowers, Waiter
 from dray.engines.process.lock import check_depth
-from dray.engines.process.objects.shared_memory import Arena, DiskArena
+from dray.engines.process.objects.shared_memory import Arena, SpillFile
 from dray.engines.process.system_limits import OpenFiles
 from dray.engines.rpc import serialization, wire
 from dray.engines.rpc.framing import Message, encode
@@ -139,7 +139,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
         super().__init__(0, LeaderFollowers(self.read, self._interrupt))
         self.lock = self.hub.lock
         self.client = Client(0, self.answered)
-        self._turns.start_background("dray-hub")
+        self._readers.start_background("dray-hub")
 
     # The runtime's half.
 
@@ -148,7 +148,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
         return self.hub.store.arena
 
     @property
-    def disk(self) -> DiskArena:
+    def disk(self) -> SpillFile:
         return self.hub.store.disk
 
     def here(self) -> Mapping[str, Any]:
@@ -181,14 +181,14 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
         store, waiter = self.hub.store, Waiter()
 
         def ready() -> None:
-            self._turns.finish(waiter)
+            self._readers.finish(waiter)
 
         with self.lock:
             if self._closed:
                 self.check_open()
             waiter.done = store.when_ready(number, ready)
         try:
-            if not self._turns.wait(waiter, timeout_s):
+            if not self._readers.wait(waiter, timeout_s):
                 raise not_in_time(1, 1, timeout_s)
         except BaseException:
             with self.lock:
@@ -197,7 +197,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
         with self.lock:
             if self._closed:
                 self.check_open()
-            payload = self.hub.hand_out(self.client, store.find(number).payload)
+            payload = self.hub.pin_for(self.client, store.find(number).payload)
         assert payload is not None  # it is there
         return payload if type(payload) is bytes else self.open(payload)
 
@@ -327,7 +327,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
             return poll(quiet_s if timeout_s is None else min(timeout_s, quiet_s))
 
         quiet_s = self._quiet_s
-        events = sleep() if self._turns.crowded else self._spin.until(lambda: poll(0), sleep)
+        events = sleep() if self._readers.crowded else self._spin.until(lambda: poll(0), sleep)
         if events:
             self._quiet_s = self._stall_s
         elif timeout_s is None or timeout_s >= quiet_s:
@@ -441,7 +441,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
 
     def close(self) -> None:
         """End the session; its processes are gone already."""
-        self._turns.close()
+        self._readers.close()
         self.tap.close()
         with self.lock:  # nobody is in there while it is taken apart
             for line in (*self.pool.all.values(), *self._lines.values()):

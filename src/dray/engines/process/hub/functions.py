@@ -22,7 +22,7 @@ from dray.scheduling.requests import Request
 BUNDLE_LABEL = "dray.io/bundle"
 
 
-class Kinds(KindOperations):
+class FunctionTable(KindOperations):
     """All functions and classes that processes have told of."""
 
     def __init__(self, hub: Hub, ledger: Ledger) -> None:

@@ -121,7 +121,7 @@ class Hub(ObjectOperations):
 
     # Values.
 
-    def hand_out(self, client: Client, payload: Payload | None) -> Payload | None:
+    def pin_for(self, client: Client, payload: Payload | None) -> Payload | None:
         """Take note that a process is given a payload, and so may look into shared memory."""
         if type(payload) is tuple:
             if payload[0] == STORED:

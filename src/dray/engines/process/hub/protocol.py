@@ -71,7 +71,7 @@ class WaitOperations(Protocol):
     def on_pace(self, client: Client, question: int, number: int, count: int) -> None:
         """Answer a generator when so many of its items have been read."""
 
-    def on_enough(self, client: Client, question: int) -> None:
+    def on_wait_over(self, client: Client, question: int) -> None:
         """Answer a question of these with what there is: its process waits no longer."""
 
 
@@ -283,7 +283,7 @@ def operations(parts: Parts) -> dict[str, Function]:
         "wait": waits.on_wait,
         "next": waits.on_next,
         "pace": waits.on_pace,
-        "enough": waits.on_enough,
+        "wait_over": waits.on_wait_over,
         "kind": parts.kinds.on_kind,
         "submit": tasks.on_submit,
         "done": tasks.on_done,

@@ -35,7 +35,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from dray.engines.process.hub.functions import Kinds
+from dray.engines.process.hub.functions import FunctionTable
 from dray.engines.process.hub.generators import Streams
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.protocol import TaskOperations
@@ -100,7 +100,7 @@ class Tasks(TaskOperations):
         self.send = send
         self.stop = stop
         self._tell_cancelled = tell_cancelled
-        self.kinds = Kinds(hub, ledger)
+        self.kinds = FunctionTable(hub, ledger)
         self.running: dict[int, Task] = {}  # by number, calls of actors as well; also those waiting
         self._children: dict[int, dict[int, Task]] = {}  # by the number of who has submitted them
         self._makers: dict[int, Task] = {}  # of tasks with several results
@@ -273,8 +273,8 @@ class Tasks(TaskOperations):
                 "most_unread": kind.options.get("most_unread", 0),
             }
             data = encode(("kind", kind.key, kind.what, kind.blob, info))
-        payload = hub.hand_out(client, task.payload)
-        deps = [hub.hand_out(client, hub.store.find(number).payload) for number in task.deps]
+        payload = hub.pin_for(client, task.payload)
+        deps = [hub.pin_for(client, hub.store.find(number).payload) for number in task.deps]
         message = (*head, task.number, kind.key, payload, deps, task.returns, task.details)
         return data + encode(message)
 

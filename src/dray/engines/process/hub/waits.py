@@ -98,7 +98,7 @@ class Waits(WaitOperations):
         self._block(client)
         return end
 
-    def on_enough(self, client: Client, question: int) -> None:
+    def on_wait_over(self, client: Client, question: int) -> None:
         gather = client.questions.get(question)
         if gather is None:
             return  # the answer is on its way
@@ -183,9 +183,9 @@ class Waits(WaitOperations):
     def _answer(self, gather: WaitRequest) -> None:
         client = gather.client
         if gather.wants_values:
-            find, hand_out = self._hub.store.find, self._hub.hand_out
+            find, pin_for = self._hub.store.find, self._hub.pin_for
             payloads = [
-                hand_out(client, find(n).payload) for n in gather.numbers if isinstance(n, int)
+                pin_for(client, find(n).payload) for n in gather.numbers if isinstance(n, int)
             ]
             self._hub.reply(client, gather.question, payloads)
             return

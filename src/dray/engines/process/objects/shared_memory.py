@@ -223,7 +223,7 @@ def _unnamed_file() -> int:
         return os.dup(file.fileno())
 
 
-class DiskArena:
+class SpillFile:
     """The spill file for objects when the memory is full: without a name, on the disk."""
 
     def __init__(self, fd: int | None = None) -> None:

@@ -32,7 +32,7 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from dray.engines.process.objects.shared_memory import Allocator, Arena, DiskArena, round_up
+from dray.engines.process.objects.shared_memory import Allocator, Arena, SpillFile, round_up
 from dray.engines.rpc.serialization import SPILLED, STORED, Payload, Stored, failed
 from dray.errors import ObjectLostError, ObjectStoreFullError
 
@@ -86,7 +86,7 @@ class Store:
 
     def __init__(self, limit: int) -> None:
         self.arena = Arena.create(limit)
-        self.disk = DiskArena()
+        self.disk = SpillFile()
         self._allocator = Allocator(self.arena.size)
         self._entries: dict[int, ObjectEntry] = {}
         self._regions: OrderedDict[int, Region] = OrderedDict()  # least recently used first

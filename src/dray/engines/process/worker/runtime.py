@@ -15,7 +15,7 @@ from dray import host
 from dray.engines.process.attach_socket import leave
 from dray.engines.process.client.runtime import ProcessRuntime
 from dray.engines.process.leader_follower import AdaptiveSpin, LeaderFollowers, Waiter
-from dray.engines.process.objects.shared_memory import Arena, DiskArena
+from dray.engines.process.objects.shared_memory import Arena, SpillFile
 from dray.engines.rpc import lifeline
 from dray.engines.rpc.actor_host import refuse_forks
 from dray.engines.rpc.framing import Inbox, Message, encode
@@ -34,7 +34,7 @@ class WorkerRuntime(ProcessRuntime):
         sock: socket.socket,
         inbox: Inbox,
         arena: Arena,
-        disk: DiskArena,
+        disk: SpillFile,
         begin: Mapping[str, Any],
         on_work: Callable[[Message], None],
         may_pass_on: bool = False,
@@ -63,7 +63,7 @@ class WorkerRuntime(ProcessRuntime):
         return self._arena
 
     @property
-    def disk(self) -> DiskArena:
+    def disk(self) -> SpillFile:
         return self._disk
 
     def here(self) -> Mapping[str, Any]:
@@ -119,13 +119,13 @@ class WorkerRuntime(ProcessRuntime):
         """Wait until there is work, or perhaps not yet."""
         self._idle = True  # nothing runs that a signal might have to interrupt
         try:
-            if self.may_be_interrupted or not self._turns.read_once():
-                self._turns.wait(waiter)
+            if self.may_be_interrupted or not self._readers.read_once():
+                self._readers.wait(waiter)
         finally:
             self._idle = False
 
     def finish(self, waiter: Waiter) -> None:
-        self._turns.finish(waiter)
+        self._readers.finish(waiter)
 
     def pass_on(self, sock: socket.socket, node_id: str, around: Mapping[str, Any]) -> None:
         """Tell the driver of a training worker of this process that wants to use tasks and actors.

@@ -15,7 +15,7 @@ from dray import session
 from dray.engines import thread_limits
 from dray.engines.process.leader_follower import Waiter
 from dray.engines.process.objects import references
-from dray.engines.process.objects.shared_memory import Arena, DiskArena
+from dray.engines.process.objects.shared_memory import Arena, SpillFile
 from dray.engines.process.worker.actor_calls import ActorCalls
 from dray.engines.process.worker.results import Results
 from dray.engines.process.worker.runtime import WorkerRuntime, running
@@ -40,7 +40,7 @@ class TaskWorker:
     """
 
     def __init__(
-        self, sock: socket.socket, control: socket.socket, arena: Arena, disk: DiskArena
+        self, sock: socket.socket, control: socket.socket, arena: Arena, disk: SpillFile
     ) -> None:
         self._control = control
         self._sock = sock
@@ -266,7 +266,7 @@ def run(control: int, fds: Sequence[int]) -> None:
             socket.socket(fileno=sock),
             socket.socket(fileno=control),
             Arena(arena, size),
-            DiskArena(disk),
+            SpillFile(disk),
         ).serve()
 
     actor_host.run_to_end(serve)
@@ -300,7 +300,7 @@ def _attach(sock: socket.socket) -> WorkerRuntime:
         sock,
         inbox,
         Arena(arena, size),
-        DiskArena(disk),
+        SpillFile(disk),
         messages[0][1],
         lambda message: None,
     )
