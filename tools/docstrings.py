@@ -1,4 +1,4 @@
-"""A check of how docstrings begin: no clause as a name, and imperatives for functions."""
+"""A check of how docstrings and comments begin: no clause as a name, functions by imperatives."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,11 +36,20 @@ def misnamed(path: Path) -> Iterator[str]:
             yield f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
 
 
+def clauses(path: Path) -> Iterator[str]:
+    """Yield the comments of a module's names and sections that open with such a clause."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    for line, (before, text) in enumerate(pairwise(["", *lines]), 1):
+        opens = text.startswith("# ") and text.split()[1].strip("`'\",.:") in OPENINGS
+        if opens and not before.startswith("#"):
+            yield f"{path.relative_to(ROOT)}:{line}: {text}"
+
+
 def main() -> int:
     """Print them."""
     folders = ("src", "tools", "benchmarks", "examples")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
-    found = [line for path in sorted(files) for line in misnamed(path)]
+    found = [line for path in sorted(files) for line in (*misnamed(path), *clauses(path))]
     for line in found:
         print(line)
     if found:

@@ -30,7 +30,7 @@ __all__ = [
     "wait",
 ]
 
-# What is not here yet: an import of dray takes a few milliseconds, first use of a name the rest.
+# Names imported at first use: an import of dray takes a few milliseconds, the rest comes then.
 _HOMES = {
     "dray.core.actor": ("ActorHandle", "exit_actor", "get_actor", "method"),
     "dray.core.context": ("get_gpu_ids", "get_runtime_context"),

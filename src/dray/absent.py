@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# What Ray has as the default of an argument that it is giving up.
+# Ray's default of an argument that it is giving up.
 GIVEN_UP: object = "DEPRECATED"
 
 

@@ -14,7 +14,7 @@ from dray.version import VERSION
 
 _logger = logging.getLogger("dray")
 
-# What only a cluster of Ray's can do something with, if it is started here; with Ray's defaults.
+# Arguments for a cluster of Ray's that is started here, with Ray's defaults; others ignore them.
 OF_A_CLUSTER: Mapping[str, object] = {
     "include_dashboard": None,
     "dashboard_host": "127.0.0.1",

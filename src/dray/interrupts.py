@@ -30,14 +30,14 @@ _marks: dict[CodeType, str] = {}
 # Handlers that wait, by signal. There is one main thread a process, and so one of these.
 pending: dict[int, Callable[..., object]] = {}
 
-# What tells that a signal has come which was sent once more; and when it counts as lost.
+# Per signal that was sent again: held until it has come, or is lost after these seconds.
 _resent: dict[int, threading.Lock] = {}
 _LOST_S = 0.2
 
-# What programs have handlers for that raise.
+# The signals for which programs have handlers that raise.
 _INT, _TERM = signal.SIGINT, signal.SIGTERM
 _ALRM = getattr(signal, "SIGALRM", _TERM)
-# What was found there last, so that a look costs next to nothing.
+# The handlers found last, so that a look costs next to nothing.
 _seen: list[object] = [None, None, None]
 
 
@@ -174,7 +174,7 @@ def bottom(function: F) -> F:
     return function
 
 
-# Where handlers run.
+# The places where handlers run.
 
 
 def watch() -> None:

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from dray.errors import ConfigError
 
-# What vendors' tools leave in a visibility variable when a container has no device files.
+# The value of a visibility variable that vendors' tools leave in a container without devices.
 _NO_DEVICES = "NoDevFiles"
 
 

@@ -13,10 +13,10 @@ from dray.settings import locks_directory
 _ENOUGH_FILES = 1024
 _ENOUGH_SHARED_MEMORY = 64 << 20
 
-# What PyTorch can be built for; AMD's GPUs are "cuda" to it as well.
+# The kinds of builds of PyTorch; AMD's GPUs are "cuda" to it as well.
 BUILDS = {"cuda": "CUDA", "hip": "ROCm", "xpu": "Intel GPUs", "mps": "Apple GPUs"}
 
-# What is wrong, and what to do about it.
+# A problem, and the advice.
 Problem = tuple[str, str]
 
 

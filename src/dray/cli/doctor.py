@@ -98,7 +98,7 @@ def examine() -> Report:
     return {**found, "problems": [{"what": what, "do": do} for what, do in problems]}
 
 
-# What there is.
+# The facts.
 
 
 def _machine() -> Machine:

@@ -50,7 +50,7 @@ CALL = (
 )
 # No option that counts something goes beyond it; Ray's are numbers of 32 bits.
 _MOST = 2**31 - 1
-# How messages, and the table of what is absent, call those.
+# Their name in messages, and in the table of absent names.
 CALLS = "calls of an actor's method"
 
 

@@ -21,7 +21,7 @@ from dray.scheduling.requests import Node, PlacementPreview, Request, Reservatio
 
 T = TypeVar("T")
 
-# What an engine says to who comes after its end.
+# The error message of calls after `close()`.
 CLOSED = "this engine is closed; call dray.init() again"
 
 

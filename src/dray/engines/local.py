@@ -150,7 +150,7 @@ def this_machine(
     )
 
 
-# What a process can map beside everything else.
+# Bytes that a process can map beside everything else.
 _MOST_BYTES = 1 << 46
 _OF_A_MACHINE = ("num_cpus", "num_gpus", "resources", "labels")
 

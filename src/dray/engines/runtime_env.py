@@ -10,7 +10,7 @@ from typing import Any
 
 from dray.errors import ConfigError, join_names
 
-# What every engine can make; the rest needs one that installs software on nodes.
+# The fields that every engine can make; the rest needs one that installs software on nodes.
 _EVERYWHERE = ("env_vars", "working_dir")
 _ON_A_CLUSTER = ("py_modules", "pip", "uv", "conda", "container", "image_uri", "excludes", "config")
 

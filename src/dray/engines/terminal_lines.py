@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 # A row that was not touched for this long, and is above the cursor, is whole.
 SETTLED_S = 1.0
-# How many rows of rewritten text are kept for a cursor that has not moved up yet: nested bars.
+# Rows of rewritten text that are kept for a cursor that has not moved up yet: nested bars.
 _BARS = 3
 _FURTHEST = 100
 _LONGEST_STRING = 4096

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _VARIABLE = "OMP_NUM_THREADS"
-# What tells NumPy's BLAS, if it is installed.
+# The package that sets the threads of NumPy's BLAS, if it is installed.
 _TELLS_BLAS = "threadpoolctl"
 
 _set_here: str | None = None  # the value that is not the user's

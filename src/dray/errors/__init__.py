@@ -242,7 +242,7 @@ class StorageError(DrayError, OSError):
         return (type(self), self.args, {**vars(self), "errno": self.errno})
 
 
-# What to do about the system's errors, by their names.
+# Advice about the system's errors, by their names.
 _STORAGE_ADVICE = {
     "ENOSPC": "make room on the disk, and run again under the same name",
     "EDQUOT": "make room in your quota, and run again under the same name",

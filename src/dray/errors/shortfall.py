@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-# What of a request could be another: "less" of it all, less of "each" bundle, fewer "slices", a
+# Parts of a request to change: "less" of it all, less of "each" bundle, fewer "slices", a
 # slice of another "topology", other "labels", another accelerator "type", something "else", or no
 # accelerator of this kind ("absent").
 Change = Literal["less", "each", "slices", "topology", "labels", "type", "else", "absent"]

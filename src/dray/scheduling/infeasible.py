@@ -113,7 +113,7 @@ def _asked(demand: Demand) -> Quantities:
     return asked
 
 
-# What is missing.
+# The shortfall.
 
 
 def _not_offered(unknown: Sequence[str], total: Quantities, nodes: Sequence[Node]) -> str:
@@ -212,7 +212,7 @@ def _slices_there(kinds: Mapping[tuple[str, int], int]) -> str:
     return f"there {'is' if sum(kinds.values()) == 1 else 'are'} {_some(each) or 'none'}"
 
 
-# What would fit.
+# Requests that would fit.
 
 
 def _instead_of(unknown: Sequence[str]) -> Change:

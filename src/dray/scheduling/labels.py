@@ -9,7 +9,7 @@ from dray.errors import ConfigError
 
 # Every node has this label, with its id, so that a selector can name it.
 NODE_ID = "ray.io/node-id"
-# What a selector says of a label that only has to be there, or with "!" must not be.
+# A selector's word for a label that only has to be there, or with "!" must not be.
 EXISTS = "exists()"
 _VALUE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _SELECTOR = re.compile(rf"!?(?:{_VALUE}|in\(\s*{_VALUE}(?:\s*,\s*{_VALUE})*\s*\))")

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class PendingRequests:
-    """Futures of which nobody shall wait for one when the engine is closed."""
+    """Requests that are not answered yet; `close()` cancels them."""
 
     def __init__(self) -> None:
         self._futures: set[Future[Any]] = set()

@@ -17,7 +17,7 @@ from dray.errors import ConfigError
 
 _SELECTOR, _MASK = "ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK"
 
-# What hides every GPU; an empty text is no limit to SYCL, nor to Level Zero.
+# The value that hides every GPU; an empty text is no limit to SYCL, nor to Level Zero.
 _HIDDEN = "!*:gpu"
 
 # The PCI device ids of cards that certainly are for computing, and their types.

@@ -20,7 +20,7 @@ _METADATA_TIMEOUT_S = 0.5
 _CHIPS = "TPU_VISIBLE_CHIPS"
 _CHIP_BOUNDS = "TPU_CHIPS_PER_HOST_BOUNDS"
 _HOST_BOUNDS = "TPU_HOST_BOUNDS"
-# How some of a host's chips lie, by their number; other numbers need no bounds.
+# The bounds of some of a host's chips, by their number; other numbers need none.
 _SHAPES = {1: "1,1,1", 2: "1,2,1"}
 
 

@@ -59,7 +59,7 @@ class Host:
         return WorkerDiedError(actor_host.exit_status(error))
 
 
-# Where the calling code runs, and in what; None in the driver.
+# The execution context of the calling code, and its host; None in the driver.
 current: ContextVar[tuple[ExecutionContext, Host] | None] = ContextVar("dray_inline", default=None)
 
 

@@ -22,7 +22,7 @@ from dray.errors import EngineError
 from dray.interrupts import pending
 
 T = TypeVar("T")
-# How long nobody must have read before the background thread does. It looks that often while a
+# Seconds without a reader before the background thread reads. It looks that often while a
 # program asks again and again, which costs less than to be woken each time.
 _LINGER_S = 0.001
 
@@ -87,7 +87,7 @@ class Waiter:
 
 
 class LeaderFollowers:
-    """Lets threads read in turns.
+    """Leader/followers over the sockets that threads share: one thread reads for all.
 
     Args:
         read: Waits for something to read, at most so many seconds, and deals with it.

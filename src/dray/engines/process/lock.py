@@ -26,7 +26,7 @@ IN_A_FINALISER = (
     "midst of dray's own work, and cannot wait there for dray; have it submit a task or a call and "
     "not wait, or free what it frees in a method that the program calls"
 )
-# What work with the lock held takes of Python's stack, at most.
+# Frames of Python's stack that work with the lock held may need.
 _DEPTH = 150
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dray.errors import EngineError
 
-# What starting a process, or making a descriptor or a thread, raises when there is too little.
+# Errors of starting a process, or of making a descriptor or a thread, at a limit.
 SHORTAGES = (OSError, MemoryError, RuntimeError, EngineError)
 
 # So many descriptors are left for others when the limit is raised.

@@ -163,7 +163,7 @@ def _plain(text: str) -> str:
     return "\n".join(lines).strip()
 
 
-# What tasks and actors end with.
+# The ends of tasks and actors.
 
 
 def _actor_never_was(error: BaseException, text: str) -> DrayError:
@@ -195,7 +195,7 @@ def _system_error(error: BaseException, text: str) -> DrayError:
 
 
 _ORIGINAL = re.compile(r"Original exception(?: \(string repr\))?:")
-# Where the end of a task or actor differs from that of a worker of a run.
+# Errors of tasks and actors that differ from those of a run's workers.
 _RESULTS: dict[str, Translator] = {
     **TABLE,
     "RayActorError": _actor_never_was,
@@ -277,7 +277,7 @@ def _last_line(text: str) -> str:
     return text.strip().rpartition("\n")[2]
 
 
-# What is refused where it is asked for.
+# Refusals at the call.
 
 _TAKEN = ("is already taken", "' already exists")
 _IN_NO_BUNDLE = "into any bundles"

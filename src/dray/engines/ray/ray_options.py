@@ -19,7 +19,7 @@ from dray.errors import ConfigError
 from dray.scheduling.labels import EXISTS
 from dray.scheduling.requests import Request
 
-# What `given` holds that Ray takes as it is.
+# Options that Ray takes as they are.
 _ALIKE = (
     *("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "label_selector", "name"),
     *("object_store_memory", "enable_task_events", "fallback_strategy"),
@@ -29,7 +29,7 @@ _ACTOR = (
     *("namespace", "lifetime", "get_if_exists", "max_restarts", "max_task_retries"),
     *("max_concurrency", "max_pending_calls", "allow_out_of_order_execution"),
 )
-# What `dray.method` and `ray.method` have in common.
+# Options that `dray.method` and `ray.method` have in common.
 _METHOD = (
     *("num_returns", "concurrency_group", "max_task_retries", "retry_exceptions"),
     *("_generator_backpressure_num_objects", "enable_task_events"),

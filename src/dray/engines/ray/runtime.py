@@ -45,7 +45,7 @@ from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
 from dray.status import ProgramStatus
 
-# How many functions and classes are known to have been sent to the cluster already.
+# Functions and classes that are remembered as sent to the cluster already, at most.
 _KEPT = 4096
 
 

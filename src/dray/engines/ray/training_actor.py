@@ -16,9 +16,9 @@ from dray.errors import EngineError, NodeDiedError
 
 # A node that lives says within milliseconds that a worker of its has died, or seconds under load.
 _SILENCE_S = 1.0
-# How long after a worker's end its last output may take to come.
+# Seconds after a worker's end within which its last output comes.
 _LAST_WORDS_S = 1.0
-# How long a worker that has left cleanly may take to end: users' exit handlers run then.
+# Seconds for a worker that has left cleanly to end: users' exit handlers run then.
 _LEAVING_S = 60.0
 
 

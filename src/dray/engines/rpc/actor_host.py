@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 
-# How many new modules are worth telling, and how often.
+# New modules that are worth a message, and how many such messages there are at most.
 _MANY_MODULES = 30
 _MOST_TELLS = 3
 
@@ -144,7 +144,7 @@ def _call(actor: Any, function: Function, *args: object, **kwargs: Any) -> Any:
     return function(actor, *args, **kwargs)
 
 
-# What `runtime.OF_EVERY_ACTOR` names.
+# The methods that `runtime.OF_EVERY_ACTOR` names.
 _OF_EVERY_ACTOR: Mapping[str, Function] = {
     "__ray_ready__": lambda actor: True,
     "__ray_call__": _call,

@@ -35,7 +35,7 @@ __all__ = ["JaxConfig", "JaxTrainer"]
 _GPU_PLATFORMS = ("cuda", "rocm")
 # As long as JAX itself waits for other processes.
 _RENDEZVOUS_S = 300.0
-# How long a collective on CPUs may take; jaxlib 0.8.2 knows it, 0.8.0 does not.
+# The limit of collectives on CPUs; jaxlib 0.8.2 knows it, 0.8.0 does not.
 _LIMIT_FLAG = "xla_cpu_collective_timeout_seconds"
 # The packages of which one must be there for JAX to use a platform.
 _PLUGINS = {

@@ -15,7 +15,7 @@ from dray.errors import join_names
 _TOKEN_BYTES = 16
 _RANK_BYTES = 4
 _GO_ON = b"!"
-# How much later than rank 0, who knows which ranks have come, the others give up.
+# Seconds by which the others give up later than rank 0, which knows the missing ranks.
 _RANK_ZERO_FIRST_S = 5.0
 
 

@@ -285,7 +285,7 @@ def _interface(address: str, backend: str, variables: Mapping[str, str]) -> str 
     return variables.get(name) or host.interface_of(address)
 
 
-# Why it does not fit.
+# Refusals.
 
 
 def _impossible(

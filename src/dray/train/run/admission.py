@@ -20,9 +20,9 @@ from dray.train.scaling import ScalingConfig
 
 # Waits that are shorter are not worth a line.
 _WORTH_A_LINE_S = 1.0
-# How often to look whether what is waited for has changed, of which no engine tells.
+# Seconds between looks at what a run waits for, since no engine tells of a change.
 _LOOK_AGAIN_S = 5.0
-# What is free takes an engine a moment to give, however short the limit.
+# Seconds that an engine may take to grant free resources, however short the limit.
 _GRANT_S = 10.0
 
 

@@ -19,7 +19,7 @@ from dray.train.storage.metrics_codec import decode
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker import run_messages
 
-# What `UserCallback.after_report` gets: the metrics of each rank, and the checkpoint.
+# The arguments of `UserCallback.after_report`: the metrics of each rank, and the checkpoint.
 Reports = tuple[list[dict[str, Any]], Checkpoint | None]
 
 

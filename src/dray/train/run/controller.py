@@ -80,7 +80,7 @@ from dray.train.worker.train_worker import Ended, Job
 
 _PARTING_S = 5.0
 _SLOW_START_S = 10.0
-# How often the books are read that another thread is writing.
+# Attempts to read the books while another thread writes them.
 _LOOKS = 10
 
 

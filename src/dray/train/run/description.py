@@ -20,7 +20,7 @@ from dray.version import VERSION
 
 _HISTORY = "history"
 _MOST_KEPT = 100
-# What makes another training of it, unlike how often it restarts.
+# Fields that make it another training if they differ, unlike how often it restarts.
 _COMPARED = ("scaling_config", "checkpoint_config", "backend", "report_barrier", "versions")
 
 

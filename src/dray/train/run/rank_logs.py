@@ -11,7 +11,7 @@ from dray.errors import StorageError
 from dray.train.run.progress import Progress
 from dray.train.storage.run_directory import RunDirectory
 
-# Whose output it is, once that is known: workers write before they have ranks.
+# Returns the rank of an output, once that is known: workers write before they have ranks.
 RankOf = Callable[[], "int | None"]
 
 # Files that are open at once: a process may have a thousand by default, a run more ranks than that.

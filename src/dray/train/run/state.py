@@ -85,7 +85,7 @@ class Step(NamedTuple):
 ANY = frozenset(State)
 FINAL = frozenset({State.FINISHED, State.ERRORED, State.ABORTED})
 
-# Where ranks are at work: what they say counts, and their end is not what anybody waits for.
+# States in which ranks are at work: their messages count, and nobody waits for their end.
 AT_WORK = frozenset({State.RUNNING, State.DRAINING, State.CONCLUDING, State.STOPPING})
 
 _KILL = (Action.KILL_WORKERS,)

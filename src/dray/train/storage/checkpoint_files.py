@@ -12,10 +12,10 @@ from pathlib import Path
 from dray.errors import StorageError
 from dray.train.storage.paths import check_directory
 
-# What is known of a committed checkpoint; not one of its files.
+# The manifest of a committed checkpoint; not one of its files.
 MANIFEST = ".dray.json"
 MANIFEST_DRAFT = ".dray.draft"
-# What users write beside the files at any time, before and after the checkpoint is committed.
+# Metadata that users write at any time, before and after the checkpoint is committed.
 METADATA = ".metadata.json"
 METADATA_DRAFT = ".metadata.draft"
 

@@ -26,7 +26,7 @@ _LONGEST_INT_BITS = 2000
 _KEY = "~key"
 _KEY_OF_OLD = "#key"
 
-# What holds itself does not get here: `encode` refuses what is nested deeply.
+# No check for circles: `encode` refuses values that are nested deeply before.
 _STYLE: dict[str, Any] = {"allow_nan": False, "check_circular": False, "separators": (",", ":")}
 encode_json = json.JSONEncoder(ensure_ascii=False, **_STYLE).encode
 _encode_ascii = json.JSONEncoder(**_STYLE).encode

@@ -22,7 +22,7 @@ from dray.train.storage.metrics_codec import json_bytes
 
 _LAST_MEMBER = re.compile(rb',\s*"([^"]*)":\s*([0-9]+)\s*}\s*\Z')
 
-# How often at most a file that is open is looked for, in seconds: it costs a system call.
+# Seconds between looks whether an open file is still there: each costs a system call.
 _LOOK_S = 1.0
 
 

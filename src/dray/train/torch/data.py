@@ -51,10 +51,10 @@ def prepare_data_loader(
 
     On an accelerator with streams (CUDA, ROCm, XPU, NPU, HPU) batches go through pinned memory, and
     the next one is copied while this one is used; one batch and no more is ahead. On others, such
-    as MPS and XLA, each batch is copied when its turn comes. What is on the device already stays
-    there. Objects with a method `to` move themselves by it; tensors are found in lists, tuples,
-    mappings and dataclasses. A loader made with `pin_memory=True` pins whole batches before, and if
-    it has workers, in a thread beside the program.
+    as MPS and XLA, each batch is copied when its turn comes. Batches already on the device
+    are not moved. Objects with a method `to` move themselves by it; tensors are found in lists,
+    tuples, mappings and dataclasses. A loader made with `pin_memory=True` pins whole batches
+    before, and if it has workers, in a thread beside the program.
 
     Args:
         data_loader: The loader, as for one process.

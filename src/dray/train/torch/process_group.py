@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     import torch
 
 
-# What making an optimizer imports, or a model of many ranks: 800 modules, a second.
+# Imports of making an optimizer, or a model of many ranks: 800 modules, a second.
 _OF_THE_FIRST_STEP = ("torch._dynamo",)
 # A device can be a member of one communicator once only.
 _ONE_RANK_A_DEVICE = ("nccl", "xccl", "hccl")
-# Whose tensors gloo carries: torch.distributed.Backend.backend_capability["gloo"].
+# Devices whose tensors gloo carries: torch.distributed.Backend.backend_capability["gloo"].
 _OF_GLOO = ("cpu", "cuda")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dray import host
 from dray.engines.rpc.actor_host import set_variables
 
-# What tells libtpu of several slices.
+# The variables that tell libtpu of several slices.
 _MEGASCALE = (
     "MEGASCALE_COORDINATOR_ADDRESS",
     "MEGASCALE_NUM_SLICES",

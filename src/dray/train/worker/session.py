@@ -33,7 +33,7 @@ class TrainingStopped(BaseException):
 
 # Put in place of an answer when the controller is gone.
 _OVER = object()
-# What a report beside the train function waits for as well.
+# Messages that a report beside the train function waits for as well.
 _OF_UPLOADS = (run_messages.Share, run_messages.ReportDone)
 
 Answer = TypeVar("Answer")

@@ -19,7 +19,7 @@ from dray.engines.rpc import lifeline
 
 # More is no training step any more.
 _MOST = 5000
-# What differs between the ranks of a run.
+# Variables that differ between the ranks of a run.
 _OF_A_RANK = {
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"),
     *("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "JAX_PLATFORMS"),

@@ -22,7 +22,7 @@ from dray.engines.rpc.framing import Inbox, Message, encode
 from dray.engines.runtime import ExecutionContext
 from dray.errors import EngineError
 
-# What runs in this thread or coroutine.
+# The task or call that runs in this thread or coroutine.
 running: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar("dray-task")
 
 
