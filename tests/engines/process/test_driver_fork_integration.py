@@ -44,38 +44,79 @@ DEVICE = next(
 @pytest.mark.parametrize(
     ("before", "expected"),
     [
-        ("import torch", "shared"),
-        ("import torch, numpy; numpy.ones((300, 300)) @ numpy.ones((300, 300))", "shared"),
-        ("", "fresh"),  # there is nothing to share
         (
-            "import torch; threading.Thread(target=threading.Event().wait, daemon=True).start()",
-            "fresh",
+            "import torch, numpy; numpy.ones((300, 300)) @ numpy.ones((300, 300));"
+            "null, pts = open('/dev/null'), open('/dev/ptmx')",
+            "shared",
         ),
+        ("", "fresh"),  # there is nothing to share
         # On two cores or more this starts an OpenMP pool; a fork would hang in its first operation.
         (
             "import torch; torch.set_num_threads(2); torch.ones(999, 999) @ torch.ones(999, 999)",
             "fresh",
         ),
-        ("import torch; sys.settrace(lambda *_: None)", "fresh"),
-        # Shared memory has a tracker process, which a fork could not tell of its own.
-        (
-            "import torch; from multiprocessing import resource_tracker as tracker;"
-            "tracker.ensure_running()",
-            "fresh",
-        ),
-        # A GPU that has been asked for its name is of no use to a fork.
-        (f"import torch; device = open({DEVICE!r})", "fresh"),
-        ("import torch; null, pts = open('/dev/null'), open('/dev/ptmx')", "shared"),
-        ("import torch; os.environ['DRAY_SHARE_IMPORTS'] = '0'", "fresh"),
-        ("import torch; os.environ['DRAY_START_METHOD'] = 'spawn'", "fresh"),
     ],
 )
-def test_shared_only_where_it_is_safe(tmp_path: Path, before: str, expected: str) -> None:
+def test_workers_of_either_kind_compute(tmp_path: Path, before: str, expected: str) -> None:
     script = write(
         tmp_path / "script.py", f"{before}\n{TELL}\nprint(start(check).fit().return_value)"
     )
     done = run(script, tmp_path / "runs", DRAY_PROGRESS="0")
     assert done.stdout.split() == [expected, "300"], done.stderr
+
+
+def test_shared_only_where_it_is_safe(tmp_path: Path) -> None:
+    """One reason against it after the other, and none at the first and the last."""
+    script = write(
+        tmp_path / "script.py",
+        f"""
+import torch
+{TELL}
+from multiprocessing import resource_tracker
+
+def tell(reason, undo=lambda: None):
+    print(reason, end=" ")
+    start()
+    dray.shutdown()
+    undo()
+
+tell("nothing")
+
+end = threading.Event()
+thread = threading.Thread(target=end.wait)
+thread.start()
+tell("thread", end.set)
+thread.join()
+
+sys.settrace(lambda *_: None)
+tell("tracing", lambda: sys.settrace(None))
+
+# A GPU that has been asked for its name is of no use to a fork.
+device = open({DEVICE!r})
+tell("device", device.close)
+
+for variable, value in (("DRAY_SHARE_IMPORTS", "0"), ("DRAY_START_METHOD", "spawn")):
+    os.environ[variable] = value
+    tell(variable, lambda: os.environ.pop(variable))
+
+tell("undone")
+
+# Shared memory has a tracker process, which a fork could not tell of its own.
+resource_tracker.ensure_running()
+tell("tracker")
+""",
+    )
+    done = run(script, tmp_path / "runs", DRAY_PROGRESS="0")
+    assert done.stdout.splitlines() == [
+        "nothing shared",
+        "thread fresh",
+        "tracing fresh",
+        "device fresh",
+        "DRAY_SHARE_IMPORTS fresh",
+        "DRAY_START_METHOD fresh",
+        "undone shared",
+        "tracker fresh",
+    ], done.stderr
 
 
 def test_nothing_of_the_driver_acts_in_the_fork(tmp_path: Path) -> None:
