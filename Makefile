@@ -37,7 +37,7 @@ test-gpu: $(VENV)/dev-installed  ## Run the tests that use NVIDIA GPUs (with a t
 coverage: $(VENV)/dev-installed  ## Run the tests of `make test`, or FILES, and print which lines ran, in workers too.
 	rm -rf build/coverage
 	mkdir -p build/coverage
-	$(MEASURED) run -m pytest $(SIDE_BY_SIDE) -m "not ray and not cluster" $(FILES); status=$$?; \
+	$(MEASURED) run $(SIDE_BY_SIDE) 3 -m "not ray and not cluster" $(FILES); status=$$?; \
 	$(MEASURED) combine --quiet && $(MEASURED) report && exit $$status
 
 check: $(VENV)/dev-installed  ## Format, lint, types, import loops, public API.

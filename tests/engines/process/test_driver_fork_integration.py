@@ -9,7 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.measured import is_measured
 from tests.support.programs import Program, run, survivors, write
+
+pytestmark = pytest.mark.skipif(is_measured(), reason="dray forks no driver that is traced")
 
 # Tells whether the fork server is a fork of the driver (it has its command line) or a fresh one.
 TELL = """
