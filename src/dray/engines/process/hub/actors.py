@@ -82,12 +82,14 @@ class Actors(ActorOperations, CallListener):
         self.all[number] = actor
         if name is not None:
             self.names[namespace, name] = number
-        entry = self._hub.store.add(number)
+        self._hub.store.add(number)
         client.holds.add(number)
         if options["detached"]:
             actor.detached = True
             self._hub.store.hold(number)
-        entry.on_unused = lambda: self._hub.lock.todo.append(lambda: self._on_unused(actor))
+        self._hub.store.when_unused(
+            number, lambda: self._hub.lock.todo.append(lambda: self._on_unused(actor))
+        )
         self._tasks.accept(task)
         if not task.unready and not task.over:
             self._place_once(actor)

@@ -56,7 +56,7 @@ class Streams(StreamOperations):
                 self._hub.store.drop(number)
             _call_all(stream.paced)  # nobody will read: nothing to wait for
 
-        self._hub.store.find(task.number).on_unused = unused
+        self._hub.store.when_unused(task.number, unused)
 
     def on_item(
         self,

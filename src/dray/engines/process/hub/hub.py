@@ -12,6 +12,7 @@ one kind of thing, and is made after the parts that it uses:
     waits.py             questions that wait for any of these
     leases.py            resources for engines inside workers
     status.py            all of it, for people
+    stalls.py            whether all of it waits for what nothing will free
 
 `protocol.py` lists what processes can say; `driver.py` carries it here and back.
 

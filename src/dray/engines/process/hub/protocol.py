@@ -20,12 +20,12 @@ where job is `number, key, payload, deps, returns, details`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 from dray.engines.process.hub.records import CallDetails, Client, Count, Item, Room
 from dray.engines.rpc.serialization import Payload
-from dray.engines.runtime import Function, GroupSpec
+from dray.engines.runtime import GroupSpec
 from dray.scheduling.requests import Request
 
 
@@ -266,11 +266,9 @@ class Parts(NamedTuple):
     attach: AttachOperations
 
 
-def operations(parts: Parts) -> dict[str, Function]:
+def operations(parts: Parts) -> dict[str, Callable[..., Any]]:
     """Return the operations by the words that lead to them."""
-    objects, waits, tasks, actors, groups = (
-        *(parts.objects, parts.waits, parts.tasks, parts.actors, parts.groups),
-    )
+    objects, waits, kinds, tasks, streams, actors, groups, leases, status, attach = parts
     return {
         "hold": objects.on_hold,
         "drop": objects.on_drop,
@@ -284,13 +282,13 @@ def operations(parts: Parts) -> dict[str, Function]:
         "next": waits.on_next,
         "pace": waits.on_pace,
         "wait_over": waits.on_wait_over,
-        "kind": parts.kinds.on_kind,
+        "kind": kinds.on_kind,
         "submit": tasks.on_submit,
         "done": tasks.on_done,
         "raised": tasks.on_raised,
         "cancel": tasks.on_cancel,
         "cancel_acknowledged": tasks.on_cancel_acknowledged,
-        "item": parts.streams.on_item,
+        "item": streams.on_item,
         "create": actors.on_create,
         "made": actors.on_made,
         "unmade": actors.on_unmade,
@@ -303,10 +301,10 @@ def operations(parts: Parts) -> dict[str, Function]:
         "remove_group": groups.on_remove_group,
         "named_group": groups.on_named_group,
         "group_of": groups.on_group_of,
-        "reserve": parts.leases.on_reserve,
-        "return": parts.leases.on_return,
-        "offers": parts.leases.on_offers,
-        "query": parts.status.on_query,
-        "attach_address": parts.attach.on_attach_address,
-        "attach": parts.attach.on_attach,
+        "reserve": leases.on_reserve,
+        "return": leases.on_return,
+        "offers": leases.on_offers,
+        "query": status.on_query,
+        "attach_address": attach.on_attach_address,
+        "attach": attach.on_attach,
     }

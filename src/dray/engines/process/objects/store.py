@@ -180,6 +180,10 @@ class Store:
         entry.waiting.append(callback)
         return False
 
+    def when_unused(self, number: int, callback: Callable[[], None]) -> None:
+        """Call back when nobody refers to an object any more."""
+        self._entries[number].on_unused = callback
+
     def forget_call(self, number: int, callback: Callable[[], None]) -> None:
         """Take back what `when_ready` was asked for."""
         entry = self._entries.get(number)
