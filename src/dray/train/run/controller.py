@@ -491,6 +491,6 @@ class Controller:
         events.StillStarting: (_still_starting, {State.STARTING}),
         events.BackedOff: (_back_to_work, {State.RESTARTING}),
         events.EngineClosed: (_take_close, {State.RESTARTING}),
-        events.StopGraceExpired: (_grace_over, {*AT_WORK, State.FINISHING}),
+        events.StopGraceExpired: (_grace_over, AT_WORK - {State.RUNNING} | {State.FINISHING}),
         events.LookAtWaits: (_look_at_waits, AT_WORK),
     }
