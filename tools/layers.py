@@ -37,7 +37,8 @@ train.backend
 train.planning
 train.run
 train
-train.torch train.jax
+train.boosting
+train.torch train.jax train.xgboost
 testing
 *
 cli

@@ -115,7 +115,7 @@ _UTIL: dict[str, str | Absent] = {
     "timer": "use time.perf_counter()",
     "tpu": _SLICES,
     "tracing": f"nothing is traced; {_OBSERVED}",
-    "xgboost": "run xgboost within a task, or in the workers of a DataParallelTrainer",
+    "xgboost": "use dray.train.xgboost.XGBoostTrainer, or run xgboost within a task",
 }
 
 _TENSORS = "tensors travel as all other values do"
@@ -241,7 +241,6 @@ _TRAIN: dict[str, str | Absent] = {
     **_each("util utils _internal", _INTERNALS),
     "lightning": _LIGHTNING,
     "huggingface": _TRANSFORMERS,
-    "xgboost": _OWN_LOOP.format("xgboost"),
     "lightgbm": _OWN_LOOP.format("lightgbm"),
     "tensorflow": _OWN_LOOP.format("tensorflow"),
     "horovod": "use dray.train.torch.TorchTrainer, whose DistributedDataParallel does the same",
@@ -261,6 +260,14 @@ _TRAIN_TORCH: dict[str, str | Absent] = {
         "groups of replicas are not there yet; all workers of a run restart together",
     ),
 }
+
+_BOOSTS = "call {}.train() in train_loop_per_worker, on rows that each worker loads for itself"
+
+
+def _boosts_itself(package: str) -> dict[str, str | Absent]:
+    """Return what a trainer lacks that once called the framework itself, on data of Ray Data."""
+    return _each("params label_column num_boost_round", _gone(_BOOSTS.format(package)))
+
 
 _TRAINER: dict[str, str | Absent] = {
     **_each("datasets dataset_config", f"there is no Ray Data; {_DATA}"),
@@ -294,6 +301,8 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     },
     "DataParallelTrainer()": _TRAINER,
     "JaxTrainer()": _TRAINER,
+    "XGBoostTrainer()": _boosts_itself("xgboost"),
+    "XGBoostTrainer": {"get_model": _gone("call RayTrainReportCallback.get_model(checkpoint)")},
     "DataParallelTrainer": _each("restore can_restore", _gone(_SAME_NAME)),
     "Backend": {"has_replica_groups": "all workers of a run restart together; leave it False"},
     "RunConfig()": {

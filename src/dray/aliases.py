@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 _API = ("config", "context", "data_parallel_trainer", "preemption")
 _REPORTS = ("report_config", "reported_checkpoint", "result", "train_fn_utils", "validation_config")
+_XGBOOST = ("config", "xgboost_checkpoint", "xgboost_trainer")
 _TORCH = ("config", "torch_checkpoint", "torch_trainer", "train_loop_utils")
 
 # Path -> the module whose names it has.
@@ -23,5 +24,9 @@ ALIASES: Mapping[str, str] = {
     "dray.train.collective.collectives": "dray.train.collective",
     "dray.train.v2.torch": "dray.train.torch",
     **{f"dray.train.v2.torch.{name}": "dray.train.torch" for name in _TORCH},
+    **{f"dray.train.xgboost.{name}": "dray.train.xgboost" for name in _XGBOOST},
+    "dray.train.xgboost._xgboost_utils": "dray.train.xgboost",
+    "dray.train.v2.xgboost": "dray.train.xgboost",
+    **{f"dray.train.v2.xgboost.{name}": "dray.train.xgboost" for name in _XGBOOST},
     **{f"dray.train.v2.jax{rest}": "dray.train.jax" for rest in ("", ".config", ".jax_trainer")},
 }

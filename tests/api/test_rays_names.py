@@ -13,7 +13,7 @@ from dray.absent import TABLE
 from dray.answers import check_arguments, check_names
 from dray.connection import OF_A_CLUSTER
 from dray.core import options
-from dray.errors import AbsentError
+from dray.errors import AbsentError, MissingDependencyError
 from tests.support import rays_names
 
 
@@ -27,6 +27,8 @@ def trouble_with(code: str) -> str | None:
         exec(code, {"dray": dray})
     except AbsentError as error:
         return trouble_with_advice(code, error)
+    except MissingDependencyError:  # it is there, where its extra is
+        return None
     except Exception as error:  # noqa: BLE001 (which is what must not be)
         return f"{code}: {type(error).__name__}: {error}"
     return None

@@ -17,6 +17,7 @@ PAGES = (
     "README.md",
     "docs/guide.md",
     "docs/scaling.md",
+    "docs/boosting.md",
     "docs/migrate.md",
     "docs/sweeps.md",
     "docs/tracking.md",

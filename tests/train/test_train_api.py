@@ -239,7 +239,7 @@ NAMES = {
     "dray.air.config": "CheckpointConfig FailureConfig RunConfig ScalingConfig",
     "dray.train.lightning": "RayDDPStrategy RayLightningEnvironment prepare_trainer",
     "dray.train.huggingface.transformers": "RayTrainReportCallback prepare_trainer",
-    "dray.train.xgboost": "XGBoostTrainer RayTrainReportCallback",
+    "dray.train.xgboost": "XGBoostTrainer XGBoostConfig",
     "dray.train.lightgbm": "LightGBMTrainer",
     "dray.train.tensorflow": "TensorflowTrainer prepare_dataset_shard",
     "dray.train.tensorflow.keras": "ReportCheckpointCallback",
@@ -252,7 +252,7 @@ ABSENT = """
     get_dataset_shard DataConfig SyncConfig NCCLHangError PreemptionError PreemptionInfo
     ValidationConfig ValidationFn ValidationTaskConfig get_preemption_info accelerate backward
     prepare_optimizer TorchXLAConfig BaseTrainer RayDDPStrategy RayLightningEnvironment
-    prepare_trainer RayTrainReportCallback XGBoostTrainer LightGBMTrainer TensorflowTrainer
+    prepare_trainer RayTrainReportCallback LightGBMTrainer TensorflowTrainer
     prepare_dataset_shard ReportCheckpointCallback HorovodTrainer HorovodConfig
 """
 

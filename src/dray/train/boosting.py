@@ -1,0 +1,158 @@
+"""The parts that XGBoost and LightGBM share: reports of rounds, models as checkpoints, threads."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+
+from dray.checks import plain
+from dray.errors import ConfigError, MissingDependencyError, StorageError
+from dray.train.checkpoint import Checkpoint
+from dray.train.context import get_context, report
+from dray.train.worker.cpu_affinity import asked_threads
+
+Results = Mapping[str, float]
+
+
+def require(package: str) -> None:
+    """Raise MissingDependencyError, which names the extra, if a package is not installed."""
+    if importlib.util.find_spec(package) is None:
+        raise MissingDependencyError(package, f"dray[{package}]")
+
+
+def limit_threads(library: ctypes.CDLL) -> None:
+    """Have a library compute in this thread with as many threads as the worker has.
+
+    OpenMP reads `OMP_NUM_THREADS` when it is loaded, and in a fork it was loaded before.
+
+    Args:
+        library: One that is linked with OpenMP.
+    """
+    threads = asked_threads(os.environ)
+    set_threads = getattr(library, "omp_set_num_threads", None)
+    if threads and set_threads is not None:
+        set_threads(threads)
+
+
+class RoundReports:
+    """The reports of a run that boosts: metrics of every round, and now and then the model.
+
+    Args:
+        metrics: The names of the results to report, or new name -> name; None is all.
+        filename: What a checkpoint's file is called.
+        frequency: Every how many rounds the model is saved; 0 is never before the end.
+        checkpoint_at_end: Whether it is saved after the last round.
+        results_postprocessing_fn: Makes what is reported from the chosen results.
+
+    Raises:
+        ConfigError: An argument is malformed.
+    """
+
+    def __init__(
+        self,
+        metrics: str | Sequence[str] | Mapping[str, str] | None,
+        filename: str,
+        frequency: int,
+        checkpoint_at_end: bool,
+        results_postprocessing_fn: Callable[[dict[str, float]], Mapping[str, float]] | None,
+    ) -> None:
+        self._names = _names(metrics)
+        every = plain(frequency)
+        if not isinstance(every, int) or isinstance(every, bool) or every < 0:
+            raise ConfigError(f"frequency must be a number of rounds, 0 or more, not {frequency!r}")
+        if not isinstance(filename, str) or not filename or os.path.basename(filename) != filename:
+            raise ConfigError(f"filename must be the name of a file, not {filename!r}")
+        self._filename = filename
+        self._frequency = every
+        self.at_end = checkpoint_at_end
+        self._postprocess = results_postprocessing_fn
+        self._saved_at = -1
+
+    def is_due(self, rounds: int) -> bool:
+        """Return whether the model is to be saved after so many rounds."""
+        return self._frequency > 0 and rounds % self._frequency == 0
+
+    def is_saved(self, rounds: int) -> bool:
+        """Return whether the model of so many rounds has been saved."""
+        return self._saved_at == rounds
+
+    def report(
+        self, results: Results, rounds: int, save: Callable[[str], object] | None = None
+    ) -> None:
+        """Report the results of a round.
+
+        Args:
+            results: What was evaluated, by name; of each the newest value.
+            rounds: How many there have been.
+            save: Saves the model to a path, if it is to be saved; all ranks say so alike.
+        """
+        metrics = self._chosen(results)
+        if save is None:
+            report(metrics)
+            return
+        self._saved_at = rounds
+        if get_context().get_world_rank() != 0:
+            report(metrics)
+            return
+        with tempfile.TemporaryDirectory(prefix="dray-model-") as directory:
+            save(os.path.join(directory, self._filename))
+            report(metrics, Checkpoint(directory))
+
+    def _chosen(self, results: Results) -> Mapping[str, float]:
+        chosen = dict(results)
+        if self._names is not None:
+            unknown = [name for name in self._names.values() if name not in results]
+            if unknown:
+                raise ConfigError(
+                    f"metrics has {', '.join(map(repr, unknown))}, and the results are "
+                    f"{', '.join(results) or 'none: evaluate some data'}"
+                )
+            chosen = {new: results[name] for new, name in self._names.items()}
+        return chosen if self._postprocess is None else self._postprocess(chosen)
+
+
+def _names(metrics: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, str] | None:
+    """Return which results are reported under which names; None is all, under their own."""
+    if metrics is None:
+        return None
+    if isinstance(metrics, str):
+        return {metrics: metrics}
+    pairs = dict(metrics) if isinstance(metrics, Mapping) else {name: name for name in metrics}
+    if not all(isinstance(name, str) for pair in pairs.items() for name in pair):
+        raise ConfigError(f"metrics must be names of results, or a dict of names, not {metrics!r}")
+    return pairs or None
+
+
+def model_path(checkpoint: Checkpoint, filename: str) -> str:
+    """Return where a checkpoint has its model.
+
+    Raises:
+        ConfigError: It is no checkpoint.
+        StorageError: It has no such file.
+    """
+    if not isinstance(checkpoint, Checkpoint):
+        raise ConfigError(f"checkpoint must be a dray.train.Checkpoint, not {checkpoint!r}")
+    path = os.path.join(checkpoint.path, filename)
+    if not os.path.exists(path):
+        raise StorageError(
+            f"{checkpoint.path} has no {filename}; name the file that the callback has written: "
+            "get_model(checkpoint, filename=...)"
+        )
+    return path
+
+
+def saved_model(save: Callable[[str], object], filename: str, path: str | None) -> str:
+    """Save a model in a directory, and return that.
+
+    Args:
+        save: Saves it to a path.
+        filename: What the file is called.
+        path: The directory; None makes a temporary one, which is the caller's to delete.
+    """
+    directory = path or tempfile.mkdtemp(prefix="dray-checkpoint-")
+    os.makedirs(directory, exist_ok=True)
+    save(os.path.join(directory, filename))
+    return directory

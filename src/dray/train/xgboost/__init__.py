@@ -1,0 +1,209 @@
+"""XGBoost: the trainer, and the communicator that its workers boost together by."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dray.answers import AbsentMember, answer_for, answers_arguments
+from dray.errors import ConfigError
+from dray.train.backend import Backend, BackendConfig
+from dray.train.boosting import limit_threads, require
+from dray.train.config import RunConfig
+from dray.train.planning.ranks import RankAssignment
+from dray.train.run.worker_group import WorkerGroup
+from dray.train.scaling import ScalingConfig
+from dray.train.trainer import DataParallelTrainer
+from dray.train.worker.session import current_session
+
+if TYPE_CHECKING:
+    from dray.train.xgboost.callback import RayTrainReportCallback, XGBoostCheckpoint
+
+__all__ = ["RayTrainReportCallback", "XGBoostCheckpoint", "XGBoostConfig", "XGBoostTrainer"]
+
+
+@dataclass
+class XGBoostConfig(BackendConfig):
+    """Options of the workers' communicator.
+
+    Args:
+        xgboost_communicator: "rabit", XGBoost's own.
+
+    Raises:
+        ConfigError: It is another one.
+
+    Example:
+        >>> from dray.train.xgboost import XGBoostConfig
+        >>> XGBoostConfig().framework
+        'xgboost'
+    """
+
+    xgboost_communicator: str = "rabit"
+
+    def __post_init__(self) -> None:
+        if self.xgboost_communicator != "rabit":
+            raise ConfigError(
+                f"xgboost_communicator must be 'rabit', not {self.xgboost_communicator!r}: dray "
+                "has no other one"
+            )
+        self.modules = (*BackendConfig.modules, "xgboost", "dray.train.xgboost.callback")
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        """The hooks that start the tracker."""
+        return XGBoostBackend
+
+    @property
+    def train_func_context(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Return what joins the communicator, in the thread that trains."""
+        return _communicator
+
+    @property
+    def framework(self) -> str:
+        """XGBoost."""
+        return "xgboost"
+
+
+@answers_arguments("XGBoostTrainer")
+class XGBoostTrainer(DataParallelTrainer):
+    """Runs a train function on many workers whose `xgboost.train` grows the same trees together.
+
+    Each worker loads its own part of the rows. Histograms are summed over all workers, and so are
+    metrics, so that every worker ends with the same model.
+
+    Args:
+        train_loop_per_worker: The function; it takes no argument, or one: the config.
+        train_loop_config: What the function gets, if it takes an argument.
+        xgboost_config: How the workers communicate.
+        scaling_config: How many workers, with what; default: one, with one CPU.
+        run_config: The run's name, place and behaviour.
+        datasets: None, or empty; Ray Data is not here yet.
+        dataset_config: None.
+        validation_config: None; `report()` validates nothing yet.
+        metadata: None; deprecated.
+        resume_from_checkpoint: None; deprecated.
+
+    Raises:
+        ConfigError: An argument is malformed.
+        MissingDependencyError: xgboost is not installed.
+
+    Example:
+        >>> from dray.train import ScalingConfig, get_context
+        >>> from dray.train.xgboost import RayTrainReportCallback, XGBoostTrainer
+        >>> def train_loop():
+        ...     import numpy, xgboost
+        ...     rows = numpy.arange(8.0)[get_context().get_world_rank() :: 2]
+        ...     data = xgboost.DMatrix(rows[:, None], rows > 3)
+        ...     params = {"objective": "binary:logistic"}
+        ...     xgboost.train(params, data, 5, callbacks=[RayTrainReportCallback()])
+        >>> scaling = ScalingConfig(num_workers=2)
+        >>> result = XGBoostTrainer(train_loop, scaling_config=scaling).fit()
+        >>> RayTrainReportCallback.get_model(result.checkpoint).num_boosted_rounds()
+        5
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
+        *,
+        train_loop_config: Mapping[str, Any] | None = None,
+        xgboost_config: XGBoostConfig | None = None,
+        scaling_config: ScalingConfig | None = None,
+        run_config: RunConfig | None = None,
+        datasets: Any = None,
+        dataset_config: Any = None,
+        validation_config: Any = None,
+        metadata: Any = None,
+        resume_from_checkpoint: Any = None,
+    ) -> None:
+        require("xgboost")
+        if xgboost_config is not None and not isinstance(xgboost_config, XGBoostConfig):
+            raise ConfigError(f"xgboost_config must be an XGBoostConfig, not {xgboost_config!r}")
+        super().__init__(
+            train_loop_per_worker,
+            train_loop_config=train_loop_config,
+            backend_config=xgboost_config or XGBoostConfig(),
+            scaling_config=scaling_config,
+            run_config=run_config,
+            datasets=datasets,
+            dataset_config=dataset_config,
+            validation_config=validation_config,
+            metadata=metadata,
+            resume_from_checkpoint=resume_from_checkpoint,
+        )
+
+    get_model = AbsentMember()
+
+
+class XGBoostBackend(Backend):
+    """Starts a tracker on rank 0, where several workers meet."""
+
+    def collectives(
+        self,
+        positions: Sequence[RankAssignment],
+        backend_config: BackendConfig,
+        environ: Mapping[str, str],
+    ) -> tuple[str, str]:
+        """Return the communicator."""
+        return ("rabit" if len(positions) > 1 else "no communicator"), ""
+
+    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        """Start the tracker, and tell every rank where it is; one worker needs none."""
+        size = len(worker_group)
+        if size == 1:
+            return
+        address = worker_group.workers[0].address
+        tracker = worker_group.execute_single(0, _start_tracker, address, size)
+        worker_group.execute(_meet_at, tracker)
+        worker_group.collectives = "rabit"
+
+
+# In the worker.
+
+_tracker: Any = None  # rank 0's; it ends with the process
+_meeting: Mapping[str, Any] | None = None
+
+
+def _start_tracker(address: str, size: int) -> dict[str, Any]:
+    """Start a tracker at an address, on a port that the kernel chooses; return where it is."""
+    from xgboost.tracker import RabitTracker
+
+    global _tracker
+    _tracker = RabitTracker(n_workers=size, host_ip=address, sortby="task")
+    _tracker.start()
+    return dict(_tracker.worker_args())
+
+
+def _meet_at(tracker: Mapping[str, Any]) -> None:
+    """Take note of where the tracker is, and of this rank's place among the others."""
+    global _meeting
+    rank = current_session("XGBoostTrainer").assignment.rank
+    _meeting = {**tracker, "dmlc_task_id": f"{rank:08d}"}  # tasks are sorted as text
+
+
+@contextlib.contextmanager
+def _communicator() -> Iterator[None]:
+    """Be a member of the communicator, which is one of this thread.
+
+    A rank whose function fails does not leave it: then the others would fail too, and which error
+    came first would be chance.
+    """
+    from xgboost import collective
+    from xgboost.core import _LIB
+
+    limit_threads(_LIB)
+    if _meeting is None:
+        yield
+        return
+    collective.init(**_meeting)
+    yield
+    collective.finalize()
+
+
+answer_for(
+    __name__,
+    names={"dray.train.xgboost.callback": ["RayTrainReportCallback", "XGBoostCheckpoint"]},
+)

@@ -1,0 +1,140 @@
+"""XGBoost's callback that reports rounds and saves models, and checkpoints that hold a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from dray.train.boosting import RoundReports, model_path, require, saved_model
+from dray.train.checkpoint import Checkpoint
+
+require("xgboost")
+
+import xgboost  # noqa: E402 (what is above says how to install it)
+from xgboost.callback import TrainingCallback  # noqa: E402
+
+_MODEL = "model.ubj"
+
+
+class RayTrainReportCallback(TrainingCallback):  # type: ignore[misc]
+    """Reports the metrics of every round, and brings the model as a checkpoint.
+
+    A round does not wait for its report. Only where the model is saved all ranks wait until it is
+    kept.
+
+    Args:
+        metrics: Which results to report, such as "eval-logloss": a name, names, or a dict of new
+            name -> name; default: all.
+        filename: What the model's file is called in a checkpoint.
+        frequency: Every how many rounds of the model it is saved; 0 is not before the end.
+        checkpoint_at_end: Whether it is saved after the last round.
+        results_postprocessing_fn: Takes the results by name, returns what is reported.
+
+    Raises:
+        ConfigError: An argument is malformed.
+
+    Example:
+        >>> from dray.train.xgboost import RayTrainReportCallback, XGBoostTrainer
+        >>> def train_loop():
+        ...     import numpy, xgboost
+        ...     data = xgboost.DMatrix(numpy.eye(4), [0, 0, 1, 1])
+        ...     report = RayTrainReportCallback(metrics={"error": "train-rmse"}, frequency=2)
+        ...     xgboost.train({}, data, 4, evals=[(data, "train")], callbacks=[report])
+        >>> result = XGBoostTrainer(train_loop).fit()
+        >>> len(result.best_checkpoints), list(result.metrics)
+        (2, ['error'])
+    """
+
+    CHECKPOINT_NAME: ClassVar[str] = _MODEL
+
+    def __init__(
+        self,
+        metrics: str | Sequence[str] | Mapping[str, str] | None = None,
+        filename: str = CHECKPOINT_NAME,
+        frequency: int = 0,
+        checkpoint_at_end: bool = True,
+        results_postprocessing_fn: Callable[[dict[str, float]], Mapping[str, float]] | None = None,
+    ) -> None:
+        super().__init__()
+        self._reports = RoundReports(
+            metrics, filename, frequency, checkpoint_at_end, results_postprocessing_fn
+        )
+        self._last: dict[str, float] = {}
+
+    @classmethod
+    def get_model(cls, checkpoint: Checkpoint, filename: str = CHECKPOINT_NAME) -> xgboost.Booster:
+        """Load the model of a checkpoint.
+
+        To go on with it, give it to `xgboost.train` as `xgb_model`, with the rounds that are left:
+        `num_boost_round=total - model.num_boosted_rounds()`.
+
+        Args:
+            checkpoint: The checkpoint.
+            filename: What the callback has called the file.
+
+        Raises:
+            StorageError: It has no such file.
+        """
+        return xgboost.Booster(model_file=model_path(checkpoint, filename))
+
+    def before_training(self, model: Any) -> Any:
+        """Forget the results of another training."""
+        self._last = {}
+        return model
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Any]) -> bool:
+        """Report a round."""
+        self._last = {
+            f"{data}-{metric}": _plain(values[-1])
+            for data, of_data in evals_log.items()
+            for metric, values in of_data.items()
+        }
+        rounds = model.num_boosted_rounds()
+        save = model.save_model if self._reports.is_due(rounds) else None
+        self._reports.report(self._last, rounds, save)
+        return False
+
+    def after_training(self, model: Any) -> Any:
+        """Save the model, if it is not saved yet."""
+        rounds = model.num_boosted_rounds()
+        if self._reports.at_end and not self._reports.is_saved(rounds):
+            self._reports.report(self._last, rounds, model.save_model)
+        return model
+
+
+def _plain(value: Any) -> Any:
+    return float(value) if isinstance(value, float) else value  # NumPy's is one, too
+
+
+class XGBoostCheckpoint(Checkpoint):
+    """A checkpoint with the file `model.ubj`.
+
+    Example:
+        >>> import numpy, shutil, xgboost
+        >>> from dray.train.xgboost import XGBoostCheckpoint
+        >>> model = xgboost.train({}, xgboost.DMatrix(numpy.eye(2), [0, 1]), 3)
+        >>> checkpoint = XGBoostCheckpoint.from_model(model)
+        >>> checkpoint.get_model().num_boosted_rounds()
+        3
+        >>> shutil.rmtree(checkpoint.path)
+    """
+
+    MODEL_FILENAME: ClassVar[str] = _MODEL
+
+    @classmethod
+    def from_model(cls, booster: xgboost.Booster, *, path: str | None = None) -> XGBoostCheckpoint:
+        """Save a model.
+
+        Args:
+            booster: The model.
+            path: The directory; default: a new temporary one, which is yours to delete.
+        """
+        return cls(saved_model(booster.save_model, cls.MODEL_FILENAME, path))
+
+    def get_model(self) -> xgboost.Booster:
+        """Load the model.
+
+        Raises:
+            StorageError: There is none.
+        """
+        return xgboost.Booster(model_file=model_path(self, self.MODEL_FILENAME))
