@@ -42,7 +42,7 @@ _MARK = "DRAY_TESTS"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives the tests, and all they start, a temp directory of their own to be tidy in."""
+    """Give the tests, and all they start, a temp directory of their own to be tidy in."""
     if "dray-tests-" not in os.environ.get("TMPDIR", ""):
         os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="dray-tests-")
         tempfile.tempdir = None
@@ -64,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests that run on the Ray cluster that tests share: `make test-ray` runs them."""
+    """Mark the tests that run on the Ray cluster that tests share: `make test-ray` runs them."""
     for item in items:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if "ray" in (parameters.get("engine_name"), parameters.get("core_engine_name")):
@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Takes what lasts, such as PyTorch, out of what each test's end looks through for garbage."""
+    """Take what lasts, such as PyTorch, out of what each test's end looks through for garbage."""
     gc.collect()
     gc.freeze()
     torch = sys.modules.get("torch")
@@ -134,7 +134,7 @@ def _children() -> set[psutil.Process]:
 
 
 def _heirs_of(server: int) -> Iterator[int]:
-    """Yields the forks of a server that serve as well: a worker leads a process group."""
+    """Yield the forks of a server that serve as well: a worker leads a process group."""
     with contextlib.suppress(psutil.NoSuchProcess):
         for process in psutil.Process(server).children(recursive=True):
             with contextlib.suppress(ProcessLookupError):
@@ -187,7 +187,7 @@ def _workers() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def no_leaks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
-    """Fails a test that leaves a process, a thread, a temporary file or a variable behind."""
+    """Fail a test that leaves a process, a thread, a temporary file or a variable behind."""
     for name in ("engine", "process_engine", "core_engine", "zones"):
         if name in request.fixturenames:
             request.getfixturevalue(name)  # what an engine keeps was there before the test
@@ -318,7 +318,7 @@ _kept: tuple[object, ...] = ()
 
 
 def _use(name: str, **options: Any) -> None:
-    """Keeps an engine that runs: its fork servers stay warm, as in a user's session."""
+    """Keep an engine that runs: its fork servers stay warm, as in a user's session."""
     if not dray.is_initialized() or _kept != (session.current_engine(), name, options):
         _restart(name, options)
     if name == "ray":
@@ -337,7 +337,7 @@ def _restart(name: str, options: dict[str, Any]) -> None:
 
 @pytest.fixture(name="session")
 def _session() -> Iterator[Any]:
-    """Starts sessions of the process engine, on the nodes that it is given, and ends them."""
+    """Start sessions of the process engine, on the nodes that it is given, and end them."""
     dray.shutdown()
     yield lambda *nodes, **options: dray.init(nodes=list(nodes) or None, **options)
     dray.shutdown()

@@ -29,7 +29,7 @@ from tests.support.gates import Gate
 
 @pytest.fixture
 def session() -> Iterator[Any]:
-    """Starts sessions of the process engine, and ends them."""
+    """Start sessions of the process engine, and end them."""
     dray.shutdown()
     yield lambda **options: dray.init(**{"engine": "process", "num_cpus": 8, **options})
     dray.shutdown()
@@ -37,7 +37,7 @@ def session() -> Iterator[Any]:
 
 @dray.remote(num_cpus=0)
 def look(*names: str) -> Any:
-    """Returns what a task can know of its accelerators."""
+    """Return what a task can know of its accelerators."""
     return (
         {k: v for k, v in dray.get_runtime_context().get_accelerator_ids().items() if v},
         {name: os.environ.get(name) for name in names},

@@ -35,13 +35,13 @@ COLLECTIVE = (
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> Any:
-    """Returns what runs have told the user since the last call."""
+    """Return what runs have told the user since the last call."""
     monkeypatch.setenv("DRAY_PROGRESS", "1")
     return lambda: capfd.readouterr().err
 
 
 def look(config: dict[str, str]) -> None:
-    """Reports what a rank finds."""
+    """Report what a rank finds."""
     devices = get_devices()
     stub = sys.modules.get(config.get("stub", ""))
     dray.train.report(
@@ -58,7 +58,7 @@ def look(config: dict[str, str]) -> None:
 
 
 def fit(config: ScalingConfig, storage: Path, variable: str, **options: Any) -> Any:
-    """Returns what every rank finds, by rank."""
+    """Return what every rank finds, by rank."""
     reports = Reports()
     TorchTrainer(
         look,

@@ -45,7 +45,7 @@ def used_memory(device: int = 0) -> int:
 
 
 def fill(mebibytes: int) -> Any:
-    """Takes memory of the GPU, and says which it is."""
+    """Take memory of the GPU, and say which it is."""
     import torch
 
     block = torch.ones(mebibytes * MEBIBYTE, dtype=torch.uint8, device="cuda")

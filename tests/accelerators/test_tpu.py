@@ -19,14 +19,14 @@ GKE = {
 
 @pytest.fixture(autouse=True)
 def _no_gke(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unsets what may be set where the tests run."""
+    """Unset what may be set where the tests run."""
     for name in (*GKE, "TPU_VISIBLE_CHIPS"):
         monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waits for the made-up server, which is a thread of a machine that may be busy."""
+    """Wait for the made-up server, which is a thread of a machine that may be busy."""
     monkeypatch.setattr("dray.accelerators.vendors.tpu._METADATA_TIMEOUT_S", 30)
 
 

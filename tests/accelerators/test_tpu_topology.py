@@ -154,7 +154,7 @@ def test_what_can_be_no_type(kind: object) -> None:
 
 @pytest.fixture
 def own_engine() -> Iterator[None]:
-    """Ends what other tests keep running, and what this one starts."""
+    """End what other tests keep running, and what this one starts."""
     dray.shutdown()
     yield
     dray.shutdown()

@@ -64,7 +64,7 @@ def test_a_reader_that_has_read_enough_is_no_error() -> None:
 def planning(
     path: Path, first: str = "", grace_s: float = 5
 ) -> Iterator[tuple[subprocess.Popen[str], psutil.Process]]:
-    """Runs `dray plan` on a script that never comes to its fit(); gives both processes."""
+    """Run `dray plan` on a script that never comes to its fit(); give both processes."""
     path.write_text(LOADING.format(first=first))
     with subprocess.Popen(
         [

@@ -81,7 +81,7 @@ GOOD_TORCH = torch("cuda", seen=2, backends=("gloo", "nccl"))
 
 
 def doctor(*options: str, before: str = "", **host: Any) -> subprocess.CompletedProcess[str]:
-    """Runs the command on a made-up host."""
+    """Run the command on a made-up host."""
     with made_up(**host):
         return ask(*options, before=before)
 

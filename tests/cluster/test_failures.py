@@ -71,7 +71,7 @@ class KillNode(UserCallback):
 
 
 def train_with_checkpoints(config: dict[str, str]) -> dict[str, Any]:
-    """Saves every step; tells where it began, and on which nodes."""
+    """Save every step; tell where it began, and on which nodes."""
     checkpoint = dray.train.get_checkpoint()
     first = int(Path(checkpoint.path, "step").read_text()) + 1 if checkpoint else 0
     for step in range(first, first + 400 if first == 0 else first + 2):

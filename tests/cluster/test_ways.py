@@ -233,7 +233,7 @@ def test_a_cluster_of_ones_own(address: str, tmp_path: Path) -> None:
 
 
 def processes_of(session: str) -> list[str]:
-    """Returns the names of the processes of a cluster, which tell its session."""
+    """Return the names of the processes of a cluster, which tell its session."""
     processes = psutil.process_iter(["name", "cmdline"])
     return [p.info["name"] for p in processes if session in " ".join(p.info["cmdline"] or [])]
 
@@ -241,7 +241,7 @@ def processes_of(session: str) -> list[str]:
 def submit(
     script: Path, port: int, storage: Path, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Submits a script as a job, once the cluster takes jobs, a little after its start."""
+    """Submit a script as a job, once the cluster takes jobs, a little after its start."""
     environment_of_job = {"env_vars": {"STORAGE": str(storage)}}
     deadline = time.monotonic() + 60
     while True:

@@ -64,7 +64,7 @@ class Mortal:
 
 
 def again(call: Callable[[], Any]) -> Any:
-    """Calls an actor that is being made again: until that is known, calls may be lost."""
+    """Call an actor that is being made again: until that is known, calls may be lost."""
     for _ in range(1000):
         try:
             return dray.get(call())

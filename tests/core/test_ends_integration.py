@@ -258,7 +258,7 @@ def test_nothing_starts_once_more_as_a_program_ends(tmp_path: Path) -> None:
 
 
 def talk_nonsense(data: bytes) -> None:
-    """Says something to the driver that no worker of dray's would; then waits for its end."""
+    """Say something to the driver that no worker of dray's would; then wait for its end."""
     runtime: Any = session_here.current_runtime()
     runtime._sock.sendall(data)
     threading.Event().wait()

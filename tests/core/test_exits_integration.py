@@ -51,7 +51,7 @@ class ExitingAsync:
 
 
 def alive(actor: Any) -> bool:
-    """Returns whether an actor answers, now or when it is made again."""
+    """Return whether an actor answers, now or when it is made again."""
     while True:
         try:
             return bool(dray.get(actor.alive.remote()))

@@ -54,7 +54,7 @@ class Ring:
 
 @contextmanager
 def collecting_all_the_time() -> Iterator[None]:
-    """Has the collector run at nearly every step."""
+    """Have the collector run at nearly every step."""
     before = gc.get_threshold()
     gc.set_threshold(20, 2, 2)
     try:
@@ -65,7 +65,7 @@ def collecting_all_the_time() -> Iterator[None]:
 
 
 def leave_rings(at_end: Callable[[], object], count: int = 400) -> None:
-    """Leaves garbage while objects, tasks and their values come and go."""
+    """Leave garbage while objects, tasks and their values come and go."""
     with collecting_all_the_time():
         for number in range(count):
             Ring(at_end)
@@ -129,7 +129,7 @@ def test_finalisers_that_wait_have_the_value_or_are_refused() -> None:
 
 
 def wait_within_a_callback() -> list[Any]:
-    """Returns what a future's callback has got, and what this thread has got meanwhile."""
+    """Return what a future's callback has got, and what this thread has got meanwhile."""
     seen: list[Any] = []
     done = threading.Event()
 

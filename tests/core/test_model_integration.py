@@ -68,7 +68,7 @@ programs = st.one_of(
 
 
 def model(program: Program) -> list[Outcome]:
-    """Runs a program one step at a time."""
+    """Run a program one step at a time."""
     outcomes = [Outcome(value=1, held=True)]
     held_actors: set[int] = set()
     for number, step in enumerate(program.steps, 1):
@@ -91,7 +91,7 @@ def model(program: Program) -> list[Outcome]:
 
 
 def _finish(program: Program, outcomes: list[Outcome]) -> None:
-    """Says what all steps give in the end, when some of those that are held never run."""
+    """Say what all steps give in the end, when some of those that are held never run."""
     sums = [0] * ACTORS
     for number, step in enumerate(program.steps, 1):
         outcome = outcomes[number]
@@ -147,7 +147,7 @@ class Adder:
 
 
 def execute(program: Program, outcomes: list[Outcome], directory: Path) -> list[Any]:
-    """Runs a program with dray; returns the references."""
+    """Run a program with dray; return the references."""
     gate = Gate(directory)
     actors = [Adder.remote() for _ in range(ACTORS)]
     refs: list[Any] = [root.options(num_cpus=0).remote(gate)]
@@ -184,7 +184,7 @@ def execute(program: Program, outcomes: list[Outcome], directory: Path) -> list[
 
 
 def explained(error: Exception, errors: set[str]) -> bool:
-    """Returns whether an error is one of those that the model allows."""
+    """Return whether an error is one of those that the model allows."""
     return (
         ("cancelled" in errors and isinstance(error, TaskCancelledError))
         or ("actor" in errors and isinstance(error, ActorDiedError))

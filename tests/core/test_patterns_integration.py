@@ -55,7 +55,7 @@ EXPECTED = {
 
 
 def for_dray(program: str) -> str:
-    """Returns a program for Ray as one for dray: its imports are all that changes."""
+    """Return a program for Ray as one for dray: its imports are all that changes."""
     return program.replace("import ray\n", "import dray as ray\n").replace(
         "from ray.", "from dray."
     )

@@ -13,7 +13,7 @@ from tests.support import programs
 
 
 def variable() -> tuple[int, str | None]:
-    """Returns which process this is, and what it tells libraries."""
+    """Return which process this is, and what it tells libraries."""
     return os.getpid(), os.environ.get("OMP_NUM_THREADS")
 
 

@@ -23,7 +23,7 @@ SCRIPT = Path(example.__file__)
 
 
 def run_example(home: Path, *options: str) -> str:
-    """Runs the example with two workers; returns what it prints."""
+    """Run the example with two workers; return what it prints."""
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "--num-workers", "2", *options],
         env=environment(home, HOME=str(home)),
@@ -43,7 +43,7 @@ class Short:
     output: str
 
     def run(self, epochs: int, *options: str) -> str:
-        """Runs it up to an epoch."""
+        """Run it up to an epoch."""
         return run_example(self.home, "--name=short", f"--epochs={epochs}", *options)
 
     @property
@@ -77,7 +77,7 @@ def test_shows_epochs_and_where_checkpoints_are(short: Short) -> None:
 
 
 def test_checkpoint_is_as_good_as_reported(short: Short, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loads it as the example says, and tests it on the whole test set in one process."""
+    """Load it as the example says, and test it on the whole test set in one process."""
     lines = [line for line in short.output.splitlines() if line.startswith("    ")]
     monkeypatch.syspath_prepend(str(SCRIPT.parent))
     names: dict[str, torch.nn.Module] = {}
@@ -118,7 +118,7 @@ def test_files_are_scikit_learns_digits_in_mnists_format(short: Short) -> None:
 
 
 def rows(images: np.ndarray, labels: np.ndarray) -> list[list[float]]:
-    """Returns images and their labels in an order of their own."""
+    """Return images and their labels in an order of their own."""
     return sorted(np.column_stack([labels, images.reshape(len(images), -1)]).tolist())
 
 

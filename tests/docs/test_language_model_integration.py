@@ -29,7 +29,7 @@ class Short:
     strategy: str
 
     def run(self, steps: int, *options: str) -> str:
-        """Runs it up to a step; returns what it prints."""
+        """Run it up to a step; return what it prints."""
         small = ("--num-workers=2", "--batch-size=8", "--context=16", "--report-every=10")
         place = (f"--storage-path={self.directory}", f"--name={self.strategy}")
         return run_example(

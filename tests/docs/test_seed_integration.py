@@ -61,7 +61,7 @@ def write_program(directory: Path) -> Path:
 
 
 def write_data(directory: Path) -> None:
-    """Writes digits of 28x28 pixels where torchvision looks before it downloads."""
+    """Write digits of 28x28 pixels where torchvision looks before it downloads."""
     raw = directory / "FashionMNIST" / "raw"
     raw.mkdir(parents=True)
     digits = load_digits()

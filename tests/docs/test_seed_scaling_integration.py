@@ -60,7 +60,7 @@ def fleet_decides() -> bool:
 
 
 def look() -> None:
-    """Reports what a rank finds."""
+    """Report what a rank finds."""
     from dray.train.worker.session import current_session
 
     context = dray.train.get_context()
@@ -75,7 +75,7 @@ def look() -> None:
 
 
 def run(config: ScalingConfig, storage: Path, *callbacks: UserCallback) -> list[dict[str, Any]]:
-    """Runs workers with a config, as planned; returns what each of them finds, by rank."""
+    """Run workers with a config, as planned; return what each of them finds, by rank."""
     reports = Reports()
     trainer = DataParallelTrainer(
         look,
@@ -95,7 +95,7 @@ def run(config: ScalingConfig, storage: Path, *callbacks: UserCallback) -> list[
 
 
 def snippet(text: str, **names: Any) -> dict[str, Any]:
-    """Runs a snippet of the page with `dray` for `ray`; returns its names."""
+    """Run a snippet of the page with `dray` for `ray`; return its names."""
     text = text.replace("ray.", "dray.").replace("import ray", "import dray")
     text = text.replace(IS_AVAILABLE, f"torch.cuda.is_available = lambda: True\n    {IS_AVAILABLE}")
     namespace = {"__name__": "__main__", **names}

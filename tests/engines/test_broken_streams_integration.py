@@ -73,7 +73,7 @@ STREAMS: dict[str, Callable[[], Any]] = {
 
 @contextlib.contextmanager
 def standard_streams(stream: Any) -> Iterator[None]:
-    """Has both standard streams be this one; pytest sets its own before each test's body."""
+    """Have both standard streams be this one; pytest sets its own before each test's body."""
     before = sys.stdout, sys.stderr
     sys.stdout = sys.stderr = stream
     try:

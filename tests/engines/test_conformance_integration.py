@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("engine")
 
 
 def fit(function: Any, storage: Path, workers: int = 2, **options: Any) -> Result:
-    """Runs a function on up to `workers` workers; the inline engine always has one."""
+    """Run a function on up to `workers` workers; the inline engine always has one."""
     run_options = {
         name: options.pop(name)
         for name in ("failure_config", "checkpoint_config", "callbacks", "worker_runtime_env")

@@ -32,7 +32,7 @@ def echo(value: Any) -> Any:
 
 @dray.remote(num_cpus=0)
 def held(gate: Gate, pid: int = 0, number: int = signal.SIGINT) -> str:
-    """Waits at a gate; sends a process a signal before that.
+    """Wait at a gate; send a process a signal before that.
 
     It comes from another process, because Python may not see a signal that one of its own threads
     sends as the main thread falls asleep.
@@ -45,7 +45,7 @@ def held(gate: Gate, pid: int = 0, number: int = signal.SIGINT) -> str:
 
 @contextmanager
 def handler_of(number: int, handler: Callable[[int, Any], object]) -> Iterator[None]:
-    """Has a handler answer a signal meanwhile."""
+    """Have a handler answer a signal meanwhile."""
     before = signal.signal(number, handler)
     try:
         yield
@@ -54,7 +54,7 @@ def handler_of(number: int, handler: Callable[[int, Any], object]) -> Iterator[N
 
 
 def interrupted(call: Callable[[], object]) -> None:
-    """Calls something that Ctrl-C is to interrupt, whose signal may come early or late."""
+    """Call something that Ctrl-C is to interrupt, whose signal may come early or late."""
 
     def wait_for_it() -> None:
         call()

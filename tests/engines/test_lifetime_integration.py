@@ -50,7 +50,7 @@ def busy(tmp_path: Path) -> Iterator[Program]:
 
 
 def roles(driver: int) -> dict[str, list[int]]:
-    """Returns the processes of a driver by what they are."""
+    """Return the processes of a driver by what they are."""
     (server,) = psutil.Process(driver).children()
     workers = server.children()
     return {

@@ -63,7 +63,7 @@ class Other:
 
 @pytest.fixture
 def drivers() -> Iterator[Any]:
-    """Starts other drivers, and ends those that are left."""
+    """Start other drivers, and end those that are left."""
     started: list[Other] = []
 
     def start(*amounts: float) -> Other:

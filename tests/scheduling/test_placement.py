@@ -29,7 +29,7 @@ def capacity(**resources: float) -> Capacity:
 def model(
     demand: Demand, capacities: Sequence[Capacity], allowed: Sequence[set[int]]
 ) -> list[int] | None:
-    """Places bundles in the plainest way."""
+    """Place bundles in the plainest way."""
     if demand.strategy == "STRICT_PACK":
         for index in range(len(capacities)):
             if model_fill(demand, [index], capacities, allowed) is not None:
@@ -76,7 +76,7 @@ def check(
     allowed: Sequence[set[int]],
     placements: list[BundlePlacement],
 ) -> None:
-    """Asserts that bundles fit where they were placed, device by device."""
+    """Assert that bundles fit where they were placed, device by device."""
     left = [each.copy() for each in capacities]
     for position, (placement, wanted) in enumerate(zip(placements, demand.bundles, strict=True)):
         assert placement.node in allowed[position]

@@ -24,7 +24,7 @@ FRACTIONS = st.builds(bundle, CPU=st.sampled_from([0.5, 1, 2]), GPU=st.sampled_f
 
 
 def can_be(demand: Demand, capacities: Sequence[Capacity], allowed: Sequence[set[int]]) -> bool:
-    """Returns whether bundles fit somehow, by trying everything; devices in the order given."""
+    """Return whether bundles fit somehow, by trying everything; devices in the order given."""
     for nodes in itertools.product(*map(sorted, allowed)):
         different = len(set(nodes))
         if demand.strategy == "STRICT_SPREAD" and different < len(nodes):
@@ -53,7 +53,7 @@ def assert_found(
 
 @st.composite
 def nodes_for(draw: st.DrawFn, capacities: list[Capacity], most: int) -> list[set[int]]:
-    """Returns the nodes that each of some bundles may lie on."""
+    """Return the nodes that each of some bundles may lie on."""
     some = st.sets(st.integers(0, len(capacities) - 1), min_size=1)
     return draw(st.lists(some, min_size=1, max_size=most))
 

@@ -19,7 +19,7 @@ from tests.support.programs import environment
 
 @pytest.fixture
 def init(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Starts sessions, and ends them."""
+    """Start sessions, and end them."""
     monkeypatch.setenv("DRAY_PROGRESS", "0")
     monkeypatch.delenv("DRAY_ENGINE", raising=False)
     dray.shutdown()

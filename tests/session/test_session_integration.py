@@ -18,7 +18,7 @@ from tests.support.clusters import Cluster
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Starts sessions, and ends them."""
+    """Start sessions, and end them."""
     monkeypatch.setenv("DRAY_PROGRESS", "0")
     dray.shutdown()
     yield dray.init
@@ -127,7 +127,7 @@ def test_a_simulated_node_has_the_label_of_its_accelerators(session: Any) -> Non
 
 
 def here(storage: Path, function: Any, **scaling: Any) -> Result:
-    """Trains with num_workers=0."""
+    """Train with num_workers=0."""
     return DataParallelTrainer(
         function,
         scaling_config=ScalingConfig(num_workers=0, **scaling),

@@ -47,11 +47,11 @@ class Cluster:
         return address
 
     def add(self, **node: Any) -> Any:
-        """Starts one more node."""
+        """Start one more node."""
         return self._cluster.add_node(**node)
 
     def kill(self, node: Any) -> None:
-        """Ends a node as a power cut would: nobody is told."""
+        """End a node as a power cut would: nobody is told."""
         (raylet,) = node.all_processes["raylet"]
         victims = psutil.Process(raylet.process.pid).children(recursive=True)
         raylet.process.kill()
@@ -60,7 +60,7 @@ class Cluster:
                 victim.kill()
 
     def shutdown(self) -> None:
-        """Ends every process of the cluster."""
+        """End every process of the cluster."""
         self._cluster.shutdown()
 
 
@@ -99,7 +99,7 @@ class Head:
             time.sleep(0.1)
 
     def stop(self) -> None:
-        """Ends every process of this cluster, and of no other one (`ray stop` ends all)."""
+        """End every process of this cluster, and of no other one (`ray stop` ends all)."""
         processes = psutil.Process(self._process.pid).children(recursive=True)
         self._process.kill()
         for process in processes:
@@ -110,7 +110,7 @@ class Head:
 
 
 def comes_free(within_s: float = 70.0) -> bool:
-    """Waits until Ray knows that nothing of earlier tests holds anything, which it learns late.
+    """Wait until Ray knows that nothing of earlier tests holds anything, which it learns late.
 
     Where bundles go depends on it: on a half-taken node SPREAD puts fewer. A task that has lost its
     interrupt lasts a minute.
@@ -131,7 +131,7 @@ def _is_free() -> bool:
 
 
 def free_port() -> int:
-    """Returns a port that nobody listens on now."""
+    """Return a port that nobody listens on now."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]

@@ -14,7 +14,7 @@ from dray.train import RunContext, UserCallback
 def fleet_of(
     engine: str, nodes: Sequence[dict[str, Any]], env_vars: Mapping[str, str]
 ) -> Iterator[None]:
-    """Begins a session with nodes, as `dray.init(nodes=...)` takes them; on Ray in a cluster."""
+    """Begin a session with nodes, as `dray.init(nodes=...)` takes them; on Ray in a cluster."""
     runtime_env = {"env_vars": dict(env_vars)}
     dray.shutdown()
     if engine == "process":
@@ -32,7 +32,7 @@ def fleet_of(
 
 
 def _for_ray(node: dict[str, Any]) -> dict[str, Any]:
-    """Returns a node as a Ray cluster is told of it."""
+    """Return a node as a Ray cluster is told of it."""
     kind = {f"accelerator_type:{node['accelerator_type']}": 1}
     resources = {**node.get("resources", {}), **kind}
     return {
@@ -63,6 +63,6 @@ class Meanwhile(UserCallback):
 
 
 def free(*names: str) -> list[float]:
-    """Returns how much of some resources nobody holds; Ray tells with a delay."""
+    """Return how much of some resources nobody holds; Ray tells with a delay."""
     available = dray.available_resources()
     return [available.get(name, 0) for name in names]

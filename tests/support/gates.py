@@ -42,21 +42,21 @@ class Gate:
         return (_visit, (self._door, self._bell))
 
     def ring(self, text: object = "") -> None:
-        """Tells the test that somebody has come, and what they have to say."""
+        """Tell the test that somebody has come, and what they have to say."""
         with open(self._bell, "w") as bell:
             bell.write(f"{text}\n")
 
     def wait(self) -> None:
-        """Waits until the gate is open."""
+        """Wait until the gate is open."""
         os.close(os.open(self._door, os.O_RDONLY))
 
     def pass_through(self) -> None:
-        """Rings with the process's id, and waits."""
+        """Ring with the process's id, and wait."""
         self.ring(os.getpid())
         self.wait()
 
     def heard(self, count: int = 1, within_s: float = PATIENCE_S) -> list[str]:
-        """Waits for so many rings; returns what they said.
+        """Wait for so many rings; return what they said.
 
         Raises:
             TimeoutError: They did not come.
@@ -74,22 +74,22 @@ class Gate:
         return [line.decode() for line in lines]
 
     def silent(self) -> bool:
-        """Returns whether nobody has rung that was not heard."""
+        """Return whether nobody has rung that was not heard."""
         with contextlib.suppress(BlockingIOError):
             self._heard += os.read(self._listener, 65536)
         return not self._heard
 
     def is_there(self) -> bool:
-        """Returns whether it has not ended yet, and so whether the test still runs."""
+        """Return whether it has not ended yet, and so whether the test still runs."""
         return os.path.exists(self._door)
 
     def open(self) -> None:
-        """Lets everybody pass, now and later."""
+        """Let everybody pass, now and later."""
         if self._opened is None:
             self._opened = os.open(self._door, os.O_RDWR)
 
     def close(self) -> None:
-        """Lets everybody pass who waits, and ends it: who comes later finds none, and fails."""
+        """Let everybody pass who waits, and end it: who comes later finds none, and fails."""
         self.open()
         assert self._opened is not None
         os.unlink(self._door)
@@ -114,7 +114,7 @@ TRY_S = 30
 
 
 def three_tries_on_ray(scenario: Callable[..., None]) -> Callable[[str, Path], None]:
-    """Makes a test of a scenario that interrupts tasks; its parameters are gates.
+    """Make a test of a scenario that interrupts tasks; its parameters are gates.
 
     Ray interrupts a task once, and on a loaded machine that may be lost: then what comes within
     `TRY_S` otherwise does not come, and the scenario gets new gates and new tasks.
@@ -140,7 +140,7 @@ def three_tries_on_ray(scenario: Callable[..., None]) -> Callable[[str, Path], N
 def refused_at_once(
     kind: type[_Error], ask: Callable[[], object], match: str | None = None
 ) -> _Error:
-    """Asks for what is to be refused within a second, and again if the machine has stalled.
+    """Ask for what is to be refused within a second, and again if the machine has stalled.
 
     Returns:
         The error of the refusal.
@@ -157,19 +157,19 @@ def refused_at_once(
 
 
 def count_up(path: Path) -> int:
-    """Returns how often it was called with this path, whichever processes called it."""
+    """Return how often it was called with this path, whichever processes called it."""
     with path.open("ab") as file:
         file.write(b"x")
         return file.tell()
 
 
 def counted(path: Path) -> int:
-    """Returns how often `count_up` was called with this path."""
+    """Return how often `count_up` was called with this path."""
     return path.stat().st_size if path.exists() else 0
 
 
 def until(condition: Callable[[], object], within_s: float = PATIENCE_S) -> None:
-    """Waits for what nothing announces: resources that come back, a name that is free again."""
+    """Wait for what nothing announces: resources that come back, a name that is free again."""
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come true"
@@ -177,7 +177,7 @@ def until(condition: Callable[[], object], within_s: float = PATIENCE_S) -> None
 
 
 def gone(method: Any) -> bool:
-    """Returns whether an actor has ended, which Ray does, and tells, after what has ended it."""
+    """Return whether an actor has ended, which Ray does, and tells, after what has ended it."""
     try:
         dray.get(method.remote())
     except ActorDiedError:

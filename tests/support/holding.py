@@ -21,7 +21,7 @@ class Holder:
 
 
 def hold(**resources: Any) -> Any:
-    """Returns an actor that holds resources, until it is killed."""
+    """Return an actor that holds resources, until it is killed."""
     holder = Holder.options(**resources).remote()
     assert dray.get(holder.ready.remote())
     return holder

@@ -34,19 +34,19 @@ def time_is_up(number: int, frame: object) -> None:
 
 @dray.remote
 def echo(value: Any) -> Any:
-    """Returns what it gets."""
+    """Return what it gets."""
     return value
 
 
 @dray.remote
 def count_to(most: int) -> Any:
-    """Yields numbers."""
+    """Yield numbers."""
     yield from range(most)
 
 
 @dray.remote
 def sum_of(refs: list[Any]) -> int:
-    """Waits for other tasks."""
+    """Wait for other tasks."""
     return sum(dray.get(refs))
 
 
@@ -55,18 +55,18 @@ class Echo:
     """An actor."""
 
     def echo(self, value: Any) -> Any:
-        """Returns what it gets."""
+        """Return what it gets."""
         return value
 
 
 def works(found: Any, expected: Any) -> None:
-    """Ends the program if something is not what it should be."""
+    """End the program if something is not what it should be."""
     if found != expected:
         raise SystemExit(f"{found} instead of {expected}")
 
 
 def jobs(actor: Any) -> list[Callable[[], object]]:
-    """Returns what the program does, one thing at a time."""
+    """Return what the program does, one thing at a time."""
     return [
         lambda: [echo.remote(i) for i in range(50)],
         lambda: works(dray.get([echo.remote(i) for i in range(20)]), [*range(20)]),
@@ -82,12 +82,12 @@ def jobs(actor: Any) -> list[Callable[[], object]]:
 
 
 def made_and_ended() -> None:
-    """Makes an actor, which ends with its handle."""
+    """Make an actor, which ends with its handle."""
     works(dray.get(Echo.remote().echo.remote(1)), 1)
 
 
 def held() -> tuple[Any, ...]:
-    """Returns what the session holds: all of it must go."""
+    """Return what the session holds: all of it must go."""
     runtime: Any = session.current_engine().runtime
     hub = runtime.hub
     cpus = dray.available_resources()["CPU"]
@@ -100,7 +100,7 @@ def held() -> tuple[Any, ...]:
 
 
 def main(kind: str, seed: int, times: int) -> None:
-    """Interrupts one thing after the other; then looks what is left."""
+    """Interrupt one thing after the other; then look what is left."""
     raises: type[BaseException] = KeyboardInterrupt
     number = signal.SIGINT
     if kind == "alarm":

@@ -34,19 +34,19 @@ def fit(function, workers=2, **options):
 
 
 def environment(storage: Path, **extra: str) -> dict[str, str]:
-    """Returns the environment of a program: this one, and where it keeps its runs."""
+    """Return the environment of a program: this one, and where it keeps its runs."""
     kept = {k: v for k, v in os.environ.items() if k != "DRAY_PROGRESS"}
     return {**kept, "STORAGE": str(storage), "PYTHONUNBUFFERED": "1", **extra}
 
 
 def write(path: Path, code: str) -> Path:
-    """Writes a program; its indentation is that of the test."""
+    """Write a program; its indentation is that of the test."""
     path.write_text(PRELUDE + textwrap.dedent(code))
     return path
 
 
 def run(path: Path, storage: Path, **extra: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script to its end."""
+    """Run a script to its end."""
     return subprocess.run(
         [sys.executable, str(path)],
         env=environment(storage, **extra),
@@ -81,13 +81,13 @@ class Program:
         self.lines: list[str] = []
 
     def say(self, line: str) -> None:
-        """Writes a line to its standard input."""
+        """Write a line to its standard input."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
     def wait_for(self, text: str, within_s: float = PATIENCE_S) -> str:
-        """Reads lines until one holds a text; returns it."""
+        """Read lines until one holds a text; return it."""
         assert self.process.stdout is not None
         with self._killed_after(within_s):
             for line in self.process.stdout:
@@ -97,7 +97,7 @@ class Program:
         raise AssertionError(f"{text!r} did not come:\n{''.join(self.lines)}")
 
     def end(self, within_s: float = PATIENCE_S) -> tuple[int, str]:
-        """Waits for the end; returns the exit status and all output."""
+        """Wait for the end; return the exit status and all output."""
         assert self.process.stdout is not None
         with self._killed_after(within_s) as late:
             # Not `communicate`, which does not know of what `wait_for` has read ahead.
@@ -108,7 +108,7 @@ class Program:
 
     @contextlib.contextmanager
     def _killed_after(self, delay_s: float) -> Iterator[threading.Event]:
-        """Ends the program when it takes too long, and says so."""
+        """End the program when it takes too long, and say so."""
         late = threading.Event()
 
         def kill() -> None:
@@ -136,7 +136,7 @@ class Program:
 
 
 def survivors(pids: Iterable[int], within_s: float = 60.0) -> list[int]:
-    """Returns the processes that still run after a while; none as soon as all have ended.
+    """Return the processes that still run after a while; none as soon as all have ended.
 
     A zombie has ended. `psutil.wait_procs` would wait until it is gone, which for one that has lost
     its parent is when the first process of the machine gets round to it.
@@ -159,5 +159,5 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def family(pid: int) -> list[int]:
-    """Returns all processes below one, and itself."""
+    """Return all processes below one, and itself."""
     return [pid, *(p.pid for p in psutil.Process(pid).children(recursive=True))]

@@ -10,7 +10,7 @@ from dray.train.torch import TorchTrainer
 
 
 def fit(function: Any, storage: Path, **scaling: Any) -> Result:
-    """Trains with a function, and returns what comes of it."""
+    """Train with a function, and return what comes of it."""
     return TorchTrainer(
         function,
         scaling_config=ScalingConfig(**scaling),

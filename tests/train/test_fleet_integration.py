@@ -52,7 +52,7 @@ def first_reports(
     *callbacks: UserCallback,
     **scaling: Any,
 ) -> list[dict[str, Any]]:
-    """Returns what every rank reports first, by rank."""
+    """Return what every rank reports first, by rank."""
     reports = Reports()
     trainer(
         function,

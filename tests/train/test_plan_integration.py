@@ -61,7 +61,9 @@ def test_a_plan_that_fits(session: Any) -> None:
     cores = host.cpu_count()
     assert [w.threads for w in found.workers] == [max(1, cores // 2)] * 2 + [cores]
     text = str(found)
-    assert text.startswith("3 workers, 2 GPU each: fits now\n  nccl over lo, meeting at 127.0.0.1")
+    assert text.startswith(
+        "3 workers, 2 GPU each: fits now\n  nccl over lo, rendezvous at 127.0.0.1"
+    )
     assert "  rank 1: a, GPU 2,3, " in text
     assert json.loads(json.dumps(found.to_dict()))["workers"][2]["node"] == "b"
 

@@ -196,7 +196,7 @@ def test_a_rank_that_returns_when_another_waits_in_a_collective(storage: Path) -
 
 @contextlib.contextmanager
 def room_in_files(size: int) -> Iterator[None]:
-    """Refuses what makes a file longer than `size` bytes, as a full disk does."""
+    """Refuse what makes a file longer than `size` bytes, as a full disk does."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
     try:

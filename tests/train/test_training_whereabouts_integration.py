@@ -19,7 +19,7 @@ from dray.train import (
 
 
 def look() -> dict[str, Any]:
-    """Returns what a train function on a node can know of itself."""
+    """Return what a train function on a node can know of itself."""
     context = dray.get_runtime_context()
 
     @dray.remote

@@ -28,7 +28,7 @@ HERE = Path("/dev/shm")
 
 
 def gone(name: str) -> bool:
-    """Returns whether it goes within a moment: a worker's end is not waited for."""
+    """Return whether it goes within a moment: a worker's end is not waited for."""
     deadline = time.monotonic() + 10
     while (HERE / name).exists() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -50,7 +50,7 @@ def leave_semaphore() -> str:
 
 
 def ends_well() -> None:
-    """Ends well."""
+    """End well."""
 
 
 def raises() -> None:

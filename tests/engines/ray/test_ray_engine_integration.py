@@ -51,7 +51,7 @@ def fit(function: Any, storage: Path, run_options: Any = None, **scaling: Any) -
 
 
 def report_place() -> None:
-    """Reports who is who, and where."""
+    """Report who is who, and where."""
     context = dray.train.get_context()
     labels = ray.get_runtime_context().get_node_labels()
     dray.train.report(

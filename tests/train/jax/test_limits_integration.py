@@ -47,7 +47,7 @@ def fit(
 
 
 def before_joining(monkeypatch: pytest.MonkeyPatch, act: Callable[[int, Any], object]) -> None:
-    """Has every rank do something on its way to the others, whom it meets at an invitation."""
+    """Have every rank do something on its way to the rendezvous."""
     join = dray.train.jax._join
 
     def go(config: JaxConfig, rendezvous: Any, port: int) -> None:

@@ -196,7 +196,7 @@ class World(queue.SimpleQueue):  # type: ignore[type-arg]
         return self._events.pop(0)
 
     def go_on(self) -> None:
-        """Lets one thing happen."""
+        """Let one thing happen."""
         moves: dict[str, Callable[[], object]] = {
             f"{what} {rank.number}": move
             for rank in self.ranks
@@ -218,7 +218,7 @@ class World(queue.SimpleQueue):  # type: ignore[type-arg]
             result()
 
     def shut_down(self) -> None:
-        """Ends the session in another thread."""
+        """End the session in another thread."""
         self.shut = True
         for rank in self.ranks:
             if not rank.dead:
@@ -354,7 +354,7 @@ def test_what_every_rank_has_reported_is_kept(
 
 
 def in_order(*wanted: str) -> Callable[[list[str]], str]:
-    """Returns what chooses these things, one after the other."""
+    """Return what chooses these things, one after the other."""
     left = list(wanted)
 
     def choose(names: list[str]) -> str:

@@ -52,7 +52,7 @@ def start() -> int:
 
 
 def save(step: int, storage: Path) -> None:
-    """Makes a report with a checkpoint, which the others make without."""
+    """Make a report with a checkpoint, which the others make without."""
     if dray.train.get_context().get_world_rank() != 0:
         dray.train.report({"step": step}, checkpoint=None)
         return

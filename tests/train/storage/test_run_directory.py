@@ -32,7 +32,7 @@ class Killed(BaseException):
 
 @contextlib.contextmanager
 def killed_at(change: int) -> Iterator[None]:
-    """Dies before the n-th change of the file system, from 0."""
+    """Die before the n-th change of the file system, from 0."""
     left = change
 
     def step(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,7 +66,7 @@ def commit(directory: RunDirectory, report: int, name: str, text: str) -> None:
 def test_a_kill_leaves_the_old_or_the_new_whole(
     tmp_path_factory: pytest.TempPathFactory, at: int, same_name: bool
 ) -> None:
-    """Dies before the n-th change of the file system; what is left is recovered from."""
+    """Die before the n-th change of the file system; what is left is recovered from."""
     directory = RunDirectory(tmp_path_factory.mktemp("kill") / "run")
     directory.open()
     commit(directory, 0, "first", "old")
@@ -99,7 +99,7 @@ def test_a_kill_leaves_the_old_or_the_new_whole(
 def test_whatever_is_done_and_killed_what_was_committed_stays(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
 ) -> None:
-    """Commits, deletes, restarts and damages in any order, killed before any change of the disk."""
+    """Commit, delete, restart and damage in any order, killed before any change of the disk."""
     path = tmp_path_factory.mktemp("model") / "run"
     durable: dict[str, str] = {}
     for number, (what, slot, at) in enumerate(steps):

@@ -61,7 +61,7 @@ def report(step: int, *, metadata: bool = False) -> None:
 
 
 def report_from(source: Path) -> None:
-    """Reports a checkpoint from where a worker may be killed, and leaves nothing in /tmp then."""
+    """Report a checkpoint from where a worker may be killed, and leave nothing in /tmp then."""
     source.mkdir()
     (source / "weights").write_text("weights")
     dray.train.report({}, checkpoint=Checkpoint(source))

@@ -97,7 +97,7 @@ def loader_of(sampler: Any, **options: Any) -> DataLoader[Any]:
 def shares(
     make_loader: Any, storage: Path, epochs: int = 1, batches: int | None = None
 ) -> list[list[list[int]]]:
-    """Returns, for each epoch, the items of each of two ranks, in up to so many batches."""
+    """Return, for each epoch, the items of each of two ranks, in up to so many batches."""
 
     def train() -> Any:
         loader = prepare_data_loader(make_loader())

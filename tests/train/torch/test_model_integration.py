@@ -58,7 +58,7 @@ def fit(function: Any, storage: Path, workers: int = 2, config: Any = None) -> R
 
 
 def gather(value: Any) -> list[Any]:
-    """Returns every rank's value."""
+    """Return every rank's value."""
     gathered: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(gathered, value)
     return gathered
@@ -73,7 +73,7 @@ def refusal(**options: Any) -> str:
 
 
 def learn(config: dict[str, Any]) -> list[float]:
-    """Returns the loss over all ranks after each step; rank 0's weights are those of seed 0."""
+    """Return the loss over all ranks after each step; rank 0's weights are those of seed 0."""
     rank, world_size = distributed.get_rank(), distributed.get_world_size()
     torch.manual_seed(rank)
     model = prepare_model(Net(), **config)

@@ -46,7 +46,7 @@ def fit(function: Any, storage: Path, workers: int = 2, **options: Any) -> Resul
 
 
 def gather(value: Any) -> list[Any]:
-    """Returns every rank's value."""
+    """Return every rank's value."""
     gathered: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(gathered, value)
     return gathered
@@ -203,7 +203,7 @@ def test_inline_leaves_no_group_behind_however_it_ends(storage: Path) -> None:
 
 
 def open_sockets() -> int:
-    """Returns at how many ports this process listens."""
+    """Return at how many ports this process listens."""
     gc.collect()  # errors hold frames, and these hold stores
     listening = psutil.Process().net_connections("tcp")
     return sum(connection.status == psutil.CONN_LISTEN for connection in listening)
@@ -384,7 +384,7 @@ def test_prepare_model_options(storage: Path) -> None:
 
 
 def shares(make_loader: Any, storage: Path, epochs: int = 1, workers: int = 2) -> list[Any]:
-    """Returns, per epoch, what each rank's loader yields, batch by batch."""
+    """Return, per epoch, what each rank's loader yields, batch by batch."""
 
     def train() -> Any:
         loader = prepare_data_loader(make_loader())

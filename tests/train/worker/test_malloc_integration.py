@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocat
 
 
 def faults() -> int:
-    """Returns the page faults of steps that each take and free what the one before did."""
+    """Return the page faults of steps that each take and free what the one before did."""
     import resource
 
     def step() -> None:

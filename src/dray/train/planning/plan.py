@@ -121,7 +121,9 @@ class Plan:
                 parts.append(f"  ... and {len(shown) - _SHOWN} more nodes")
             return "\n".join([*parts, *([f"  {self.advice}"] if self.advice else [])])
         interface = f" over {self.interface}" if self.interface else ""
-        head = f"{count}: fits now\n  {self.backend}{interface}, meeting at {self.master_address}"
+        head = (
+            f"{count}: fits now\n  {self.backend}{interface}, rendezvous at {self.master_address}"
+        )
         lines = [_line(worker) for worker in self.workers[:_SHOWN]]
         if len(self.workers) > _SHOWN:
             lines.append(f"  ... and {len(self.workers) - _SHOWN} more workers")
