@@ -159,10 +159,11 @@ def _engine_processes() -> set[int]:
         *(heir for server in servers for heir in _heirs_of(server)),
         *(worker.pid for worker in idle if worker.pid is not None),
         *(
-            server
+            process
             for worker in idle
             if worker.pid is not None
             for server in _servers_of(worker.pid)
+            for process in (server, *_heirs_of(server))
         ),
     }
 
