@@ -23,18 +23,18 @@ _CLAIMS = "DRAY_TESTS_CLAIMS"  # the directory where a file of tests is claimed 
 
 # What takes longest begins first, so that no process is left alone with it at the end.
 LONGEST = (
-    "docs/test_language_model_integration.py",
     "docs/test_example_integration.py",
-    "engines/process/test_driver_fork_integration.py",
-    "docs/test_seed_scaling_integration.py",
-    "scheduling/test_device_locks_integration.py",
+    "docs/test_language_model_integration.py",
     "accelerators/test_devices_integration.py",
-    "train/test_plan_integration.py",
+    "docs/test_snippets_integration.py",
+    "docs/test_seed_scaling_integration.py",
+    "engines/process/test_driver_fork_integration.py",
     "train/jax/test_limits_integration.py",
-    "train/torch/test_model_integration.py",
-    "accelerators/test_accelerators_integration.py",
-    "core/test_ends_integration.py",
+    "docs/test_seed_integration.py",
+    "train/torch/test_torch_integration.py",
     "train/worker/test_cpu_affinity_integration.py",
+    "cli/test_doctor_integration.py",
+    "core/test_ends_integration.py",
 )
 
 
