@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -171,7 +172,8 @@ def test_nothing_is_left_behind(who: str, tmp_path: Path, storage: Path) -> None
         assert psutil.Process(server).ppid() == program.process.pid
         pids = {"heir": heir, "server": server, "worker": worker, "driver": program.process.pid}
         for name in who.split(" and "):
-            os.kill(pids[name], signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # a server ends with its heir
+                os.kill(pids[name], signal.SIGKILL)
         if who == "driver":
             assert survivors([heir, worker, child, server]) == []
             return

@@ -94,6 +94,7 @@ class JaxConfig(BackendConfig):
             *BackendConfig.modules,
             "jax",
             "jax.experimental.multihost_utils",
+            "jaxlib.mlir.dialects.mhlo",  # of the first jitted function
             "dray.train.jax",
         )
 
