@@ -39,6 +39,7 @@ train.run
 train
 train.boosting
 train.torch train.jax train.xgboost
+train.lightning train.huggingface
 testing
 *
 cli

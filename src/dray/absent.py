@@ -209,8 +209,6 @@ _EACH_REPORT = f"{_OF_TUNE}; report() copies each checkpoint when it is called"
 _PRECISION = "use torch.autocast and torch.amp.GradScaler"
 _SAME_NAME = "make the trainer again with the same RunConfig(name=...): fit() goes on in that run"
 _IN_CONFIG = "put what the workers need into train_loop_config"
-_LIGHTNING = "write the loop in PyTorch, with prepare_model() and report() of dray.train"
-_TRANSFORMERS = "use its Trainer as it is, with a TrainerCallback whose on_save() calls report()"
 
 _STATE: dict[str, str | Absent] = {
     **_each(
@@ -239,8 +237,6 @@ _TRAIN: dict[str, str | Absent] = {
     "session": "report, get_context and get_checkpoint are names of dray.train",
     "integrations": "docs/tracking.md shows how TensorBoard, MLflow and W&B hear of reports",
     **_each("util utils _internal", _INTERNALS),
-    "lightning": _LIGHTNING,
-    "huggingface": _TRANSFORMERS,
     "lightgbm": _OWN_LOOP.format("lightgbm"),
     "tensorflow": _OWN_LOOP.format("tensorflow"),
     "horovod": "use dray.train.torch.TorchTrainer, whose DistributedDataParallel does the same",
@@ -297,6 +293,9 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         ),
     },
     "dray.train.report()": {
+        "validation": Absent(_VALIDATE, unset=(False,)),
+    },
+    "dray.train.lightning.RayTrainReportCallback()": {
         "validation": Absent(_VALIDATE, unset=(False,)),
     },
     "DataParallelTrainer()": _TRAINER,

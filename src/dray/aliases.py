@@ -22,6 +22,10 @@ ALIASES: Mapping[str, str] = {
     **{f"dray.train.{name}": "dray.train" for name in ("base_trainer", "data_parallel_trainer")},
     **{f"dray.train.torch.{name}": "dray.train.torch" for name in _TORCH},
     "dray.train.collective.collectives": "dray.train.collective",
+    "dray.train.huggingface.transformers._transformers_utils": (
+        "dray.train.huggingface.transformers"
+    ),
+    "dray.train.lightning._lightning_utils": "dray.train.lightning",
     "dray.train.v2.torch": "dray.train.torch",
     **{f"dray.train.v2.torch.{name}": "dray.train.torch" for name in _TORCH},
     **{f"dray.train.xgboost.{name}": "dray.train.xgboost" for name in _XGBOOST},

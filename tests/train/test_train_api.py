@@ -237,8 +237,6 @@ NAMES = {
     "dray.train.v2.api.validation_config": "ValidationConfig ValidationTaskConfig",
     "dray.air": "CheckpointConfig FailureConfig Result RunConfig ScalingConfig",
     "dray.air.config": "CheckpointConfig FailureConfig RunConfig ScalingConfig",
-    "dray.train.lightning": "RayDDPStrategy RayLightningEnvironment prepare_trainer",
-    "dray.train.huggingface.transformers": "RayTrainReportCallback prepare_trainer",
     "dray.train.xgboost": "XGBoostTrainer XGBoostConfig",
     "dray.train.lightgbm": "LightGBMTrainer",
     "dray.train.tensorflow": "TensorflowTrainer prepare_dataset_shard",
@@ -251,8 +249,7 @@ PAIRS = [(module, name) for module, names in NAMES.items() for name in names.spl
 ABSENT = """
     get_dataset_shard DataConfig SyncConfig NCCLHangError PreemptionError PreemptionInfo
     ValidationConfig ValidationFn ValidationTaskConfig get_preemption_info accelerate backward
-    prepare_optimizer TorchXLAConfig BaseTrainer RayDDPStrategy RayLightningEnvironment
-    prepare_trainer RayTrainReportCallback LightGBMTrainer TensorflowTrainer
+    prepare_optimizer TorchXLAConfig BaseTrainer LightGBMTrainer TensorflowTrainer
     prepare_dataset_shard ReportCheckpointCallback HorovodTrainer HorovodConfig
 """
 

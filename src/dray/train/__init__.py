@@ -62,4 +62,4 @@ __all__ = [
     "report",
 ]
 
-answers.answer_for(__name__, later=("jax", "torch", "xgboost"))
+answers.answer_for(__name__, later=("huggingface", "jax", "lightning", "torch", "xgboost"))

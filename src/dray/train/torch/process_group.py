@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dray.accelerators import Family, family_named
 from dray.accelerators.vendors.nvidia import is_slice
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
 
 # Imports of making an optimizer, or a model of many ranks: 800 modules, a second.
 _OF_THE_FIRST_STEP = ("torch._dynamo",)
+# Names of `lightning.pytorch`, or of `pytorch_lightning`, and of dray for it.
+_OF_LIGHTNING = (
+    *("lightning", "LightningModule", "RayDDPStrategy", "RayFSDPStrategy", "RayDeepSpeedStrategy"),
+    *("DrayDDPStrategy", "DrayFSDPStrategy", "DrayDeepSpeedStrategy"),
+    *("RayLightningEnvironment", "DrayLightningEnvironment"),
+)
+_OF_TRANSFORMERS = ("transformers", "TrainingArguments", "Seq2SeqTrainingArguments")
 # A device can be a member of one communicator once only.
 _ONE_RANK_A_DEVICE = ("nccl", "xccl", "hccl")
 # Devices whose tensors gloo carries: torch.distributed.Backend.backend_capability["gloo"].
@@ -56,13 +64,18 @@ class TorchConfig(BackendConfig):
     backend: str | None = None
     init_method: str = "env"
     timeout_s: float = 1800
-    modules_of_names: ClassVar[Mapping[str, tuple[str, ...]]] = dict.fromkeys(
-        (
-            *("optim", "SGD", "Adam", "AdamW", "prepare_model", "compile"),
-            *("DistributedDataParallel", "DDP", "FullyShardedDataParallel", "fully_shard"),
+    modules_of_names: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **dict.fromkeys(
+            (
+                *("optim", "SGD", "Adam", "AdamW", "prepare_model", "compile"),
+                *("DistributedDataParallel", "DDP", "FullyShardedDataParallel", "fully_shard"),
+            ),
+            _OF_THE_FIRST_STEP,
         ),
-        _OF_THE_FIRST_STEP,
-    )
+        **dict.fromkeys(_OF_LIGHTNING, (*_OF_THE_FIRST_STEP, "lightning.pytorch")),
+        "pytorch_lightning": (*_OF_THE_FIRST_STEP, "pytorch_lightning"),
+        **dict.fromkeys(_OF_TRANSFORMERS, (*_OF_THE_FIRST_STEP, "transformers.trainer")),
+    }
 
     def __post_init__(self) -> None:
         if self.init_method not in ("env", "tcp"):
@@ -80,6 +93,15 @@ class TorchConfig(BackendConfig):
             "torch.utils.data",
             "dray.train.torch",
         )
+
+    def modules_for(self, function: Callable[..., Any]) -> tuple[str, ...]:
+        """Return what to import before workers start; of Lightning the package in use alone."""
+        modules = super().modules_for(function)
+        other = "pytorch_lightning" in sys.modules and "lightning" not in sys.modules
+        if "lightning.pytorch" not in modules or not (other or "pytorch_lightning" in modules):
+            return modules
+        rest = (module for module in modules if module != "lightning.pytorch")
+        return tuple(dict.fromkeys((*rest, "pytorch_lightning")))
 
     @property
     def backend_cls(self) -> type[Backend]:

@@ -1,0 +1,92 @@
+"""Transformers' Trainer in the workers of a TorchTrainer: reports with its checkpoints."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from importlib.util import find_spec
+from typing import Any
+
+from dray.answers import answer_for
+from dray.errors import ConfigError, MissingDependencyError, StorageError
+from dray.train import collective
+from dray.train.checkpoint import Checkpoint
+from dray.train.context import get_context, report
+from dray.train.reported import CheckpointUploadMode
+from dray.train.worker.session import current_session
+
+__all__ = ["DrayTrainReportCallback", "RayTrainReportCallback", "prepare_trainer"]
+
+if find_spec("transformers") is None:
+    raise MissingDependencyError("transformers", "dray[transformers]")
+
+import transformers
+
+
+class RayTrainReportCallback(transformers.TrainerCallback):
+    """Reports Transformers' metrics with each checkpoint that its Trainer saves.
+
+    The Trainer's folder `checkpoint-N` moves from `output_dir` into the run's directory, where it
+    is the folder `checkpoint` of the reported checkpoint: give that to
+    `Trainer.train(resume_from_checkpoint=...)`. With `load_best_model_at_end` it is copied, since
+    the Trainer reads it again. Rank 0 does so for all.
+
+    Example:
+        >>> def train_loop():
+        ...     import transformers
+        ...     from dray.train.huggingface.transformers import RayTrainReportCallback
+        ...     trainer = transformers.Trainer(..., callbacks=[RayTrainReportCallback()])
+        ...     trainer.train()
+    """
+
+    CHECKPOINT_NAME = "checkpoint"
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Report what was logged last, and the checkpoint that was saved."""
+        metrics: dict[str, Any] = {}
+        for logged in state.log_history:
+            metrics.update(logged)
+        name = current_session("RayTrainReportCallback").name_to_upload()
+        collective.barrier()  # every rank writes a file or two of its own into the folder
+        if get_context().get_world_rank() != 0:
+            report(metrics)
+            return
+        saved = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
+        directory = get_context().get_storage().build_checkpoint_path_from_name(name)
+        bring = shutil.copytree if args.load_best_model_at_end else shutil.move
+        with StorageError.instead(f"{saved} cannot be brought into the run's directory"):
+            os.makedirs(directory)
+            bring(saved, os.path.join(directory, self.CHECKPOINT_NAME))
+        report(
+            metrics,
+            Checkpoint.from_directory(directory),
+            checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
+        )
+
+
+DrayTrainReportCallback = RayTrainReportCallback
+
+
+def prepare_trainer(trainer: Any) -> Any:
+    """Return a Trainer of Transformers, if it fits the run.
+
+    Args:
+        trainer: The Trainer.
+
+    Raises:
+        ConfigError: It is something else, or trains with other processes than the run has.
+        NotInTrainingError: Called outside a train function.
+    """
+    workers = get_context().get_world_size()
+    if not isinstance(trainer, transformers.Trainer):
+        raise ConfigError(f"prepare_trainer() takes a transformers.Trainer, not {trainer!r}")
+    found = trainer.args.world_size
+    if found != workers:
+        raise ConfigError(
+            f"TrainingArguments find {found} processes, and the run has {workers} workers; make "
+            "them in the train function of a TorchTrainer"
+        )
+    return trainer
+
+
+answer_for(__name__)

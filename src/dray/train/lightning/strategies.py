@@ -1,0 +1,161 @@
+"""Strategies and the environment that take devices and ranks from the run."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from dray.errors import ConfigError, MissingDependencyError
+from dray.train.context import TrainContext, get_context
+from dray.train.lightning.package import load_lightning
+from dray.train.torch import get_device
+
+if TYPE_CHECKING:
+    import torch
+
+_lightning = load_lightning()
+_Environment: Any = load_lightning("plugins.environments").LightningEnvironment
+_strategies = load_lightning("strategies")
+_DDP: Any = _strategies.DDPStrategy
+_FSDP: Any = _strategies.FSDPStrategy
+_DeepSpeed: Any = _strategies.DeepSpeedStrategy
+
+
+class RayLightningEnvironment(_Environment):
+    """Where a Lightning process is: the ranks of the run. It starts no processes.
+
+    Example:
+        >>> def train_loop():
+        ...     import lightning.pytorch as pl
+        ...     from dray.train.lightning import RayDDPStrategy, RayLightningEnvironment
+        ...     plugins = [RayLightningEnvironment()]
+        ...     trainer = pl.Trainer(strategy=RayDDPStrategy(), plugins=plugins, accelerator="auto")
+    """
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        """The workers are there already."""
+        return True
+
+    def world_size(self) -> int:
+        """Return the number of workers."""
+        return get_context().get_world_size()
+
+    def global_rank(self) -> int:
+        """Return this worker's rank."""
+        return get_context().get_world_rank()
+
+    def local_rank(self) -> int:
+        """Return this worker's rank among those of its node."""
+        return get_context().get_local_rank()
+
+    def node_rank(self) -> int:
+        """Return the rank of this worker's node."""
+        return get_context().get_node_rank()
+
+    def set_world_size(self, size: int) -> None:
+        """Leave it: the run says how many workers there are."""
+
+    def set_global_rank(self, rank: int) -> None:
+        """Tell Lightning's logging the run's rank, whatever Lightning has counted itself."""
+        super().set_global_rank(self.global_rank())
+
+    def teardown(self) -> None:
+        """Leave the variables of the worker as they are."""
+
+
+class _OfRun:
+    """The part of a strategy that the run decides."""
+
+    cluster_environment: Any
+
+    @property
+    def root_device(self) -> torch.device:
+        """This worker's device."""
+        return get_device()
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """Which share of the data this worker gets."""
+        context = get_context()
+        return {"num_replicas": context.get_world_size(), "rank": context.get_world_rank()}
+
+
+class RayDDPStrategy(_OfRun, _DDP):
+    """Replicates the model on all workers; takes the options of Lightning's DDPStrategy."""
+
+
+class RayFSDPStrategy(_OfRun, _FSDP):
+    """Shards the model over all workers; takes the options of Lightning's FSDPStrategy."""
+
+
+class RayDeepSpeedStrategy(_OfRun, _DeepSpeed):
+    """Trains by DeepSpeed; takes the options of Lightning's DeepSpeedStrategy.
+
+    Raises:
+        MissingDependencyError: deepspeed is not installed.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if find_spec("deepspeed") is None:
+            raise MissingDependencyError("deepspeed", "deepspeed")
+        super().__init__(*args, **kwargs)
+
+    def setup_distributed(self) -> None:
+        """Take the ranks of the run; its process group is there."""
+        self.parallel_devices = [self.root_device]
+        super().setup_distributed()
+
+
+DrayLightningEnvironment = RayLightningEnvironment
+DrayDDPStrategy = RayDDPStrategy
+DrayFSDPStrategy = RayFSDPStrategy
+DrayDeepSpeedStrategy = RayDeepSpeedStrategy
+
+
+def prepare_trainer(trainer: Any) -> Any:
+    """Return a Lightning Trainer, if it fits the run.
+
+    Args:
+        trainer: The Trainer.
+
+    Raises:
+        ConfigError: One of its flags contradicts the run; the message names it.
+        NotInTrainingError: Called outside a train function.
+    """
+    context = get_context()
+    if not isinstance(trainer, _lightning.Trainer):
+        raise ConfigError(
+            f"prepare_trainer() takes a Trainer of {_lightning.__name__}, not {trainer!r}; where "
+            "both packages of Lightning are installed, import yours before dray.train.lightning"
+        )
+    if not isinstance(trainer.strategy, _OfRun):
+        raise ConfigError(
+            f"Trainer(strategy={type(trainer.strategy).__name__}) knows nothing of the run's "
+            "workers; give it strategy=RayDDPStrategy() of dray.train.lightning, or "
+            "RayFSDPStrategy() or RayDeepSpeedStrategy()"
+        )
+    environment = trainer.strategy.cluster_environment
+    if not isinstance(environment, RayLightningEnvironment):
+        raise ConfigError(
+            f"Trainer(plugins=...) has {type(environment).__name__} as its environment, which is "
+            "not the run's; give it plugins=[RayLightningEnvironment()] of dray.train.lightning"
+        )
+    _check_counts(trainer, context)
+    return trainer
+
+
+def _check_counts(trainer: Any, context: TrainContext) -> None:
+    """Raise ConfigError if the Trainer counts other devices or nodes than the run has."""
+    here, everywhere = context.get_local_world_size(), context.get_world_size()
+    counted, nodes = trainer.num_devices, trainer.num_nodes
+    there = f"the run has {everywhere} workers, {here} of them on this node"
+    if counted not in (1, here, trainer.accelerator.auto_device_count()):
+        raise ConfigError(
+            f"Trainer(devices={counted}) contradicts the run: {there}; leave devices='auto', and "
+            "say ScalingConfig(num_workers=...)"
+        )
+    if nodes > 1 and nodes * here != everywhere:
+        raise ConfigError(
+            f"Trainer(num_nodes={nodes}) contradicts the run: {there}; leave num_nodes out"
+        )
