@@ -1,0 +1,3 @@
+from tests.support import vision_operators
+
+vision_operators.declare()

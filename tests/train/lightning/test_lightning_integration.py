@@ -12,7 +12,6 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 
-import dray
 from dray.errors import AbsentError, ConfigError, MissingDependencyError, WorkerGroupError
 from dray.train import Checkpoint, CheckpointUploadMode, Result
 from dray.train.lightning import (
@@ -20,8 +19,8 @@ from dray.train.lightning import (
     RayTrainReportCallback,
     prepare_trainer,
 )
-from tests.support import lightning_runs
-from tests.support.lightning_runs import fit
+from tests.train.lightning import lightning_runs
+from tests.train.lightning.lightning_runs import fit
 
 process_engine = pytest.mark.usefixtures("process_engine")
 # Of Lightning itself: few data loader workers and batches, in a test.
@@ -150,10 +149,3 @@ def test_the_names_are_for_the_package_in_use() -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("engine_name", ["ray"], indirect=True)
-def test_it_trains_on_ray(engine: str, storage: Path) -> None:
-    result = fit(storage, epochs=1)
-    assert reported(result) == [(0, 4)]
-    assert dray.is_initialized()
