@@ -22,7 +22,7 @@ _DeepSpeed: Any = _strategies.DeepSpeedStrategy
 
 
 class RayLightningEnvironment(_Environment):
-    """Where a Lightning process is: the ranks of the run. It starts no processes.
+    """The environment of a Lightning process: the ranks of the run. It starts no processes.
 
     Example:
         >>> def train_loop():
@@ -34,7 +34,7 @@ class RayLightningEnvironment(_Environment):
 
     @property
     def creates_processes_externally(self) -> bool:
-        """The workers are there already."""
+        """Return that others start the processes: the run has."""
         return True
 
     def world_size(self) -> int:
@@ -71,12 +71,12 @@ class _OfRun:
 
     @property
     def root_device(self) -> torch.device:
-        """This worker's device."""
+        """Return this worker's device."""
         return get_device()
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """Which share of the data this worker gets."""
+        """Return which share of the data this worker gets."""
         context = get_context()
         return {"num_replicas": context.get_world_size(), "rank": context.get_world_rank()}
 
