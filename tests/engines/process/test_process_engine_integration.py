@@ -47,6 +47,7 @@ def test_out_of_memory_killer_is_named(storage: Path, small_memory: Path) -> Non
     def train() -> None:
         if dray.train.get_context().get_world_rank() == 1:
             (small_memory / "cgroup.procs").write_text(str(os.getpid()))
+            print("about to hoard", flush=True)
             hoard = []
             while True:
                 hoard.append(b"x" * (16 << 20))
