@@ -18,11 +18,15 @@ PAGES = (
     "docs/guide.md",
     "docs/scaling.md",
     "docs/boosting.md",
+    "docs/lightning.md",
+    "docs/transformers.md",
     "docs/migrate.md",
     "docs/sweeps.md",
     "docs/tracking.md",
 )
 
+# PyPI's torchvision, beside a torch without CUDA.
+STAND_IN = str(ROOT / "tests/support/beside_torch")
 # Trackers that are large to install: what the page calls of them, and no more.
 STUBS = {
     "mlflow": """
@@ -87,7 +91,7 @@ def run_snippet(code: str, tmp_path: Path, *, trains: bool = True, **variables: 
     script.write_text(code)
     done = subprocess.run(
         [sys.executable, str(script)],
-        env=environment(tmp_path, HOME=str(tmp_path), **variables),
+        env=environment(tmp_path, HOME=str(tmp_path), PYTHONPATH=STAND_IN, **variables),
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -156,3 +156,9 @@ def test_another_trainer_is_refused(storage: Path) -> None:
         return "refused"
 
     assert fit(storage, train).return_value == "refused"
+
+
+@pytest.mark.parametrize("engine_name", ["ray"], indirect=True)
+@pytest.mark.usefixtures("engine")
+def test_it_trains_on_ray(storage: Path) -> None:
+    assert len(fit(storage).best_checkpoints) == 3

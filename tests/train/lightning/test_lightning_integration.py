@@ -149,3 +149,10 @@ def test_the_names_are_for_the_package_in_use() -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("engine_name", ["ray"], indirect=True)
+@pytest.mark.usefixtures("engine")
+def test_it_trains_on_ray(storage: Path) -> None:
+    result = fit(storage, epochs=1)
+    assert reported(result) == [(0, 4)]

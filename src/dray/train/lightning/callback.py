@@ -107,7 +107,8 @@ class RayTrainReportCallback(_Callback):
         metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
         metrics |= {"epoch": trainer.current_epoch, "step": trainer.global_step}
         directory = self._new_directory(trainer)
-        trainer.save_checkpoint(os.path.join(directory, self.CHECKPOINT_NAME))
+        path = os.path.join(directory, self.CHECKPOINT_NAME)
+        trainer.save_checkpoint(path, weights_only=False)
         context = get_context()
         if self._mode is CheckpointUploadMode.NO_UPLOAD:
             writes = context.get_world_rank() == 0

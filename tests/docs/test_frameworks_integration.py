@@ -1,0 +1,51 @@
+"""The examples of Lightning and Transformers: they learn what is there to learn."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import environment
+
+ROOT = Path(__file__).resolve().parents[2]
+STAND_IN = str(ROOT / "tests/support/beside_torch")
+
+
+def run_example(name: str, storage: Path, *options: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name), f"--storage-path={storage}", *options],
+        env=environment(storage, PYTHONPATH=STAND_IN),
+        capture_output=True,
+        text=True,
+        timeout=190,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "measure", "bound"),
+    [
+        ("lightning_digits.py", ["--epochs=4"], "epoch 3: accuracy", (0.8, 1)),
+        (
+            "transformers_language_model.py",
+            ["--steps=40", "--save-steps=20"],
+            "step 40: loss",
+            (0.5, 5),
+        ),
+    ],
+)
+def test_the_example_learns(
+    tmp_path: Path,
+    name: str,
+    options: list[str],
+    measure: str,
+    bound: tuple[float, float],
+) -> None:
+    output = run_example(name, tmp_path, *options)
+    (value,) = re.findall(rf"^{measure} ([\d.]+)$", output, re.MULTILINE)
+    assert bound[0] < float(value) <= bound[1]
