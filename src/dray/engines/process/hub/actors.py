@@ -32,7 +32,7 @@ from dray.scheduling.ledger import Held
 from dray.scheduling.requests import Reservation
 
 # So many calls are sent ahead; the rest wait here and go in one piece when half are answered.
-_AHEAD = 64
+_AHEAD = 256
 
 
 class Actors(ActorOperations, CallListener):
