@@ -98,8 +98,8 @@ class RayTrainReportCallback(_Callback):
             self._report(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Report, if asked for."""
-        if self._reports_exception:
+        """Report, if asked for; not as the run itself ends the training."""
+        if self._reports_exception and isinstance(exception, Exception):
             self._report(trainer)
 
     def _report(self, trainer: Any) -> None:
