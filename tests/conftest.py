@@ -120,7 +120,7 @@ def _described(pid: int) -> str:
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that neither pytest, Ray nor scikit-learn changes, nor PyTorch for CUDA."""
-    theirs = ("PYTEST_CURRENT_TEST", "RAY_", "TORCHINDUCTOR_CACHE_DIR", "KMP_")
+    theirs = ("PYTEST_CURRENT_TEST", "RAY_", "TORCHINDUCTOR_CACHE_DIR", "PYTORCH_NVML", "KMP_")
     return {k: v for k, v in environment.items() if not k.startswith(theirs)}
 
 

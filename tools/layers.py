@@ -38,7 +38,7 @@ train.planning
 train.run
 train
 train.boosting
-train.torch train.jax train.xgboost
+train.torch train.jax train.xgboost train.lightgbm
 train.lightning train.huggingface
 testing
 *

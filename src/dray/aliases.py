@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 _API = ("config", "context", "data_parallel_trainer", "preemption")
 _REPORTS = ("report_config", "reported_checkpoint", "result", "train_fn_utils", "validation_config")
+_LIGHTGBM = ("config", "lightgbm_checkpoint", "lightgbm_trainer")
 _XGBOOST = ("config", "xgboost_checkpoint", "xgboost_trainer")
 _TORCH = ("config", "torch_checkpoint", "torch_trainer", "train_loop_utils")
 
@@ -28,6 +29,10 @@ ALIASES: Mapping[str, str] = {
     "dray.train.lightning._lightning_utils": "dray.train.lightning",
     "dray.train.v2.torch": "dray.train.torch",
     **{f"dray.train.v2.torch.{name}": "dray.train.torch" for name in _TORCH},
+    **{f"dray.train.lightgbm.{name}": "dray.train.lightgbm" for name in _LIGHTGBM},
+    "dray.train.lightgbm._lightgbm_utils": "dray.train.lightgbm",
+    "dray.train.v2.lightgbm": "dray.train.lightgbm",
+    **{f"dray.train.v2.lightgbm.{name}": "dray.train.lightgbm" for name in _LIGHTGBM},
     **{f"dray.train.xgboost.{name}": "dray.train.xgboost" for name in _XGBOOST},
     "dray.train.xgboost._xgboost_utils": "dray.train.xgboost",
     "dray.train.v2.xgboost": "dray.train.xgboost",

@@ -41,6 +41,10 @@ EXPECTED = {
     "dray.train.backend": "Backend BackendConfig",
     "dray.train.collective": "barrier broadcast_from_rank_zero",
     "dray.train.xgboost": ("XGBoostTrainer XGBoostConfig RayTrainReportCallback XGBoostCheckpoint"),
+    "dray.train.lightgbm": (
+        "LightGBMTrainer LightGBMConfig RayTrainReportCallback LightGBMCheckpoint "
+        "get_network_params"
+    ),
     "dray.train.torch": (
         "TorchTrainer TorchConfig prepare_model prepare_data_loader get_device get_devices "
         "enable_reproducibility TorchCheckpoint"
@@ -51,7 +55,7 @@ EXPECTED = {
 
 
 # Those whose names are there where an extra is.
-OF_EXTRAS = {"dray.train.xgboost": "xgboost"}
+OF_EXTRAS = {"dray.train.xgboost": "xgboost", "dray.train.lightgbm": "lightgbm"}
 
 
 def public_module(name: str) -> ModuleType:
@@ -111,8 +115,8 @@ def test_init_alone_imports_nothing_that_tasks_need() -> None:
 
 def test_import_is_light() -> None:
     code = (
-        "import sys, dray.train.torch, dray.train.xgboost; "
-        "print({'torch', 'xgboost', 'ray', 'pandas', 'pyarrow', 'numpy', 'rich'} "
+        "import sys, dray.train.torch, dray.train.xgboost, dray.train.lightgbm; "
+        "print({'torch', 'xgboost', 'lightgbm', 'ray', 'pandas', 'pyarrow', 'numpy', 'rich'} "
         "& set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -23,6 +23,7 @@ MODULES = (
     "dray.train.backend",
     "dray.train.collective",
     "dray.train.jax",
+    "dray.train.lightgbm",
     "dray.train.torch",
     "dray.train.xgboost",
     "dray.util",
@@ -39,8 +40,9 @@ MODULES = (
 
 @pytest.mark.parametrize("module", MODULES)
 def test_every_name_has_an_example(module: str) -> None:
-    if module == "dray.train.xgboost":
-        pytest.importorskip("xgboost")
+    framework = module.rpartition(".")[2]
+    if framework in ("lightgbm", "xgboost"):
+        pytest.importorskip(framework)
     public = importlib.import_module(module)
     named = {f"{module}.{name}": getattr(public, name) for name in public.__all__}
     assert not [name for name, value in named.items() if not has_example(value)]

@@ -249,7 +249,7 @@ PAIRS = [(module, name) for module, names in NAMES.items() for name in names.spl
 ABSENT = """
     get_dataset_shard DataConfig SyncConfig NCCLHangError PreemptionError PreemptionInfo
     ValidationConfig ValidationFn ValidationTaskConfig get_preemption_info accelerate backward
-    prepare_optimizer TorchXLAConfig BaseTrainer LightGBMTrainer TensorflowTrainer
+    prepare_optimizer TorchXLAConfig BaseTrainer TensorflowTrainer
     prepare_dataset_shard ReportCheckpointCallback HorovodTrainer HorovodConfig
 """
 

@@ -62,4 +62,6 @@ __all__ = [
     "report",
 ]
 
-answers.answer_for(__name__, later=("huggingface", "jax", "lightning", "torch", "xgboost"))
+answers.answer_for(
+    __name__, later=("huggingface", "jax", "lightgbm", "lightning", "torch", "xgboost")
+)

@@ -20,9 +20,19 @@ from dray.train.trainer import DataParallelTrainer
 from dray.train.worker.session import current_session
 
 if TYPE_CHECKING:
-    from dray.train.xgboost.callback import RayTrainReportCallback, XGBoostCheckpoint
+    from dray.train.xgboost.callback import (
+        DrayTrainReportCallback,
+        RayTrainReportCallback,
+        XGBoostCheckpoint,
+    )
 
-__all__ = ["RayTrainReportCallback", "XGBoostCheckpoint", "XGBoostConfig", "XGBoostTrainer"]
+__all__ = [
+    "DrayTrainReportCallback",
+    "RayTrainReportCallback",
+    "XGBoostCheckpoint",
+    "XGBoostConfig",
+    "XGBoostTrainer",
+]
 
 
 @dataclass
@@ -205,5 +215,11 @@ def _communicator() -> Iterator[None]:
 
 answer_for(
     __name__,
-    names={"dray.train.xgboost.callback": ["RayTrainReportCallback", "XGBoostCheckpoint"]},
+    names={
+        "dray.train.xgboost.callback": [
+            "DrayTrainReportCallback",
+            "RayTrainReportCallback",
+            "XGBoostCheckpoint",
+        ]
+    },
 )

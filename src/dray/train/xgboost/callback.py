@@ -102,6 +102,9 @@ class RayTrainReportCallback(TrainingCallback):  # type: ignore[misc]
         return model
 
 
+DrayTrainReportCallback = RayTrainReportCallback
+
+
 def _plain(value: Any) -> Any:
     return float(value) if isinstance(value, float) else value  # NumPy's is one, too
 

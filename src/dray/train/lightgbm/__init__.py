@@ -1,0 +1,289 @@
+"""LightGBM: the trainer, and the network that its workers boost together by."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import random
+import socket
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dray.answers import AbsentMember, answer_for, answers_arguments
+from dray.errors import ConfigError
+from dray.train.backend import Backend, BackendConfig
+from dray.train.boosting import limit_threads, require
+from dray.train.config import RunConfig
+from dray.train.planning.ranks import RankAssignment
+from dray.train.run.worker_group import WorkerGroup
+from dray.train.scaling import ScalingConfig
+from dray.train.trainer import DataParallelTrainer
+from dray.train.worker.session import current_session
+
+if TYPE_CHECKING:
+    from dray.train.lightgbm.callback import (
+        DrayTrainReportCallback,
+        LightGBMCheckpoint,
+        RayTrainReportCallback,
+    )
+
+__all__ = [
+    "DrayTrainReportCallback",
+    "LightGBMCheckpoint",
+    "LightGBMConfig",
+    "LightGBMTrainer",
+    "RayTrainReportCallback",
+    "get_network_params",
+]
+
+_LOWEST_PORT = 10_000
+_EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_ATTEMPTS = 100
+
+
+@dataclass
+class LightGBMConfig(BackendConfig):
+    """Options of LightGBM on several workers: none so far.
+
+    Example:
+        >>> from dray.train.lightgbm import LightGBMConfig
+        >>> LightGBMConfig().framework
+        'lightgbm'
+    """
+
+    def __post_init__(self) -> None:
+        self.modules = (*BackendConfig.modules, "lightgbm", "dray.train.lightgbm.callback")
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        """The hooks that find a port for every worker."""
+        return LightGBMBackend
+
+    @property
+    def train_func_context(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Return what sets up the thread that trains."""
+        return _boosting
+
+    @property
+    def framework(self) -> str:
+        """LightGBM."""
+        return "lightgbm"
+
+
+@answers_arguments("LightGBMTrainer")
+class LightGBMTrainer(DataParallelTrainer):
+    """Runs a train function on many workers whose `lightgbm.train` grows the same trees together.
+
+    Each worker loads its own part of the rows, and gives `lightgbm.train` what
+    `get_network_params()` returns.
+
+    Args:
+        train_loop_per_worker: The function; it takes no argument, or one: the config.
+        train_loop_config: What the function gets, if it takes an argument.
+        lightgbm_config: There is nothing to set yet.
+        scaling_config: How many workers, with what; default: one, with one CPU.
+        run_config: The run's name, place and behaviour.
+        datasets: None, or empty; Ray Data is not here yet.
+        dataset_config: None.
+        validation_config: None; `report()` validates nothing yet.
+        metadata: None; deprecated.
+        resume_from_checkpoint: None; deprecated.
+
+    Raises:
+        ConfigError: An argument is malformed.
+        MissingDependencyError: lightgbm is not installed.
+
+    Example:
+        >>> from dray.train import ScalingConfig, get_context
+        >>> from dray.train.lightgbm import (
+        ...     LightGBMTrainer, RayTrainReportCallback, get_network_params
+        ... )
+        >>> def train_loop():
+        ...     import lightgbm, numpy
+        ...     rows = numpy.arange(200.0)[get_context().get_world_rank() :: 2]
+        ...     data = lightgbm.Dataset(rows[:, None], rows > 90)
+        ...     params = {"objective": "binary", "tree_learner": "data", "verbosity": -1}
+        ...     params |= get_network_params()
+        ...     lightgbm.train(params, data, 5, callbacks=[RayTrainReportCallback()])
+        >>> scaling = ScalingConfig(num_workers=2)
+        >>> result = LightGBMTrainer(train_loop, scaling_config=scaling).fit()
+        >>> RayTrainReportCallback.get_model(result.checkpoint).current_iteration()
+        5
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
+        *,
+        train_loop_config: Mapping[str, Any] | None = None,
+        lightgbm_config: LightGBMConfig | None = None,
+        scaling_config: ScalingConfig | None = None,
+        run_config: RunConfig | None = None,
+        datasets: Any = None,
+        dataset_config: Any = None,
+        validation_config: Any = None,
+        metadata: Any = None,
+        resume_from_checkpoint: Any = None,
+    ) -> None:
+        require("lightgbm")
+        if lightgbm_config is not None and not isinstance(lightgbm_config, LightGBMConfig):
+            raise ConfigError(f"lightgbm_config must be a LightGBMConfig, not {lightgbm_config!r}")
+        super().__init__(
+            train_loop_per_worker,
+            train_loop_config=train_loop_config,
+            backend_config=lightgbm_config or LightGBMConfig(),
+            scaling_config=scaling_config,
+            run_config=run_config,
+            datasets=datasets,
+            dataset_config=dataset_config,
+            validation_config=validation_config,
+            metadata=metadata,
+            resume_from_checkpoint=resume_from_checkpoint,
+        )
+
+    get_model = AbsentMember()
+
+
+class LightGBMBackend(Backend):
+    """Has every worker hold a port, and tells all of them which."""
+
+    def collectives(
+        self,
+        positions: Sequence[RankAssignment],
+        backend_config: BackendConfig,
+        environ: Mapping[str, str],
+    ) -> tuple[str, str]:
+        """Return what LightGBM has."""
+        return ("sockets" if len(positions) > 1 else "no network"), ""
+
+    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        """Have all workers hold a port each; one worker needs none."""
+        if len(worker_group) == 1:
+            worker_group.execute(_know_network, [])
+            return
+        ports = worker_group.execute(_hold_port)
+        addresses = [worker.address for worker in worker_group.workers]
+        worker_group.execute(_know_network, list(zip(addresses, ports, strict=True)))
+        worker_group.collectives = "sockets"
+
+
+# In the worker.
+
+_held: socket.socket | None = None
+_network: dict[str, Any] | None = None
+_failure: BaseException | None = None  # ends with the process
+
+
+def get_network_params() -> dict[str, Any]:
+    """Return the parameters by which `lightgbm.train` reaches the other workers.
+
+    Call it right before `lightgbm.train`: the worker's port was held until now. Outside a train
+    function of `LightGBMTrainer` it returns nothing, with a warning.
+
+    Returns:
+        `machines`, `num_machines` and `local_listen_port`; nothing for one worker.
+
+    Example:
+        >>> from dray.train import ScalingConfig
+        >>> from dray.train.lightgbm import LightGBMTrainer, get_network_params
+        >>> def train_loop():
+        ...     return get_network_params()["num_machines"]
+        >>> scaling = ScalingConfig(num_workers=2)
+        >>> LightGBMTrainer(train_loop, scaling_config=scaling).fit().return_value
+        2
+    """
+    global _held
+    if _network is None:
+        warnings.warn(
+            "get_network_params() was called outside a train function of LightGBMTrainer, so "
+            "LightGBM trains in this process alone",
+            stacklevel=2,
+        )
+        return {}
+    if _held is not None:
+        _held.close()
+        _held = None
+    return dict(_network)
+
+
+def _hold_port() -> int:
+    """Find a free port, and keep it from everybody else.
+
+    LightGBM binds it by itself, and shares it with no other socket, so it must be let go right
+    before. Until LightGBM has it, only who asks for this very number can take it: the kernel gives
+    nobody a port from below its own range.
+    """
+    global _held
+    try:
+        lowest_given = int(_EPHEMERAL.read_text().split()[0])
+    except (OSError, ValueError):
+        lowest_given = 0
+    for _ in range(_ATTEMPTS):
+        held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        choice = range(_LOWEST_PORT, lowest_given)
+        try:
+            held.bind(("", random.SystemRandom().choice(choice) if choice else 0))
+        except OSError as error:
+            held.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+            continue
+        _held = held
+        port: int = held.getsockname()[1]
+        return port
+    raise ConnectionError(f"{_ATTEMPTS} ports from {_LOWEST_PORT} on are in use; free some")
+
+
+def _know_network(machines: Sequence[tuple[str, int]]) -> None:
+    """Take note of all workers, by rank."""
+    global _network
+    session = current_session("LightGBMTrainer")
+    session.clean_ups.callback(_forget_network)
+    if not machines:
+        _network = {}
+        return
+    _network = {
+        "machines": ",".join(f"{address}:{port}" for address, port in machines),
+        "num_machines": len(machines),
+        "local_listen_port": machines[session.assignment.rank][1],
+    }
+
+
+def _forget_network() -> None:
+    """Forget the other workers, in a process that goes on."""
+    global _network
+    _network = None
+
+
+@contextlib.contextmanager
+def _boosting() -> Iterator[None]:
+    """Have LightGBM compute with the threads of the worker, and keep what it has when it fails.
+
+    The failure's frames hold the booster, whose end closes the network: then the others would fail
+    too, and which error came first would be chance.
+    """
+    from lightgbm.basic import _LIB
+
+    global _failure
+    limit_threads(_LIB)
+    try:
+        yield
+    except BaseException as error:
+        _failure = error if _network else None
+        raise
+
+
+answer_for(
+    __name__,
+    names={
+        "dray.train.lightgbm.callback": [
+            "DrayTrainReportCallback",
+            "RayTrainReportCallback",
+            "LightGBMCheckpoint",
+        ]
+    },
+)

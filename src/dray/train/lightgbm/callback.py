@@ -1,0 +1,136 @@
+"""LightGBM's callback that reports rounds and saves models, and checkpoints that hold a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from dray.train.boosting import RoundReports, model_path, require, saved_model
+from dray.train.checkpoint import Checkpoint
+
+require("lightgbm")
+
+import lightgbm  # noqa: E402 (what is above says how to install it)
+
+_MODEL = "model.txt"
+# Behind LightGBM's own log and record, before its early stopping, which ends the round.
+_ORDER = 25
+
+
+class RayTrainReportCallback:
+    """Reports the metrics of every round, and brings the model as a checkpoint.
+
+    A round does not wait for its report. Only where the model is saved all ranks wait until it is
+    kept. After early stopping nothing is called any more: save every few rounds then.
+
+    Args:
+        metrics: Which results to report, such as "test-binary_logloss": a name, names, or a dict of
+            new name -> name; default: all.
+        filename: What the model's file is called in a checkpoint.
+        frequency: Every how many rounds of the model it is saved; 0 is not before the end.
+        checkpoint_at_end: Whether it is saved with the last round.
+        results_postprocessing_fn: Takes the results by name, returns what is reported.
+
+    Raises:
+        ConfigError: An argument is malformed.
+
+    Example:
+        >>> from dray.train.lightgbm import LightGBMTrainer, RayTrainReportCallback
+        >>> def train_loop():
+        ...     import lightgbm, numpy
+        ...     data = lightgbm.Dataset(numpy.arange(99.0)[:, None], numpy.arange(99.0))
+        ...     callbacks = [RayTrainReportCallback(metrics={"error": "seen-l2"}, frequency=2)]
+        ...     lightgbm.train(
+        ...         {"verbosity": -1}, data, 4, [data], ["seen"], callbacks=callbacks
+        ...     )
+        >>> result = LightGBMTrainer(train_loop).fit()
+        >>> len(result.best_checkpoints), list(result.metrics)
+        (2, ['error'])
+    """
+
+    CHECKPOINT_NAME: ClassVar[str] = _MODEL
+
+    def __init__(
+        self,
+        metrics: str | Sequence[str] | Mapping[str, str] | None = None,
+        filename: str = CHECKPOINT_NAME,
+        frequency: int = 0,
+        checkpoint_at_end: bool = True,
+        results_postprocessing_fn: Callable[[dict[str, float]], Mapping[str, float]] | None = None,
+    ) -> None:
+        self._reports = RoundReports(
+            metrics, filename, frequency, checkpoint_at_end, results_postprocessing_fn
+        )
+        self.order = _ORDER
+
+    @classmethod
+    def get_model(cls, checkpoint: Checkpoint, filename: str = CHECKPOINT_NAME) -> lightgbm.Booster:
+        """Load the model of a checkpoint.
+
+        To go on with it, give it to `lightgbm.train` as `init_model`, with the rounds that are
+        left: `num_boost_round=total - model.current_iteration()`.
+
+        Args:
+            checkpoint: The checkpoint.
+            filename: What the callback has called the file.
+
+        Raises:
+            StorageError: It has no such file.
+        """
+        return lightgbm.Booster(model_file=model_path(checkpoint, filename))
+
+    def __call__(self, env: Any) -> None:
+        """Report a round."""
+        rounds = env.iteration + 1
+        last = rounds == env.end_iteration
+        due = self._reports.is_due(rounds) or (last and self._reports.at_end)
+        save = env.model.save_model if due and isinstance(env.model, lightgbm.Booster) else None
+        self._reports.report(dict(_results(env.evaluation_result_list or ())), rounds, save)
+
+
+DrayTrainReportCallback = RayTrainReportCallback
+
+
+def _results(evaluated: Iterable[Sequence[Any]]) -> Iterator[tuple[str, float]]:
+    """Yield results by name; those of cross-validation have a deviation."""
+    for data, metric, value, _, *deviation in evaluated:
+        yield f"{data}-{metric}", float(value)
+        if deviation and deviation[0] is not None:
+            yield f"{data}-{metric}-stdv", float(deviation[0])
+
+
+class LightGBMCheckpoint(Checkpoint):
+    """A checkpoint with the file `model.txt`.
+
+    Example:
+        >>> import lightgbm, numpy, shutil
+        >>> from dray.train.lightgbm import LightGBMCheckpoint
+        >>> data = lightgbm.Dataset(numpy.arange(99.0)[:, None], numpy.arange(99.0))
+        >>> model = lightgbm.train({"verbosity": -1}, data, 3)
+        >>> checkpoint = LightGBMCheckpoint.from_model(model)
+        >>> checkpoint.get_model().current_iteration()
+        3
+        >>> shutil.rmtree(checkpoint.path)
+    """
+
+    MODEL_FILENAME: ClassVar[str] = _MODEL
+
+    @classmethod
+    def from_model(
+        cls, booster: lightgbm.Booster, *, path: str | None = None
+    ) -> LightGBMCheckpoint:
+        """Save a model.
+
+        Args:
+            booster: The model.
+            path: The directory; default: a new temporary one, which is yours to delete.
+        """
+        return cls(saved_model(booster.save_model, cls.MODEL_FILENAME, path))
+
+    def get_model(self) -> lightgbm.Booster:
+        """Load the model.
+
+        Raises:
+            StorageError: There is none.
+        """
+        return lightgbm.Booster(model_file=model_path(self, self.MODEL_FILENAME))
