@@ -241,9 +241,9 @@ def test_a_connection_of_the_users_own_is_used_and_left_open(
 
 
 def test_nobody_without_the_key_is_heard(storage: Path) -> None:
-    link = dray.session.current_engine()._link  # type: ignore[attr-defined]
-    assert link._address[0] in {node["NodeManagerAddress"] for node in dray.nodes()}
-    with socket.create_connection(link._address) as caller:
+    listener = dray.session.current_engine()._listener  # type: ignore[attr-defined]
+    assert listener._address[0] in {node["NodeManagerAddress"] for node in dray.nodes()}
+    with socket.create_connection(listener._address) as caller:
         connection = Connection(os.dup(caller.fileno()))
         challenge = connection.recv_bytes()
         assert challenge.startswith(b"#CHALLENGE#")
