@@ -18,6 +18,7 @@ _TELLS_BLAS = "threadpoolctl"
 
 _set_here: str | None = None  # the value that is not the user's
 _libraries: list[Any] | None = None  # found before a fork, for it
+_at_first: list[int] = []  # the threads of each, before anything was said
 
 
 def threads_for(resources: Mapping[str, float]) -> int:
@@ -35,13 +36,32 @@ def use(threads: int) -> None:
         if name in sys.modules:
             sys.modules[name].set_num_threads(threads)
     for library in _find() if _libraries is None else _libraries:
-        library.set_num_threads(threads)
+        if library.num_threads != threads:
+            library.set_num_threads(threads)
 
 
 def find_for_forks() -> None:
     """Look for NumPy's BLAS now, which takes milliseconds, so that forks need not."""
-    global _libraries
+    global _libraries, _at_first
     _libraries = _find() or None
+    _at_first = [library.num_threads for library in _libraries or ()]
+
+
+def before_fork(*, limited: bool) -> None:
+    """Have BLAS begin with one thread in the next fork, or with as many as at first.
+
+    To say so in the fork starts OpenBLAS's threads there, which stay awake for a tenth of a second;
+    here they end with the fork, before they have done so.
+
+    Args:
+        limited: Whether the fork computes with one thread a CPU that it holds.
+    """
+    if _VARIABLE in os.environ:
+        return
+    for library, at_first in zip(_libraries or (), _at_first, strict=False):
+        threads = 1 if limited else at_first
+        if library.num_threads != threads:
+            library.set_num_threads(threads)
 
 
 def _find() -> list[Any]:

@@ -215,6 +215,7 @@ class ForkServer:
             numbers = (self._worker_open_files, made.inlet, *fds)
             command = interpreter(sys.path, "worker", *map(str, numbers))
             return os.posix_spawn(command[0], command, os.environ, setpgroup=0)
+        thread_limits.before_fork(limited=_is_of_tasks(fds[2:]))
         pid = os.fork()
         if pid == 0:
             try:
@@ -315,6 +316,11 @@ class ForkServer:
             raise EOFError from None
 
 
+def _is_of_tasks(own: Sequence[int]) -> bool:
+    """Return whether a worker with these descriptors, besides its output, is one of tasks."""
+    return len(own) > 2
+
+
 def become_worker(open_files: int, inlet: int, fds: list[int]) -> None:
     """Turn this process into a worker; never returns.
 
@@ -353,7 +359,7 @@ def become_worker(open_files: int, inlet: int, fds: list[int]) -> None:
 
     from dray.engines.process.worker import worker
 
-    if len(own) > 2:
+    if _is_of_tasks(own):
         worker.run(inlet, own)
     worker.attach_when_used(socket.socket(fileno=own[1]))
     inherited = frozenset(sys.modules)
