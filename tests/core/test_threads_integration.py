@@ -93,6 +93,33 @@ dray.get(trains.remote())
 """
 
 
+FORKS = """
+import os
+import numpy, threadpoolctl
+from dray.engines import thread_limits
+
+def begins(limited):
+    thread_limits.before_fork(limited=limited)
+    blas = threadpoolctl.ThreadpoolController().select(user_api="blas").info()
+    return {library["num_threads"] for library in blas}
+
+thread_limits.find_for_forks()
+of_training, of_tasks = begins(False), begins(True)
+thread_limits.find_for_forks()  # as an heir of a server does that has just forked for a task
+print(of_tasks, begins(False) == of_training)
+"""
+
+
+def test_a_fork_server_and_its_heir_know_the_threads_of_a_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    script = tmp_path / "script.py"
+    script.write_text(FORKS)
+    done = programs.run(script, tmp_path)
+    assert done.stdout.splitlines() == ["{1} True"], done.stderr
+
+
 @pytest.mark.skipif(sys.platform == "darwin", reason="nothing is imported ahead there")
 def test_libraries_that_are_there_already_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

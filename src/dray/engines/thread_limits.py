@@ -17,8 +17,8 @@ _VARIABLE = "OMP_NUM_THREADS"
 _TELLS_BLAS = "threadpoolctl"
 
 _set_here: str | None = None  # the value that is not the user's
-_libraries: list[Any] | None = None  # found before a fork, for it
-_at_first: list[int] = []  # the threads of each, before anything was said
+# Found before a fork, for it: each with its threads before anything was said.
+_libraries: list[tuple[Any, int]] = []
 
 
 def threads_for(resources: Mapping[str, float]) -> int:
@@ -35,16 +35,16 @@ def use(threads: int) -> None:
     for name in ("torch", "numexpr"):
         if name in sys.modules:
             sys.modules[name].set_num_threads(threads)
-    for library in _find() if _libraries is None else _libraries:
+    for library, _ in _libraries or _find():
         if library.num_threads != threads:
             library.set_num_threads(threads)
 
 
 def find_for_forks() -> None:
     """Look for NumPy's BLAS now, which takes milliseconds, so that forks need not."""
-    global _libraries, _at_first
-    _libraries = _find() or None
-    _at_first = [library.num_threads for library in _libraries or ()]
+    global _libraries
+    known = {library.filepath: at_first for library, at_first in _libraries}
+    _libraries = [(library, known.get(library.filepath, now)) for library, now in _find()]
 
 
 def before_fork(*, limited: bool) -> None:
@@ -58,20 +58,22 @@ def before_fork(*, limited: bool) -> None:
     """
     if _VARIABLE in os.environ:
         return
-    for library, at_first in zip(_libraries or (), _at_first, strict=False):
+    for library, at_first in _libraries:
         threads = 1 if limited else at_first
         if library.num_threads != threads:
             library.set_num_threads(threads)
 
 
-def _find() -> list[Any]:
+def _find() -> list[tuple[Any, int]]:
+    """Return NumPy's BLAS, if it can be told, with the threads that it has now."""
     if "numpy" not in sys.modules:
         return []
     try:
         blas = importlib.import_module(_TELLS_BLAS)
     except ImportError:
         return []
-    return list(blas.ThreadpoolController().select(user_api="blas").lib_controllers)
+    found = blas.ThreadpoolController().select(user_api="blas").lib_controllers
+    return [(library, library.num_threads) for library in found]
 
 
 def users_environment() -> dict[str, str]:
