@@ -1,12 +1,13 @@
-"""Checks of arguments that many functions share: numbers of any library, and arrays."""
+"""Checks that many functions share: numbers of any library, arrays, and optional packages."""
 
 from __future__ import annotations
 
+import importlib.util
 import numbers
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-from dray.errors import ConfigError
+from dray.errors import ConfigError, MissingDependencyError
 
 
 def plain(number: object) -> Any:
@@ -39,3 +40,14 @@ def refuse_arrays(given: Mapping[str, object]) -> None:
     for name, value in given.items():
         if getattr(type(value), "__array__", None) is not None and getattr(value, "ndim", 0) > 0:
             raise ConfigError(f"{name} must not be an array, but is a {type(value).__name__}")
+
+
+def require(package: str, requirement: str) -> None:
+    """Raise MissingDependencyError if a package is not installed.
+
+    Args:
+        package: What is imported.
+        requirement: What to ask pip for.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise MissingDependencyError(package, requirement)

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
-from dray.checks import plain
-from dray.errors import ConfigError, MissingDependencyError, StorageError
+from dray.checks import is_whole, plain
+from dray.errors import ConfigError, StorageError
 from dray.train.checkpoint import Checkpoint
 from dray.train.context import get_context, report
 from dray.train.worker.cpu_affinity import asked_threads
 
 Results = Mapping[str, float]
-
-
-def require(package: str) -> None:
-    """Raise MissingDependencyError, which names the extra, if a package is not installed."""
-    if importlib.util.find_spec(package) is None:
-        raise MissingDependencyError(package, f"dray[{package}]")
 
 
 def limit_threads(library: ctypes.CDLL) -> None:
@@ -61,7 +54,7 @@ class RoundReports:
     ) -> None:
         self._names = _names(metrics)
         every = plain(frequency)
-        if not isinstance(every, int) or isinstance(every, bool) or every < 0:
+        if not is_whole(every, 0):
             raise ConfigError(f"frequency must be a number of rounds, 0 or more, not {frequency!r}")
         if not isinstance(filename, str) or not filename or os.path.basename(filename) != filename:
             raise ConfigError(f"filename must be the name of a file, not {filename!r}")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from importlib.util import find_spec
 from typing import Any
 
 from dray.answers import answer_for
-from dray.errors import ConfigError, MissingDependencyError, StorageError
+from dray.checks import require
+from dray.errors import ConfigError, StorageError
 from dray.train import collective
 from dray.train.checkpoint import Checkpoint
 from dray.train.context import get_context, report
@@ -17,10 +17,9 @@ from dray.train.worker.session import current_session
 
 __all__ = ["DrayTrainReportCallback", "RayTrainReportCallback", "prepare_trainer"]
 
-if find_spec("transformers") is None:
-    raise MissingDependencyError("transformers", "dray[transformers]")
+require("transformers", "dray[transformers]")
 
-import transformers
+import transformers  # noqa: E402 (what is above says how to install it)
 
 
 class RayTrainReportCallback(transformers.TrainerCallback):

@@ -18,7 +18,8 @@ from typing import Any
 
 from dray.accelerators import families
 from dray.answers import answer_for, answers_arguments
-from dray.errors import ConfigError, MissingDependencyError
+from dray.checks import require
+from dray.errors import ConfigError
 from dray.train.backend import Backend, BackendConfig, check_seconds
 from dray.train.config import RunConfig
 from dray.train.jax.rendezvous import RendezvousInfo, join_rendezvous, open_rendezvous
@@ -153,8 +154,7 @@ class JaxTrainer(DataParallelTrainer):
         datasets: object = None,
         validation_config: object = None,
     ) -> None:
-        if importlib.util.find_spec("jax") is None:
-            raise MissingDependencyError("jax", "jax>=0.4.36")
+        require("jax", "jax>=0.4.36")
         if jax_config is not None and not isinstance(jax_config, JaxConfig):
             raise ConfigError(f"jax_config must be a JaxConfig, not {jax_config!r}")
         super().__init__(

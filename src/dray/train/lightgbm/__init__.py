@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dray.answers import AbsentMember, answer_for, answers_arguments
+from dray.checks import require
 from dray.errors import ConfigError
 from dray.train.backend import Backend, BackendConfig
-from dray.train.boosting import limit_threads, require
+from dray.train.boosting import limit_threads
 from dray.train.config import RunConfig
 from dray.train.planning.ranks import RankAssignment
 from dray.train.run.worker_group import WorkerGroup
@@ -129,7 +130,7 @@ class LightGBMTrainer(DataParallelTrainer):
         metadata: Any = None,
         resume_from_checkpoint: Any = None,
     ) -> None:
-        require("lightgbm")
+        require("lightgbm", "dray[lightgbm]")
         if lightgbm_config is not None and not isinstance(lightgbm_config, LightGBMConfig):
             raise ConfigError(f"lightgbm_config must be a LightGBMConfig, not {lightgbm_config!r}")
         super().__init__(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from dray.train.boosting import RoundReports, model_path, require, saved_model
+from dray.checks import require
+from dray.train.boosting import RoundReports, model_path, saved_model
 from dray.train.checkpoint import Checkpoint
 
-require("lightgbm")
+require("lightgbm", "dray[lightgbm]")
 
 import lightgbm  # noqa: E402 (what is above says how to install it)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from dray.errors import ConfigError, MissingDependencyError
+from dray.checks import require
+from dray.errors import ConfigError
 from dray.train.context import TrainContext, get_context
 from dray.train.lightning.package import load_lightning
 from dray.train.torch import get_device
@@ -97,8 +97,7 @@ class RayDeepSpeedStrategy(_OfRun, _DeepSpeed):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        if find_spec("deepspeed") is None:
-            raise MissingDependencyError("deepspeed", "deepspeed")
+        require("deepspeed", "deepspeed")
         super().__init__(*args, **kwargs)
 
     def setup_distributed(self) -> None:

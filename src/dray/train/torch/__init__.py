@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import random
 import sys
@@ -10,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dray.answers import answer_for, answers_arguments
-from dray.errors import ConfigError, MissingDependencyError
+from dray.checks import require
+from dray.errors import ConfigError
 from dray.train.config import RunConfig
 from dray.train.scaling import ScalingConfig
 from dray.train.torch.checkpoint import TorchCheckpoint
@@ -79,8 +79,7 @@ class TorchTrainer(DataParallelTrainer):
         metadata: object = None,
         resume_from_checkpoint: object = None,
     ) -> None:
-        if importlib.util.find_spec("torch") is None:
-            raise MissingDependencyError("torch", "torch>=2.4")
+        require("torch", "torch>=2.4")
         if torch_config is not None and not isinstance(torch_config, TorchConfig):
             raise ConfigError(f"torch_config must be a TorchConfig, not {torch_config!r}")
         super().__init__(

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dray.answers import AbsentMember, answer_for, answers_arguments
+from dray.checks import require
 from dray.errors import ConfigError
 from dray.train.backend import Backend, BackendConfig
-from dray.train.boosting import limit_threads, require
+from dray.train.boosting import limit_threads
 from dray.train.config import RunConfig
 from dray.train.planning.ranks import RankAssignment
 from dray.train.run.worker_group import WorkerGroup
@@ -129,7 +130,7 @@ class XGBoostTrainer(DataParallelTrainer):
         metadata: Any = None,
         resume_from_checkpoint: Any = None,
     ) -> None:
-        require("xgboost")
+        require("xgboost", "dray[xgboost]")
         if xgboost_config is not None and not isinstance(xgboost_config, XGBoostConfig):
             raise ConfigError(f"xgboost_config must be an XGBoostConfig, not {xgboost_config!r}")
         super().__init__(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from dray.train.boosting import RoundReports, model_path, require, saved_model
+from dray.checks import require
+from dray.train.boosting import RoundReports, model_path, saved_model
 from dray.train.checkpoint import Checkpoint
 
-require("xgboost")
+require("xgboost", "dray[xgboost]")
 
 import xgboost  # noqa: E402 (what is above says how to install it)
 from xgboost.callback import TrainingCallback  # noqa: E402
