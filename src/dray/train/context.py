@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dray.answers import AbsentMember, answer_for, check_arguments
 from dray.checks import is_number, plain
-from dray.errors import ConfigError, StorageError
+from dray.errors import ConfigError
 from dray.train.checkpoint import Checkpoint
 from dray.train.reported import (
     CheckpointConsistencyMode,
@@ -23,7 +22,7 @@ from dray.train.storage.run_directory import check_checkpoint_name
 from dray.train.worker.run_messages import Assignment, Share
 from dray.train.worker.session import TrainSession, current_session
 from dray.train.worker.storage_context import StorageContext
-from dray.train.worker.uploads import Upload
+from dray.train.worker.uploads import Upload, delete_local
 
 _MADE = "what checkpoint_upload_fn returns"
 
@@ -249,8 +248,7 @@ def report(
         made = _checked(made, _MADE)
         session.report(metrics, made, _name_in_run(made.path, session), in_place=True)
     if delete:
-        with StorageError.instead(f"the checkpoint {local.path} cannot be deleted"):
-            shutil.rmtree(local.path)
+        delete_local(local.path)
 
 
 def _upload(

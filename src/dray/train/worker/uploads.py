@@ -12,10 +12,13 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ParamSpec
 
 from dray.errors import StorageError
 from dray.train.storage.checkpoint_files import Fingerprint
 from dray.train.worker.run_messages import ReportDone, Share
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -128,28 +131,33 @@ class Uploads:
                 if self._given_up:
                     return
                 report, upload = next(iter(self._pending.items()))
-                self._changed.wait_for(lambda report=report: self._is_due(report))  # type: ignore[misc]
-                share = self._shares.get(report)
-            if share is not None:
-                self._attempt(lambda share=share, upload=upload: self._stage(share, upload))  # type: ignore[misc]
-            with self._changed:
-                self._shares.pop(report, None)
-                self._changed.notify_all()
-                self._changed.wait_for(lambda report=report: report in self._done or self._given_up)  # type: ignore[misc]
-                done = self._done.pop(report, None)
-            if done is not None:
-                self._attempt(lambda done=done, upload=upload: _conclude(done, upload))  # type: ignore[misc]
+            self._see_through(report, upload)
             with self._changed:
                 del self._pending[report]
                 self._changed.notify_all()
 
+    def _see_through(self, report: int, upload: Upload) -> None:
+        """Stage an upload's share when it is due, and conclude when the report is done."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_due(report))
+            share = self._shares.get(report)
+        if share is not None:
+            self._attempt(self._stage, share, upload)
+        with self._changed:
+            self._shares.pop(report, None)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: report in self._done or self._given_up)
+            done = self._done.pop(report, None)
+        if done is not None:
+            self._attempt(_conclude, done, upload)
+
     def _is_due(self, report: int) -> bool:
         return report in self._shares or report in self._done or self._given_up
 
-    def _attempt(self, step: Callable[[], None]) -> None:
+    def _attempt(self, step: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Do something whose error belongs to the train function: its next report raises it."""
         try:
-            step()
+            step(*args, **kwargs)
         except BaseException as error:  # noqa: BLE001 (see above)
             self._error = self._error or error
 
@@ -163,5 +171,14 @@ def _conclude(done: ReportDone, upload: Upload) -> None:
     if done.trouble is not None:
         raise StorageError(f"report {done.report} has no checkpoint: {done.trouble}")
     if upload.local is not None:
-        with StorageError.instead(f"the checkpoint {upload.local} cannot be deleted"):
-            shutil.rmtree(upload.local)
+        delete_local(upload.local)
+
+
+def delete_local(path: str) -> None:
+    """Delete the directory of a checkpoint that is committed.
+
+    Raises:
+        StorageError: It cannot be deleted.
+    """
+    with StorageError.instead(f"the checkpoint {path} cannot be deleted"):
+        shutil.rmtree(path)
