@@ -164,6 +164,14 @@ class Ledger:
         for future in waiting:
             future.cancel()
 
+    def total(self) -> dict[str, float]:
+        """Return what there is in all, summed over the nodes that have not died."""
+        found: dict[str, float] = {}
+        for node in self.alive():
+            for name, quantity in node.resources.items():
+                found[name] = found.get(name, 0) + quantity
+        return found
+
     def available(self) -> dict[str, float]:
         """Return what is free now, summed over the nodes."""
         with self._lock:
@@ -177,7 +185,8 @@ class Ledger:
             return self._queue.describe()
 
     def alive(self) -> list[Node]:
-        return [self.nodes[index] for index in sorted(self._alive)]
+        with self._lock:
+            return [self.nodes[index] for index in sorted(self._alive)]
 
     def contended(self, demand: Demand) -> bool:
         """Return whether somebody waits for something else."""

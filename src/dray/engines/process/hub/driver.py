@@ -424,7 +424,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
         worker.gone = True
         self._unwatch(worker)
         self.pool.forget(worker)
-        if worker.node not in self.tasks.ready_nodes():
+        if worker.node not in self.tasks.ledger.alive():
             error = NodeDiedError(None, details=f"its node {worker.node.node_id} is gone")
         if worker.actor is not None:
             self.actors.on_worker_gone(worker, error)

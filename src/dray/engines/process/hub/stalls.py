@@ -8,9 +8,9 @@ something as it ends, whatever waits for resources waits for ever, and the progr
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 
 from dray.engines.process.hub.actors import Actors
+from dray.engines.process.hub.records import SchedulingClass
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.process.hub.worker_pool import Pool
 
@@ -32,40 +32,31 @@ class Stalls:
         waiting = self._waiting()
         if not waiting:
             return None
-        (name, resources), _ = waiting.most_common(1)[0]
+        (name, shape), _ = waiting.most_common(1)[0]
         others = sum(waiting.values()) - 1
+        asked = ", ".join(f"{quantity:g} {what}" for what, quantity in shape.resources.items())
+        free, total = shape.ledger.available(), shape.ledger.total()
+        there = " and ".join(
+            f"{free.get(what, 0):g} of {total.get(what, 0):g} {what} are free"
+            for what in shape.resources
+        )
         return (
-            f"{name}{f' and {others} more' if others else ''} cannot start: it asks for "
-            f"{_listed(resources)}, of which {self._free(resources)}, and nothing is at work that "
-            f"will free more. {self._holders()}End what is not needed (dray.kill), let actors "
-            "take less (num_cpus=0), or offer more with dray.init(num_cpus=...); "
-            "`dray status` shows all"
+            f"{name}{f' and {others} more' if others else ''} cannot start: it asks for {asked}, "
+            f"of which {there}, and nothing is at work that will free more. {self._holders()}End "
+            "what is not needed (dray.kill), let actors take less (num_cpus=0), or offer more with "
+            "dray.init(num_cpus=...); `dray status` shows all"
         )
 
-    def _waiting(self) -> Counter[tuple[str, tuple[tuple[str, float], ...]]]:
+    def _waiting(self) -> Counter[tuple[str, SchedulingClass]]:
         """Return what waits for resources, by name and request."""
-        found: Counter[tuple[str, tuple[tuple[str, float], ...]]] = Counter()
+        found: Counter[tuple[str, SchedulingClass]] = Counter()
         for shape in self._tasks.kinds.shapes.values():
-            for task in shape.waiting:
-                if not task.over:
-                    found[task.kind.name, tuple(shape.resources.items())] += 1
+            found.update((task.kind.name, shape) for task in shape.waiting if not task.over)
         for actor in self._actors.all.values():
-            creation = actor.creation
-            if actor.state == "waiting" and not creation.unready:
-                title = f"actor {creation.kind.name}"
-                found[title, tuple(creation.kind.shape.resources.items())] += 1
+            kind = actor.creation.kind
+            if actor.state == "waiting" and not actor.creation.unready:
+                found[f"actor {kind.name}", kind.shape] += 1
         return found
-
-    def _free(self, resources: Iterable[tuple[str, float]]) -> str:
-        ledger = self._tasks.ledger
-        free = ledger.available()
-        total: dict[str, float] = {}
-        for node in ledger.alive():
-            for name, quantity in node.resources.items():
-                total[name] = total.get(name, 0) + quantity
-        return " and ".join(
-            f"{free.get(name, 0):g} of {total[name]:g} {name} are free" for name, _ in resources
-        )
 
     def _holders(self) -> str:
         names = Counter(
@@ -77,7 +68,3 @@ class Stalls:
             return ""
         named = [f"{count} x {name}" for name, count in names.most_common(_MOST_NAMED)]
         return f"Actors keep what they hold until they end ({', '.join(named)}). "
-
-
-def _listed(resources: Iterable[tuple[str, float]]) -> str:
-    return ", ".join(f"{quantity:g} {name}" for name, quantity in resources)

@@ -35,7 +35,7 @@ class Status(StatusOperations):
             "names": self._names,
             "groups": self._groups.table,
             "nodes": self._nodes,
-            "total": self._total,
+            "total": self._tasks.ledger.total,
             "available": self._tasks.ledger.available,
             "status": self._status,
         }
@@ -48,13 +48,6 @@ class Status(StatusOperations):
         ledger = self._tasks.ledger
         nodes = enumerate(ledger.nodes)
         return [describe_node(node, alive=i not in ledger.dead) for i, node in nodes]
-
-    def _total(self) -> dict[str, float]:
-        total: dict[str, float] = {}
-        for node in self._tasks.ready_nodes():
-            for name, quantity in node.resources.items():
-                total[name] = total.get(name, 0) + quantity
-        return total
 
     def _status(self) -> ProgramStatus:
         running = self._tasks.running.values()

@@ -486,7 +486,3 @@ class Tasks(TaskOperations):
             self.stop(task.worker)
         else:
             self._tell_cancelled(task.worker, task.number)
-
-    def ready_nodes(self) -> list[Node]:
-        dead = self.ledger.dead
-        return [node for i, node in enumerate(self.ledger.nodes) if i not in dead]
