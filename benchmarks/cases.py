@@ -29,9 +29,9 @@ class Comparison:
     """A contestant's quantity, as a multiple of a peer's or by itself, and its target.
 
     Args:
-        quantity: Which of the sample's values.
+        quantity: Name of one of the sample's values.
         subject: The contestant.
-        peer: What to divide by; None is nothing.
+        peer: Case to divide by; None is none.
         target: At most this much, or with `at_least` no less; None if nothing is promised.
     """
 
@@ -47,11 +47,11 @@ class Case:
     """Contestants that run one after another, round after round.
 
     Args:
-        title: What sets it apart from the other cases of its measure.
+        title: Its name among the cases of its measure.
         unit: "s", "MB", "images/s" or "a second".
         contestants: Name to a function that runs it once; None if it cannot run here.
-        comparisons: What to compare.
-        rounds: How many rounds make up one run.
+        comparisons: Comparisons to make.
+        rounds: Number of rounds in one run.
         nodes: The CPUs of each node of the Ray cluster that it needs; none if it needs none.
     """
 

@@ -251,8 +251,8 @@ class Windows(Dataset[Any]):
 
     Args:
         text: The text.
-        context: How many bytes a piece has.
-        stride: How many bytes after one piece the next one begins.
+        context: Bytes of a piece.
+        stride: Bytes from the start of one piece to that of the next.
     """
 
     def __init__(self, text: torch.Tensor, context: int, stride: int) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OPENINGS = {"What", "Who", "Which", "Whose", "How", "Where", "Why", "Whether"}
+# An argument or attribute in a docstring; "Whether" is how a flag is described.
+ENTRY = re.compile(rf"^ +\w+: (?:{'|'.join(sorted(OPENINGS - {'Whether'}))}) .*$", re.MULTILINE)
 NO_VERBS = {
     "As",
     "Images",
@@ -31,9 +33,10 @@ def misnamed(path: Path) -> Iterator[str]:
             continue
         first = text.split()[0].strip("`'\",.:")
         told = isinstance(node, functions) and first not in NO_VERBS
+        place = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
         if first in OPENINGS or (told and re.fullmatch(r"[A-Z][a-z]*[^s]s", first)):
-            line = getattr(node, "lineno", 1)
-            yield f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
+            yield f"{place}: {text.splitlines()[0]}"
+        yield from (f"{place}: {entry.strip()}" for entry in ENTRY.findall(text))
 
 
 def clauses(path: Path) -> Iterator[str]:

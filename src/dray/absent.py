@@ -17,7 +17,7 @@ class Absent(NamedTuple):
     """The message for a program that uses a name which is not there.
 
     Attributes:
-        advice: What to use instead.
+        advice: Replacement to use.
         deprecated: Whether Ray is giving the name up as well.
         unset: For an argument the values, besides None and what is empty, that ask for nothing.
     """

@@ -85,8 +85,8 @@ def absent_name(owner: str, name: str, known: Iterable[str] = ()) -> AbsentNameE
 
     Args:
         owner: The module's dotted name, or the class's name.
-        name: What it does not have.
-        known: What it has.
+        name: Name of the missing attribute.
+        known: Names it has.
     """
     entry = _entry(owner, name)
     if entry is None:
@@ -122,7 +122,7 @@ def check_arguments(callee: str, given: Mapping[str, object], known: Iterable[st
 
     Args:
         callee: The function's or class's name, as in "dray.init".
-        given: What it was given beyond its parameters.
+        given: Arguments beyond its parameters.
         known: The names of its parameters.
 
     Raises:
@@ -147,7 +147,7 @@ def check_names(given: Mapping[str, object], known: Sequence[str], what: str) ->
     Args:
         given: The options.
         known: The names of those that there are.
-        what: What has them, as messages and the table call it, such as "tasks".
+        what: Owner of them, as messages and the table call it, such as "tasks".
 
     Raises:
         AbsentArgumentError: One does not exist.

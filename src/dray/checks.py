@@ -46,8 +46,8 @@ def require(package: str, requirement: str) -> None:
     """Raise MissingDependencyError if a package is not installed.
 
     Args:
-        package: What is imported.
-        requirement: What to ask pip for.
+        package: Module that is imported.
+        requirement: Name of the package for pip.
     """
     if importlib.util.find_spec(package) is None:
         raise MissingDependencyError(package, requirement)

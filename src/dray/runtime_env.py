@@ -17,9 +17,9 @@ class RuntimeEnvConfig(dict[str, Any]):
     """Settings of how a cluster makes a runtime environment; Ray engine only.
 
     Args:
-        setup_timeout_seconds: How long that may take; -1 is without limit.
+        setup_timeout_seconds: Limit in seconds for the set-up; -1 is without limit.
         eager_install: Whether it begins before the first task.
-        log_files: What Ray keeps of it.
+        log_files: Log files that Ray keeps of it.
 
     Example:
         >>> from dray.runtime_env import RuntimeEnvConfig

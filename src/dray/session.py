@@ -70,12 +70,12 @@ def init(
         nodes: With the process engine, simulated nodes in place of this machine: dicts with
             `num_cpus`, `num_gpus`, `accelerator_type`, `resources`, `labels` and `node_id`, all
             optional.
-        object_store_memory: How many bytes of memory stored objects may take before they go to
+        object_store_memory: Bytes of memory that stored objects may take before they go to
             the disk; 30 % of this machine's by default.
         ignore_reinit_error: Keep the engine that runs, if one does, instead of raising.
         local_mode: Run everything in this process: the same as `engine="inline"`.
         log_to_driver: False does not show here what workers print; their log files have it.
-        logging_level: What dray itself logs from; None leaves it as it is.
+        logging_level: Level of dray's own logging; None leaves it as it is.
         logging_format: Without effect: dray logs through `logging`, whose handlers are yours.
         configure_logging: False leaves `logging_level` without effect.
         wait_for_nodes_s: With the Ray engine, for how many seconds a request waits that no node
@@ -280,7 +280,7 @@ def prepare(modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
     """Begin to import what workers will need; `init` may still say which engine they are of.
 
     Args:
-        modules: What they will import.
+        modules: Modules that they will import.
         runtime_env: Their environment.
     """
     global _ahead

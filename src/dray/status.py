@@ -121,9 +121,9 @@ class TrainingStatus:
         path: Its directory.
         seconds: Since `fit()` was called.
         report: The number of rank 0's newest report, and `metrics` what was in it.
-        since_report_s: How old that is.
+        since_report_s: Age of that in seconds.
         checkpoint: The name of the newest checkpoint.
-        waits: Who is waited for, in words.
+        waits: Awaited ranks, in words.
     """
 
     name: str = ""

@@ -107,7 +107,7 @@ def check_quantities(resources: Mapping[str, float], what: str) -> None:
 
     Args:
         resources: Name to quantity.
-        what: Who asks, for the message.
+        what: Caller's name, for the message.
 
     Example:
         >>> from dray.accelerators import check_quantities

@@ -18,7 +18,7 @@ class Offer:
 
     Attributes:
         family: Theirs.
-        found: What is there; None if they are only said to be.
+        found: Devices that were found; None if they are only said to be.
         ids: Those on offer, in order.
     """
 
@@ -42,7 +42,7 @@ def offers(given: Mapping[str, float], environ: Mapping[str, str]) -> dict[str, 
     Where two families have the same resource, the first one in dray's order is offered.
 
     Args:
-        given: What the user says there is, in place of what is found.
+        given: Devices that the user names, in place of those that are found.
         environ: The environment, with its visibility variables.
 
     Raises:
@@ -69,8 +69,8 @@ def ids_on_offer(
 
     Args:
         family: The family.
-        found: What is there of it; None if devices are only said to be.
-        given: How many the user says there are; None is those that were found.
+        found: Devices that were found of it; None if they are only said to be.
+        given: Number that the user names; None is those that were found.
         environ: The environment, with its visibility variables.
 
     Raises:

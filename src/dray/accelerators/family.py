@@ -19,16 +19,16 @@ class Found:
     """The devices of one family on this machine.
 
     Attributes:
-        count: How many there are, whatever the visibility variables say; 0 if something is wrong
+        count: Number of devices, whatever the visibility variables say; 0 if something is wrong
             with all of them.
-        ids: What they are called; empty is by numbers from 0.
-        type: What they are, as `accelerator_type=` asks for it; None if that cannot be told.
+        ids: Ids of the devices; empty is by numbers from 0.
+        type: Their type, as `accelerator_type=` asks for it; None if that cannot be told.
         resources: Further resources that a node with them offers.
         labels: Labels that a node with them has.
         driver: The driver's version, for people.
         memory_bytes: Of one device.
-        names: What the vendor calls each of them, for people; also UUIDs where there are such.
-        trouble: What is wrong with them, in a sentence; "" if nothing is.
+        names: The vendor's name of each, for people; also UUIDs where there are such.
+        trouble: Problem of the devices, in a sentence; "" if there is none.
 
     Example:
         >>> from dray.accelerators import Found
@@ -53,7 +53,7 @@ class Family(ABC):
     Attributes:
         name: Short and lower case, such as "nvidia".
         title: A device's name in messages, such as "NVIDIA GPU".
-        resource: What tasks ask for, such as "GPU".
+        resource: Resource name, such as "GPU".
         variables: The environment variables that limit which devices a process sees. The first one
             that is set is read, and written in workers; if none is, the first one is written.
         opt_outs: Variables of which each, at "1" or "true", keeps dray from writing the others.
@@ -64,12 +64,12 @@ class Family(ABC):
             the same resource.
         shared: Whether the workers of a node that train together are shown each other's devices,
             as libraries expect that take the device of the local rank.
-        torch_device: What PyTorch calls such a device.
-        torch_modules: What must be imported before PyTorch knows such devices and their backend.
+        torch_device: PyTorch's name of such a device.
+        torch_modules: Modules to import before PyTorch knows such devices and their backend.
         backend: PyTorch's usual collective backend for it.
-        collective_variables: What the environment must say for collectives, unless it says
+        collective_variables: Environment variables for collectives, unless the environment says
             something else.
-        jax_platform: What JAX calls it; None if JAX does not know it.
+        jax_platform: JAX's name of it; None if JAX does not know it.
 
     Example:
         >>> from dray.accelerators import Family, Found
@@ -146,7 +146,7 @@ class Family(ABC):
         Args:
             ids: The devices' ids, in the node's order.
             environ: The node's environment.
-            count: How many devices there are, on offer or not; 0 if that is not known.
+            count: Number of devices, on offer or not; 0 if that is not known.
         """
         name = self.variable(environ)
         if name is None or self.is_opted_out(environ):
@@ -161,8 +161,8 @@ class Family(ABC):
         """Raise ConfigError if nobody may ask for so many devices.
 
         Args:
-            quantity: How many, 0 or more.
-            what: Who asks with what, for the message.
+            quantity: Number of devices, 0 or more.
+            what: Caller and argument, for the message.
         """
         if quantity == 0 or (self.fractions and quantity < 1):
             return

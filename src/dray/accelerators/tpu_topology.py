@@ -78,7 +78,7 @@ class Slice:
     Attributes:
         generation: As in "v6e".
         topology: As in "4x4".
-        chips_per_host: How many chips each host has.
+        chips_per_host: Number of chips of each host.
 
     Example:
         >>> from dray.accelerators.tpu_topology import Slice
@@ -98,7 +98,7 @@ class Slice:
         Args:
             topology: As in "4x4"; spaces around it and capitals do not matter.
             accelerator_type: As in "TPU-V6E".
-            chips: How many each worker is to have. Slices that Google Cloud makes of one large
+            chips: Number per worker. Slices that Google Cloud makes of one large
                 host or of several of four chips are of the latter if it is 4.
 
         Raises:

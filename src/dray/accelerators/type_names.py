@@ -125,7 +125,7 @@ def near_types(kind: object, among: tuple[str, ...]) -> list[str]:
     """Return the types that may have been meant, at most three; only one if just the case differs.
 
     Args:
-        kind: What was written.
+        kind: Type as the user wrote it.
         among: The types that exist.
     """
     if not isinstance(kind, str) or not kind.strip():

@@ -17,7 +17,7 @@ def ask(package: str, question: Callable[[Package], T]) -> tuple[T | None, str]:
     """Return what a vendor's package answers, or None, and what went wrong.
 
     Args:
-        package: What to import.
+        package: Module to import.
         question: Called with the module.
 
     Returns:

@@ -24,7 +24,7 @@ def problems_of(found: Findings) -> list[Problem]:
     """Return what is wrong with a machine.
 
     Args:
-        found: What `doctor.examine` found there.
+        found: Findings of `doctor.examine`.
     """
     return [problem for check in _CHECKS for problem in check(found)]
 

@@ -252,7 +252,7 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
     """Return the actor of that name.
 
     Args:
-        name: What `.options(name=...)` gave it.
+        name: Name given by `.options(name=...)`.
         namespace: The name's namespace; None is this program's.
 
     Raises:

@@ -22,8 +22,8 @@ def get(
     """Return the value of a reference, or a list of values for a list of references.
 
     Args:
-        object_refs: What `.remote()` or `put` returned, or a list of such.
-        timeout: How many seconds to wait; None is without limit, 0 looks only.
+        object_refs: Reference that `.remote()` or `put` returned, or a list of them.
+        timeout: Seconds to wait; None is without limit, 0 looks only.
         _use_object_store: Without effect: dray chooses the way of a value by its size.
 
     Raises:
@@ -93,8 +93,8 @@ def wait(
 
     Args:
         ray_waitables: The references, each once; generators count as their next reference.
-        num_returns: How many are wanted.
-        timeout: How many seconds to wait; None is without limit, 0 looks only.
+        num_returns: Number of references wanted.
+        timeout: Seconds to wait; None is without limit, 0 looks only.
         fetch_local: On a cluster, whether to bring the values to this machine.
 
     Returns:
@@ -142,7 +142,7 @@ def cancel(
     is taken back if it has not begun; if it runs, only async actors can cancel it.
 
     Args:
-        ray_waitable: What `.remote()` returned.
+        ray_waitable: Reference that `.remote()` returned.
         force: Kill the task's process instead; not for actors.
         recursive: Also cancel what the task has submitted.
 

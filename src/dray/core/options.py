@@ -156,7 +156,7 @@ def call_options(name: str, given: Options) -> CallOptions:
 
     Args:
         name: Its name in messages.
-        given: What `dray.method` and `.options` say.
+        given: Options of `dray.method` and `.options`.
 
     Raises:
         ConfigError: One is unknown, or has a value that is not allowed.

@@ -92,7 +92,7 @@ def remote(*targets: object, **options: object) -> Any:
 
     Raises:
         ConfigError: An option is unknown or has a value that is not allowed.
-        ArgumentTypeError: What is decorated is neither a function nor a class.
+        ArgumentTypeError: The decorated object is neither a function nor a class.
 
     Example:
         >>> import dray

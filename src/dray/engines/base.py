@@ -35,13 +35,13 @@ class Options:
         resources: Further resources that this machine offers.
         labels: Labels of this machine.
         address: The cluster to connect to.
-        namespace: Where named actors of this program live in the cluster.
-        runtime_env: What every worker of this program finds around itself.
+        namespace: Namespace of this program's named actors in the cluster.
+        runtime_env: Runtime environment of every worker of this program.
         nodes: Simulated nodes instead of this machine, each as `dray.init` takes them.
-        object_store_memory: How many bytes of memory objects may take.
+        object_store_memory: Bytes of memory that objects may take.
         wait_for_nodes_s: For how long nodes may yet come that can hold what none can now.
         log_to_driver: Whether what workers print is shown here.
-        of_a_cluster: What a Ray cluster takes that is started for this program, in Ray's words.
+        of_a_cluster: Arguments, in Ray's words, of a Ray cluster that is started for this program.
     """
 
     num_cpus: float | None = None
@@ -63,7 +63,7 @@ class Started:
     """An actor's process runs; its calls are answered from now on.
 
     Attributes:
-        actor: Whose process.
+        actor: Actor of the process.
         node_id: The node it runs on.
         address: That node's address.
         devices: Resource name to the ids of the devices that the process holds, in node order.
@@ -97,8 +97,8 @@ class Died:
     """An actor's process ended, or never came to be. The last event of every actor.
 
     Attributes:
-        actor: Whose process.
-        error: What a call that it did not answer raises; most often a `WorkerDiedError`.
+        actor: Actor of the process.
+        error: Error of a call that it did not answer; most often a `WorkerDiedError`.
         expected: Whether dray stopped or killed it, rather than something else.
     """
 
@@ -157,10 +157,10 @@ class ActorSpec:
     Attributes:
         factory: Makes the actor's object in the worker.
         name: Its name in messages.
-        reservation: Where it runs.
+        reservation: Reservation in which it runs.
         bundle: In which bundle of the reservation, from 0.
         mailbox: Gets the actor's events.
-        runtime_env: What it finds around itself, on top of the session's.
+        runtime_env: Runtime environment, on top of the session's.
         modules: The modules given to `prepare`.
     """
 

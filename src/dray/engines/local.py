@@ -76,8 +76,8 @@ class LocalEngine(Engine):
 
         Args:
             devices: Their ids, by resource name.
-            node: Where they are.
-            env_vars: What the user sets for the process, beside what is for the whole session.
+            node: Their node.
+            env_vars: Variables that the user sets for the process, beside the session's.
         """
         own = {*self._runtime_env.env_vars, *(env_vars or ())}
         shown: dict[str, str | None] = {}
@@ -122,7 +122,7 @@ def this_machine(
     """Return this machine as a node; what is not given is read off the machine.
 
     Args:
-        options: What the user says of it.
+        options: The user's words on it.
         given: The resources among that.
         offered: Its accelerators.
     """
@@ -202,8 +202,8 @@ def _check_node(said: Mapping[str, Any], where: str = "{}") -> None:
     """Check the quantities and labels of a node.
 
     Args:
-        said: What the user says of it.
-        where: How messages write the name of one of its fields.
+        said: The user's words on it.
+        where: Format of a field's name in messages.
     """
     for name in ("num_cpus", "num_gpus"):
         if said.get(name) is not None:

@@ -183,14 +183,14 @@ class TaskOptions:
     Attributes:
         name: Its name in messages.
         resources: Name to quantity: CPU, GPU, memory and custom ones; no zeros.
-        num_returns: How many references a call returns, "streaming" or "dynamic".
-        most_unread: How many items a generator may be ahead of its reader; 0 is without limit.
+        num_returns: Number of references that a call returns, "streaming" or "dynamic".
+        most_unread: Items that a generator may be ahead of its reader; 0 is without limit.
         max_calls: After how many calls its process is replaced; 0 is never.
-        max_retries: How often it runs again when its process dies; -1 is without limit.
-        retry_exceptions: Which exceptions count as well: all, none, or these types.
+        max_retries: Number of retries when its process dies; -1 is without limit.
+        retry_exceptions: Exceptions that count as well: all, none, or these types.
         label_selector: Labels that its node must have.
-        placement: Where it may run.
-        runtime_env: What it finds around itself, on top of the session's.
+        placement: Scheduling strategy.
+        runtime_env: Runtime environment, on top of the session's.
         given: The options as the user gave them.
     """
 
@@ -214,21 +214,21 @@ class ActorOptions:
     Attributes:
         class_name: Its name in messages.
         resources: Name to quantity that it holds while it lives; no zeros.
-        placement_resources: What its node must offer when it starts; no zeros.
+        placement_resources: Resources that its node must offer when it starts; no zeros.
         name: Its name for `get_actor`.
         namespace: The name's namespace; None is the session's.
         get_if_exists: Whether an actor that has the name already is returned instead.
         detached: Whether it outlives its driver.
-        max_restarts: How often it is made again when its process dies; -1 is without limit.
-        max_task_retries: How often its calls run again when its process dies; -1 is without limit.
-        max_concurrency: How many calls run at a time; None is 1, or 1000 for async actors.
-        max_pending_calls: How many calls may wait; -1 is without limit.
+        max_restarts: Number of restarts when its process dies; -1 is without limit.
+        max_task_retries: Number of retries of its calls when its process dies; -1 is without limit.
+        max_concurrency: Number of calls at a time; None is 1, or 1000 for async actors.
+        max_pending_calls: Number of calls that may wait; -1 is without limit.
         concurrency_groups: Name of a group of methods to how many of them run at a time.
         methods: Method name to the options that `dray.method` gave it.
         is_async: Whether the class has a method that is a coroutine function.
         label_selector: Labels that its node must have.
-        placement: Where it may run.
-        runtime_env: What it finds around itself, on top of the session's.
+        placement: Scheduling strategy.
+        runtime_env: Runtime environment, on top of the session's.
         given: The options as the user gave them.
     """
 
@@ -258,11 +258,11 @@ class CallOptions:
 
     Attributes:
         name: Its name in messages.
-        num_returns: How many references the call returns, "streaming" or "dynamic".
-        most_unread: How many items a generator may be ahead of its reader; 0 is without limit.
+        num_returns: Number of references that the call returns, "streaming" or "dynamic".
+        most_unread: Items that a generator may be ahead of its reader; 0 is without limit.
         concurrency_group: The group it runs in; None is the method's own, or the default one.
-        max_task_retries: How often it runs again; None leaves it to the actor.
-        retry_exceptions: Which exceptions count as well: all, none, or these types.
+        max_task_retries: Number of retries; None leaves it to the actor.
+        retry_exceptions: Exceptions that count as well: all, none, or these types.
     """
 
     name: str
@@ -330,7 +330,7 @@ class GroupSpec:
 
     Attributes:
         bundles: Name to quantity, for each bundle.
-        strategy: How bundles spread over nodes, as in a `Request`.
+        strategy: Spread of the bundles over nodes, as in a `Request`.
         name: Its name for `named_group`; "" is none.
         detached: Whether it outlives its driver.
         selectors: For each bundle the labels that its node must have; or empty.
@@ -360,16 +360,16 @@ class ExecutionContext:
         task_name: Its name.
         actor_id: The actor, None outside one.
         actor_name: Its name, if it has one.
-        namespace: Where named actors of the program live.
-        resources: What the task or actor holds.
+        namespace: Namespace of the program's named actors.
+        resources: Resources that the task or actor holds.
         accelerator_ids: Resource name to the ids of the devices that are its own.
         group: The placement group it runs in.
         captures: Whether what it starts runs in the group as well.
         was_restarted: Whether the actor has been made again.
-        runtime_env: What it finds around itself, as a dict.
+        runtime_env: Runtime environment, as a dict.
         task_function: The name of the task's function, or of the method, in its module.
         session: The session's name; "" leaves it to `dray.core`.
-        directory: Where the engine keeps files of its own; "" is nowhere.
+        directory: Directory of the engine's own files; "" is none.
         cluster: The cluster's address; "" is none.
     """
 

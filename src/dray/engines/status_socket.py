@@ -39,7 +39,7 @@ class StatusSocket:
 
     Args:
         reader: Tells when somebody calls.
-        status: What to answer, as JSON-compatible values.
+        status: Answer, as JSON-compatible values.
     """
 
     def __init__(self, reader: Reader, status: Callable[[], dict[str, Any]]) -> None:

@@ -92,7 +92,7 @@ class Rows:
         """Take what was written; return the lines that are whole now.
 
         Args:
-            data: What was written, cut anywhere.
+            data: Output, cut anywhere.
             now: The time, in seconds.
             last: Whether the stream has ended.
         """

@@ -93,7 +93,7 @@ class InfeasibleError(DrayError):
     Attributes:
         asked: The resources of the whole request.
         available: The resources of the nearest node.
-        shortfall: What the nodes lack, where dray has found that out itself.
+        shortfall: Resources that the nodes lack, where dray has found that out itself.
     """
 
     def __init__(
@@ -125,8 +125,8 @@ class MissingDependencyError(DrayError, ImportError):
 
     Attributes:
         package: Its name.
-        requirement: What to ask pip for.
-        instead: What can be done without it, if anything.
+        requirement: Name of the package for pip.
+        instead: Alternative without it, if there is one.
     """
 
     def __init__(self, package: str, requirement: str, instead: str = "") -> None:
@@ -216,7 +216,7 @@ class StorageError(DrayError, OSError):
 
         Args:
             error: The system's.
-            what: What cannot be done, with the path.
+            what: Action that failed, with the path.
         """
         advice = _STORAGE_ADVICE.get(errno.errorcode.get(error.errno or 0, ""))
         new = cls(f"{what}: {error}{f'; {advice}' if advice else ''}")
@@ -229,7 +229,7 @@ class StorageError(DrayError, OSError):
         """Raise this error where the system raises one of its own.
 
         Args:
-            what: What cannot be done then, with the path.
+            what: Action that fails then, with the path.
         """
         try:
             yield
@@ -272,7 +272,7 @@ class WorkerDiedError(EngineError):
         exitcode: The exit status; negative is the number of the signal that killed it;
             None where the engine cannot know.
         out_of_memory: Whether it was killed for want of memory.
-        details: What the engine says about it.
+        details: Details from the engine.
     """
 
     def __init__(
@@ -386,8 +386,8 @@ class TaskError(DrayError):
     catches a task's ValueError; its cause is the traceback in the worker.
 
     Attributes:
-        cause: What the user's code raised.
-        where: Which task or method of which actor, in which process and on which node.
+        cause: Exception of the user's code.
+        where: Task, or method and actor, with its process and node.
         remote_traceback: The traceback there, as text.
         function_name: The task's name, or the method's with its class, as text.
         pid: The process; None if that is not known.

@@ -40,7 +40,7 @@ def mixed_with(error: E, cause: BaseException, build: Callable[[type[E]], E]) ->
     """Return an error of a type that is both errors', with what the cause carries.
 
     Args:
-        error: What is to be raised; returned as it is where Python cannot mix the types.
+        error: Exception to raise; returned as it is where Python cannot mix the types.
         cause: The user's exception.
         build: Makes the new error from its type.
     """

@@ -17,10 +17,10 @@ class Shortfall:
     """The lack of nodes for a request that they can never meet.
 
     Attributes:
-        reason: What they lack.
+        reason: Resource that is lacking.
         nearest: The node that lacks least, with what it offers in all.
-        change: What of the request could be another.
-        remedy: How a user gets more instead.
+        change: Part of the request that could be changed.
+        remedy: Advice on getting more.
         asked: The resources of the whole request.
         available: The resources of the nearest node.
         accelerator: With "absent", its resource name.
@@ -45,7 +45,7 @@ class Shortfall:
         """Return all of it in words.
 
         Args:
-            advice: What to ask for instead, in the words of whoever has asked.
+            advice: Advice on another request, in the words of the caller.
         """
         return (
             f"The nodes cannot offer this: {self.reason}. Nearest node: {self.nearest}. "

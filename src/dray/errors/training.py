@@ -17,8 +17,8 @@ class StartTimeoutError(TrainingFailedError, TimeoutError):
     """A run waited for resources as long as it may.
 
     Attributes:
-        seconds: How long that was.
-        reason: What was missing at the end.
+        seconds: Duration of the wait.
+        reason: Resources that were missing at the end.
     """
 
     __module__ = "dray.errors"  # where programs find it

@@ -59,7 +59,7 @@ class DevicePool:
     devices stay whole. Whole devices are taken in order. Both take logarithmic time.
 
     Args:
-        capacities: What each device offers, at most `UNIT`.
+        capacities: Capacity of each device, at most `UNIT`.
     """
 
     __slots__ = ("_free", "_levels", "_with")
@@ -141,7 +141,7 @@ class Capacity:
         quantities: Name to units; of devices the sum.
 
     Args:
-        quantities: What there is.
+        quantities: Total quantities.
         devices: The names among these whose quantities are devices.
     """
 

@@ -42,7 +42,7 @@ class Holder(NamedTuple):
     Attributes:
         pid: A process.
         user: Its user's id.
-        trouble: Why nothing is known.
+        trouble: Reason why nothing is known.
     """
 
     pid: int | None = None
@@ -68,7 +68,7 @@ class DeviceLocks:
     """The physical devices that this driver uses, and those that others do.
 
     Args:
-        names: What each device is called, the same in all programs of this machine.
+        names: Name of each device, the same in all programs of this machine.
         watch: Waits for descriptors.
         on_free: Called when another program may have let a device go.
     """

@@ -45,11 +45,11 @@ def shortfall(
     """Return what the nodes lack for a request that they cannot meet.
 
     Args:
-        demand: What was asked for.
-        nodes: What there is.
-        totals: What each node offers in all.
+        demand: Quantities asked for.
+        nodes: Nodes of the cluster.
+        totals: Totals of each node.
         unmatched: The selectors that no node matches.
-        remedy: How a user gets more; "{arguments}" in it stands for arguments of `dray.init` that
+        remedy: Advice on getting more; "{arguments}" in it stands for arguments of `dray.init` that
             say what this machine has, "{nodes}" for the one that makes nodes up.
     """
     there = [(n, t) for n, t in zip(nodes, totals, strict=True) if t]  # the others are gone

@@ -64,7 +64,7 @@ class Allocation(NamedTuple):
 
     Attributes:
         node: Its node's place in the ledger.
-        quantities: How much of what.
+        quantities: Quantity of each resource.
         parts: Of accelerators, which devices.
     """
 
@@ -77,7 +77,7 @@ class Held(Reservation):
     """Bundles that lie on nodes of a ledger.
 
     Attributes:
-        allocations: What each bundle holds; empty once it is released.
+        allocations: Resources held by each bundle; empty once it is released.
     """
 
     def __init__(self, ledger: Ledger, allocations: list[Allocation], demand: Demand) -> None:
@@ -131,8 +131,8 @@ class Ledger:
     """Reserves bundles of resources on nodes. Safe to use from several threads.
 
     Args:
-        nodes: What there is.
-        remedy: How a user gets more, for messages; see `shortfall`.
+        nodes: Nodes of the cluster.
+        remedy: Advice on getting more, for messages; see `shortfall`.
     """
 
     def __init__(

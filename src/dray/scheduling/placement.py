@@ -115,7 +115,7 @@ def place(
 
     Args:
         demand: The bundles.
-        capacities: What is free on each node; they are left as they are.
+        capacities: Free capacity of each node, which is not changed.
         allowed: For each bundle the nodes that it may lie on.
     """
     strategy = demand.strategy
@@ -147,8 +147,8 @@ def place_in_order(
 
     Args:
         order: The position and the node of each, in the order in which they take their devices.
-        bundles: What they ask for.
-        capacities: What is free on each node; they are left as they are.
+        bundles: Resources asked for.
+        capacities: Free capacity of each node, which is not changed.
     """
     left: dict[int, Capacity] = {}
     placements: dict[int, BundlePlacement] = {}
@@ -302,9 +302,9 @@ class _PartialPlacement:
 
     Attributes:
         kinds: The bundles.
-        capacities: What is left on each node.
-        used: How many bundles each has got.
-        placements: Where bundles lie, by their positions.
+        capacities: Capacity left on each node.
+        used: Number of bundles on each.
+        placements: Nodes of the bundles, by position.
         history: The nodes that bundles were put on, one after another.
         spread: Whether it is the turn of the node with fewest bundles, not of that with most.
         once: Whether a node takes at most one.

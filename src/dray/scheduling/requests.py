@@ -16,7 +16,7 @@ class Node:
 
     Attributes:
         node_id: A name that is unique in this engine.
-        address: Where collectives of this node listen.
+        address: Address on which collectives of this node listen.
         resources: Name to quantity: CPU in cores, memory in bytes, others as declared.
         labels: Name to value; requests select nodes by them.
         devices: Of accelerators the ids, by resource name, in the node's order; a cluster engine
@@ -47,10 +47,10 @@ class Slices:
     """Whole TPU slices for the first bundles of a request, a bundle a host.
 
     Attributes:
-        count: How many slices.
+        count: Number of slices.
         kind: Their pod type, as in "v6e-16".
         hosts: The hosts of each.
-        spare: How many chips of each host its bundle does not ask for; they are held with it.
+        spare: Chips of each host that its bundle does not ask for; they are held with it.
     """
 
     count: int
@@ -77,10 +77,10 @@ class Request:
 
     Attributes:
         bundles: Name to quantity, for each bundle.
-        strategy: How bundles spread over nodes: one of `placing.STRATEGIES`.
+        strategy: Spread of the bundles over nodes: one of `placing.STRATEGIES`.
         selectors: For each bundle the labels that its node must have (`labels.py`); or empty.
         long_lived: Whether it is for something that does not end on its own, unlike a task.
-        slices: What the first bundles are to lie on, whatever the strategy; None is any nodes.
+        slices: Slices for the first bundles, whatever the strategy; None is any nodes.
     """
 
     bundles: Sequence[Mapping[str, float]]
@@ -99,7 +99,7 @@ class PlacementPreview:
         devices: For each bundle the ids of its accelerators, by resource name, where the engine
             knows them before it gives them out.
         free: For each node of the engine, what is free there now; empty if the bundles fit.
-        chooser: Who decides in the end, if that is not the engine itself.
+        chooser: Last word on the placement, if that is not the engine's own.
         taken: The devices that other programs of a node have, and who these are, in words.
     """
 

@@ -35,9 +35,9 @@ def place_on_slices(
 
     Args:
         demand: The bundles; `demand.slices` says how many of the first ones make up a slice.
-        capacities: What is free on each node.
+        capacities: Free capacity of each node.
         allowed: For each bundle the nodes that it may lie on.
-        nodes: What there is.
+        nodes: Nodes of the cluster.
     """
     assert demand.slices is not None
     count, size = demand.slices.count, demand.slices.hosts

@@ -58,12 +58,12 @@ def tpu_slice(
     """Return the hosts of a TPU slice as simulated nodes, with what real ones publish.
 
     Args:
-        topology: How the chips are laid out, as in "4x4".
+        topology: Layout of the chips, as in "4x4".
         accelerator_type: As in "TPU-V6E".
         name: The slice's. Each host has 1 of a resource of this name, and its node's id begins
             with it. For several slices, add the lists of several names.
-        num_cpus: How many CPUs each host is said to have.
-        chips_per_host: How many chips each host has. Default: as many as the hosts that Google
+        num_cpus: Number of CPUs that each host is said to have.
+        chips_per_host: Number of chips of each host. Default: as many as the hosts that Google
             Cloud makes for the topology.
 
     Returns:

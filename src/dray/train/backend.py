@@ -42,8 +42,8 @@ class BackendConfig:
     """The options of a framework.
 
     Attributes:
-        modules: What the framework imports, imported before workers start, once for all of them.
-        modules_of_names: What it imports besides, in the first step say, for train functions that
+        modules: Modules of the framework, imported before workers start, once for all of them.
+        modules_of_names: Further modules of it, of the first step say, for train functions that
             use a name. For others that would be in vain.
 
     Example:
@@ -121,9 +121,9 @@ class Backend:
         """Called for a plan: says what workers there would talk through, and what is to be known.
 
         Args:
-            positions: Where the workers would be, by rank.
+            positions: Places of the workers, by rank.
             backend_config: The options.
-            environ: What workers would find in their environment.
+            environ: Environment variables of the workers.
 
         Returns:
             The name, such as "gloo", and a warning or an empty text.

@@ -35,7 +35,7 @@ class RoundReports:
 
     Args:
         metrics: The names of the results to report, or new name -> name; None is all.
-        filename: What a checkpoint's file is called.
+        filename: Name of a checkpoint's file.
         frequency: Every how many rounds the model is saved; 0 is never before the end.
         checkpoint_at_end: Whether it is saved after the last round.
         results_postprocessing_fn: Makes what is reported from the chosen results.
@@ -78,8 +78,8 @@ class RoundReports:
         """Report the results of a round.
 
         Args:
-            results: What was evaluated, by name; of each the newest value.
-            rounds: How many there have been.
+            results: Evaluation results, by name; of each the newest value.
+            rounds: Number of rounds so far.
             save: Saves the model to a path, if it is to be saved; all ranks say so alike.
         """
         metrics = self._chosen(results)
@@ -142,7 +142,7 @@ def saved_model(save: Callable[[str], object], filename: str, path: str | None) 
 
     Args:
         save: Saves it to a path.
-        filename: What the file is called.
+        filename: Name of the file.
         path: The directory; None makes a temporary one, which is the caller's to delete.
     """
     directory = path or tempfile.mkdtemp(prefix="dray-checkpoint-")

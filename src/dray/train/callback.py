@@ -26,9 +26,9 @@ class RunContext:
     Attributes:
         name: The run's name.
         path: Its directory.
-        attempt: How often its workers have been started, from 0.
-        world_size: How many workers it has.
-        stopper: What `stop` calls.
+        attempt: Number of earlier starts of its workers.
+        world_size: Number of its workers.
+        stopper: Function that `stop` calls.
 
     Example:
         >>> from dray.train import UserCallback
@@ -105,7 +105,7 @@ class UserCallback(RayTrainCallback):
         """Called when all ranks have made a report.
 
         Args:
-            run_context: Which run.
+            run_context: Run that it concerns.
             metrics: One dict a rank, in the order of ranks.
             checkpoint: The checkpoint of this report, committed, or None.
         """
@@ -116,7 +116,7 @@ class UserCallback(RayTrainCallback):
         """Called when workers failed, before the decision to restart.
 
         Args:
-            run_context: Which run.
+            run_context: Run that it concerns.
             worker_exceptions: rank -> its exception, the cause first.
         """
 

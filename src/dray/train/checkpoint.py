@@ -104,8 +104,8 @@ class Checkpoint:
         """Copy the checkpoint's files.
 
         Args:
-            path: Where to, made if missing; default: a new temporary directory, which is yours to
-                delete.
+            path: Target directory, made if missing; default: a new temporary directory, which is
+                yours to delete.
 
         Returns:
             The directory with the copy.

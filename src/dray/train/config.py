@@ -48,12 +48,12 @@ class FailureConfig:
     """Restarts after failures of workers.
 
     Args:
-        max_failures: How often the workers are restarted from the newest checkpoint before the run
+        max_failures: Number of restarts from the newest checkpoint before the run
             fails; -1 is without limit. The first restart is at once, later ones back off, until the
             run has come further.
         fail_fast: Deprecated.
         controller_failure_limit: -1 or 0: what fails on the driver's side ends the run.
-        max_preemption_failures: How often they are restarted because a node was lost, which does
+        max_preemption_failures: Number of restarts because a node was lost, which does
             not count as a failure; -1 is without limit.
         relax_collectives_on_preemption: False.
         preemption_grace_s: 0.
@@ -176,13 +176,13 @@ class RunConfig:
             `~/dray_results`.
         storage_filesystem: A local file system of pyarrow or fsspec, on which `storage_path` lies;
             another one is refused.
-        failure_config: When to restart.
-        checkpoint_config: Which checkpoints to keep.
+        failure_config: Limits of restarts.
+        checkpoint_config: Choice of the checkpoints to keep.
         callbacks: Called on the driver as the run goes.
-        worker_runtime_env: What workers find around themselves, on top of
+        worker_runtime_env: Runtime environment of workers, on top of
             `dray.init(runtime_env=...)`: `env_vars` (name to value) and `working_dir` on every
             engine; `pip`, `py_modules` and what else Ray knows on the Ray engine.
-        logging_config: What to print.
+        logging_config: Choice of the output.
         sync_config: Deprecated.
         verbose: Deprecated.
         stop: Deprecated.
@@ -192,7 +192,7 @@ class RunConfig:
             whether they do: for file systems that show new files late.
         report_barrier: Has every `report()` wait until all ranks have made it, with a checkpoint or
             without, as Ray Train does: what rank 0 wrote before it is then there for all.
-        on_mismatch: What to do if a run of this name had another train function, scaling, backend
+        on_mismatch: Reaction if a run of this name had another train function, scaling, backend
             or version: "warn" says what has changed and goes on, "error" refuses, "ignore" goes on.
 
     Attributes:

@@ -128,7 +128,7 @@ def get_all_reported_checkpoints(
 
     Args:
         consistency_mode: As nothing is validated yet, both modes wait for the commit.
-        timeout_s: How long to wait, in seconds, before what there is is returned; None is without
+        timeout_s: Seconds to wait before what there is is returned; None is without
             limit.
 
     Raises:
@@ -194,8 +194,8 @@ def report(
             before all have made the report, its files are lost with it.
         delete_local_checkpoint_after_upload: Whether the directory is deleted once its files are
             copied and committed. Default: with ASYNC.
-        checkpoint_upload_fn: What brings this rank's files into the run's directory in place of
-            dray: called with the checkpoint and the name of its directory there, it returns the
+        checkpoint_upload_fn: Brings this rank's files into the run's directory in place of dray:
+            called with the checkpoint and the name of its directory there, it returns the
             checkpoint that it has made in `get_context().get_storage().experiment_fs_path`.
         validation: False: not there yet.
 
@@ -262,9 +262,9 @@ def _upload(
 
     Args:
         session: The rank's.
-        local: What the rank has.
+        local: Checkpoint of the rank.
         bring: As `checkpoint_upload_fn` of `report`.
-        name: What the checkpoint is to be called, if `bring` is to know.
+        name: Name of the checkpoint, if `bring` is to know it.
         delete: Whether to delete `local` afterwards.
     """
 

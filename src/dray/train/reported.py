@@ -73,9 +73,9 @@ class ReportedCheckpoint:
     """A checkpoint of the run.
 
     Attributes:
-        checkpoint: Where it is.
-        metrics: What rank 0 reported with it.
-        status: What has become of it.
+        checkpoint: Reference to its files.
+        metrics: Metrics that rank 0 reported with it.
+        status: Whether it is pending, committed or validated.
 
     Example:
         >>> from dray.train import DataParallelTrainer, get_all_reported_checkpoints

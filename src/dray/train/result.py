@@ -47,7 +47,7 @@ class Result:
             as "a/b". Without pandas a `MissingDependencyError`.
         best_checkpoints: (checkpoint, metrics) of all that were kept: from the worst to the best
             if `CheckpointConfig` named a score, else from the oldest to the newest.
-        return_value: What the train function of rank 0 returned; None after `from_path`, or if it
+        return_value: Return value of the train function on rank 0; None after `from_path`, or if it
             cannot be sent to the driver, of which a warning tells.
 
     Example:
@@ -132,8 +132,8 @@ class Result:
 
         Args:
             directory: The run's directory.
-            config: Which checkpoints are best.
-            known: What the directory does not say.
+            config: Order of the checkpoints, best first.
+            known: Facts that are not in the directory.
 
         Raises:
             StorageError: The directory cannot be read.

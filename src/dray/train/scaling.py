@@ -46,7 +46,7 @@ class ScalingConfig:
         placement_strategy: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD" over the nodes.
         accelerator_type: The type of the workers' accelerators, such as "A100" or "TPU-V6E": one of
             `dray.util.accelerators`, or another that a node has.
-        label_selector: Which nodes workers may run on: label to "value", "!value", "in(a, b)" or
+        label_selector: Nodes that workers may run on: label to "value", "!value", "in(a, b)" or
             "!in(a, b)"; or a list of these, one a worker.
         use_tpu: Whether each worker gets the TPU chips of a host.
         topology: The topology of a TPU slice, such as "4x4". Each worker gets one of its hosts,

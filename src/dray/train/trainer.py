@@ -46,9 +46,9 @@ class DataParallelTrainer:
 
     Args:
         train_loop_per_worker: The function; it takes no argument, or one: the config.
-        train_loop_config: What the function gets, if it takes an argument.
+        train_loop_config: Argument of the function, if it takes one.
         backend_config: The framework to set up; default: none.
-        scaling_config: How many workers, with what; default: one, with one CPU.
+        scaling_config: Number of workers, and resources of each; default: one, with one CPU.
         run_config: The run's name, place and behaviour.
         datasets: None, or empty; Ray Data is not here yet.
         dataset_config: None.
@@ -161,7 +161,7 @@ class DataParallelTrainer:
             ControllerError: A callback failed, or a checkpoint could not be committed. It is also
                 an instance of that failure's type.
             InfeasibleError: The machine does not have what is asked.
-            StartTimeoutError: What is asked did not become free in time.
+            StartTimeoutError: The resources asked for did not become free in time.
             SerializationError: The function cannot be sent to workers.
             StorageError: The run's directory cannot be written, or is in use.
             KeyboardInterrupt: The user pressed Ctrl-C.

@@ -84,7 +84,7 @@ class ActorPool:
         """Return the oldest submission's result.
 
         Args:
-            timeout: How many seconds to wait; None is without limit.
+            timeout: Seconds to wait; None is without limit.
             ignore_if_timedout: Whether a result that does not come in time is dropped.
 
         Raises:

@@ -16,7 +16,7 @@ def log_once(key: str) -> bool:
     """Return whether this process asks with this key for the first time.
 
     Args:
-        key: What is about to be logged.
+        key: Message about to be logged.
 
     Example:
         >>> from dray.util import log_once

@@ -22,7 +22,7 @@ class _Metric:
 
     Args:
         name: Its name.
-        description: What it tells.
+        description: Meaning of the metric.
         tag_keys: The names of its tags; a value is kept for each combination of their values.
     """
 
@@ -114,7 +114,7 @@ class Histogram(_Metric):
 
     Args:
         name: Its name.
-        description: What it tells.
+        description: Meaning of the metric.
         boundaries: Growing numbers above 0.
         tag_keys: The names of its tags.
 

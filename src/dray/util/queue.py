@@ -54,7 +54,7 @@ class Queue:
     """A queue in an actor; it may be handed to any number of tasks and actors.
 
     Args:
-        maxsize: How many items it holds at most; 0 is without limit.
+        maxsize: Largest number of items; 0 is without limit.
         actor_options: Options of the actor, such as `{"num_cpus": 1}`.
 
     Example:
@@ -97,7 +97,7 @@ class Queue:
         Args:
             item: The item; of a reference, its value.
             block: Whether to wait for room.
-            timeout: How many seconds to wait; None is without limit.
+            timeout: Seconds to wait; None is without limit.
 
         Raises:
             Full: There is no room, and none came in time.
@@ -117,7 +117,7 @@ class Queue:
 
         Args:
             block: Whether to wait for one.
-            timeout: How many seconds to wait; None is without limit.
+            timeout: Seconds to wait; None is without limit.
 
         Raises:
             Empty: There is none, and none came in time.
@@ -161,7 +161,7 @@ class Queue:
 
         Args:
             force: Whether to kill it at once, so that calls that wait fail.
-            grace_period_s: How long it may take to answer earlier calls before it is killed.
+            grace_period_s: Seconds to answer earlier calls before it is killed.
         """
         actor: ActorHandle | None = self.__dict__.pop("actor", None)
         if actor is None:

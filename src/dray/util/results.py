@@ -29,9 +29,9 @@ def as_completed(
 
     Args:
         refs: The references, each once.
-        chunk_size: How many are waited for at a time; fewer yield sooner, more cost less.
+        chunk_size: Number of results waited for at a time; fewer yield sooner, more cost less.
         yield_obj_refs: Yield the references themselves instead of their values.
-        timeout: How many seconds to wait for each chunk; what is not ready then comes later.
+        timeout: Seconds to wait for each chunk; what is not ready then comes later.
         fetch_local: On a cluster, whether to bring the values to this machine.
 
     Raises:
@@ -73,10 +73,10 @@ def map_unordered(
     Args:
         fn: The remote function; it is given one item.
         items: The items; no more are taken than there is room for.
-        backpressure_size: How many tasks are submitted ahead; None is without limit.
+        backpressure_size: Number of tasks submitted ahead; None is without limit.
         chunk_size: As in `as_completed`.
         yield_obj_refs: Yield references instead of values.
-        timeout: How many seconds to wait for each chunk.
+        timeout: Seconds to wait for each chunk.
         fetch_local: On a cluster, whether to bring the values to this machine.
 
     Raises:

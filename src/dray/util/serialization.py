@@ -67,7 +67,7 @@ class FailureTuple:
     Attributes:
         obj: The object.
         name: Its name where it was found.
-        parent: What it was found in.
+        parent: Object in which it was found.
 
     Example:
         >>> import io, threading
@@ -90,9 +90,9 @@ def inspect_serializability(
 
     Args:
         base_obj: The object.
-        name: How to call it.
-        depth: How deep to look into it.
-        print_file: Where to print; None is standard output.
+        name: Its name in the output.
+        depth: Depth to which it is searched.
+        print_file: Stream to print to; None is standard output.
 
     Returns:
         Whether it can be pickled, and the innermost objects that cannot.

@@ -169,7 +169,7 @@ def list_actors(
     Args:
         address: Without effect, as the rest below: it is the session of this program.
         filters: Such as `[("state", "=", "ALIVE")]`; also with "!=".
-        limit: How many at most.
+        limit: Largest number of rows.
         timeout: Without effect.
         detail: Without effect: everything known is there.
         raise_on_missing_output: Without effect.

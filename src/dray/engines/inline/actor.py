@@ -124,9 +124,9 @@ class InlineObject(Pickled, Host, ActorBackend):
     Args:
         cls: The class.
         options: Its options.
-        arguments: What its `__init__` is given.
-        home: What it can know of itself.
-        runtime_env: What it finds around itself.
+        arguments: Arguments of its `__init__`.
+        home: Execution context it can ask for.
+        runtime_env: Runtime environment of its process.
         held: Its resources, if it holds any.
         forget: Takes what it leaves behind when nobody has a handle any more.
     """

@@ -46,8 +46,8 @@ class Host:
     """The host of calls: this process for a task; an actor is another one.
 
     Attributes:
-        lane: Where they run.
-        gone: Why no call can go on; None while they can.
+        lane: Thread on which they run.
+        gone: Error of every later call; None while calls can go on.
     """
 
     def __init__(self) -> None:
@@ -70,13 +70,13 @@ class Work:
     Attributes:
         title: Its name in messages.
         find: Returns the function to call; raises if the actor is gone.
-        host: What it runs in.
-        here: What it can know of itself.
-        num_returns: How many references it returns, "streaming" or "dynamic".
-        retries: How often it runs again if it raises; -1 is without limit.
-        retry_on: Which exceptions make it run again: all, none, or these types.
-        runtime_env: What it finds around itself.
-        gate: What limits how many calls run at a time, in an event loop.
+        host: Host in which it runs.
+        here: Execution context it can ask for.
+        num_returns: Number of references that it returns, "streaming" or "dynamic".
+        retries: Number of retries if it raises; -1 is without limit.
+        retry_on: Exceptions that make it run again: all, none, or these types.
+        runtime_env: Runtime environment of its process.
+        gate: Limit of concurrent calls in an event loop.
     """
 
     title: str

@@ -61,9 +61,9 @@ class InlineRuntime(Runtime):
     """Tasks, actors and objects of the inline engine.
 
     Args:
-        ledger: What this machine offers.
-        runtime_env: What every task and actor finds around itself.
-        namespace: Where named actors live.
+        ledger: Resources of this machine.
+        runtime_env: Runtime environment of every task and actor.
+        namespace: Namespace of named actors.
         variables: Returns the environment variables that limit a process to devices.
     """
 

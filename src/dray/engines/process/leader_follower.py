@@ -40,7 +40,7 @@ class AdaptiveSpin:
     """Waits awake for a moment, but only where the last wait was a short one.
 
     Args:
-        cores: How many there are; with one alone, whoever is waited for needs it.
+        cores: Number of cores; with one alone, it is left to the awaited process.
     """
 
     def __init__(self, cores: int) -> None:
@@ -125,8 +125,8 @@ class LeaderFollowers:
         """Wait, and read meanwhile if nobody else does; return whether it is done.
 
         Args:
-            waiter: What to wait for.
-            timeout_s: How long; None is without limit.
+            waiter: Waiter to wait for.
+            timeout_s: Limit in seconds; None is without limit.
             interruptible: Whether handlers of signals run meanwhile, and may raise. If not, the
                 answer must be near.
 

@@ -58,7 +58,7 @@ def take(begin: wire.Begin, directory: str | None) -> None:
 
     Args:
         begin: The driver's environment.
-        directory: Where the worker must run; None leaves it to what the node has.
+        directory: Working directory of the worker; None leaves it to the node.
 
     Raises:
         ConfigError: The node does not have the directory.

@@ -138,7 +138,7 @@ def translate(error: BaseException, table: Mapping[str, Translator] = TABLE) -> 
     """Return the error of dray's that stands for one that Ray raised; it is the cause.
 
     Args:
-        error: What Ray raised; its nearest class in the table decides.
+        error: Ray's exception; its nearest class in the table decides.
         table: The table.
     """
     if isinstance(error, DrayError):
@@ -238,7 +238,7 @@ def _raised(cause: BaseException, text: str) -> DrayError:
     """Return the error of a task that raised.
 
     Args:
-        cause: What it raised.
+        cause: Exception that it raised.
         text: Its traceback in Ray's form: a line with the task and its process heads it.
     """
     _, of_argument, below = text.rpartition(_OF_ARGUMENT)
@@ -293,7 +293,7 @@ def refused(
     """Return what to raise when Ray does not take a task, an actor, a call or a value.
 
     Args:
-        error: What Ray raised.
+        error: Ray's exception.
         what: Name in messages of what it does not take.
         subject: The function or class that was to be sent.
         args: The arguments.

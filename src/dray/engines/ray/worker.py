@@ -22,9 +22,9 @@ class RayWorker:
         """Serve the driver, on this process's main thread, until it says stop or goes away.
 
         Args:
-            driver: How to reach the driver.
-            modules: What will be needed.
-            directory: Where to run, if that was asked for.
+            driver: Channel to the driver.
+            modules: Modules that will be needed.
+            directory: Working directory, if one was asked for.
         """
         if os.getpgid(0) != os.getpid():
             os.setpgid(0, 0)

@@ -34,8 +34,8 @@ class DriverAddress(NamedTuple):
 
     Attributes:
         host: The driver's address.
-        port: Where it listens.
-        key: What both sides prove to have.
+        port: Port on which it listens.
+        key: Key that both sides prove to have.
         number: The actor's number.
     """
 

@@ -23,7 +23,7 @@ class Inbox:
     """The messages that have come in on a socket so far.
 
     Args:
-        sock: Where from; blocking or not.
+        sock: Socket to read from; blocking or not.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -83,7 +83,7 @@ class Outbox:
     """The messages that go out on a socket that must never block.
 
     Args:
-        sock: Where to.
+        sock: Socket to write to.
     """
 
     def __init__(self, sock: socket.socket) -> None:

@@ -49,9 +49,9 @@ class Packed(NamedTuple):
 
     Attributes:
         data: The pickle.
-        buffers: What the pickle refers to, where it lies.
+        buffers: Buffers outside the pickle, not copied.
         refs: The ids of references within.
-        writable: Which buffers must be writable when they come back.
+        writable: Buffers that must be writable when they come back.
     """
 
     data: bytes

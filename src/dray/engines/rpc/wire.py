@@ -46,7 +46,7 @@ class Begin(NamedTuple):
         """Return this process's environment, with other variables and another directory.
 
         Args:
-            variables: What to change in the environment; None is to be unset.
+            variables: Changes of the environment; None is to be unset.
             directory: The working directory; None is this process's.
             factory: See above.
         """
@@ -188,8 +188,8 @@ def dump_error(error: BaseException, skip: TracebackType | None = None) -> bytes
     """Pickle an error with its traceback as text; a stand-in where the error does not pickle.
 
     Args:
-        error: What was raised.
-        skip: Where the user's part of the traceback begins; the frames above are dray's.
+        error: Exception that was raised.
+        skip: Index of the user's first frame; the frames above are dray's.
     """
     text = "".join(traceback.format_exception(type(error), error, skip or error.__traceback__))
     said = text_of(error)

@@ -61,9 +61,9 @@ class JaxConfig(BackendConfig):
     Args:
         use_tpu: Whether JAX runs on TPUs; default: if the workers have some.
         use_gpu: Whether JAX runs on GPUs; default: if the workers have some.
-        timeout_s: How long workers may take to find one another, and on CPUs how long a collective
+        timeout_s: Seconds for workers to find one another, and on CPUs for a collective
             may take, in seconds; default: as JAX itself, 300 for the one and 1800 for the other.
-        shutdown_timeout_s: How long they may take to part, in seconds.
+        shutdown_timeout_s: Seconds for the workers to part.
 
     Raises:
         ConfigError: A value is malformed, or both `use_tpu` and `use_gpu` are wanted.
@@ -119,9 +119,9 @@ class JaxTrainer(DataParallelTrainer):
 
     Args:
         train_loop_per_worker: The function; it takes no argument, or one: the config.
-        train_loop_config: What the function gets, if it takes an argument.
-        jax_config: How to set JAX up.
-        scaling_config: How many workers, with what; default: one, with one CPU.
+        train_loop_config: Argument of the function, if it takes one.
+        jax_config: Settings of JAX.
+        scaling_config: Number of workers, and resources of each; default: one, with one CPU.
         dataset_config: None; Ray Data is not here yet.
         run_config: The run's name, place and behaviour.
         datasets: None, or empty.

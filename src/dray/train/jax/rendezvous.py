@@ -24,9 +24,9 @@ class RendezvousInfo(NamedTuple):
 
     Attributes:
         address: Of rank 0's node.
-        port: Where rank 0 listens.
-        token: What tells ranks of this run from strangers.
-        timeout_s: How long ranks may take to come, in seconds.
+        port: Port on which rank 0 listens.
+        token: Secret that tells ranks of this run from strangers.
+        timeout_s: Seconds for the ranks to come.
     """
 
     address: str

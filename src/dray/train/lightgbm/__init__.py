@@ -84,9 +84,9 @@ class LightGBMTrainer(DataParallelTrainer):
 
     Args:
         train_loop_per_worker: The function; it takes no argument, or one: the config.
-        train_loop_config: What the function gets, if it takes an argument.
+        train_loop_config: Argument of the function, if it takes one.
         lightgbm_config: There is nothing to set yet.
-        scaling_config: How many workers, with what; default: one, with one CPU.
+        scaling_config: Number of workers, and resources of each; default: one, with one CPU.
         run_config: The run's name, place and behaviour.
         datasets: None, or empty; Ray Data is not here yet.
         dataset_config: None.

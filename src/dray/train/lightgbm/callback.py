@@ -25,9 +25,9 @@ class RayTrainReportCallback:
     kept. After early stopping nothing is called any more: save every few rounds then.
 
     Args:
-        metrics: Which results to report, such as "test-binary_logloss": a name, names, or a dict of
+        metrics: Results to report, such as "test-binary_logloss": a name, names, or a dict of
             new name -> name; default: all.
-        filename: What the model's file is called in a checkpoint.
+        filename: Name of the model's file in a checkpoint.
         frequency: Every how many rounds of the model it is saved; 0 is not before the end.
         checkpoint_at_end: Whether it is saved with the last round.
         results_postprocessing_fn: Takes the results by name, returns what is reported.
@@ -73,7 +73,7 @@ class RayTrainReportCallback:
 
         Args:
             checkpoint: The checkpoint.
-            filename: What the callback has called the file.
+            filename: Name that the callback has given the file.
 
         Raises:
             StorageError: It has no such file.

@@ -157,10 +157,10 @@ def _short_of(name: str, units: int, free: Sequence[int], workers: int, strategy
 
     Args:
         name: The resource.
-        units: How much of it each worker needs.
-        free: How much of it each node has free.
-        workers: How many there are to be.
-        strategy: How they spread over the nodes.
+        units: Quantity of it per worker.
+        free: Quantity of it that is free on each node.
+        workers: Number of workers.
+        strategy: Spread of the workers over the nodes.
     """
     room = sorted((_times(name, units, left) for left in free), reverse=True)
     if strategy == "STRICT_PACK":

@@ -42,7 +42,7 @@ class PlannedWorker:
         local_rank: Its rank among those of its node.
         devices: The ids of its accelerators by resource name; empty where it has none, or where a
             cluster chooses them later.
-        threads: How many threads it would compute with.
+        threads: Number of threads it would compute with.
 
     Example:
         >>> from dray.train import DataParallelTrainer, ScalingConfig
@@ -67,16 +67,16 @@ class Plan:
     Attributes:
         fits: Whether it could start now.
         possible: Whether it could if everything were free, or a cluster grew.
-        num_workers: How many workers it would start, or would like to.
-        resources_per_worker: What each would get.
-        workers: Where each would run, by rank; empty if they do not fit now.
-        backend: How they would talk to each other.
+        num_workers: Number of workers it would start, or would like to.
+        resources_per_worker: Resources that each would get.
+        workers: Placement of each, by rank; empty if they do not fit now.
+        backend: Backend that would connect them.
         interface: The network interface for that; None where only the nodes know.
-        master_address: Where they would meet.
-        reason: Why they do not fit now; "" if they do.
+        master_address: Address of the rendezvous.
+        reason: Reason why they do not fit now; "" if they do.
         nodes: For each node that is too small or busy now, what it lacks for one worker.
         advice: The nearest change that would fit; "" if nothing is near.
-        notes: What else the user should know.
+        notes: Further notes for the user.
 
     Example:
         >>> from dray.train import DataParallelTrainer, ScalingConfig
@@ -135,7 +135,7 @@ class Planned(SystemExit):
 
     Args:
         plan: The plan.
-        path: Where to write it, for `dray plan`; if there is one already, that stays.
+        path: File to write it to, for `dray plan`; if there is one already, that stays.
     """
 
     def __init__(self, plan: Plan, path: Path) -> None:
@@ -157,11 +157,11 @@ def make_plan(
     """Return what a run would do if it started now; start and reserve nothing.
 
     Args:
-        engine: Where it would run.
-        scaling: How many workers, and what each gets.
+        engine: Engine on which it would run.
+        scaling: Number of workers, and resources of each.
         config: The run's other options.
-        backend: What connects the workers.
-        impossible: Why it can never start, where the engine has said so already.
+        backend: Backend that connects the workers.
+        impossible: Reason why it can never start, if the engine has said so already.
 
     Raises:
         ConfigError: The workers' accelerators and the framework do not go together, or the engine

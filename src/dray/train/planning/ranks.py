@@ -36,11 +36,11 @@ class RankAssignment:
     """One worker among all.
 
     Attributes:
-        place: Where it runs.
+        place: Node and devices it runs on.
         bundle: The number that it was asked for with.
         rank: Its rank among all.
         local_rank: Its rank among those of its node.
-        local_world_size: How many are on its node.
+        local_world_size: Number of workers on its node.
         node_rank: The rank of its node.
         node_devices: The ids of the accelerators that workers of its node have, by resource name.
     """
@@ -60,7 +60,7 @@ def assign_ranks(places: Sequence[WorkerPlacement]) -> list[RankAssignment]:
     The hosts of a TPU slice come one after another, in the slice's order.
 
     Args:
-        places: Where each worker runs, in the order in which they were asked for.
+        places: Place of each worker, in the order in which they were asked for.
 
     Returns:
         The workers, by rank.

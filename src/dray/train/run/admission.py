@@ -33,9 +33,9 @@ class Admission:
     Attributes:
         backend: The framework, for the plan.
         mailbox: Gets `Reserved` and `StillWaiting`.
-        limit_s: How long to wait.
-        size: How many workers it asks for, or has.
-        reservation: What it has.
+        limit_s: Limit of the wait, in seconds.
+        size: Number of workers it asks for, or has.
+        reservation: Its reservation.
     """
 
     engine: Engine

@@ -28,7 +28,7 @@ class Attempt:
     """One start of a run's workers, as the controller follows it.
 
     Attributes:
-        number: How often workers were started before.
+        number: Number of earlier starts of the workers.
         commits: Makes checkpoints of what the workers have staged.
         barrier: As `RunConfig.report_barrier`.
         alive: The actors whose end is not known.

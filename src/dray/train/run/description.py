@@ -63,8 +63,8 @@ def with_history(
     """Return a description with those of the times before, under the same name.
 
     Args:
-        description: What runs now.
-        before: What run.json says; None if there is none, or none that can be read.
+        description: Description of this start.
+        before: Contents of run.json; None if there is none, or none that can be read.
     """
     if before is None:
         return dict(description)

@@ -94,8 +94,8 @@ class Due:
     """The time of an event has come.
 
     Attributes:
-        alarm: Who sent it.
-        number: Which one of its events.
+        alarm: Alarm that sent it.
+        number: Number of the event, of this alarm.
         event: The event.
     """
 
@@ -162,8 +162,8 @@ class Outcome:
 
     Attributes:
         state: One of the final states.
-        return_value: What rank 0's function returned.
-        error: What `fit()` raises, if it raises.
+        return_value: Return value of rank 0's function.
+        error: Exception of `fit()`, if it raises.
     """
 
     state: State

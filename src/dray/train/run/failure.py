@@ -42,8 +42,8 @@ class FailurePolicy:
     Attributes:
         max_failures: As in `FailureConfig`.
         max_preemption_failures: As in `FailureConfig`.
-        failures: How many there have been, lost nodes left out.
-        lost_nodes: How often a node was lost.
+        failures: Number of failures so far, lost nodes left out.
+        lost_nodes: Number of lost nodes so far.
     """
 
     max_failures: int
@@ -167,7 +167,7 @@ def to_error(
         failures: rank -> error, the cause first.
         log_path: The log of the first failing rank, if it has one.
         run_path: The run directory.
-        failures_so_far: How often the run has failed, this time included.
+        failures_so_far: Number of failures of the run, this one included.
         running: The ranks that were still at work when the first one failed.
         returned: The ranks whose function had returned by then.
     """
@@ -203,8 +203,8 @@ class OutcomeTracker:
 
     Attributes:
         policy: Decides about restarts.
-        error: What `fit()` raises; the first cause stays it.
-        return_value: What rank 0's function returned.
+        error: Exception of `fit()`; the first cause stays it.
+        return_value: Return value of rank 0's function.
     """
 
     policy: FailurePolicy
@@ -226,7 +226,7 @@ class OutcomeTracker:
         """Take an error that is not one of workers.
 
         Args:
-            error: What has failed.
+            error: Exception of the failure.
             before: Returns the error of workers that have failed before, if some have.
         """
         if self.error is None and before is not None:

@@ -18,8 +18,8 @@ class Grace:
 
     Attributes:
         alarm: Sends `StopGraceExpired` at its end; it ends with the state in which it was set.
-        after_failure_s: How long it is once a rank has failed.
-        stopping_s: How long it is in a state in which the run stops.
+        after_failure_s: Seconds of grace once a rank has failed.
+        stopping_s: Seconds of grace in a state in which the run stops.
     """
 
     alarm: Alarm

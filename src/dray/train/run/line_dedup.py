@@ -21,10 +21,10 @@ class Shown:
     """A line to show.
 
     Attributes:
-        rank: Who wrote it; for a folded line, whoever repeated it first.
+        rank: Rank that wrote it; for a folded line, the first rank that repeated it.
         stream: "stdout" or "stderr".
         text: The line.
-        repeated: How often it came again within the window, on `ranks`.
+        repeated: Number of repetitions within the window, on `ranks`.
         ranks: The ranks that repeated it.
     """
 
@@ -74,7 +74,7 @@ class LineDeduplicator:
         """Take a line; yield what to show now.
 
         Args:
-            rank: Who wrote it.
+            rank: Rank that wrote it.
             stream: "stdout" or "stderr".
             text: The line.
             now: The time, in seconds.

@@ -47,7 +47,7 @@ class Progress:
     Args:
         name: The run's name.
         path: The run's directory.
-        screen: Where to.
+        screen: Screen to print on.
         log_level: As in `LoggingConfig`.
         fold: Whether a line that ranks repeat is shown once, with how often it came.
     """
@@ -90,7 +90,7 @@ class Progress:
 
         Args:
             workers: For each rank its pid, node, address and devices.
-            framework: How they are connected, in a few words.
+            framework: Their connection, in a few words.
         """
         self._workers = workers
         self._info(f"{self._name}: {describe_workers(workers)}{framework and f'; {framework}'}")
@@ -129,7 +129,7 @@ class Progress:
         """Return what `dray status` shows of the run. May be called from any thread.
 
         Args:
-            waits: Who is waited for, in words.
+            waits: Awaited ranks, in words.
         """
         now = time.monotonic()
         report, metrics, at = self._report or (None, {}, now)

@@ -26,13 +26,13 @@ class PendingReport:
 
     Attributes:
         report: Its number.
-        since: When the first rank made it.
+        since: Time at which the first rank made it.
         metrics: rank -> encoded metrics, of the ranks that have made it.
         files: rank -> the files of the checkpoint it brought, if it brought one.
         shares: rank -> the files it must stage; empty until every rank has reported.
-        staged: What has been staged so far.
+        staged: Files staged so far.
         staging: The ranks that still have files to stage.
-        trouble: Which rank could not, and why; then there is no checkpoint.
+        trouble: Rank that could not, and the reason; then there is no checkpoint.
         directory: The checkpoint's name, if a rank gave one.
         in_place: Whether its files lie under that name already.
         waiting: rank -> since when it waits for the others.
@@ -63,7 +63,7 @@ class RankCounts:
     """Numbers of ranks by the newest report that each has made.
 
     Args:
-        ranks: How many there are; none has made any.
+        ranks: Number of ranks; none has made any.
     """
 
     def __init__(self, ranks: int) -> None:
@@ -88,7 +88,7 @@ class ReportTracker:
     """Follows the reports of one attempt. What a failed rank has reported before counts.
 
     Args:
-        world_size: How many ranks report.
+        world_size: Number of ranks that report.
         barrier: Whether each report waits for every rank.
     """
 
@@ -233,7 +233,7 @@ class ReportTracker:
 
         Args:
             now: The time, in seconds, by the clock of `reported`.
-            within_s: How long ago "long ago" is.
+            within_s: Age in seconds that counts as "long ago".
         """
         last = self._failed_at
         if last is None:
@@ -273,7 +273,7 @@ class CollectiveTracker:
     """Follows the collectives of one attempt.
 
     Args:
-        world_size: How many ranks must come to each.
+        world_size: Number of ranks that must come to each.
     """
 
     def __init__(self, world_size: int) -> None:

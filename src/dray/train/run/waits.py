@@ -21,10 +21,10 @@ class Wait:
     """Ranks that have not come to where others are.
 
     Attributes:
-        what: What they have not done, such as "made report 3" or "come to barrier()".
+        what: Awaited action, such as "made report 3" or "come to barrier()".
         missing: The ranks that have not.
         waiting: The ranks that wait for them.
-        since: When the wait began, in the seconds of the clock that is used.
+        since: Start of the wait, in seconds of the clock that is used.
         returned: The ranks that have done it and returned since.
     """
 

@@ -26,7 +26,7 @@ class WorkerState:
 
     Attributes:
         rank: Its rank; until all workers have started, the number of its bundle.
-        started: Where its process runs, once it does.
+        started: Place of its process, once it runs.
         position: Its place among all, once they have ranks.
     """
 
@@ -82,7 +82,7 @@ class WorkerGroup:
     Attributes:
         workers: The workers; by rank, once they have ranks.
         warn: Tells the user something.
-        collectives: What connects the ranks, such as "gloo", once a backend has said so.
+        collectives: Backend of the collectives, such as "gloo", once it is known.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class WorkerGroup:
         """Give every worker its rank; see `ranks.assign_ranks`.
 
         Args:
-            nodes: What there is, by id.
+            nodes: Nodes of the cluster, by id.
             assign: Returns what a worker that has its position is told.
 
         Raises:
@@ -203,9 +203,9 @@ class WorkerGroup:
         """Run a function on every worker at once; return what each returned, by rank.
 
         Args:
-            function: What to run.
+            function: Function to run.
             args: Its arguments.
-            timeout_s: How long it may take, in seconds; default: as long as it likes.
+            timeout_s: Limit in seconds; default: none.
 
         Raises:
             RankFailed: On one of them it raised or took too long, or the worker died.

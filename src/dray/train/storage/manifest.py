@@ -33,10 +33,10 @@ class Committed:
     Attributes:
         path: Its directory.
         report: The number of the report it came with, from 0.
-        world_size: How many ranks made it.
+        world_size: Number of ranks that made it.
         files: Path in the directory -> size and CRC-32; without metadata, which users may change.
         metrics: rank -> that rank's metrics in the same report, encoded.
-        time: When it was committed, in seconds since 1970.
+        time: Time of the commit, in seconds since 1970.
     """
 
     path: Path

@@ -14,7 +14,7 @@ def local_path(path: object, what: str) -> Path:
     """Return the absolute form of the path of a directory, which may be a file:// URL.
 
     Args:
-        path: What the user gave.
+        path: Path as the user gave it.
         what: Its name, for the message.
 
     Raises:

@@ -38,9 +38,9 @@ class TorchTrainer(DataParallelTrainer):
 
     Args:
         train_loop_per_worker: The function; it takes no argument, or one: the config.
-        train_loop_config: What the function gets, if it takes an argument.
-        torch_config: How to form the process group.
-        scaling_config: How many workers, with what; default: one, with one CPU.
+        train_loop_config: Argument of the function, if it takes one.
+        torch_config: Settings of the process group.
+        scaling_config: Number of workers, and resources of each; default: one, with one CPU.
         run_config: The run's name, place and behaviour.
         datasets: None, or empty; Ray Data is not here yet.
         dataset_config: None.

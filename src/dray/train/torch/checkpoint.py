@@ -38,7 +38,7 @@ class TorchCheckpoint(Checkpoint):
         """Save a model's state in a new temporary directory, which is yours to delete.
 
         Args:
-            state_dict: What `model.state_dict()` returns; of a wrapped model (DDP), too.
+            state_dict: Result of `model.state_dict()`; of a wrapped model (DDP), too.
         """
         plain = {name.removeprefix(_OF_WRAPPERS): value for name, value in state_dict.items()}
         return cls._saved(plain)

@@ -149,9 +149,9 @@ class InterleavedSampler:
 
     Args:
         sampler: The other one; it may be endless.
-        num_replicas: How many ranks there are.
+        num_replicas: Number of ranks.
         rank: The rank whose turns these are.
-        at_once: How many turns are drawn together. One costs the time to swap random states.
+        at_once: Number of turns drawn together. One costs the time to swap random states.
     """
 
     def __init__(self, sampler: Any, num_replicas: int, rank: int, at_once: int = 1) -> None:
@@ -236,7 +236,7 @@ class DeviceDataLoader:
 
     Args:
         loader: The loader.
-        device: Where batches go.
+        device: Device of the batches.
         ahead: Whether to copy the next batch while this one is used, if the device can.
     """
 

@@ -49,7 +49,7 @@ class TorchConfig(BackendConfig):
             accelerators (nccl, xccl, hccl or xla), gloo without any, and gloo where workers share
             a GPU that is `cuda` to PyTorch.
         init_method: "env" or "tcp"; both meet at a store that rank 0 opens on a free port.
-        timeout_s: How long a collective may take, in seconds.
+        timeout_s: Seconds for a collective.
 
     Raises:
         ConfigError: `init_method` or `timeout_s` is malformed.
@@ -186,10 +186,10 @@ def choose_backend(positions: Sequence[RankAssignment], asked: str | None) -> tu
 
     Args:
         positions: The workers, by rank.
-        asked: What the user asks for.
+        asked: Settings that the user asks for.
 
     Raises:
-        ConfigError: What is asked for cannot work.
+        ConfigError: The settings cannot work together.
     """
     _check_slices(positions)
     family, sharing = family_of_all(positions), shares_devices(positions)

@@ -19,9 +19,9 @@ def threads_per_worker(
 
     Args:
         cores: Those of the node.
-        local_world_size: How many workers share them.
-        cpus: What `resources_per_worker` says of CPUs, if it does.
-        own: How many it has for itself, by `pin`; 0 if it shares all.
+        local_world_size: Number of workers that share them.
+        cpus: CPUs in `resources_per_worker`, if it names them.
+        own: Number of CPUs it has for itself, by `pin`; 0 if it shares all.
     """
     if cpus:
         return max(1, min(own or cores, int(cpus)))
@@ -79,7 +79,7 @@ def share_of_cores(
 
     Args:
         local_rank: The worker's place among those of the machine.
-        local_world_size: How many there are.
+        local_world_size: Number of workers on the node.
         numa_nodes: The cores of each NUMA node.
     """
     nodes = [list(cores) for cores in numa_nodes if cores]

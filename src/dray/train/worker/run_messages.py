@@ -14,12 +14,12 @@ class RunInfo:
 
     Attributes:
         path: The run directory.
-        token: What the directory's lock file holds; None if workers need not look.
+        token: Contents of the directory's lock file; None if workers need not look.
         attempt: The attempt's number.
         first_report: The number of the attempt's first report.
-        checkpoint: Where to resume from.
+        checkpoint: Checkpoint to resume from.
         report_barrier: Whether each report waits for every rank.
-        working_directory: Where workers work; None leaves them where they are.
+        working_directory: Working directory of workers; None leaves them where they are.
     """
 
     path: str
@@ -41,7 +41,7 @@ class Assignment:
         devices: The ids of its accelerators, by resource name.
         node_devices: Those of all workers on its node.
         shares_devices: Whether it is shown those of all.
-        cpus: How many CPUs the user has asked for; None is a fair share of its node's.
+        cpus: Number of CPUs that the user has asked for; None is a fair share of its node's.
         pinned: Whether it runs on cores of its own.
     """
 
@@ -85,8 +85,8 @@ class Staged:
 
     Attributes:
         report: Of which report.
-        files: What it has put there.
-        trouble: Why it could not; None if it could.
+        files: Files it has put there.
+        trouble: Reason why it could not; None if it could.
     """
 
     report: int
@@ -128,9 +128,9 @@ class ReportDone:
     """Every rank has made the report, and its checkpoint, if it has one, is committed.
 
     Attributes:
-        report: Which one.
+        report: Number of the report.
         path: Its checkpoint.
-        trouble: Why there is no checkpoint, though ranks have brought one.
+        trouble: Reason why there is no checkpoint, though ranks have brought one.
     """
 
     report: int

@@ -43,11 +43,11 @@ class TrainSession:
     """One rank's place in a run, in its worker: what `report` and the others work on.
 
     Args:
-        assignment: Which rank of which run.
+        assignment: Rank and run.
         post: Pushes a message to the controller.
 
     Attributes:
-        clean_ups: What to take back at its end in a process that goes on, which is the user's.
+        clean_ups: Changes to take back at its end in a process that goes on, which is the user's.
         outer: The session that its thread had before, if its run is within another.
     """
 
@@ -119,11 +119,11 @@ class TrainSession:
         """Make a report; see `dray.train.report`.
 
         Args:
-            metrics: What it tells.
-            checkpoint: What is to be kept, before this returns.
+            metrics: Metrics of the report.
+            checkpoint: Checkpoint to keep before this returns.
             directory: The name of its directory in the run's.
             in_place: Whether it lies there already.
-            upload: What is to be kept in place of `checkpoint`, after this has returned.
+            upload: Checkpoint to keep, in place of `checkpoint`, after this has returned.
         """
         refuse_forks(self._pid)
         with self._lock:

@@ -80,7 +80,7 @@ class StorageContext:
         `report(metrics, checkpoint, checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD)`.
 
         Args:
-            checkpoint: Whose files to copy.
+            checkpoint: Checkpoint with the files to copy.
             checkpoint_dir_name: Its name there.
 
         Returns:

@@ -26,9 +26,9 @@ class Ended(NamedTuple):
     """The end of a train function: it returned, or the user asked the run to stop.
 
     Attributes:
-        value: What rank 0 returned, if it need not cross a process boundary.
-        pickled: What rank 0 returned, if it must; on its own, so that nothing else fails with it.
-        trouble: Why it cannot be pickled.
+        value: Return value of rank 0, if it need not cross a process boundary.
+        pickled: Return value of rank 0, if it must; on its own, so that nothing else fails with it.
+        trouble: Reason why it cannot be pickled.
         stopped: Whether the user asked the run to stop.
     """
 

@@ -26,7 +26,7 @@ class Upload:
     """A checkpoint to put in place.
 
     Attributes:
-        files: What the rank brings, by name.
+        files: Files that the rank brings, by name.
         place: Puts a share of the files where the run wants them; returns what is there then.
         local: The directory to delete once the checkpoint is committed; None is none.
     """

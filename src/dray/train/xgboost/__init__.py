@@ -87,9 +87,9 @@ class XGBoostTrainer(DataParallelTrainer):
 
     Args:
         train_loop_per_worker: The function; it takes no argument, or one: the config.
-        train_loop_config: What the function gets, if it takes an argument.
-        xgboost_config: How the workers communicate.
-        scaling_config: How many workers, with what; default: one, with one CPU.
+        train_loop_config: Argument of the function, if it takes one.
+        xgboost_config: Settings of the communication between workers.
+        scaling_config: Number of workers, and resources of each; default: one, with one CPU.
         run_config: The run's name, place and behaviour.
         datasets: None, or empty; Ray Data is not here yet.
         dataset_config: None.

@@ -60,7 +60,7 @@ class ProcessRuntime(Values):
 
     Args:
         number: The process's own number; what it makes is numbered after it.
-        turns: How threads of this process wait for answers.
+        turns: Leader and followers among the threads that wait for answers.
     """
 
     def __init__(self, number: int, turns: LeaderFollowers) -> None:

@@ -61,18 +61,18 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
     """Tasks, actors and objects, as the driver sees them.
 
     Args:
-        ledger: What the nodes have.
+        ledger: Resources of the nodes.
         reader: The thread that waits for what workers print.
         fork: Starts a worker's process.
         kill: Ends one.
         cancel: Has one hear that its task or call of this number is cancelled.
         number: Gives the next process's number.
-        runtime_env: What every worker finds around itself.
-        namespace: Where named actors live.
-        store_bytes: How much memory large objects may take; None is 30 % of this machine's.
+        runtime_env: Runtime environment of every worker.
+        namespace: Namespace of named actors.
+        store_bytes: Bytes of memory that large objects may take; None is 30 % of this machine's.
         variables: Returns the environment variables that limit a process to devices.
         shows_output: Whether what workers print is shown here.
-        open_files: How many files this process may have open.
+        open_files: Limit of open files of this process.
         stall_warning_s: After how long without a word from any worker work that waits in vain is
             told of; 0 is never.
     """

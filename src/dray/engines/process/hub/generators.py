@@ -22,9 +22,9 @@ class _Stream:
     Attributes:
         task: The task that yields them; None when there will be no more.
         items: The numbers of the items so far.
-        read: How many items somebody has asked for.
-        sought: What to call when there is an item with an index, or none will come.
-        paced: What to call when so many items have been read.
+        read: Number of items asked for.
+        sought: Callbacks for an item with an index, or for the end.
+        paced: Callbacks for a number of items read.
     """
 
     def __init__(self, task: Task) -> None:

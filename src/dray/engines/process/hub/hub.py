@@ -53,7 +53,7 @@ class Hub(ObjectOperations):
     """Objects and questions; `tasks.py`, `actors.py` and `placement_groups.py` add the rest.
 
     Args:
-        store_bytes: How much memory large objects may take.
+        store_bytes: Bytes of memory that large objects may take.
     """
 
     def __init__(self, store_bytes: int) -> None:

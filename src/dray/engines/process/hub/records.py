@@ -62,7 +62,7 @@ class WorkerProcess(Channel):
         number: Unique in the engine.
         theirs: The worker's end of the socket; closed once it has it.
         node: The node it belongs to.
-        runtime_env: What it finds around itself.
+        runtime_env: Runtime environment of its process.
         pid: Its process, once that is known.
         task: The task that it runs.
         actor: The actor that lives in it.
@@ -115,7 +115,7 @@ class Client:
     Attributes:
         reply: Takes the number of a question and its answer.
         worker: The worker process it is, if it is one.
-        questions: What it waits for: gathers, and for others what is called when that is over.
+        questions: Pending waits: gathers, and for others a callback for their end.
         leases: Those of an engine within a worker.
     """
 
@@ -136,7 +136,7 @@ class WaitRequest:
     """A process that waits for objects: for all of some, or for a number of them.
 
     Attributes:
-        calls: What tells of those that are missing.
+        calls: Callbacks for the missing ones.
     """
 
     client: Client
@@ -154,9 +154,9 @@ class SchedulingClass:
     """Tasks that ask for the same, and so can take each other's place.
 
     Attributes:
-        demand: What one of them asks for.
+        demand: Resources of one of them.
         ledger: Where.
-        runtime_env: What they find around themselves: variables, as pairs, and a directory.
+        runtime_env: Runtime environment: variables, as pairs, and a directory.
         resources: The same quantities, as the tasks see them.
         waiting: Those that can run, oldest first.
         asked: Whether the ledger has a request of this shape.
@@ -193,18 +193,18 @@ class Task:
 
     Attributes:
         number: Its number, which is that of its first result.
-        kind: What runs.
+        kind: Task, method or creation.
         results: The numbers of its results.
         payload: Its arguments.
         deps: The objects that are awaited before it runs.
         nested: The objects that its arguments refer to.
-        returns: How many results, or "stream".
-        client: Who submitted it.
+        returns: Number of results, or "stream".
+        client: Process that submitted it.
         parent: The task that submitted it.
-        unready: How many of `deps` are not there yet.
-        retries: How often it may run again; -1 is without limit.
-        worker: Where it runs.
-        actor: Whose method it is.
+        unready: Number of `deps` that are not there yet.
+        retries: Runs left after the first; -1 is without limit.
+        worker: Worker that runs it.
+        actor: Actor of the method.
         details: Of a call: method, name, concurrency group, retries, retried exceptions.
         items: Of a stream: the numbers of its items so far.
     """
@@ -263,11 +263,11 @@ class ActorRecord:
         state: "waiting", "starting", "alive", "restarting" or "dead".
         waiting: Calls that are not sent yet, in order.
         running: Calls that are sent, by number.
-        restarts: How often it may be made again; -1 is without limit.
+        restarts: Restarts left; -1 is without limit.
         detached: Whether it lives on without a handle.
         ending: Whether it ends when its calls are done, because nobody has a handle any more.
         death: The payload that its calls get, once it is dead.
-        unstarted: Why no process could be started for it.
+        unstarted: Reason why no process could be started for it.
     """
 
     number: int
@@ -307,7 +307,7 @@ class GroupRecord:
 
     Attributes:
         ready: The object that is there when its bundles are set aside.
-        ledger: What lies in its bundles; each bundle is a node of it.
+        ledger: Contents of its bundles; each bundle is a node of it.
     """
 
     number: int

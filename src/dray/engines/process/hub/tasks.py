@@ -72,8 +72,8 @@ class Tasks(TaskOperations):
 
     Args:
         hub: Objects and answers.
-        streams: Where the items of generators go.
-        ledger: What the nodes have.
+        streams: Streams of generators' items.
+        ledger: Resources of the nodes.
         pool: Worker processes.
         send: Sends bytes to a worker.
         stop: Ends a worker's process at once.

@@ -77,7 +77,7 @@ class Waits(WaitOperations):
 
         Args:
             client: The process.
-            question: What it has asked.
+            question: Question it has asked.
             give_up: Called when it waits no longer; answers it.
 
         Returns:

@@ -82,7 +82,7 @@ class Pool:
 
     Args:
         start: Starts a worker process for a node and a runtime environment.
-        most_idle: How many are kept for each of both.
+        most_idle: Idle workers kept for each of both.
     """
 
     def __init__(self, start: Callable[[Node, RuntimeKey], WorkerProcess], most_idle: int) -> None:

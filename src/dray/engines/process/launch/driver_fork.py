@@ -76,7 +76,7 @@ def fork_driver(serve: Callable[[], object], keep: Sequence[int]) -> Clone | Non
     """Fork this process, if it has one thread.
 
     Args:
-        serve: What the fork does; its end is the fork's end.
+        serve: Main function of the fork; its end is the fork's end.
         keep: The descriptors that the fork needs.
 
     Returns:

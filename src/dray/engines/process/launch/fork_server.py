@@ -44,9 +44,9 @@ class ForkServer:
         control: Requests come in and notices go out here.
         driver: The driver's pid.
         spawn: Start each worker as a fresh interpreter instead of a fork.
-        open_files: How many files each worker may have open.
-        notices: Where notices go if the control socket is another server's, whose heir this is.
-        generation: How many servers came before.
+        open_files: Limit of open files of each worker.
+        notices: Socket for notices if the control socket is another server's, whose heir this is.
+        generation: Number of servers before this one.
     """
 
     def __init__(
@@ -325,10 +325,10 @@ def become_worker(open_files: int, inlet: int, fds: list[int]) -> None:
     """Turn this process into a worker; never returns.
 
     Args:
-        open_files: How many files it may have open.
+        open_files: Its limit of open files.
         inlet: A socket to the server: where to tell what must not be left behind, and where a
             worker of tasks and actors hears of what is cancelled.
-        fds: What become standard output and error, then a socket; then a second one for a training
+        fds: Future standard output and error, then a socket; then a second one for a training
             worker, or where objects lie in memory and on the disk.
     """
     with contextlib.suppress(PermissionError):  # a spawned worker leads its group already
@@ -423,9 +423,9 @@ def serve(
         control_fd: A socket to the driver.
         lifeline_fd: A pipe that closes when the driver dies.
         driver: The driver's pid.
-        open_files: How many files a worker may have open.
+        open_files: Limit of open files of a worker.
         method: "fork" or "spawn".
-        modules: What to import first.
+        modules: Modules to import first.
     """
     lifeline.signal_on_hangup(lifeline_fd)
     for fd in (control_fd, lifeline_fd):  # or workers would hold them open when this process dies

@@ -24,8 +24,8 @@ class MadeResources:
 
     Attributes:
         imported: Modules that it has imported, and has told.
-        inlet: Where the worker, and what it starts, tell it.
-        outlet: Where it is read.
+        inlet: Pipe end for the worker and what it starts.
+        outlet: Pipe end that is read.
     """
 
     def __init__(self) -> None:

@@ -26,8 +26,8 @@ class Basis(NamedTuple):
     """The modules and variables of a fork server, there before it makes workers.
 
     Attributes:
-        modules: What it imports.
-        variables: What its environment has beside the driver's; libraries read it as they are
+        modules: Modules to import.
+        variables: Additions to the driver's environment; libraries read it as they are
             imported, and the C library as a process begins.
     """
 
@@ -56,10 +56,10 @@ class Server:
     """The driver's end of one fork server process.
 
     Args:
-        basis: What it has before it makes workers.
-        method: How it makes them.
+        basis: State it has before it makes workers.
+        method: Way to make them.
         share_imports: Whether it may be a fork of the driver.
-        open_files: How many files this process may have open.
+        open_files: Limit of open files of this process.
 
     Raises:
         EngineError: There is no room for its process, or for what leads to it.

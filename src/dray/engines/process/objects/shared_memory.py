@@ -92,7 +92,7 @@ class Arena:
 
     Args:
         fd: The file; owned by this object.
-        size: How large it may become, in bytes.
+        size: Largest size in bytes.
     """
 
     def __init__(self, fd: int, size: int) -> None:

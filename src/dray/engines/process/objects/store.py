@@ -42,7 +42,7 @@ class ObjectEntry:
 
     Attributes:
         payload: Stands for its value; None while that is not there.
-        holds: How many processes, tasks and other objects refer to it.
+        holds: Number of processes, tasks and other objects that refer to it.
         nested: The objects that its value refers to.
         waiting: Called when the value is there.
         on_unused: Called when nobody refers to it any more.
@@ -62,9 +62,9 @@ class Region:
     """A part of shared memory.
 
     Attributes:
-        offset: Where it begins.
-        length: How long it is, in whole pages.
-        pins: How many processes look into it.
+        offset: Its first byte.
+        length: Length in bytes, in whole pages.
+        pins: Number of processes that have it mapped.
         owner: The object that lies in it; None before it is written, and once that is unused.
     """
 
@@ -81,7 +81,7 @@ class Store:
     """Every object of a session. Not safe to use from several threads: the hub has a lock.
 
     Args:
-        limit: How many bytes large objects may take in memory.
+        limit: Bytes that large objects may take in memory.
     """
 
     def __init__(self, limit: int) -> None:

@@ -31,7 +31,7 @@ class ActorCalls:
         results: Loads arguments, and sends results and errors.
         leave: Ends the process, with a status.
         kind: Its class.
-        around: What its code can know of itself.
+        around: Execution context that its code can ask for.
         details: Name, whether it is made again, concurrency, groups, whether it is async, the group
             of each method, and its accelerators.
         running: Says what runs in a thread or coroutine.

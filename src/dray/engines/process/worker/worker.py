@@ -36,7 +36,7 @@ class TaskWorker:
         sock: To the hub, for work and answers.
         control: To the fork server, for what must be heard during work.
         arena: The shared memory.
-        disk: Where objects are that are not in memory.
+        disk: Directory of objects that are not in memory.
     """
 
     def __init__(
