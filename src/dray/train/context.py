@@ -16,7 +16,7 @@ from dray.train.reported import (
     CheckpointUploadMode,
     ReportedCheckpoint,
 )
-from dray.train.storage.checkpoint_files import Fingerprint, fingerprint, list_files, stage
+from dray.train.storage.checkpoint_files import Fingerprint, fingerprint, list_files
 from dray.train.storage.paths import check_directory
 from dray.train.storage.run_directory import check_checkpoint_name
 from dray.train.worker.run_messages import Assignment, Share
@@ -269,7 +269,7 @@ def _upload(
     """
 
     def stage_share(share: Share) -> Mapping[str, Fingerprint]:
-        return stage(path, Path(share.staging), share.files)
+        return session.bring(path, share)
 
     def call_bring(share: Share) -> Mapping[str, Fingerprint]:
         assert bring is not None

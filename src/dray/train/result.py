@@ -17,7 +17,6 @@ from dray.train.storage.filesystem import check_filesystem, local_filesystem
 from dray.train.storage.metrics_codec import decode
 from dray.train.storage.paths import local_path
 from dray.train.storage.run_directory import RunDirectory
-from dray.train.storage.sealed import read_lines
 
 if TYPE_CHECKING:
     import pandas
@@ -201,7 +200,7 @@ def history(directory: RunDirectory, rank: int) -> list[dict[str, Any]]:
         StorageError: They cannot be read.
     """
     records: list[dict[str, Any]] = []
-    for record in read_lines(directory.metrics_path(rank), directory.warn_once, _is_report):
+    for record in directory.reports(rank, _is_report):
         while records and records[-1]["report"] >= record["report"]:
             records.pop()
         records.append(record)

@@ -57,7 +57,7 @@ class Commits:
         """
         if entry.in_place and entry.directory is not None:
             return self.directory.path / entry.directory
-        return self.directory.begin_staging(entry.report)
+        return self.directory.begin_staging(entry.report, entry.directory)
 
     def abandon(self, entry: PendingReport) -> None:
         """Delete what was put together of a report's checkpoint; what lies in place is the user's.
@@ -78,8 +78,7 @@ class Commits:
         Raises:
             StorageError: It cannot be written.
         """
-        name = entry.directory or self.directory.next_checkpoint_name()
-        path = self.directory.path / name
+        path = self.directory.destination(entry.report, entry.directory)
         committed = Committed(
             path, entry.report, world_size, entry.staged, entry.metrics, time.time()
         )

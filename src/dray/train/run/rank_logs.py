@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import IO
 
 from dray.engines.base import Output
 from dray.errors import StorageError
 from dray.train.run.progress import Progress
+from dray.train.storage.base import Log
 from dray.train.storage.run_directory import RunDirectory
 
 # Returns the rank of an output, once that is known: workers write before they have ranks.
@@ -29,7 +29,7 @@ class Logs:
     directory: RunDirectory
     progress: Progress | None
     _attempt: int = 0
-    _files: dict[int, IO[bytes]] = field(default_factory=dict)
+    _files: dict[int, Log] = field(default_factory=dict)
     _early: list[tuple[RankOf, Output]] = field(default_factory=list)
     _ranked: bool = False
 
@@ -45,9 +45,7 @@ class Logs:
             StorageError: It cannot be made.
         """
         self._ranked = True
-        logs = self.directory.log_path(self._attempt, 0).parent
-        with StorageError.instead(f"the logs in {logs} cannot be written"):
-            logs.mkdir(parents=True, exist_ok=True)
+        self.directory.begin_logs(self._attempt)
         early, self._early = self._early, []
         for rank_of, event in early:
             self.take(rank_of, event)
@@ -75,12 +73,11 @@ class Logs:
                 "what is shown here"
             )
 
-    def _open(self, rank: int) -> IO[bytes]:
+    def _open(self, rank: int) -> Log:
         """Open a rank's file, and close the one that has been open for longest if need be."""
         if len(self._files) >= _MOST_OPEN:
             self._files.pop(next(iter(self._files))).close()
-        path = self.directory.log_path(self._attempt, rank)
-        file = self._files[rank] = path.open("ab", buffering=0)
+        file = self._files[rank] = self.directory.log(self._attempt, rank)
         return file
 
     def close(self) -> None:

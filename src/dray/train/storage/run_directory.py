@@ -7,30 +7,28 @@
     working_dir/                 where workers work, with RAY_CHDIR_TO_TRIAL_DIR=1
     checkpoint_000000/           files of all ranks, and the manifest .dray.json
 
-A checkpoint is staged under another name in the same directory, its manifest is written last, and
-then it is renamed. What has no manifest under its final name does not exist, so a kill at any
-moment leaves either the whole checkpoint or none. What is to be deleted gets another name first.
+What has no manifest under its final name does not exist, and a storage sees to it that one is there
+last, so that a kill at any moment leaves either the whole checkpoint or none.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
-import secrets
-import shutil
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from dray.errors import ConfigError, NoRunError, StorageError, join_names
-from dray.train.storage.manifest import Committed, read_manifest, write_manifest
+from dray.train.storage.base import Lines, Log, Storage
+from dray.train.storage.local_storage import LocalStorage
+from dray.train.storage.manifest import Committed, read_manifest
 from dray.train.storage.paths import check_name
-from dray.train.storage.sealed import LineFile, read_lines, seal, unseal
+from dray.train.storage.place import Place
+from dray.train.storage.sealed import seal, unseal
 
 _RUN = "run.json"
 _EVENTS = "events.jsonl"
@@ -38,9 +36,6 @@ _METRICS = "metrics"
 _LOGS = "logs"
 _WORKING = "working_dir"
 _OWN = (_RUN, _EVENTS, _METRICS, _LOGS, _WORKING)
-_STAGING = ".staging-"
-_REPLACED = ".replaced-"
-_DELETED = ".deleted-"
 # Of 255: names of what is being replaced or deleted are longer.
 _LONGEST_NAME = 200
 _NUMBERED = re.compile(r"checkpoint_(\d+)$")
@@ -57,32 +52,59 @@ class RunDirectory:
         path: `<storage_path>/<name>`.
 
     Attributes:
+        storage: Its storage.
         warn: Tells the user of damage, each once.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Place) -> None:
         self.path = path
         self.warn: Callable[[str], object] = _warn_user
-        self._lock: int | None = None
+        self.storage: Storage = LocalStorage(path, self.warn_once)
         self._warned: set[str] = set()
-        self._verified: set[Path] = set()
-        self._damaged: set[Path] = set()
+        self._verified: set[Place] = set()
+        self._damaged: set[Place] = set()
 
     @property
     def name(self) -> str:
         """The run's name."""
         return self.path.name
 
-    def metrics_path(self, rank: int) -> Path:
-        """Return where a rank's reports are kept."""
-        return self.path / _METRICS / f"rank-{rank:05d}.jsonl"
+    def metrics(self, rank: int, attempt: int) -> Lines:
+        """Open the file of a rank's reports, to add those of an attempt.
 
-    def log_path(self, attempt: int, rank: int) -> Path:
+        Raises:
+            StorageError: It cannot be opened.
+        """
+        return self.storage.lines(_metrics_name(rank), attempt)
+
+    def reports(
+        self, rank: int, fits: Callable[[dict[str, Any]], bool]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield a rank's reports, in the order in which they were made; of damage, only warn.
+
+        Raises:
+            StorageError: They cannot be read.
+        """
+        return self.storage.read_lines(_metrics_name(rank), self.warn_once, fits)
+
+    def begin_logs(self, attempt: int) -> None:
+        """Make room for the logs of an attempt.
+
+        Raises:
+            StorageError: It cannot be made.
+        """
+        self.storage.begin_logs(_logs_name(attempt))
+
+    def log(self, attempt: int, rank: int) -> Log:
+        """Open the log of a rank; raises OSError if that cannot be."""
+        return self.storage.log(f"{_logs_name(attempt)}/{_rank_name(rank)}.log")
+
+    def log_path(self, attempt: int, rank: int) -> Place:
         """Return where a rank's output is kept."""
-        return self.path / _LOGS / f"attempt-{attempt:03d}" / f"rank-{rank:05d}.log"
+        return self.path / _LOGS / f"attempt-{attempt:03d}" / f"{_rank_name(rank)}.log"
 
     @property
-    def working_directory(self) -> Path:
+    def working_directory(self) -> Place:
         """The workers' directory, if they do not work where the driver does."""
         return self.path / _WORKING
 
@@ -100,54 +122,15 @@ class RunDirectory:
         Raises:
             StorageError: It cannot be written, or another driver is at this run.
         """
-        try:
-            (self.path / _METRICS).mkdir(parents=True, exist_ok=True)
-            (self.path / _LOGS).mkdir(exist_ok=True)
-            self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise self._unwritable(error) from error
-        try:
-            self._take_lock(self._lock)
-            self.recover()
-        except BaseException:
-            self.close()
-            raise
-
-    def _unwritable(self, error: OSError) -> StorageError:
-        return StorageError.of(
-            error,
-            f"the run directory {self.path} cannot be written (set RunConfig(storage_path=...) to "
-            "a directory that you may write)",
-        )
-
-    def _take_lock(self, lock: int) -> None:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StorageError(
-                f"another process is at the run {self.path} now; give this one another "
-                "RunConfig(name=...), or wait for that one to end"
-            ) from error
-        except OSError as error:
-            raise StorageError.of(error, f"{self.path / '.lock'} cannot be locked") from error
-        try:
-            os.truncate(lock, 0)
-            os.write(lock, secrets.token_hex(16).encode())
-        except OSError as error:
-            raise self._unwritable(error) from error
+        self.storage.open()
 
     def token(self) -> str | None:
         """Return what the driver that holds the directory has written, if it can be seen here."""
-        try:
-            return (self.path / ".lock").read_text(encoding="ascii", errors="replace")
-        except OSError:
-            return None
+        return self.storage.token()
 
     def close(self) -> None:
         """Let other drivers have the directory."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self.storage.close()
 
     def recover(self) -> None:
         """Clear away what killed workers, or a killed driver, had not committed or deleted.
@@ -155,27 +138,7 @@ class RunDirectory:
         Raises:
             StorageError: The directory cannot be written.
         """
-        with StorageError.instead(f"the run directory {self.path} cannot be tidied up"):
-            for entry in list(self.path.iterdir()):
-                if entry.name.startswith(_REPLACED):
-                    original = self.path / entry.name.removeprefix(_REPLACED)
-                    if not original.exists():
-                        entry.rename(original)
-                    else:
-                        self._discard(entry)
-                elif entry.name.startswith((_STAGING, _DELETED)):
-                    self._discard(entry)
-
-    def _discard(self, entry: Path) -> None:
-        """Delete a directory, under a name by which a driver that is killed meanwhile is known."""
-        doomed = entry
-        if not entry.name.startswith(_DELETED):
-            doomed = self.path / f"{_DELETED}{secrets.token_hex(4)}{entry.name}"
-            entry.rename(doomed)
-        try:
-            shutil.rmtree(doomed)
-        except OSError as error:  # it takes up room, and means nothing any more
-            self.warn_once(f"{doomed} cannot be deleted ({error}); delete it yourself")
+        self.storage.recover()
 
     def write_run(self, description: Mapping[str, Any]) -> None:
         """Write run.json, whole or not at all.
@@ -183,16 +146,13 @@ class RunDirectory:
         Raises:
             StorageError: It cannot be written.
         """
-        draft = self.path / ".run.json.draft"
         text = seal(json.dumps(_sayable(description), indent=2).encode())
-        with StorageError.instead(f"{self.path / _RUN} cannot be written"):
-            draft.write_bytes(text + b"\n")
-            draft.replace(self.path / _RUN)
+        self.storage.write(_RUN, text + b"\n")
 
     def record(self, event: str, **details: Any) -> None:
         """Append a line to events.jsonl; a run does not fail because it cannot be written."""
         try:
-            with contextlib.closing(LineFile(self.path / _EVENTS)) as file:
+            with contextlib.closing(self.storage.lines(_EVENTS, None)) as file:
                 file.append({"time": round(time.time(), 6), "event": event, **details})
         except StorageError as error:
             self.warn_once(f"what happens to the run is not recorded any more: {error}")
@@ -228,16 +188,14 @@ class RunDirectory:
 
     def events(self) -> list[dict[str, Any]]:
         """Return the lines of events.jsonl."""
-        return list(read_lines(self.path / _EVENTS, self.warn_once))
+        return list(self.storage.read_lines(_EVENTS, self.warn_once))
 
     def next_attempt(self) -> int:
         """Return the number that the next start of workers gets."""
-        attempts = [int(m[1]) for e in self._names(_LOGS) if (m := re.match(r"attempt-(\d+)$", e))]
+        attempts = [
+            int(m[1]) for e in self.storage.names(_LOGS) if (m := re.match(r"attempt-(\d+)$", e))
+        ]
         return max(attempts, default=-1) + 1
-
-    def _names(self, folder: str = "") -> list[str]:
-        with StorageError.instead(f"the run directory {self.path} cannot be read"):
-            return os.listdir(self.path / folder)
 
     def checkpoints(self) -> list[Committed]:
         """Return the committed checkpoints, oldest first; of what has no sound manifest, only warn.
@@ -246,7 +204,7 @@ class RunDirectory:
             StorageError: The directory cannot be read.
         """
         found = []
-        for name in sorted(self._names()):
+        for name in sorted(self.storage.names()):
             path = self.path / name
             if name.startswith(".") or name in _OWN or path in self._damaged:
                 continue
@@ -298,27 +256,30 @@ class RunDirectory:
 
     def next_checkpoint_name(self) -> str:
         """Return `checkpoint_` and the first number that is higher than all there are."""
-        numbers = [int(m[1]) for name in self._names() if (m := _NUMBERED.match(name))]
+        numbers = [int(m[1]) for name in self.storage.names() if (m := _NUMBERED.match(name))]
         return f"checkpoint_{max(numbers, default=-1) + 1:06d}"
 
     # The commit of a checkpoint: ranks stage files, the driver commits.
 
-    def staging(self, report: int) -> Path:
-        """Return where the files of a report's checkpoint are put together."""
-        return self.path / f"{_STAGING}{report}"
+    def destination(self, report: int, name: str | None) -> Place:
+        """Return where a report's checkpoint is to lie, by the name that it was given, if any."""
+        if name is None and self.storage.in_place:
+            return self.storage.staging(report)
+        return self.path / (name or self.next_checkpoint_name())
 
-    def begin_staging(self, report: int) -> Path:
-        """Make the directory in which the files of a report's checkpoint are put together.
+    def staging(self, report: int) -> Place:
+        """Return where the files of a report's checkpoint are put together."""
+        return self.storage.staging(report)
+
+    def begin_staging(self, report: int, name: str | None = None) -> Place:
+        """Make the place in which the files of a report's checkpoint are put together.
 
         Raises:
             StorageError: It cannot be made.
         """
-        staging = self.staging(report)
-        with StorageError.instead(
-            f"the checkpoint of report {report} cannot be put into {staging}"
-        ):
-            staging.mkdir()
-        return staging
+        if name is None and self.storage.in_place:
+            name = self.next_checkpoint_name()
+        return self.storage.begin_staging(report, name)
 
     def abandon_staging(self, report: int) -> None:
         """Delete what was put together of a report's checkpoint.
@@ -326,30 +287,17 @@ class RunDirectory:
         Raises:
             StorageError: It cannot be deleted.
         """
-        with StorageError.instead(f"{self.staging(report)} cannot be deleted"):
-            self._discard(self.staging(report))
+        self.storage.abandon_staging(report)
 
-    def commit(self, staged: Path, committed: Committed) -> None:
+    def commit(self, staged: Place, committed: Committed) -> None:
         """Make a checkpoint exist, whole, under its final name, where it may lie already.
 
         Raises:
             StorageError: It cannot be written.
         """
-        path = committed.path
-        replaced = self.path / f"{_REPLACED}{path.name}"
-        with StorageError.instead(f"the checkpoint {path} cannot be committed"):
-            staged.mkdir(exist_ok=True)
-            write_manifest(staged, committed)
-            if staged != path:
-                if path.exists():
-                    os.listdir(path)  # a file is somebody's, and is not replaced
-                    path.rename(replaced)
-                staged.rename(path)
-            _sync_directory(self.path)
-            self._verified.add(path)
-            self._damaged.discard(path)
-            if replaced.exists():
-                self._discard(replaced)
+        self.storage.commit(staged, committed)
+        self._verified.add(committed.path)
+        self._damaged.discard(committed.path)
 
     def delete(self, committed: Committed) -> None:
         """Delete a checkpoint, so that half of it never counts.
@@ -357,8 +305,19 @@ class RunDirectory:
         Raises:
             StorageError: It cannot be deleted.
         """
-        with StorageError.instead(f"the checkpoint {committed.path} cannot be deleted"):
-            self._discard(committed.path)
+        self.storage.discard(committed.path)
+
+
+def _rank_name(rank: int) -> str:
+    return f"rank-{rank:05d}"
+
+
+def _metrics_name(rank: int) -> str:
+    return f"{_METRICS}/{_rank_name(rank)}.jsonl"
+
+
+def _logs_name(attempt: int) -> str:
+    return f"{_LOGS}/attempt-{attempt:03d}"
 
 
 def _sayable(value: Any) -> Any:
@@ -386,11 +345,3 @@ def check_checkpoint_name(name: str) -> None:
         raise ConfigError(
             f"checkpoint_dir_name must be a name of at most {_LONGEST_NAME} bytes, not {name!r}"
         )
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

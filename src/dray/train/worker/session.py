@@ -16,10 +16,9 @@ from dray.engines.rpc.actor_host import refuse_forks
 from dray.errors import NotInTrainingError, StorageError, describe
 from dray.train.checkpoint import Checkpoint
 from dray.train.reported import ReportedCheckpoint, ReportedCheckpointStatus
-from dray.train.storage.checkpoint_files import Fingerprint, list_files, stage
+from dray.train.storage.checkpoint_files import Fingerprint, list_files
 from dray.train.storage.metrics_codec import decode, encode, json_bytes
 from dray.train.storage.run_directory import RunDirectory
-from dray.train.storage.sealed import LineFile
 from dray.train.worker import run_messages
 from dray.train.worker.uploads import Upload, Uploads
 
@@ -66,8 +65,8 @@ class TrainSession:
         self._answers: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._uploads = Uploads(self._stage_upload)
-        metrics = RunDirectory(Path(run.path)).metrics_path(assignment.rank)
-        self._metrics = LineFile(metrics)
+        self._directory = RunDirectory(Path(run.path))
+        self._metrics = self._directory.metrics(assignment.rank, run.attempt)
 
     def close(self) -> None:
         """End the uploads; free the metrics file."""
@@ -153,7 +152,15 @@ class TrainSession:
     def _stage(self, number: int, checkpoint: Checkpoint) -> None:
         """Put this rank's share of the files in place, once every rank has reported."""
         share = self._await(run_messages.Share, number)
-        self._put(share, lambda: stage(checkpoint.path, Path(share.staging), share.files))
+        self._put(share, lambda: self.bring(checkpoint.path, share))
+
+    def bring(self, source: str, share: run_messages.Share) -> Mapping[str, Fingerprint]:
+        """Put a share of the files of a local directory into the run.
+
+        Raises:
+            StorageError: A file cannot be read or written.
+        """
+        return self._directory.storage.stage(source, Path(share.staging), share.files)
 
     def _stage_upload(self, share: run_messages.Share, upload: Upload) -> None:
         self._put(share, lambda: upload.place(share))

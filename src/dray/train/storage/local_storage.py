@@ -1,0 +1,251 @@
+"""A directory as the storage of a run.
+
+A checkpoint is staged under another name in the same directory, its manifest is written last, and
+then it is renamed. What is to be deleted gets another name first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from dray.errors import StorageError
+from dray.train.storage.checkpoint_files import Fingerprint, stage
+from dray.train.storage.manifest import Committed, write_manifest
+from dray.train.storage.sealed import LineFile, read_lines
+
+_STAGING = ".staging-"
+_REPLACED = ".replaced-"
+_DELETED = ".deleted-"
+
+
+class LocalStorage:
+    """A directory that holds one run.
+
+    Args:
+        path: The directory.
+        warn_once: Tells the user of damage.
+    """
+
+    in_place = False
+
+    def __init__(self, path: Path, warn_once: Callable[[str], object]) -> None:
+        self.path = path
+        self._warn_once = warn_once
+        self._lock: int | None = None
+
+    def open(self) -> None:
+        """Make the directory if needed, and hold it against other drivers.
+
+        Raises:
+            StorageError: It cannot be written, or another driver is at this run.
+        """
+        try:
+            (self.path / "metrics").mkdir(parents=True, exist_ok=True)
+            (self.path / "logs").mkdir(exist_ok=True)
+            self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        try:
+            self._take_lock(self._lock)
+            self.recover()
+        except BaseException:
+            self.close()
+            raise
+
+    def _unwritable(self, error: OSError) -> StorageError:
+        return StorageError.of(
+            error,
+            f"the run directory {self.path} cannot be written (set RunConfig(storage_path=...) to "
+            "a directory that you may write)",
+        )
+
+    def _take_lock(self, lock: int) -> None:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StorageError(
+                f"another process is at the run {self.path} now; give this one another "
+                "RunConfig(name=...), or wait for that one to end"
+            ) from error
+        except OSError as error:
+            raise StorageError.of(error, f"{self.path / '.lock'} cannot be locked") from error
+        try:
+            os.truncate(lock, 0)
+            os.write(lock, secrets.token_hex(16).encode())
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def token(self) -> str | None:
+        """Return what the driver that holds the directory has written, if it can be seen here."""
+        try:
+            return (self.path / ".lock").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return None
+
+    def close(self) -> None:
+        """Let other drivers have the directory."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def recover(self) -> None:
+        """Clear away what killed workers, or a killed driver, had not committed or deleted.
+
+        Raises:
+            StorageError: The directory cannot be written.
+        """
+        with StorageError.instead(f"the run directory {self.path} cannot be tidied up"):
+            for entry in list(self.path.iterdir()):
+                if entry.name.startswith(_REPLACED):
+                    original = self.path / entry.name.removeprefix(_REPLACED)
+                    if not original.exists():
+                        entry.rename(original)
+                    else:
+                        self._discard(entry)
+                elif entry.name.startswith((_STAGING, _DELETED)):
+                    self._discard(entry)
+
+    def _discard(self, entry: Path) -> None:
+        """Delete a directory, under a name by which a driver that is killed meanwhile is known."""
+        doomed = entry
+        if not entry.name.startswith(_DELETED):
+            doomed = self.path / f"{_DELETED}{secrets.token_hex(4)}{entry.name}"
+            entry.rename(doomed)
+        try:
+            shutil.rmtree(doomed)
+        except OSError as error:  # it takes up room, and means nothing any more
+            self._warn_once(f"{doomed} cannot be deleted ({error}); delete it yourself")
+
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names in a folder.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        with StorageError.instead(f"the run directory {self.path} cannot be read"):
+            return os.listdir(self.path / folder)
+
+    def write(self, name: str, text: bytes) -> None:
+        """Write a file, whole or not at all.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        draft = self.path / f".{name}.draft"
+        with StorageError.instead(f"{self.path / name} cannot be written"):
+            draft.write_bytes(text)
+            draft.replace(self.path / name)
+
+    def begin_logs(self, folder: str) -> None:
+        """Make a folder for logs.
+
+        Raises:
+            StorageError: It cannot be made.
+        """
+        logs = self.path / folder
+        with StorageError.instead(f"the logs in {logs} cannot be written"):
+            logs.mkdir(parents=True, exist_ok=True)
+
+    def log(self, name: str) -> IO[bytes]:
+        """Open a log; raises OSError if that cannot be."""
+        return (self.path / name).open("ab", buffering=0)
+
+    def lines(self, name: str, generation: int | None) -> LineFile:
+        """Open a file of lines to add to it.
+
+        Raises:
+            StorageError: It cannot be opened.
+        """
+        return LineFile(self.path / name)
+
+    def read_lines(
+        self,
+        name: str,
+        warn: Callable[[str], object],
+        fits: Callable[[dict[str, Any]], bool] = lambda record: True,
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the records of a file of lines; of those that are damaged, only warn.
+
+        Raises:
+            StorageError: The file cannot be read.
+        """
+        return read_lines(self.path / name, warn, fits)
+
+    # The commit of a checkpoint: ranks stage files, the driver commits.
+
+    def staging(self, report: int) -> Path:
+        """Return where the files of a report's checkpoint are put together."""
+        return self.path / f"{_STAGING}{report}"
+
+    def begin_staging(self, report: int, name: str | None) -> Path:
+        """Make the directory in which the files of a report's checkpoint are put together.
+
+        Raises:
+            StorageError: It cannot be made.
+        """
+        staging = self.staging(report)
+        with StorageError.instead(
+            f"the checkpoint of report {report} cannot be put into {staging}"
+        ):
+            staging.mkdir()
+        return staging
+
+    def stage(self, source: str, staging: Path, names: Iterable[str]) -> dict[str, Fingerprint]:
+        """Copy files into the staging directory, unless they lie there; return fingerprints.
+
+        Raises:
+            StorageError: A file cannot be copied or read.
+        """
+        return stage(source, staging, names)
+
+    def abandon_staging(self, report: int) -> None:
+        """Delete what was put together of a report's checkpoint.
+
+        Raises:
+            StorageError: It cannot be deleted.
+        """
+        with StorageError.instead(f"{self.staging(report)} cannot be deleted"):
+            self._discard(self.staging(report))
+
+    def commit(self, staged: Path, committed: Committed) -> None:
+        """Make a checkpoint exist, whole, under its final name, where it may lie already.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        path = committed.path
+        replaced = self.path / f"{_REPLACED}{path.name}"
+        with StorageError.instead(f"the checkpoint {path} cannot be committed"):
+            staged.mkdir(exist_ok=True)
+            write_manifest(staged, committed)
+            if staged != path:
+                if path.exists():
+                    os.listdir(path)  # a file is somebody's, and is not replaced
+                    path.rename(replaced)
+                staged.rename(path)
+            _sync_directory(self.path)
+            if replaced.exists():
+                self._discard(replaced)
+
+    def discard(self, path: Path) -> None:
+        """Delete a checkpoint, so that half of it never counts.
+
+        Raises:
+            StorageError: It cannot be deleted.
+        """
+        with StorageError.instead(f"the checkpoint {path} cannot be deleted"):
+            self._discard(path)
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
