@@ -30,6 +30,7 @@ core
 util
 train.storage
 * train.config train.scaling train.checkpoint train.callback train.reported train.constants
+  train.validation
 * train.context train.worker
 train.planning.ranks
 train.run.worker_group

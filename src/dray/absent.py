@@ -198,7 +198,6 @@ _ARGUMENTS: dict[str, dict[str, str | Absent]] = {
     },
 }
 
-_VALIDATE = "validate in the train function, or in a task that it starts with dray.remote"
 _ALL_RESTART = (
     "workers of a node that goes away are all started again, as often as "
     "FailureConfig(max_preemption_failures=...) allows"
@@ -229,7 +228,6 @@ _STATE: dict[str, str | Absent] = {
 _TRAIN: dict[str, str | Absent] = {
     **_each("DataConfig get_dataset_shard data data_config", f"there is no Ray Data; {_DATA}"),
     "SyncConfig": _gone(_EACH_REPORT),
-    **_each("ValidationConfig ValidationFn ValidationTaskConfig", _VALIDATE),
     "NCCLHangError": "set TorchConfig(timeout_s=...), after which NCCL itself ends a stuck worker",
     **_each("PreemptionError PreemptionInfo", _ALL_RESTART),
     "get_preemption_info": f"report checkpoints often enough; {_ALL_RESTART}",
@@ -266,7 +264,6 @@ def _boosts_itself(package: str) -> dict[str, str | Absent]:
 
 _TRAINER: dict[str, str | Absent] = {
     **_each("datasets dataset_config", f"there is no Ray Data; {_DATA}"),
-    "validation_config": _VALIDATE,
     "metadata": _gone(_IN_CONFIG),
     "resume_from_checkpoint": _gone(
         f"give the checkpoint's path in train_loop_config and load it where get_checkpoint() "
@@ -290,12 +287,6 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         **_each(
             "RAY_EXCEPTION_TYPES RayException", "catch RayError, which is the root of all of them"
         ),
-    },
-    "dray.train.report()": {
-        "validation": Absent(_VALIDATE, unset=(False,)),
-    },
-    "dray.train.lightning.RayTrainReportCallback()": {
-        "validation": Absent(_VALIDATE, unset=(False,)),
     },
     "DataParallelTrainer()": _TRAINER,
     "JaxTrainer()": _TRAINER,

@@ -36,7 +36,8 @@ EXPECTED = {
         "report get_context get_checkpoint TrainContext UserCallback BackendConfig "
         "DataParallelTrainer Plan TrainingFailedError WorkerGroupError ControllerError collective "
         "CheckpointUploadMode CheckpointConsistencyMode ReportedCheckpoint "
-        "ReportedCheckpointStatus TRAIN_DATASET_KEY"
+        "ReportedCheckpointStatus TRAIN_DATASET_KEY ValidationConfig ValidationFn "
+        "ValidationTaskConfig"
     ),
     "dray.train.backend": "Backend BackendConfig",
     "dray.train.collective": "barrier broadcast_from_rank_zero",

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
     "README.md",
     "docs/guide.md",
+    "docs/checkpoints.md",
     "docs/scaling.md",
     "docs/boosting.md",
     "docs/lightning.md",

@@ -248,7 +248,7 @@ NAMES = {
 PAIRS = [(module, name) for module, names in NAMES.items() for name in names.split()]
 ABSENT = """
     get_dataset_shard DataConfig SyncConfig NCCLHangError PreemptionError PreemptionInfo
-    ValidationConfig ValidationFn ValidationTaskConfig get_preemption_info accelerate backward
+    get_preemption_info accelerate backward
     prepare_optimizer TorchXLAConfig BaseTrainer TensorflowTrainer
     prepare_dataset_shard ReportCheckpointCallback HorovodTrainer HorovodConfig
 """
@@ -295,7 +295,6 @@ NEEDS_TORCH = pytest.mark.skipif(
     [
         pytest.param(lambda: TorchTrainer(loop, datasets={"train": [1]}), marks=NEEDS_TORCH),
         lambda: DataParallelTrainer(loop, dataset_config=object()),
-        lambda: DataParallelTrainer(loop, validation_config=object()),
         lambda: FailureConfig(preemption_grace_s=5),
         lambda: FailureConfig(relax_collectives_on_preemption=True),
         lambda: FailureConfig(0, GIVEN_UP, 3),

@@ -30,6 +30,7 @@ from dray.train.reported import (
 from dray.train.result import Result
 from dray.train.scaling import ScalingConfig
 from dray.train.trainer import DataParallelTrainer
+from dray.train.validation import ValidationConfig, ValidationFn, ValidationTaskConfig
 
 __all__ = [
     "TRAIN_DATASET_KEY",
@@ -54,6 +55,9 @@ __all__ = [
     "TrainContext",
     "TrainingFailedError",
     "UserCallback",
+    "ValidationConfig",
+    "ValidationFn",
+    "ValidationTaskConfig",
     "WorkerGroupError",
     "collective",
     "get_all_reported_checkpoints",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dray.answers import AbsentMember, answer_for, check_arguments
+from dray.answers import AbsentMember, answer_for
 from dray.checks import is_number, plain
 from dray.errors import ConfigError
 from dray.train.checkpoint import Checkpoint
@@ -19,6 +20,7 @@ from dray.train.reported import (
 from dray.train.storage.checkpoint_files import Fingerprint, fingerprint, list_files
 from dray.train.storage.paths import check_directory
 from dray.train.storage.run_directory import check_checkpoint_name
+from dray.train.validation import ValidationTaskConfig
 from dray.train.worker.run_messages import Assignment, Share
 from dray.train.worker.session import TrainSession, current_session
 from dray.train.worker.storage_context import StorageContext
@@ -127,7 +129,8 @@ def get_all_reported_checkpoints(
     any of them brought a checkpoint. What `CheckpointConfig` has not kept is not among them.
 
     Args:
-        consistency_mode: As nothing is validated yet, both modes wait for the commit.
+        consistency_mode: Condition to wait for; VALIDATED also waits for every validation that has
+            been asked for, which needs resources beside the workers.
         timeout_s: Seconds to wait before what there is is returned; None is without
             limit.
 
@@ -155,7 +158,8 @@ def get_all_reported_checkpoints(
     wait = plain(timeout_s)
     if wait is not None and (not is_number(wait) or not 0 <= wait <= threading.TIMEOUT_MAX):
         raise ConfigError(f"timeout_s must be None or seconds, 0 or more, not {timeout_s!r}")
-    return session.checkpoints(wait)
+    validated = consistency_mode is CheckpointConsistencyMode.VALIDATED
+    return session.checkpoints(wait, validated=validated)
 
 
 def report(
@@ -165,7 +169,7 @@ def report(
     checkpoint_upload_mode: CheckpointUploadMode = CheckpointUploadMode.SYNC,
     delete_local_checkpoint_after_upload: bool | None = None,
     checkpoint_upload_fn: Callable[[Checkpoint, str], Checkpoint] | None = None,
-    validation: bool = False,
+    validation: bool | ValidationTaskConfig = False,
 ) -> None:
     """Report metrics, and with them perhaps a checkpoint.
 
@@ -197,11 +201,16 @@ def report(
         checkpoint_upload_fn: Brings this rank's files into the run's directory in place of dray:
             called with the checkpoint and the name of its directory there, it returns the
             checkpoint that it has made in `get_context().get_storage().experiment_fs_path`.
-        validation: False: not there yet.
+        validation: Whether the checkpoint is validated, by a task beside the training, as the
+            trainer's `ValidationConfig` says; a `ValidationTaskConfig` adds arguments. What it
+            returns joins the checkpoint's metrics, and counts for `CheckpointConfig`; until then
+            the checkpoint is not deleted. `fit()` waits for it, and runs it again after a crash. If
+            it fails, the checkpoint stays as it is. If ranks differ, the lowest one counts.
 
     Raises:
         ConfigError: The metrics hold something else, such as a tensor, the name is taken, or the
-            checkpoint of NO_UPLOAD or of `checkpoint_upload_fn` is not in the run's directory.
+            checkpoint of NO_UPLOAD or of `checkpoint_upload_fn` is not in the run's directory; or
+            `validation` comes without a checkpoint, or the trainer has no `validation_config`.
         StorageError: The metrics cannot be written, and the report does not count; or a file of
             the checkpoint cannot be copied: then every rank that waits for it hears so, and the
             report counts without one.
@@ -216,13 +225,13 @@ def report(
         {'epoch': 2, 'loss': 0.1}
     """
     session = current_session("report")
-    if validation is not False:
-        check_arguments("dray.train.report", {"validation": validation}, ())
+    asked = _asked(validation, checkpoint, session)
+    send = functools.partial(session.report, metrics, validation=asked)
     mode = checkpoint_upload_mode
     if not isinstance(mode, CheckpointUploadMode):
         raise ConfigError(f"checkpoint_upload_mode must be a CheckpointUploadMode, not {mode!r}")
     if checkpoint is None:
-        session.report(metrics, None, checkpoint_dir_name)
+        send(None, checkpoint_dir_name)
         return
     name = checkpoint_dir_name
     if name is not None:
@@ -232,23 +241,41 @@ def report(
     if delete is None:
         delete = mode.default_delete_local_checkpoint_after_upload()
     if mode is CheckpointUploadMode.NO_UPLOAD:
-        session.report(metrics, local, _name_in_run(local.path, session), in_place=True)
+        send(local, _name_in_run(local.path, session), in_place=True)
         return
     if mode is CheckpointUploadMode.ASYNC:
         bring = checkpoint_upload_fn
         if bring is not None:
             name = name or session.name_to_upload()
         upload = _upload(session, local, bring, name or "", delete)
-        session.report(metrics, None, name, in_place=bring is not None, upload=upload)
+        send(None, name, in_place=bring is not None, upload=upload)
         return
     if checkpoint_upload_fn is None:
-        session.report(metrics, local, name)
+        send(local, name)
     else:
         made = checkpoint_upload_fn(local, name or session.name_to_upload())
         made = _checked(made, _MADE)
-        session.report(metrics, made, _name_in_run(made.path, session), in_place=True)
+        send(made, _name_in_run(made.path, session), in_place=True)
     if delete:
         delete_local(local.path)
+
+
+def _asked(
+    validation: bool | ValidationTaskConfig, checkpoint: Checkpoint | None, session: TrainSession
+) -> dict[str, object] | None:
+    """Return what a report asks for of its checkpoint's validation, as `Reported` says it."""
+    if validation is False:
+        return None
+    if validation is not True and not isinstance(validation, ValidationTaskConfig):
+        raise ConfigError(f"validation must be a bool or ValidationTaskConfig, not {validation!r}")
+    if checkpoint is None:
+        raise ConfigError("validation=... needs a checkpoint; give one, or leave it out")
+    if not session.assignment.run.validates:
+        raise ConfigError(
+            "validation=... needs a function that validates: give the trainer "
+            "validation_config=ValidationConfig(fn)"
+        )
+    return {} if validation is True else validation.to_json()
 
 
 def _upload(

@@ -40,7 +40,7 @@ class CheckpointConsistencyMode(Enum):
 
     Members:
         COMMITTED: That the reports made so far are committed.
-        VALIDATED: The same, as there is no validation yet.
+        VALIDATED: That they are, and that the validations which they ask for have ended.
 
     Example:
         >>> from dray.train import CheckpointConsistencyMode
@@ -53,7 +53,14 @@ class CheckpointConsistencyMode(Enum):
 
 
 class ReportedCheckpointStatus(Enum):
-    """The status of a reported checkpoint; as there is no validation yet, COMMITTED.
+    """The status of a reported checkpoint.
+
+    Members:
+        COMMITTED: It is there, and was reported without a validation.
+        PENDING_VALIDATION: Its validation runs, or waits for its turn.
+        VALIDATED: Its metrics have those of the validation.
+        VALIDATION_TIMEOUT: Its validation took longer than `timeout_s`, and was given up.
+        VALIDATION_FAILED: Its validation raised, or its process died. The checkpoint is there.
 
     Example:
         >>> from dray.train import ReportedCheckpointStatus
@@ -74,7 +81,7 @@ class ReportedCheckpoint:
 
     Attributes:
         checkpoint: Reference to its files.
-        metrics: Metrics that rank 0 reported with it.
+        metrics: Metrics that rank 0 reported with it, and those of its validation.
         status: Whether it is pending, committed or validated.
 
     Example:

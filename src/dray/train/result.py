@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,8 @@ from dray.train.checkpoint import Checkpoint
 from dray.train.config import CheckpointConfig
 from dray.train.run.retention import lookup, ranked
 from dray.train.storage.filesystem import check_filesystem, local_filesystem
-from dray.train.storage.metrics_codec import decode
+from dray.train.storage.manifest import Committed
+from dray.train.storage.metrics_codec import decode, decode_all
 from dray.train.storage.paths import local_path
 from dray.train.storage.run_directory import RunDirectory
 
@@ -38,12 +39,14 @@ class Result:
     """The result of a run.
 
     Attributes:
-        metrics: The last report of rank 0, with or without a checkpoint; None if there is none.
+        metrics: The last report of rank 0, with or without a checkpoint, and what the validation of
+            its checkpoint has found; None if there is none.
         checkpoint: The newest checkpoint that is not known to be damaged, or None.
         error: None: `fit()` raises why a run failed, and the run's directory does not keep it.
         path: The run's directory.
         metrics_dataframe: Every report of rank 0, one row each, as a pandas DataFrame; nested names
-            as "a/b". Without pandas a `MissingDependencyError`.
+            as "a/b", and beside them what validations of kept checkpoints have found. Without
+            pandas a `MissingDependencyError`.
         best_checkpoints: (checkpoint, metrics) of all that were kept: from the worst to the best
             if `CheckpointConfig` named a score, else from the oldest to the newest.
         return_value: Return value of the train function on rank 0; None after `from_path`, or if it
@@ -141,13 +144,14 @@ class Result:
         last = None
         for record in history(directory, rank=0):
             last = record
+        metrics = None if last is None else {**decode(last), **_found(committed[-1:], last)}
         handed = {
             each.path: Checkpoint.of_run(each, verified=directory.is_verified(each))
             for each in committed
         }
         return cls(
             path=str(directory.path),
-            metrics=None if last is None else decode(last),
+            metrics=metrics,
             checkpoint=handed[committed[-1].path] if committed else None,
             best_checkpoints=[
                 (handed[each.path], each.rank_zero_metrics()) for each in ranked(committed, config)
@@ -189,8 +193,20 @@ def _read_reports(path: str) -> pandas.DataFrame:
         import pandas
     except ImportError:
         raise MissingDependencyError("pandas", "pandas") from None
-    records = history(RunDirectory(Path(path)), rank=0)
-    return pandas.DataFrame([_flatten(decode(record)) for record in records])
+    directory = RunDirectory(Path(path))
+    validated = {each.report: [each] for each in directory.checkpoints() if each.validation}
+    return pandas.DataFrame(
+        [
+            _flatten({**decode(record), **_found(validated.get(record["report"], []), record)})
+            for record in history(directory, rank=0)
+        ]
+    )
+
+
+def _found(committed: Sequence[Committed], record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the validation of a report's checkpoint, if it is among these, has found."""
+    own = [each.validation for each in committed if each.report == record["report"]]
+    return decode_all(each.metrics for each in own if each is not None and each.metrics)
 
 
 def history(directory: RunDirectory, rank: int) -> list[dict[str, Any]]:

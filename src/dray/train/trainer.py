@@ -34,6 +34,7 @@ from dray.train.run.screens import open_screen
 from dray.train.run.state import State
 from dray.train.scaling import ScalingConfig
 from dray.train.storage.run_directory import RunDirectory
+from dray.train.validation import ValidationConfig
 from dray.train.worker.train_worker import Job
 
 T = TypeVar("T")
@@ -54,7 +55,7 @@ class DataParallelTrainer:
         dataset_config: None.
         resume_from_checkpoint: None; deprecated.
         metadata: None; deprecated.
-        validation_config: None; `report()` validates nothing yet.
+        validation_config: Function for `report(validation=...)`, and its task.
 
     Raises:
         ConfigError: The function does not take zero or one argument, or a config is malformed.
@@ -85,14 +86,13 @@ class DataParallelTrainer:
         dataset_config: object = None,
         resume_from_checkpoint: object = None,
         metadata: object = None,
-        validation_config: object = None,
+        validation_config: ValidationConfig | None = None,
     ) -> None:
         absent = {
             "datasets": datasets,
             "dataset_config": dataset_config,
             "resume_from_checkpoint": resume_from_checkpoint,
             "metadata": metadata,
-            "validation_config": validation_config,
         }
         check_arguments("DataParallelTrainer", absent, ())
         self._takes_config = _takes_config(
@@ -105,6 +105,11 @@ class DataParallelTrainer:
             raise absent_name("Backend", "has_replica_groups")
         self._scaling = _checked(scaling_config, ScalingConfig, "scaling_config")
         self._config = _checked(run_config, RunConfig, "run_config")
+        if not isinstance(validation_config, ValidationConfig | None):
+            raise ConfigError(
+                f"validation_config must be a ValidationConfig, not {validation_config!r}"
+            )
+        self._validation = validation_config
         if self._scaling.num_workers and not Settings().plan_path:
             # Imports of the workers begin now, beside whatever the driver still has to do.
             modules = self._backend_config.modules_for(train_loop_per_worker)
@@ -196,6 +201,8 @@ class DataParallelTrainer:
         job: Job = (function, (config,) if self._takes_config else ())
         if not engine.distributed:
             return job
+        if self._validation is not None:
+            wire.dump(self._validation.fn, "the function of validation_config")
         name = getattr(self._function, "__name__", repr(self._function))
         wire.dump(function, f"the train function {name!r}")
         return wire.dump(job, "train_loop_config")
@@ -217,6 +224,7 @@ class DataParallelTrainer:
                 job,
                 progress,
                 settings,
+                validation=self._validation,
             )
             return self._follow(engine, controller, directory, progress, termination)
 

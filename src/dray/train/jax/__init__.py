@@ -27,6 +27,7 @@ from dray.train.planning.ranks import RankAssignment, family_at, shares_devices
 from dray.train.run.worker_group import WorkerGroup
 from dray.train.scaling import ScalingConfig
 from dray.train.trainer import DataParallelTrainer
+from dray.train.validation import ValidationConfig
 from dray.train.worker.cpu_affinity import asked_threads
 from dray.train.worker.network_env import choose_interface, tell_slices
 from dray.train.worker.session import current_session
@@ -125,7 +126,7 @@ class JaxTrainer(DataParallelTrainer):
         dataset_config: None; Ray Data is not here yet.
         run_config: The run's name, place and behaviour.
         datasets: None, or empty.
-        validation_config: None; `report()` validates nothing yet.
+        validation_config: Function for `report(validation=...)`, and its task.
 
     Raises:
         ConfigError: An argument is malformed.
@@ -152,7 +153,7 @@ class JaxTrainer(DataParallelTrainer):
         dataset_config: object = None,
         run_config: RunConfig | None = None,
         datasets: object = None,
-        validation_config: object = None,
+        validation_config: ValidationConfig | None = None,
     ) -> None:
         require("jax", "jax>=0.4.36")
         if jax_config is not None and not isinstance(jax_config, JaxConfig):

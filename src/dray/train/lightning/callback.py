@@ -7,13 +7,13 @@ import shutil
 import tempfile
 from typing import Any
 
-from dray.answers import check_arguments
 from dray.checks import is_whole
 from dray.errors import ConfigError
 from dray.train.checkpoint import Checkpoint
 from dray.train.context import get_context, report
 from dray.train.lightning.package import load_lightning
 from dray.train.reported import CheckpointUploadMode
+from dray.train.validation import ValidationTaskConfig
 from dray.train.worker.session import current_session
 
 _Callback: Any = load_lightning().Callback
@@ -29,7 +29,7 @@ class RayTrainReportCallback(_Callback):
     Args:
         checkpoint_upload_mode: Default: the Trainer writes into the run's directory, and nothing
             is copied. SYNC and ASYNC have it write to a temporary directory first.
-        validation: False: not there yet.
+        validation: As in `dray.train.report`.
         every_n_epochs: Report after each of so many epochs; 0: after none.
         every_n_train_steps: Report after so many optimizer steps; 0: not by steps.
         on_validation: Whether to report after each validation.
@@ -37,7 +37,6 @@ class RayTrainReportCallback(_Callback):
             several would wait for the one that has failed.
 
     Raises:
-        AbsentArgumentError: `validation` is not False.
         ConfigError: An argument is malformed; or, as training starts, `on_exception` is set and
             there are several workers.
     """
@@ -47,7 +46,7 @@ class RayTrainReportCallback(_Callback):
     def __init__(
         self,
         checkpoint_upload_mode: CheckpointUploadMode | None = None,
-        validation: Any = False,
+        validation: bool | ValidationTaskConfig = False,
         *,
         every_n_epochs: int = 1,
         every_n_train_steps: int = 0,
@@ -55,10 +54,7 @@ class RayTrainReportCallback(_Callback):
         on_exception: bool = False,
     ) -> None:
         super().__init__()
-        if validation is not False:
-            check_arguments(
-                "dray.train.lightning.RayTrainReportCallback", {"validation": validation}, ()
-            )
+        self._validation = validation
         mode = checkpoint_upload_mode
         if mode is not None and not isinstance(mode, CheckpointUploadMode):
             raise ConfigError(
@@ -121,6 +117,7 @@ class RayTrainReportCallback(_Callback):
             metrics,
             Checkpoint.from_directory(directory),
             checkpoint_upload_mode=self._mode,
+            validation=self._validation,
         )
         if self._mode is CheckpointUploadMode.SYNC:
             shutil.rmtree(directory, ignore_errors=True)

@@ -98,7 +98,8 @@ class Attempt:
             checkpoint = self._commit(entry)
             yield [decode(entry.metrics[rank]) for rank in sorted(entry.metrics)], checkpoint
         for rank, asked in list(self._listings):
-            if self._book.is_done(asked.below):
+            awaited = asked.validated and self.commits.to_validate()
+            if self._book.is_done(asked.below) and not awaited:
                 self._listings.remove((rank, asked))
                 self.group.tell(run_messages.Listed(asked.request, self.commits.listed()), [rank])
 

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import errno
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dray.errors import StorageError
 from dray.train.config import CheckpointConfig
+from dray.train.reported import ReportedCheckpointStatus
 from dray.train.run.progress import Progress
 from dray.train.run.report_tracker import PendingReport
 from dray.train.run.retention import checkpoints_to_delete, score
-from dray.train.storage.manifest import Committed
+from dray.train.storage.manifest import PENDING, Committed, Validation
 from dray.train.storage.run_directory import RunDirectory
+
+_PLAIN = ReportedCheckpointStatus.COMMITTED.name
 
 
 @dataclass
 class Commits:
-    """Knows the checkpoints that a run has committed."""
+    """Knows the checkpoints that a run has committed.
+
+    Attributes:
+        validates: Whether they are validated, if their reports ask for it.
+    """
 
     directory: RunDirectory
     config: CheckpointConfig
     progress: Progress
+    validates: bool = False
 
     def __post_init__(self) -> None:
         self._kept = self.directory.checkpoints()
@@ -68,9 +76,33 @@ class Commits:
         if not entry.in_place:
             self.directory.abandon_staging(entry.report)
 
-    def listed(self) -> tuple[tuple[str, dict[str, object]], ...]:
-        """Return the checkpoints that there are, oldest first: path and rank 0's metrics."""
-        return tuple((str(each.path), each.metrics[min(each.metrics)]) for each in self._kept)
+    def listed(self) -> tuple[tuple[str, tuple[dict[str, object], ...], str], ...]:
+        """Return the checkpoints that there are, oldest first, as `Listed` has them."""
+        return tuple(
+            (str(each.path), each.records(), each.validation.status if each.validation else _PLAIN)
+            for each in self._kept
+        )
+
+    def pending(self) -> list[Committed]:
+        """Return the checkpoints whose validation has not ended, oldest first."""
+        return [each for each in self._kept if each.is_pending]
+
+    def to_validate(self) -> list[Committed]:
+        """Return those of them that this run validates."""
+        return self.pending() if self.validates else []
+
+    def validated(self, committed: Committed, validation: Validation) -> None:
+        """Keep what a checkpoint's validation has come to; delete what is not to be kept now."""
+        for index, known in enumerate(self._kept):
+            if known is committed:  # else it is there no more, or replaced
+                now = self._kept[index] = replace(committed, validation=validation)
+                try:
+                    self.directory.describe_again(now)
+                except StorageError as error:
+                    self.directory.warn_once(f"{error}; who reads the run later does not see it")
+                self._look_at_score(now)
+                self._delete_surplus()
+                return
 
     def commit(self, entry: PendingReport, world_size: int) -> Path:
         """Make the staged files of a report a checkpoint, and delete what is not to be kept.
@@ -79,17 +111,27 @@ class Commits:
             StorageError: It cannot be written.
         """
         path = self.directory.destination(entry.report, entry.directory)
+        asked = entry.validation
         committed = Committed(
-            path, entry.report, world_size, entry.staged, entry.metrics, time.time()
+            path,
+            entry.report,
+            world_size,
+            entry.staged,
+            entry.metrics,
+            time.time(),
+            None if asked is None else Validation(PENDING, asked),
         )
         staged = path if entry.in_place else self.directory.staging(entry.report)
         self.directory.commit(staged, committed)
         self._kept = [*(known for known in self._kept if known.path != path), committed]
         self._look_at_score(committed)
-        for old in checkpoints_to_delete(self._kept, self.config):
-            self._delete(old)
+        self._delete_surplus()
         self.progress.committed(path)
         return path
+
+    def _delete_surplus(self) -> None:
+        for old in checkpoints_to_delete(self._kept, self.config, validates=self.validates):
+            self._delete(old)
 
     def _delete(self, old: Committed) -> None:
         try:
@@ -102,7 +144,9 @@ class Commits:
 
     def _look_at_score(self, committed: Committed) -> None:
         attribute = self.config.checkpoint_score_attribute
-        if attribute is None or score(committed, attribute, "max") is not None:
+        if attribute is None or committed.is_pending:
+            return
+        if score(committed, attribute, "max") is not None:
             return
         names = ", ".join(committed.rank_zero_metrics()) or "none"
         self.directory.warn_once(

@@ -49,7 +49,7 @@ import time
 from collections.abc import Callable, Iterator, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from dray.engines.base import Actor, Died, Engine, Output, Posted, Started
 from dray.errors import ConfigError, EngineError, describe
@@ -69,12 +69,14 @@ from dray.train.run.launch import Launch
 from dray.train.run.progress import Progress
 from dray.train.run.rank_logs import Logs
 from dray.train.run.state import ANY, AT_WORK, FINAL, Action, Event, State, advance
+from dray.train.run.validations import Validations
 from dray.train.run.waits import Watch
 from dray.train.run.worker_group import Interrupted, RankFailed, WorkerGroup, WorkerState
 from dray.train.scaling import ScalingConfig
 from dray.train.storage.manifest import Committed
 from dray.train.storage.metrics_codec import decode
 from dray.train.storage.run_directory import RunDirectory
+from dray.train.validation import ValidationConfig
 from dray.train.worker import run_messages
 from dray.train.worker.train_worker import Ended, Job
 
@@ -102,6 +104,7 @@ class Controller:
     progress: Progress
     settings: Settings
     mailbox: queue.SimpleQueue[object] = field(default_factory=queue.SimpleQueue)
+    validation: ValidationConfig | None = None
 
     def __post_init__(self) -> None:
         engine, directory, settings = self.engine, self.directory, self.settings
@@ -118,7 +121,10 @@ class Controller:
             self.mailbox,
             settings.start_timeout_s,
         )
-        self._launch = Launch(engine, directory, self.scaling, self.config, *self.backend)
+        validates = self.validation is not None
+        self._launch = Launch(
+            engine, directory, self.scaling, self.config, *self.backend, validates
+        )
         self._attempt: Attempt | None = None
         self._checkpoint: Committed | None = None
         self._alarm = Alarm(self.mailbox)  # ends with the state in which it was set
@@ -134,8 +140,19 @@ class Controller:
         self._stop_reason: str | None = None
         self._cause = ""  # of the next change of state, where its event does not say enough
         self._logs = Logs(directory, self.progress if engine.shows_output else None)
-        self._commits = Commits(directory, self.config.checkpoint_config, self.progress)
+        kept = self.config.checkpoint_config
+        self._commits = Commits(directory, kept, self.progress, validates)
         self._until_closed = engine.until_closed()
+        self._validations = Validations(
+            engine,
+            self._until_closed,
+            directory,
+            self._commits,
+            self.progress,
+            self.validation,
+            self.mailbox,
+            settings.wait_warning_s,
+        )
 
     @property
     def _workers(self) -> Attempt:
@@ -182,6 +199,7 @@ class Controller:
             with self._failing_as_controller():
                 self._call_back("before_run", self._context)
                 self._move(Event.BEGIN)
+                self._validations.begin()
             while self._state not in FINAL:
                 event = self.mailbox.get()
                 with self._failing_as_controller():
@@ -218,6 +236,7 @@ class Controller:
         self._until_closed.cancel()
         self._alarm.cancel()
         self._watch.end()
+        self._validations.close()
         attempt = self._attempt
         if attempt is not None and attempt.alive:
             attempt.group.kill()
@@ -296,7 +315,11 @@ class Controller:
             else:
                 self._fail(rank, death.error)
         if not self._workers.alive:
-            self._move(Event.ALL_WORKERS_EXITED)
+            self._all_exited()
+
+    def _all_exited(self) -> None:
+        amid = self._state is State.FINISHING and self._validations.under_way
+        self._move(Event.EXITED_AMID_VALIDATION if amid else Event.ALL_WORKERS_EXITED)
 
     def _fail(self, rank: int, error: BaseException) -> None:
         attempt = self._workers
@@ -313,6 +336,7 @@ class Controller:
         for metrics, checkpoint in attempt.settle():
             if checkpoint is not None:
                 self._policy.progressed()
+                self._validations.look()
             self._call_back("after_report", self._context, metrics, checkpoint)
         if self._state is State.RUNNING:
             attempt.check_collectives()  # later, ranks stop one by one, with time to do so
@@ -419,7 +443,7 @@ class Controller:
         if self._attempt is not None:
             end(self._attempt.group)
             if not self._attempt.alive:
-                self._move(Event.ALL_WORKERS_EXITED)
+                self._all_exited()
 
     def _decide(self) -> None:
         attempt = self._workers
@@ -427,7 +451,9 @@ class Controller:
         self._call_back("after_exception", self._context, failures)
         wanted = self._stop_reason is None
         again = self._outcome.tries_again(failures, attempt.error, wanted=wanted)
-        self._move(Event.RETRY if again else Event.GIVE_UP)
+        amid = self._validations.under_way
+        given_up = Event.GAVE_UP_AMID_VALIDATION if amid else Event.GIVE_UP
+        self._move(Event.RETRY if again else given_up)
 
     def _say_closed(self) -> None:
         self._end_with(EngineError("dray.shutdown() was called while fit() was at work"))
@@ -449,7 +475,20 @@ class Controller:
         self._move(Event.NODE_LOST if broken else Event.BACKED_OFF)
 
     def _take_close(self, _: events.EngineClosed) -> None:
-        self._end_with(EngineError("dray.shutdown() was called while fit() waited to restart"))
+        what = "to restart" if self._state is State.RESTARTING else "for validations"
+        self._end_with(EngineError(f"dray.shutdown() was called while fit() waited {what}"))
+
+    def _take_validation(self, event: events.OfValidation) -> None:
+        self._validations.take(event)
+        if self._state in AT_WORK:
+            self._settle()  # ranks may wait for it
+        elif self._state is State.VALIDATING and not self._validations.under_way:
+            self._move(Event.GIVE_UP if self._outcome.error else Event.VALIDATED)
+
+    def _await_validations(self) -> None:
+        self._validations.tell_awaited()
+        if self._until_closed.done():
+            self.mailbox.put(events.EngineClosed())
 
     def _release(self) -> None:
         if self._attempt is None or not self._attempt.alive:  # else what they have is theirs
@@ -472,6 +511,7 @@ class Controller:
         Action.SAY_CLOSED: _say_closed,
         Action.BACK_OFF: _back_off,
         Action.RELEASE: _release,
+        Action.AWAIT_VALIDATIONS: _await_validations,
     }
 
     # What takes each kind of message, and the states that take it; the others ignore it. They may
@@ -490,7 +530,8 @@ class Controller:
         events.StillWaiting: (_still_waiting, {State.SCHEDULING}),
         events.StillStarting: (_still_starting, {State.STARTING}),
         events.BackedOff: (_back_to_work, {State.RESTARTING}),
-        events.EngineClosed: (_take_close, {State.RESTARTING}),
+        events.EngineClosed: (_take_close, {State.RESTARTING, State.VALIDATING}),
+        **dict.fromkeys(get_args(events.OfValidation), (_take_validation, ANY)),
         events.StopGraceExpired: (_grace_over, AT_WORK - {State.RUNNING} | {State.FINISHING}),
         events.LookAtWaits: (_look_at_waits, AT_WORK),
     }

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from dray.engines.base import Actor, Mailbox
 from dray.errors import EngineError
 from dray.scheduling.requests import Reservation
 from dray.train.run.state import State
 from dray.train.run.worker_group import WorkerState
+from dray.train.storage.manifest import Committed
 from dray.train.worker.train_worker import Ended
 
 
@@ -87,6 +89,38 @@ class StopGraceExpired:
 @dataclass(frozen=True)
 class LookAtWaits:
     """Somebody may have waited for long."""
+
+
+@dataclass(frozen=True)
+class ValidationEnded:
+    """The task that validates a checkpoint has ended."""
+
+    committed: Committed
+    future: Future[Any]
+
+
+@dataclass(frozen=True)
+class ValidationTimedOut:
+    """A validation has taken as long as it may.
+
+    Attributes:
+        after_s: Its limit in seconds.
+    """
+
+    after_s: float
+
+
+@dataclass(frozen=True)
+class RetryValidation:
+    """A validation that the engine has failed is to start again."""
+
+
+@dataclass(frozen=True)
+class LookAtValidation:
+    """A validation takes long."""
+
+
+OfValidation: TypeAlias = ValidationEnded | ValidationTimedOut | RetryValidation | LookAtValidation
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ class Launch:
     config: RunConfig
     backend: Backend
     backend_config: BackendConfig
+    validates: bool
 
     def start(
         self, reservation: Reservation, size: int, mailbox: Mailbox, progress: Progress
@@ -60,6 +61,7 @@ class Launch:
             checkpoint=str(checkpoint.path) if checkpoint else None,
             report_barrier=self.config.report_barrier,
             working_directory=str(self.directory.working_directory) if moved else None,
+            validates=self.validates,
         )
         nodes = {node.node_id: node for node in self.engine.nodes()}
         size = len(group)

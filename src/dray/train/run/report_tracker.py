@@ -36,6 +36,7 @@ class PendingReport:
         directory: The checkpoint's name, if a rank gave one.
         in_place: Whether its files lie under that name already.
         waiting: rank -> since when it waits for the others.
+        asked: rank -> what it says of the checkpoint's validation, if it asks for one.
     """
 
     report: int
@@ -49,6 +50,12 @@ class PendingReport:
     directory: str | None = None
     in_place: bool = False
     waiting: dict[int, float] = field(default_factory=dict)
+    asked: dict[int, dict[str, object]] = field(default_factory=dict)
+
+    @property
+    def validation(self) -> dict[str, object] | None:
+        """The wish of the lowest rank that asks for a validation, as `Reported` has it."""
+        return self.asked[min(self.asked)] if self.asked else None
 
     def divide(self) -> None:
         """Give every file to the lowest rank that has it."""
@@ -122,6 +129,8 @@ class ReportTracker:
             entry.files[rank] = message.files
         if message.files is not None or self._barrier:
             entry.waiting[rank] = now
+        if message.validation is not None:
+            entry.asked[rank] = message.validation
         if message.in_place and not entry.in_place:
             entry.directory, entry.in_place = message.directory, True
         elif entry.directory is None:

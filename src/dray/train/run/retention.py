@@ -55,14 +55,20 @@ def ranked(checkpoints: Sequence[Committed], config: CheckpointConfig) -> list[C
 
 
 def checkpoints_to_delete(
-    checkpoints: Sequence[Committed], config: CheckpointConfig
+    checkpoints: Sequence[Committed], config: CheckpointConfig, *, validates: bool = False
 ) -> list[Committed]:
     """Return the checkpoints to delete, given all of them, oldest first.
 
     The newest is always kept, since a restart resumes from it.
+
+    Args:
+        checkpoints: All of them.
+        config: Number of checkpoints to keep, and their score.
+        validates: Whether to keep also those whose validation has not ended.
     """
     if config.num_to_keep is None or not checkpoints:
         return []
     newest = checkpoints[-1]
     best_first = [newest, *reversed(ranked(checkpoints[:-1], config))]
-    return best_first[config.num_to_keep :]
+    surplus = best_first[config.num_to_keep :]
+    return [each for each in surplus if not (validates and each.is_pending)]

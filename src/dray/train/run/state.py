@@ -25,6 +25,7 @@ class State(str, Enum):
     RESTARTING = "RESTARTING"
     FINISHING = "FINISHING"
     ABORTING = "ABORTING"
+    VALIDATING = "VALIDATING"
     FINISHED = "FINISHED"
     ERRORED = "ERRORED"
     ABORTED = "ABORTED"
@@ -43,8 +44,11 @@ class Event(str, Enum):
     FAILED_AMID_REPORT = "a worker failed, a report of its is under way"
     DRAINED = "no report is under way any more"
     ALL_WORKERS_EXITED = "all workers gone"
+    EXITED_AMID_VALIDATION = "all workers gone, validations left"
     RETRY = "all workers gone, failures left"
     GIVE_UP = "all workers gone, no failures left"
+    GAVE_UP_AMID_VALIDATION = "all workers gone, no failures left, but validations"
+    VALIDATED = "no validation left"
     BACKED_OFF = "back-off over"
     NODE_LOST = "back-off over, a node lost"
     START_TIMED_OUT = "waited too long"
@@ -73,6 +77,7 @@ class Action(str, Enum):
     SAY_CLOSED = "fail, as the session has ended"
     BACK_OFF = "wait before the restart"
     RELEASE = "release resources"
+    AWAIT_VALIDATIONS = "wait for validations"
 
 
 class Step(NamedTuple):
@@ -90,6 +95,7 @@ AT_WORK = frozenset({State.RUNNING, State.DRAINING, State.CONCLUDING, State.STOP
 
 _KILL = (Action.KILL_WORKERS,)
 _SHUT_DOWN = (Action.TEAR_DOWN, Action.STOP_WORKERS)
+_AWAIT_VALIDATIONS = (Action.RELEASE, Action.AWAIT_VALIDATIONS)
 
 TABLE: dict[tuple[State, Event], Step] = {
     (State.INITIALIZING, Event.BEGIN): Step(State.SCHEDULING, (Action.RESERVE,)),
@@ -136,14 +142,19 @@ TABLE: dict[tuple[State, Event], Step] = {
     (State.FAILING, Event.ALL_WORKERS_EXITED): Step(State.FAILING, (Action.DECIDE,)),
     (State.FAILING, Event.RETRY): Step(State.RESTARTING, (Action.BACK_OFF,)),
     (State.FAILING, Event.GIVE_UP): Step(State.ERRORED, (Action.RELEASE,)),
+    (State.FAILING, Event.GAVE_UP_AMID_VALIDATION): Step(State.VALIDATING, _AWAIT_VALIDATIONS),
     (State.FAILING, Event.INTERRUPTED): Step(State.ABORTING),
     (State.RESTARTING, Event.BACKED_OFF): Step(State.STARTING, (Action.START_WORKERS,)),
     (State.RESTARTING, Event.NODE_LOST): Step(State.SCHEDULING, (Action.RELEASE, Action.RESERVE)),
     (State.RESTARTING, Event.INTERRUPTED): Step(State.ABORTED, (Action.RELEASE,)),
     (State.FINISHING, Event.ALL_WORKERS_EXITED): Step(State.FINISHED, (Action.RELEASE,)),
+    (State.FINISHING, Event.EXITED_AMID_VALIDATION): Step(State.VALIDATING, _AWAIT_VALIDATIONS),
     (State.FINISHING, Event.INTERRUPTED): Step(State.FINISHING, _KILL),
     (State.FINISHING, Event.GRACE_OVER): Step(State.FINISHING, _KILL),
     (State.ABORTING, Event.ALL_WORKERS_EXITED): Step(State.ABORTED, (Action.RELEASE,)),
+    (State.VALIDATING, Event.VALIDATED): Step(State.FINISHED),
+    (State.VALIDATING, Event.GIVE_UP): Step(State.ERRORED),
+    (State.VALIDATING, Event.INTERRUPTED): Step(State.ABORTED),
     **{
         (state, Event.ALL_WORKERS_EXITED): Step(state, (Action.SAY_CLOSED,))
         for state in (State.STARTING, *AT_WORK)
@@ -154,13 +165,16 @@ TABLE: dict[tuple[State, Event], Step] = {
     },
 }
 
+# Workers are ending or have ended, and the run with them.
+_ENDING = FINAL | {State.FAILING, State.ABORTING, State.FINISHING, State.VALIDATING}
+
 # Events that come too late, or too early, to change anything.
 IGNORED: dict[Event, frozenset[State]] = {
-    Event.WORKER_FAILED: frozenset({State.FAILING, State.ABORTING, State.FINISHING, *FINAL}),
-    Event.FAILED_AMID_REPORT: frozenset({State.FAILING, State.ABORTING, State.FINISHING, *FINAL}),
+    Event.WORKER_FAILED: _ENDING,
+    Event.FAILED_AMID_REPORT: _ENDING,
     Event.RANK_RETURNED: ANY - AT_WORK | {State.DRAINING},
     Event.RETURNED: ANY - AT_WORK,
-    Event.ALL_WORKERS_EXITED: frozenset({State.SCHEDULING, State.RESTARTING, *FINAL}),
+    Event.ALL_WORKERS_EXITED: FINAL | {State.SCHEDULING, State.RESTARTING, State.VALIDATING},
     Event.INTERRUPTED: frozenset({State.ABORTING, *FINAL}),
     Event.CONTROLLER_FAILED: FINAL,
 }

@@ -18,12 +18,30 @@ from dray.train.storage.checkpoint_files import (
     Fingerprint,
     fingerprint,
 )
-from dray.train.storage.metrics_codec import decode, json_bytes
+from dray.train.storage.metrics_codec import decode_all, json_bytes
 from dray.train.storage.sealed import seal, unseal
 
 # Since 2 the manifest ends in a checksum of itself.
 _FORMAT = 2
 _READERS = 8
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The validation that a checkpoint came with.
+
+    Attributes:
+        status: The name of a `ReportedCheckpointStatus`.
+        asked: Arguments and limit that its report gives.
+        metrics: Metrics it has found, encoded; None if it has not.
+    """
+
+    status: str
+    asked: Mapping[str, object] = field(default_factory=dict)
+    metrics: dict[str, object] | None = None
+
+
+PENDING = "PENDING_VALIDATION"
 
 
 @dataclass(frozen=True)
@@ -37,6 +55,7 @@ class Committed:
         files: Path in the directory -> size and CRC-32; without metadata, which users may change.
         metrics: rank -> that rank's metrics in the same report, encoded.
         time: Time of the commit, in seconds since 1970.
+        validation: The one that was asked for, if one was.
     """
 
     path: Path
@@ -45,10 +64,22 @@ class Committed:
     files: Mapping[str, Fingerprint]
     metrics: Mapping[int, dict[str, object]]
     time: float = field(default=0.0, compare=False)
+    validation: Validation | None = field(default=None, compare=False)
+
+    @property
+    def is_pending(self) -> bool:
+        """Return whether its validation has not ended."""
+        return self.validation is not None and self.validation.status == PENDING
+
+    def records(self) -> tuple[dict[str, object], ...]:
+        """Return, encoded, the lowest rank's metrics, and those of the validation."""
+        found = self.validation and self.validation.metrics
+        reported = (self.metrics[min(self.metrics)],) if self.metrics else ()
+        return (*reported, found) if found else reported
 
     def rank_zero_metrics(self) -> dict[str, object]:
-        """Return the metrics of the lowest rank that reported any."""
-        return decode(self.metrics[min(self.metrics)]) if self.metrics else {}
+        """Return the metrics of the lowest rank that reported any, and those of the validation."""
+        return decode_all(self.records())
 
     def damaged_size(self) -> str | None:
         """Return the name of a file that is not of the size it was committed with, or None."""
@@ -88,6 +119,8 @@ def write_manifest(directory: Path, committed: Committed) -> None:
         "files": {name: list(known) for name, known in _checked(committed.files).items()},
         "ranks": {str(rank): record for rank, record in committed.metrics.items()},
     }
+    if committed.validation is not None:
+        manifest["validation"] = vars(committed.validation)
     draft = directory / MANIFEST_DRAFT
     with open(draft, "wb") as file:
         file.write(seal(json_bytes(manifest)))
@@ -117,6 +150,7 @@ def read_manifest(path: Path) -> Committed | None:
             files=_checked({n: (size, crc) for n, (size, crc) in manifest["files"].items()}),
             metrics={int(rank): record for rank, record in manifest["ranks"].items()},
             time=float(manifest["time"]),
+            validation=Validation(**manifest["validation"]) if "validation" in manifest else None,
         )
         committed.rank_zero_metrics()
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dray.errors import ConfigError, shown
@@ -63,6 +63,11 @@ def decode(record: Mapping[str, Any]) -> dict[str, Any]:
     decoded = _decode(metrics, "", types) if types else metrics
     assert isinstance(decoded, dict)
     return decoded
+
+
+def decode_all(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the metrics of several records together; the later ones win."""
+    return {name: value for record in records for name, value in decode(record).items()}
 
 
 def _child(path: str, key: object) -> str:

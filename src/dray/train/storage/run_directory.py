@@ -299,6 +299,15 @@ class RunDirectory:
         self._verified.add(committed.path)
         self._damaged.discard(committed.path)
 
+    def describe_again(self, committed: Committed) -> None:
+        """Write the manifest of a checkpoint anew, as more is known of it.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        if committed.damaged_size() is None:  # else somebody has deleted it meanwhile
+            self.storage.commit(committed.path, committed)
+
     def delete(self, committed: Committed) -> None:
         """Delete a checkpoint, so that half of it never counts.
 

@@ -19,6 +19,7 @@ from dray.train.torch.devices import get_device, get_devices
 from dray.train.torch.model import prepare_model
 from dray.train.torch.process_group import TorchConfig
 from dray.train.trainer import DataParallelTrainer
+from dray.train.validation import ValidationConfig
 
 __all__ = [
     "TorchCheckpoint",
@@ -44,7 +45,7 @@ class TorchTrainer(DataParallelTrainer):
         run_config: The run's name, place and behaviour.
         datasets: None, or empty; Ray Data is not here yet.
         dataset_config: None.
-        validation_config: None; `report()` validates nothing yet.
+        validation_config: Function for `report(validation=...)`, and its task.
         metadata: None; deprecated.
         resume_from_checkpoint: None; deprecated.
 
@@ -75,7 +76,7 @@ class TorchTrainer(DataParallelTrainer):
         run_config: RunConfig | None = None,
         datasets: object = None,
         dataset_config: object = None,
-        validation_config: object = None,
+        validation_config: ValidationConfig | None = None,
         metadata: object = None,
         resume_from_checkpoint: object = None,
     ) -> None:

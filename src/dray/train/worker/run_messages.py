@@ -20,6 +20,7 @@ class RunInfo:
         checkpoint: Checkpoint to resume from.
         report_barrier: Whether each report waits for every rank.
         working_directory: Working directory of workers; None leaves them where they are.
+        validates: Whether checkpoints can be validated.
     """
 
     path: str
@@ -29,6 +30,7 @@ class RunInfo:
     checkpoint: str | None
     report_barrier: bool = False
     working_directory: str | None = None
+    validates: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class Reported:
     Attributes:
         directory: The name that the checkpoint is to have, if it was given one.
         in_place: Whether the files lie in the run's directory already, under that name.
+        validation: Wish for a validation, as `ValidationTaskConfig.to_json` says it, or empty;
+            None if there is to be none.
     """
 
     report: int
@@ -77,6 +81,7 @@ class Reported:
     files: tuple[str, ...] | None = None
     directory: str | None = None
     in_place: bool = False
+    validation: dict[str, object] | None = None
 
 
 @dataclass(frozen=True)
@@ -105,10 +110,17 @@ class CollectiveArrival:
 
 @dataclass(frozen=True)
 class Listing:
-    """A rank asks for the run's checkpoints, once the reports below a number are done."""
+    """A rank asks for the run's checkpoints, once the reports below a number are done.
+
+    Attributes:
+        request: Number of the request, of that rank.
+        below: The number.
+        validated: Whether their validations are to be done as well.
+    """
 
     request: int
     below: int
+    validated: bool
 
 
 # Controller -> worker.
@@ -145,10 +157,10 @@ class GivenUp:
 
 @dataclass(frozen=True)
 class Listed:
-    """The run's checkpoints, oldest first: path and rank 0's metrics, encoded."""
+    """The run's checkpoints, oldest first: path, metrics (encoded, in parts), and status."""
 
     request: int
-    checkpoints: tuple[tuple[str, dict[str, object]], ...]
+    checkpoints: tuple[tuple[str, tuple[dict[str, object], ...], str], ...]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from dray.errors import NotInTrainingError, StorageError, describe
 from dray.train.checkpoint import Checkpoint
 from dray.train.reported import ReportedCheckpoint, ReportedCheckpointStatus
 from dray.train.storage.checkpoint_files import Fingerprint, list_files
-from dray.train.storage.metrics_codec import decode, encode, json_bytes
+from dray.train.storage.metrics_codec import decode_all, encode, json_bytes
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker import run_messages
 from dray.train.worker.uploads import Upload, Uploads
@@ -114,6 +114,7 @@ class TrainSession:
         *,
         in_place: bool = False,
         upload: Upload | None = None,
+        validation: dict[str, object] | None = None,
     ) -> None:
         """Make a report; see `dray.train.report`.
 
@@ -123,6 +124,7 @@ class TrainSession:
             directory: The name of its directory in the run's.
             in_place: Whether it lies there already.
             upload: Checkpoint to keep, in place of `checkpoint`, after this has returned.
+            validation: Wish for a validation, as in `Reported`.
         """
         refuse_forks(self._pid)
         with self._lock:
@@ -136,7 +138,7 @@ class TrainSession:
             self._report = number + 1
             if upload is not None:
                 self._uploads.add(number, upload)
-            self.post(run_messages.Reported(number, record, files, directory, in_place))
+            self.post(run_messages.Reported(number, record, files, directory, in_place, validation))
             if checkpoint is not None:
                 self._stage(number, checkpoint)
             if upload is not None:
@@ -186,22 +188,25 @@ class TrainSession:
         attempt = self.assignment.run.attempt
         return f"checkpoint_{self._report:06d}" + (f"-{attempt}" if attempt else "")
 
-    def checkpoints(self, timeout_s: float | None) -> list[ReportedCheckpoint]:
-        """List the run's checkpoints; see `get_all_reported_checkpoints` below."""
+    def checkpoints(self, timeout_s: float | None, *, validated: bool) -> list[ReportedCheckpoint]:
+        """List the run's checkpoints; see `get_all_reported_checkpoints`."""
         refuse_forks(self._pid)
         with self._lock:
-            listed = self._list(self._report, timeout_s) or self._list(0, None)
+            listed = self._list(self._report, timeout_s, validated) or self._list(0, None, False)
         assert listed is not None
-        committed = ReportedCheckpointStatus.COMMITTED
         return [
-            ReportedCheckpoint(Checkpoint(path), decode(record), committed)
-            for path, record in listed.checkpoints
+            ReportedCheckpoint(
+                Checkpoint(path), decode_all(records), ReportedCheckpointStatus[status]
+            )
+            for path, records, status in listed.checkpoints
         ]
 
-    def _list(self, below: int, timeout_s: float | None) -> run_messages.Listed | None:
+    def _list(
+        self, below: int, timeout_s: float | None, validated: bool
+    ) -> run_messages.Listed | None:
         """Ask for the checkpoints once the reports below a number are done; None: too late."""
         self._requests += 1
-        self.post(run_messages.Listing(self._requests, below))
+        self.post(run_messages.Listing(self._requests, below, validated))
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:

@@ -18,6 +18,7 @@ from dray.train.planning.ranks import RankAssignment
 from dray.train.run.worker_group import WorkerGroup
 from dray.train.scaling import ScalingConfig
 from dray.train.trainer import DataParallelTrainer
+from dray.train.validation import ValidationConfig
 from dray.train.worker.session import current_session
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class XGBoostTrainer(DataParallelTrainer):
         run_config: The run's name, place and behaviour.
         datasets: None, or empty; Ray Data is not here yet.
         dataset_config: None.
-        validation_config: None; `report()` validates nothing yet.
+        validation_config: Function for `report(validation=...)`, and its task.
         metadata: None; deprecated.
         resume_from_checkpoint: None; deprecated.
 
@@ -126,7 +127,7 @@ class XGBoostTrainer(DataParallelTrainer):
         run_config: RunConfig | None = None,
         datasets: Any = None,
         dataset_config: Any = None,
-        validation_config: Any = None,
+        validation_config: ValidationConfig | None = None,
         metadata: Any = None,
         resume_from_checkpoint: Any = None,
     ) -> None:
