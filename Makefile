@@ -14,7 +14,7 @@ UNIT := --ignore-glob='*_integration.py' --ignore=tests/cluster -m "not ray and 
 # coverage.py, with the data of all processes in one place, wherever they run.
 MEASURED := COVERAGE_FILE=$(CURDIR)/build/coverage/data $(BIN)/coverage
 
-.PHONY: demo unit test test-ray test-cluster test-gpu coverage check bench bench-before diagrams docs release-check stress clean
+.PHONY: demo unit test test-docs test-ray test-cluster test-gpu coverage check bench bench-before diagrams docs release-check stress clean
 
 demo: $(VENV)/demo-installed  ## Train a ResNet-18 on handwritten digits with two worker processes.
 	$(BIN)/python examples/image_classification.py --num-workers 2
@@ -23,7 +23,10 @@ unit: $(VENV)-unit/installed  ## Run the tests that start no engine, where no ex
 	$(VENV)-unit/bin/python $(SIDE_BY_SIDE) 2 $(UNIT)
 
 test: $(VENV)/dev-installed  ## Run the tests, on the process engine and the inline engine.
-	$(BIN)/python $(SIDE_BY_SIDE) 3 -m "not ray and not cluster"
+	$(BIN)/python $(SIDE_BY_SIDE) 3 --ignore=tests/docs -m "not ray and not cluster"
+
+test-docs: $(VENV)/dev-installed  ## Run every program of the README, the pages and examples/, as a reader would.
+	$(BIN)/python $(SIDE_BY_SIDE) 3 tests/docs -m "not ray and not cluster"
 
 test-ray: $(VENV)/dev-installed  ## Run the same tests on a Ray cluster.
 	$(BIN)/python $(SIDE_BY_SIDE) 2 -m "ray and not cluster"
@@ -34,7 +37,7 @@ test-cluster: $(VENV)/dev-installed  ## Run the tests that need a Ray cluster of
 test-gpu: $(VENV)/dev-installed  ## Run the tests that use NVIDIA GPUs (with a torch that has CUDA).
 	$(BIN)/python -m pytest -m gpu
 
-coverage: $(VENV)/dev-installed  ## Run the tests of `make test`, or FILES, and print which lines ran, in workers too.
+coverage: $(VENV)/dev-installed  ## Run the tests of `make test` and `test-docs`, or FILES, and print which lines ran, in workers too.
 	rm -rf build/coverage
 	mkdir -p build/coverage
 	$(MEASURED) run $(SIDE_BY_SIDE) 3 -m "not ray and not cluster" $(FILES); status=$$?; \
