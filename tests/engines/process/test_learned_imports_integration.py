@@ -96,6 +96,14 @@ print(fit_with('useful')[0])
     assert lines_of(tmp_path, storage, code) == ["[]", "['useful']"]
 
 
+def test_the_thread_of_jemalloc_keeps_nothing_out(
+    installed: Path, tmp_path: Path, storage: Path
+) -> None:
+    pytest.importorskip("pyarrow")
+    package(installed, "frames", "import pyarrow; pyarrow.array([1])")
+    assert lines_of(tmp_path, storage, "print(fit_until_found('frames')[0])") == ["['frames']"]
+
+
 # What a module does where there is no rank, which is in a server.
 IN_A_SERVER = {
     "hangs": "import os, time; 'RUN_HERE' in os.environ or time.sleep(1000)",

@@ -109,8 +109,21 @@ def fork_driver(serve: Callable[[], object], keep: Sequence[int]) -> Clone | Non
 
 
 def threads() -> int:
-    """Return how many threads this process has, those of libraries among them."""
-    return len(os.listdir("/proc/self/task"))
+    """Return how many threads this process has, those of libraries among them.
+
+    Not counted is the one of jemalloc, which comes with pyarrow, and so with pandas: jemalloc sees
+    to it in a fork, and a fork does without.
+    """
+    names = os.listdir("/proc/self/task")
+    return len(names) if len(names) == 1 else len(names) - sum(map(_is_of_jemalloc, names))
+
+
+def _is_of_jemalloc(thread: str) -> bool:
+    try:
+        with open(f"/proc/self/task/{thread}/comm") as file:
+            return file.read() == "jemalloc_bg_thd\n"
+    except (FileNotFoundError, ProcessLookupError):  # it has just ended
+        return False
 
 
 def _forget_driver(keep: Sequence[int]) -> None:
