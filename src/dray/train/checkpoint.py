@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -174,7 +175,8 @@ class Checkpoint:
                 f"the metadata {shown(metadata)} cannot be stored as JSON: {error}"
             ) from error
         target = Path(self._path) / METADATA
-        draft = target.with_name(METADATA_DRAFT)
+        # Of a name of its own: all ranks may do so in a directory that they share.
+        draft = target.with_name(f"{METADATA_DRAFT}-{secrets.token_hex(4)}")
         with StorageError.instead(f"{target} cannot be written"):
             draft.write_text(text, encoding="utf-8")
             draft.replace(target)

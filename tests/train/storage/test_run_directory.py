@@ -10,6 +10,7 @@ import pickle
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,14 @@ def test_checkpoint_directories(tmp_path: Path) -> None:
         Checkpoint(tmp_path / "a" / "x").to_directory()
     with pytest.raises(StorageError, match="is not there"), Checkpoint("/nowhere").as_directory():
         pass
+
+
+def test_ranks_set_metadata_of_one_directory_at_once(tmp_path: Path) -> None:
+    checkpoint = Checkpoint.from_directory(tmp_path)
+    with ThreadPoolExecutor(4) as ranks:
+        list(ranks.map(lambda _: checkpoint.set_metadata({"epoch": 9}), range(200)))
+    assert checkpoint.get_metadata() == {"epoch": 9}
+    assert os.listdir(tmp_path) == [".metadata.json"]
 
 
 def test_what_a_kill_left_half_deleted_is_swept(tmp_path: Path) -> None:

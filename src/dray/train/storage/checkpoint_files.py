@@ -42,7 +42,8 @@ def list_files(directory: str) -> list[str]:
     check_directory(directory)
     with StorageError.instead(f"the checkpoint {directory} cannot be read"):
         found = sorted(_walk(directory, "", ()))
-    return [name for name in found if name not in (MANIFEST, MANIFEST_DRAFT, METADATA_DRAFT)]
+    ours = (MANIFEST, MANIFEST_DRAFT)
+    return [n for n in found if n not in ours and not n.startswith(METADATA_DRAFT)]
 
 
 def _walk(top: str, below: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:

@@ -164,4 +164,8 @@ def read_manifest(path: Path) -> Committed | None:
 
 def _checked(files: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
     """Return the files that stay as they were committed; older manifests name metadata too."""
-    return {n: known for n, known in files.items() if n not in (METADATA, METADATA_DRAFT)}
+    return {
+        name: known
+        for name, known in files.items()
+        if name != METADATA and not name.startswith(METADATA_DRAFT)
+    }
