@@ -1,4 +1,4 @@
-"""The examples of Lightning and Transformers: they learn what is there to learn."""
+"""The examples of Accelerate, Lightning and Transformers: they learn what is there to learn."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def run_example(name: str, storage: Path, *options: str) -> str:
 @pytest.mark.parametrize(
     ("name", "options", "measure", "bound"),
     [
+        ("accelerate_digits.py", ["--epochs=4"], "epoch 3: accuracy", (0.8, 1)),
         ("lightning_digits.py", ["--epochs=4"], "epoch 3: accuracy", (0.8, 1)),
         (
             "transformers_language_model.py",

@@ -21,6 +21,7 @@ PAGES = (
     "docs/boosting.md",
     "docs/lightning.md",
     "docs/transformers.md",
+    "docs/accelerate.md",
     "docs/migrate.md",
     "docs/sweeps.md",
     "docs/tracking.md",

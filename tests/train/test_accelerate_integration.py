@@ -1,18 +1,25 @@
-"""Accelerate, and what is built on it, in workers without accelerators."""
+"""Accelerate in workers without accelerators: their ranks, restarts, its own errors."""
 
 from __future__ import annotations
 
 import os
+import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import dray.train
+from dray.errors import WorkerGroupError
+from dray.train import FailureConfig, Result, RunConfig, ScalingConfig
+from dray.train.torch import TorchTrainer
 from tests.support.torch_runs import fit
 
-pytestmark = pytest.mark.usefixtures("process_engine")
+process_engine = pytest.mark.usefixtures("process_engine")
 
 
+@process_engine
 def test_it_trains_with_all_workers(storage: Path) -> None:
     def train() -> Any:
         import torch
@@ -34,6 +41,7 @@ def test_it_trains_with_all_workers(storage: Path) -> None:
     assert result.return_value == (2, "cpu", 4, 0.5, [0, 1])
 
 
+@process_engine
 def test_what_the_user_has_set_stays(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_USE_CPU", "false")
 
@@ -41,3 +49,86 @@ def test_what_the_user_has_set_stays(storage: Path, monkeypatch: pytest.MonkeyPa
         return os.environ["ACCELERATE_USE_CPU"]
 
     assert fit(train, storage).return_value == "false"
+
+
+def learn(config: dict[str, Any]) -> tuple[str, int]:
+    """Trains with accumulated gradients; returns how it is distributed, and its first epoch."""
+    import torch
+    from accelerate import Accelerator, DataLoaderConfiguration
+
+    torch.manual_seed(0)
+    accelerator = Accelerator(
+        gradient_accumulation_steps=2,
+        dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True),
+    )
+    points = torch.linspace(-1, 1, 16).reshape(16, 1)
+    model = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    loader = torch.utils.data.DataLoader(points, batch_size=2, shuffle=True)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+
+    first, checkpoint = 0, dray.train.get_checkpoint()
+    if checkpoint is not None:
+        accelerator.load_state(checkpoint.path)
+        first = checkpoint.get_metadata()["epoch"] + 1
+    for epoch in range(first, 3):
+        loader.set_epoch(epoch)
+        steps = 0
+        for batch in loader:
+            with accelerator.accumulate(model):
+                loss = (model(batch) - 3 * batch).pow(2).mean()
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+                steps += accelerator.sync_gradients
+        with tempfile.TemporaryDirectory() as directory:
+            accelerator.save_state(directory)
+            checkpoint = dray.train.Checkpoint.from_directory(directory)
+            checkpoint.set_metadata({"epoch": epoch})
+            metrics = {"loss": accelerator.reduce(loss.detach()).item(), "steps": steps}
+            dray.train.report(metrics, checkpoint)
+        if epoch == 1 and first == 0 and config["fails"] and accelerator.process_index == 1:
+            config["fails"](accelerator)
+    return accelerator.distributed_type.name, first
+
+
+def kill(accelerator: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def load_nothing(accelerator: Any) -> None:
+    accelerator.load_state("nowhere")
+
+
+def fit_learning(storage: Path, fails: Any = None) -> Result:
+    return TorchTrainer(
+        learn,
+        train_loop_config={"fails": fails},
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(
+            storage_path=storage, failure_config=FailureConfig(max_failures=int(fails is kill))
+        ),
+    ).fit()
+
+
+@process_engine
+def test_after_a_kill_it_ends_as_if_nothing_had_happened(storage: Path) -> None:
+    undisturbed = fit_learning(storage / "undisturbed")
+    assert undisturbed.return_value == ("MULTI_CPU", 0)
+    assert undisturbed.metrics is not None
+    assert undisturbed.metrics["steps"] == 2
+    killed = fit_learning(storage / "killed", fails=kill)
+    assert killed.return_value[1] == 2
+    assert killed.metrics == undisturbed.metrics
+
+
+@process_engine
+def test_its_own_error_comes_with_its_rank(storage: Path) -> None:
+    with pytest.raises(WorkerGroupError, match=r"rank 1 failed: ValueError: .*nowhere"):
+        fit_learning(storage, fails=load_nothing)
+
+
+@pytest.mark.parametrize("engine_name", ["ray"], indirect=True)
+@pytest.mark.usefixtures("engine")
+def test_it_trains_on_ray(storage: Path) -> None:
+    assert fit_learning(storage).return_value == ("MULTI_CPU", 0)

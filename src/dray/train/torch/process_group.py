@@ -74,6 +74,7 @@ class TorchConfig(BackendConfig):
         ),
         **dict.fromkeys(_OF_LIGHTNING, (*_OF_THE_FIRST_STEP, "lightning.pytorch")),
         "pytorch_lightning": (*_OF_THE_FIRST_STEP, "pytorch_lightning"),
+        "Accelerator": (*_OF_THE_FIRST_STEP, "accelerate"),
         **dict.fromkeys(_OF_TRANSFORMERS, (*_OF_THE_FIRST_STEP, "transformers.trainer")),
     }
 
