@@ -58,7 +58,7 @@ class Worker(Actor):
     def signal(self, method: str, /, *args: Any) -> None:
         message = args[0]
         if isinstance(message, run_messages.Share):
-            self.post(run_messages.Staged(message.report, dict.fromkeys(message.files, (0, 0))))
+            self.post(run_messages.Staged(message.report, dict.fromkeys(message.files, (0, None))))
 
     def stop(self) -> None:
         self.end()

@@ -96,6 +96,11 @@ class CheckpointConfig:
         checkpoint_score_order: "max" or "min".
         checkpoint_frequency: Deprecated.
         checkpoint_at_end: Deprecated.
+        flush: See a checkpoint's files onto the disk before it is committed, so that a power cut
+            cannot leave one whose files are lost. False leaves that to the operating system, and is
+            faster: what is killed, dray and the workers, makes no difference to a checkpoint.
+        checksums: Keep a checksum of every file, and compare it before a restart resumes from a
+            checkpoint, and when one that `Result` has read is first used. False compares sizes.
 
     Raises:
         ConfigError: A value is malformed, or a deprecated argument is given.
@@ -112,6 +117,9 @@ class CheckpointConfig:
     checkpoint_score_order: str = "max"
     checkpoint_frequency: object = field(default=GIVEN_UP, repr=False, compare=False)
     checkpoint_at_end: object = field(default=GIVEN_UP, repr=False, compare=False)
+    _: KW_ONLY
+    flush: bool = True
+    checksums: bool = True
 
     def __post_init__(self) -> None:
         refuse_arrays(vars(self))
@@ -130,6 +138,9 @@ class CheckpointConfig:
                 f"checkpoint_score_order must be 'max' or 'min', not "
                 f"{self.checkpoint_score_order!r}"
             )
+        for name in ("flush", "checksums"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be True or False, not {getattr(self, name)!r}")
 
 
 @answers_arguments("LoggingConfig")

@@ -6,7 +6,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from dataclasses import replace
 
 from dray.answers import AbsentMember, answer_for
 from dray.checks import is_number, plain
@@ -17,7 +17,8 @@ from dray.train.reported import (
     CheckpointUploadMode,
     ReportedCheckpoint,
 )
-from dray.train.storage.checkpoint_files import Fingerprint, fingerprint, list_files
+from dray.train.storage.checkpoint_files import list_files
+from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.paths import check_directory
 from dray.train.storage.run_directory import check_checkpoint_name
 from dray.train.validation import ValidationTaskConfig
@@ -307,7 +308,7 @@ def _upload(
                 f"{_MADE} is called {found}, but the report says {name}; write it to the name that "
                 "checkpoint_upload_fn is given"
             )
-        return {each: fingerprint(Path(made, each)) for each in list_files(made)}
+        return session.bring(made, replace(share, staging=made, files=tuple(list_files(made))))
 
     path = local.path
     delete_at = path if delete else None

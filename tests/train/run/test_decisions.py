@@ -65,7 +65,7 @@ def test_reports_complete_in_order_with_every_ranks_metrics(data: st.DataObject)
             assert sorted(staged) == sorted({"shared", *(f"rank-{r}" for r in range(world))})
             assert "shared" in entry.shares[0]
             for r, share in entry.shares.items():
-                book.staged(r, Staged(entry.report, dict.fromkeys(share, (0, 0))))
+                book.staged(r, Staged(entry.report, dict.fromkeys(share, (0, None))))
         for entry in book.complete():
             assert sorted(entry.metrics) == list(range(world))
             done.append(entry.report)
@@ -95,11 +95,11 @@ def test_who_is_waited_for_in_a_report() -> None:
     assert told() == ["rank 1 has not made report 0 for 30 s; ranks 0 and 2 wait for it (rank 1)"]
     book.reported(1, Reported(0, {}), 20.0)
     assert list(book.to_stage())
-    book.staged(0, Staged(0, {"a": (0, 0)}))
+    book.staged(0, Staged(0, {"a": (0, None)}))
     assert told() == [
         "rank 2 has not put the files of report 0 in place for 25 s; rank 0 waits for it (rank 2)"
     ]
-    book.staged(2, Staged(0, {"c": (0, 0)}))
+    book.staged(2, Staged(0, {"c": (0, None)}))
     assert list(book.complete())
     assert told() == []
 
@@ -124,7 +124,7 @@ def test_a_rank_far_behind_may_still_bring_a_checkpoint() -> None:
     book.reported(1, Reported(0, {}))
     book.reported(1, Reported(1, {}, ("a",)))
     assert [e.report for e in book.to_stage()] == [1]
-    book.staged(1, Staged(1, {"a": (0, 0)}))
+    book.staged(1, Staged(1, {"a": (0, None)}))
     assert [e.report for e in book.complete()] == [1]
 
 

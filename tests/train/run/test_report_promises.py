@@ -132,7 +132,9 @@ class Rank(Actor):
 
     def stage(self) -> None:
         assert self.share is not None
-        self.post(run_messages.Staged(self.share.report, dict.fromkeys(self.share.files, (0, 0))))
+        self.post(
+            run_messages.Staged(self.share.report, dict.fromkeys(self.share.files, (0, None)))
+        )
         self.world.staged.add((self.number, self.share.report))
         self.share = None
 

@@ -193,7 +193,7 @@ def test_whatever_a_rank_raises_while_it_copies_the_others_hear_of_it(storage: P
         saved.mkdir(parents=True)
         (saved / saved.name).write_text("weights")
         if dray.train.get_context().get_world_rank() == 1:
-            no_room = mock.patch("shutil.copymode", side_effect=MemoryError("no room"))
+            no_room = mock.patch("os.fchmod", side_effect=MemoryError("no room"))
             with no_room, pytest.raises(MemoryError):
                 dray.train.report({}, Checkpoint(saved))
         else:

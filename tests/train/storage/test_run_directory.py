@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from dray.errors import ConfigError, StorageError
 from dray.train import Checkpoint, Result, RunConfig
-from dray.train.storage.checkpoint_files import fingerprint, list_files, stage
+from dray.train.storage.checkpoint_files import list_files, stage
+from dray.train.storage.checksums import fingerprint
 from dray.train.storage.manifest import Committed
 from dray.train.storage.run_directory import RunDirectory, check_checkpoint_name
 
@@ -63,7 +64,7 @@ def commit(directory: RunDirectory, report: int, name: str, text: str) -> None:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(at=st.integers(0, 12), same_name=st.booleans())
+@given(at=st.integers(0, 15), same_name=st.booleans())
 def test_a_kill_leaves_the_old_or_the_new_whole(
     tmp_path_factory: pytest.TempPathFactory, at: int, same_name: bool
 ) -> None:

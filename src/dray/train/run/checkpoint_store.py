@@ -42,7 +42,8 @@ class Commits:
         """
         found = bool(self._kept)
         for committed in reversed(list(self._kept)):
-            damaged = self.directory.first_damaged_file(committed)
+            compared = committed if self.config.checksums else committed.by_size()
+            damaged = self.directory.first_damaged_file(compared)
             if damaged is None:
                 return committed
             self._kept.remove(committed)

@@ -15,6 +15,7 @@ from dray.train.run.failure import is_death
 from dray.train.run.progress import Progress
 from dray.train.run.worker_group import Interrupted, RankFailed, WorkerGroup, WorkerState
 from dray.train.scaling import ScalingConfig
+from dray.train.storage.copies import Care
 from dray.train.storage.manifest import Committed
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker.run_messages import Assignment, RunInfo
@@ -52,7 +53,7 @@ class Launch:
         Raises:
             RankFailed: A worker could not start its session.
         """
-        moved = Settings().own_directories
+        moved, kept = Settings().own_directories, self.config.checkpoint_config
         run = RunInfo(
             path=str(self.directory.path),
             token=None if self.config.shared_storage else self.directory.token(),
@@ -62,6 +63,7 @@ class Launch:
             report_barrier=self.config.report_barrier,
             working_directory=str(self.directory.working_directory) if moved else None,
             validates=self.validates,
+            care=Care(kept.flush, kept.checksums),
         )
         nodes = {node.node_id: node for node in self.engine.nodes()}
         size = len(group)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from dray.errors import TrainingFailedError
 from dray.train.run.waits import Wait, name_of
-from dray.train.storage.checkpoint_files import Fingerprint
+from dray.train.storage.checksums import Fingerprint
 from dray.train.worker.run_messages import CollectiveArrival, Reported, Staged
 
 # A rank that reports far ahead of the others (only rank 0 reports, say) is not waited for.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from dray.train.storage.checkpoint_files import Fingerprint
+from dray.train.storage.checksums import Fingerprint
+from dray.train.storage.copies import Care
 from dray.train.storage.manifest import Committed
 from dray.train.storage.place import Place
 
@@ -96,7 +97,9 @@ class Storage(Protocol):
 
     # The ranks'.
 
-    def stage(self, source: str, staging: Place, names: Iterable[str]) -> Mapping[str, Fingerprint]:
+    def stage(
+        self, source: str, staging: Place, names: Sequence[str], care: Care
+    ) -> Mapping[str, Fingerprint]:
         """Put files of a local directory where a checkpoint is put together."""
 
     # Everybody's.

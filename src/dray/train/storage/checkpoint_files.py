@@ -1,15 +1,17 @@
-"""The files of a checkpoint: which there are, and their copies and checksums."""
+"""The files of a checkpoint: which there are, and how they come into the staging directory."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import stat
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from dray.errors import StorageError
+from dray.train.storage.checksums import Fingerprint, digest_open
+from dray.train.storage.copies import Care, copy_file
 from dray.train.storage.paths import check_directory
 
 # The manifest of a committed checkpoint; not one of its files.
@@ -19,8 +21,8 @@ MANIFEST_DRAFT = ".dray.draft"
 METADATA = ".metadata.json"
 METADATA_DRAFT = ".metadata.draft"
 
-_CHUNK = 1 << 20
-_ZEROS = bytes(_CHUNK)
+# More than there are cores: they wait for the disk, which is flushed faster by many at a time.
+_THREADS = 8
 _OTHER_KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
@@ -29,8 +31,8 @@ _OTHER_KINDS = {
     stat.S_IFLNK: "a symbolic link to nothing",
 }
 
-# A file's size in bytes and its CRC-32.
-Fingerprint = tuple[int, int]
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def list_files(directory: str) -> list[str]:
@@ -74,47 +76,102 @@ def _is_dangling(entry: os.DirEntry[str]) -> bool:
     return entry.is_symlink() and not os.path.exists(entry.path)
 
 
-def stage(source: str, staging: Path, names: Iterable[str]) -> dict[str, Fingerprint]:
-    """Copy files into the staging directory, unless they lie there; return their fingerprints.
+def stage(
+    source: str,
+    staging: Path,
+    names: Sequence[str],
+    care: Care = Care(),  # noqa: B008 (it cannot be changed)
+    *,
+    move: bool = False,
+) -> dict[str, Fingerprint]:
+    """Bring files into the staging directory, unless they lie there; return their fingerprints.
+
+    Args:
+        source: Directory that they are in.
+        staging: Directory that they are to be in.
+        names: Their names in either.
+        care: Care taken of them.
+        move: Whether `source` is dray's own, so that they need not be copied.
 
     Raises:
         StorageError: A file cannot be copied or read.
     """
     with StorageError.instead(f"the checkpoint {source} cannot be read"):
-        if staging.exists() and os.path.samefile(source, staging):
-            return {name: fingerprint(staging / name) for name in names}
-    fingerprints = {}
+        lie_there = staging.exists() and os.path.samefile(source, staging)
+        movable = _movable(source, names) if move and not lie_there else set()
+    if not lie_there:
+        with StorageError.instead(f"no directory can be made in {staging}"):
+            for folder in {os.path.dirname(name) for name in names}:
+                (staging / folder).mkdir(parents=True, exist_ok=True)
+
+    def bring(name: str) -> Fingerprint:
+        origin, target = os.path.join(source, name), staging / name
+        with StorageError.instead(f"{origin} cannot be copied into {staging}"):
+            if not lie_there and name not in movable:
+                return copy_file(origin, target, care)
+            found = _settle(origin, care)
+            if not lie_there:
+                os.rename(origin, target)
+            return found
+
+    ordered = sorted(names, key=movable.__contains__)  # links are read before what they mean goes
+    copies = len(names) - len(movable)
+    found = [*in_threads(bring, ordered[:copies]), *in_threads(bring, ordered[copies:])]
+    if care.flush:
+        with StorageError.instead(f"{staging} cannot be flushed to the disk"):
+            in_threads(sync_directory, _folders(staging, names))
+    return dict(zip(ordered, found, strict=True))
+
+
+def _movable(top: str, names: Iterable[str]) -> set[str]:
+    """Return the files of a directory that lie there alone: neither links, nor linked elsewhere."""
+    real = os.path.realpath(top)
+    own: dict[str, bool] = {}
+    movable = set()
     for name in names:
-        target = staging / name
-        with StorageError.instead(f"{os.path.join(source, name)} cannot be copied into {staging}"):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            fingerprints[name] = _copy(os.path.join(source, name), target)
-    return fingerprints
+        folder = os.path.dirname(name)
+        if folder not in own:
+            meant = os.path.realpath(os.path.join(top, folder))
+            own[folder] = meant == os.path.normpath(os.path.join(real, folder))
+        known = os.lstat(os.path.join(top, name))
+        if own[folder] and known.st_nlink == 1 and stat.S_ISREG(known.st_mode):
+            movable.add(name)
+    return movable
 
 
-def _copy(source: str, target: Path) -> Fingerprint:
-    size = checksum = 0
-    hole = False
-    with open(source, "rb") as reader, open(target, "wb") as writer:
-        while chunk := reader.read(_CHUNK):
-            checksum = zlib.crc32(chunk, checksum)
-            size += len(chunk)
-            hole = chunk == _ZEROS
-            if hole:
-                writer.seek(size)  # what is sparse stays so
-            else:
-                writer.write(chunk)
-        if hole:
-            writer.truncate(size)
-    shutil.copymode(source, target)
-    return size, checksum
+def _settle(path: str, care: Care) -> Fingerprint:
+    """Take a file as it is."""
+    with open(path, "rb", buffering=0) as file:
+        if care.flush:
+            os.fsync(file.fileno())
+        if care.checksums:
+            return digest_open(file.fileno())
+        return os.fstat(file.fileno()).st_size, None
 
 
-def fingerprint(path: Path) -> Fingerprint:
-    """Return the fingerprint of a file as it is now."""
-    size = checksum = 0
-    with open(path, "rb") as reader:
-        while chunk := reader.read(_CHUNK):
-            checksum = zlib.crc32(chunk, checksum)
-            size += len(chunk)
-    return size, checksum
+def _folders(top: Path, names: Iterable[str]) -> list[Path]:
+    """Return a directory and those below it that hold the names."""
+    found = {top}
+    for folder in {os.path.dirname(name) for name in names}:
+        path = top / folder
+        while path not in found:
+            found.add(path)
+            path = path.parent
+    return sorted(found)
+
+
+def in_threads(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """Return what a function returns of each, called from several threads, to have disks busy."""
+    if len(items) < 2:
+        return [function(each) for each in items]
+    with ThreadPoolExecutor(min(_THREADS, len(items)), "dray-files") as threads:
+        return list(threads.map(function, items))
+
+
+def sync_directory(path: Path) -> None:
+    """See the names in a directory onto the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -10,12 +10,14 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from dray.errors import StorageError
-from dray.train.storage.checkpoint_files import Fingerprint, stage
+from dray.train.storage.checkpoint_files import stage, sync_directory
+from dray.train.storage.checksums import Fingerprint
+from dray.train.storage.copies import Care
 from dray.train.storage.manifest import Committed, write_manifest
 from dray.train.storage.sealed import LineFile, read_lines
 
@@ -196,13 +198,15 @@ class LocalStorage:
             staging.mkdir()
         return staging
 
-    def stage(self, source: str, staging: Path, names: Iterable[str]) -> dict[str, Fingerprint]:
+    def stage(
+        self, source: str, staging: Path, names: Sequence[str], care: Care
+    ) -> dict[str, Fingerprint]:
         """Copy files into the staging directory, unless they lie there; return fingerprints.
 
         Raises:
             StorageError: A file cannot be copied or read.
         """
-        return stage(source, staging, names)
+        return stage(source, staging, names, care)
 
     def abandon_staging(self, report: int) -> None:
         """Delete what was put together of a report's checkpoint.
@@ -224,12 +228,13 @@ class LocalStorage:
         with StorageError.instead(f"the checkpoint {path} cannot be committed"):
             staged.mkdir(exist_ok=True)
             write_manifest(staged, committed)
+            sync_directory(staged)
             if staged != path:
                 if path.exists():
                     os.listdir(path)  # a file is somebody's, and is not replaced
                     path.rename(replaced)
                 staged.rename(path)
-            _sync_directory(self.path)
+            sync_directory(self.path)
             if replaced.exists():
                 self._discard(replaced)
 
@@ -241,11 +246,3 @@ class LocalStorage:
         """
         with StorageError.instead(f"the checkpoint {path} cannot be deleted"):
             self._discard(path)
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

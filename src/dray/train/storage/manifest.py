@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dray.errors import StorageError
@@ -15,15 +14,14 @@ from dray.train.storage.checkpoint_files import (
     MANIFEST_DRAFT,
     METADATA,
     METADATA_DRAFT,
-    Fingerprint,
-    fingerprint,
+    in_threads,
 )
+from dray.train.storage.checksums import OLD, Fingerprint, matches
 from dray.train.storage.metrics_codec import decode_all, json_bytes
 from dray.train.storage.sealed import seal, unseal
 
-# Since 2 the manifest ends in a checksum of itself.
-_FORMAT = 2
-_READERS = 8
+# Since 2 the manifest ends in a checksum of itself; since 3 checksums of files name their kind.
+_FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Committed:
         path: Its directory.
         report: The number of the report it came with, from 0.
         world_size: Number of ranks that made it.
-        files: Path in the directory -> size and CRC-32; without metadata, which users may change.
+        files: Path in the directory -> size and checksum; without metadata, which users may change.
         metrics: rank -> that rank's metrics in the same report, encoded.
         time: Time of the commit, in seconds since 1970.
         validation: The one that was asked for, if one was.
@@ -81,6 +79,10 @@ class Committed:
         """Return the metrics of the lowest rank that reported any, and those of the validation."""
         return decode_all(self.records())
 
+    def by_size(self) -> Committed:
+        """Return it with sizes alone to compare its files with."""
+        return replace(self, files={name: (size, None) for name, (size, _) in self.files.items()})
+
     def damaged_size(self) -> str | None:
         """Return the name of a file that is not of the size it was committed with, or None."""
         for name, (size, _) in self.files.items():
@@ -98,13 +100,12 @@ class Committed:
         if missing is not None or not self.files:
             return missing
         names = list(self.files)
-        with ThreadPoolExecutor(min(_READERS, len(names)), "dray-checksums") as readers:
-            sound = list(readers.map(self._is_sound, names))
+        sound = in_threads(self._is_sound, names)
         return next((name for name, good in zip(names, sound, strict=True) if not good), None)
 
     def _is_sound(self, name: str) -> bool:
         try:
-            return fingerprint(self.path / name) == self.files[name]
+            return matches(self.path / name, self.files[name])
         except OSError:
             return False
 
@@ -147,7 +148,7 @@ def read_manifest(path: Path) -> Committed | None:
             path=path,
             report=int(manifest["report"]),
             world_size=int(manifest["world_size"]),
-            files=_checked({n: (size, crc) for n, (size, crc) in manifest["files"].items()}),
+            files=_checked({n: _fingerprint(*known) for n, known in manifest["files"].items()}),
             metrics={int(rank): record for rank, record in manifest["ranks"].items()},
             time=float(manifest["time"]),
             validation=Validation(**manifest["validation"]) if "validation" in manifest else None,
@@ -160,6 +161,11 @@ def read_manifest(path: Path) -> Committed | None:
             "directory"
         ) from error
     return committed
+
+
+def _fingerprint(size: int, checksum: str | int | None) -> Fingerprint:
+    """Return a fingerprint as a manifest has it; the checksums of older ones are numbers."""
+    return size, f"{OLD}:{checksum:08x}" if isinstance(checksum, int) else checksum
 
 
 def _checked(files: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dray.train.storage.checkpoint_files import Fingerprint
+from dray.train.storage.checksums import Fingerprint
+from dray.train.storage.copies import Care
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class RunInfo:
         report_barrier: Whether each report waits for every rank.
         working_directory: Working directory of workers; None leaves them where they are.
         validates: Whether checkpoints can be validated.
+        care: Care taken of the files of checkpoints.
     """
 
     path: str
@@ -31,6 +33,7 @@ class RunInfo:
     report_barrier: bool = False
     working_directory: str | None = None
     validates: bool = False
+    care: Care = Care()  # noqa: RUF009 (it cannot be changed)
 
 
 @dataclass(frozen=True)

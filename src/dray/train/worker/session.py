@@ -16,7 +16,8 @@ from dray.engines.rpc.actor_host import refuse_forks
 from dray.errors import NotInTrainingError, StorageError, describe
 from dray.train.checkpoint import Checkpoint
 from dray.train.reported import ReportedCheckpoint, ReportedCheckpointStatus
-from dray.train.storage.checkpoint_files import Fingerprint, list_files
+from dray.train.storage.checkpoint_files import list_files
+from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.metrics_codec import decode_all, encode, json_bytes
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker import run_messages
@@ -162,7 +163,8 @@ class TrainSession:
         Raises:
             StorageError: A file cannot be read or written.
         """
-        return self._directory.storage.stage(source, Path(share.staging), share.files)
+        care = self.assignment.run.care
+        return self._directory.storage.stage(source, Path(share.staging), share.files, care)
 
     def _stage_upload(self, share: run_messages.Share, upload: Upload) -> None:
         self._put(share, lambda: upload.place(share))

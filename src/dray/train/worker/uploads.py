@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ParamSpec
 
 from dray.errors import StorageError
-from dray.train.storage.checkpoint_files import Fingerprint
+from dray.train.storage.checksums import Fingerprint
 from dray.train.worker.run_messages import ReportDone, Share
 
 P = ParamSpec("P")
