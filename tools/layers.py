@@ -28,9 +28,10 @@ engines.local
 engines.inline engines.process engines.ray
 core
 util
+data
 train.storage
-* train.config train.scaling train.checkpoint train.callback train.reported train.constants
-  train.validation
+* train.config train.data_config train.scaling train.checkpoint train.callback train.reported
+  train.constants train.validation
 * train.context train.worker
 train.planning.ranks
 train.run.worker_group
@@ -40,7 +41,7 @@ train.run
 train
 train.boosting
 train.torch train.jax train.xgboost train.lightgbm
-train.lightning train.huggingface
+train.lightning train.datasets train.huggingface
 testing
 *
 cli

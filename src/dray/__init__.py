@@ -53,7 +53,7 @@ answers.answer_for(
     __name__,
     later=(
         *("accelerators", "actor", "cloudpickle", "exceptions", "remote_function"),
-        *("runtime_context", "runtime_env", "testing", "train", "util"),
+        *("runtime_context", "runtime_env", "testing", "train", "util", "data"),
     ),
     names=_HOMES,
 )

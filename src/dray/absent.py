@@ -64,7 +64,6 @@ _ROOT: dict[str, str | Absent] = {
     "cluster_utils": "dray.init(nodes=[...]) simulates several nodes on this machine",
     **_each("cross_language java_actor_class java_function cpp_function Language", _LANGUAGES),
     "dag": "call .remote() with references as arguments; tasks wait for what they are given",
-    "data": f"there is no Ray Data; {_DATA}",
     "experimental": "plain tqdm shows the progress bars of workers; for all else see docs/core.md",
     "job_config": "give its parts to dray.init(runtime_env=..., namespace=...)",
     "job_submission": "run the script itself, or submit it to a cluster with `ray job submit`",
@@ -226,7 +225,7 @@ _STATE: dict[str, str | Absent] = {
 }
 
 _TRAIN: dict[str, str | Absent] = {
-    **_each("DataConfig get_dataset_shard data data_config", f"there is no Ray Data; {_DATA}"),
+    **_each("data data_config", "DataConfig and get_dataset_shard are names of dray.train"),
     "SyncConfig": _gone(_EACH_REPORT),
     "NCCLHangError": "set TorchConfig(timeout_s=...), after which NCCL itself ends a stuck worker",
     **_each("PreemptionError PreemptionInfo", _ALL_RESTART),
@@ -263,7 +262,6 @@ def _boosts_itself(package: str) -> dict[str, str | Absent]:
 
 
 _TRAINER: dict[str, str | Absent] = {
-    **_each("datasets dataset_config", f"there is no Ray Data; {_DATA}"),
     "metadata": _gone(_IN_CONFIG),
     "resume_from_checkpoint": _gone(
         f"give the checkpoint's path in train_loop_config and load it where get_checkpoint() "

@@ -108,6 +108,7 @@ SIGNATURES: dict[str, dict[str, Any]] = {
         "validation": False,
     },
     "get_context": {},
+    "get_dataset_shard": {"dataset_name": None},
     "collective.barrier": {},
     "collective.broadcast_from_rank_zero": {"data": ...},
     "DataParallelTrainer": {
@@ -247,7 +248,7 @@ NAMES = {
 }
 PAIRS = [(module, name) for module, names in NAMES.items() for name in names.split()]
 ABSENT = """
-    get_dataset_shard DataConfig SyncConfig NCCLHangError PreemptionError PreemptionInfo
+    SyncConfig NCCLHangError PreemptionError PreemptionInfo
     get_preemption_info accelerate backward
     prepare_optimizer TorchXLAConfig BaseTrainer TensorflowTrainer
     prepare_dataset_shard ReportCheckpointCallback HorovodTrainer HorovodConfig
@@ -293,8 +294,6 @@ NEEDS_TORCH = pytest.mark.skipif(
 @pytest.mark.parametrize(
     "call",
     [
-        pytest.param(lambda: TorchTrainer(loop, datasets={"train": [1]}), marks=NEEDS_TORCH),
-        lambda: DataParallelTrainer(loop, dataset_config=object()),
         lambda: FailureConfig(preemption_grace_s=5),
         lambda: FailureConfig(relax_collectives_on_preemption=True),
         lambda: FailureConfig(0, GIVEN_UP, 3),

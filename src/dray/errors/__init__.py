@@ -22,6 +22,7 @@ DrayError
 ├── GetTimeoutError (TimeoutError)      a result did not come in time
 ├── TaskCancelledError                  a call was cancelled before it ended
 ├── TaskError                           a task or an actor's method raised; also of the user's type
+├── DataFunctionError                   a function raised on rows of a dataset; of its type as well
 ├── PendingCallsLimitExceeded           an actor has as many waiting calls as it was made for
 ├── EngineError                         the engine itself broke
 │   ├── WorkerDiedError                 a worker's process ended before its work did
@@ -373,6 +374,13 @@ class GetTimeoutError(DrayError, TimeoutError):
 
 class TaskCancelledError(DrayError):
     """A call was cancelled before it ended."""
+
+
+class DataFunctionError(DrayError):
+    """A function that a dataset applies has raised; the message names the rows.
+
+    It is also an instance of what the function raised, and that is its cause.
+    """
 
 
 class PendingCallsLimitExceeded(DrayError):

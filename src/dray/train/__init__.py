@@ -1,5 +1,7 @@
 """Scaling a training function by changing one config: the public names."""
 
+import typing
+
 from dray import answers
 from dray.errors import ControllerError, StartTimeoutError, TrainingFailedError, WorkerGroupError
 from dray.train import collective
@@ -20,6 +22,7 @@ from dray.train.context import (
     get_context,
     report,
 )
+from dray.train.data_config import DataConfig
 from dray.train.planning.plan import Plan, PlannedWorker
 from dray.train.reported import (
     CheckpointConsistencyMode,
@@ -40,6 +43,7 @@ __all__ = [
     "CheckpointConsistencyMode",
     "CheckpointUploadMode",
     "ControllerError",
+    "DataConfig",
     "DataParallelTrainer",
     "FailureConfig",
     "LoggingConfig",
@@ -63,9 +67,15 @@ __all__ = [
     "get_all_reported_checkpoints",
     "get_checkpoint",
     "get_context",
+    "get_dataset_shard",
     "report",
 ]
 
 answers.answer_for(
-    __name__, later=("huggingface", "jax", "lightgbm", "lightning", "torch", "xgboost")
+    __name__,
+    later=("huggingface", "jax", "lightgbm", "lightning", "torch", "xgboost"),
+    names={"dray.train.datasets": ["get_dataset_shard"]},
 )
+
+if typing.TYPE_CHECKING:
+    from dray.train.datasets import get_dataset_shard

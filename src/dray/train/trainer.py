@@ -22,6 +22,7 @@ from dray.settings import Settings
 from dray.status import to_json
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import CheckpointConfig, RunConfig
+from dray.train.data_config import DataConfig, Datasets, checked_datasets
 from dray.train.planning.plan import Plan, Planned, make_plan
 from dray.train.result import Result
 from dray.train.run import description
@@ -51,8 +52,9 @@ class DataParallelTrainer:
         backend_config: The framework to set up; default: none.
         scaling_config: Number of workers, and resources of each; default: one, with one CPU.
         run_config: The run's name, place and behaviour.
-        datasets: None, or empty; Ray Data is not here yet.
-        dataset_config: None.
+        datasets: Name -> data, of which `get_dataset_shard` gives each rank its share: a
+            `dray.data.Dataset`, or what one is made of.
+        dataset_config: Choices of how ranks share them.
         resume_from_checkpoint: None; deprecated.
         metadata: None; deprecated.
         validation_config: Function for `report(validation=...)`, and its task.
@@ -82,15 +84,13 @@ class DataParallelTrainer:
         backend_config: BackendConfig | None = None,
         scaling_config: ScalingConfig | None = None,
         run_config: RunConfig | None = None,
-        datasets: object = None,
-        dataset_config: object = None,
+        datasets: Mapping[str, Any] | None = None,
+        dataset_config: DataConfig | None = None,
         resume_from_checkpoint: object = None,
         metadata: object = None,
         validation_config: ValidationConfig | None = None,
     ) -> None:
         absent = {
-            "datasets": datasets,
-            "dataset_config": dataset_config,
             "resume_from_checkpoint": resume_from_checkpoint,
             "metadata": metadata,
         }
@@ -110,6 +110,7 @@ class DataParallelTrainer:
                 f"validation_config must be a ValidationConfig, not {validation_config!r}"
             )
         self._validation = validation_config
+        self._datasets = checked_datasets(datasets, dataset_config)
         if self._scaling.num_workers and not Settings().plan_path:
             # Imports of the workers begin now, beside whatever the driver still has to do.
             modules = self._backend_config.modules_for(train_loop_per_worker)
@@ -198,14 +199,25 @@ class DataParallelTrainer:
     def _job(self, engine: Engine) -> bytes | Job:
         config = dict(self._function_config)
         function = _in_context(self._function, self._backend_config.train_func_context)
-        job: Job = (function, (config,) if self._takes_config else ())
+        arguments = (config,) if self._takes_config else ()
         if not engine.distributed:
-            return job
+            return Job(function, arguments, self._shipped())
         if self._validation is not None:
             wire.dump(self._validation.fn, "the function of validation_config")
         name = getattr(self._function, "__name__", repr(self._function))
         wire.dump(function, f"the train function {name!r}")
-        return wire.dump(job, "train_loop_config")
+        wire.dump(arguments, "train_loop_config")
+        return wire.dump(Job(function, arguments, self._shipped()), "datasets")
+
+    def _shipped(self) -> Datasets:
+        """Return the datasets as workers read them: what ranks cannot share by number is staged."""
+        given = self._datasets
+        if not given.by_name:
+            return given
+        from dray.data.accepted import dataset_of
+
+        named = {name: dataset_of(value, name) for name, value in given.by_name.items()}
+        return Datasets({name: each.to_ship() for name, each in named.items()}, given.config)
 
     def _run(
         self, engine: Engine, directory: RunDirectory, job: bytes | Job, termination: Termination

@@ -22,6 +22,7 @@ from dray.checks import require
 from dray.errors import ConfigError
 from dray.train.backend import Backend, BackendConfig, check_seconds
 from dray.train.config import RunConfig
+from dray.train.data_config import DataConfig
 from dray.train.jax.rendezvous import RendezvousInfo, join_rendezvous, open_rendezvous
 from dray.train.planning.ranks import RankAssignment, family_at, shares_devices
 from dray.train.run.worker_group import WorkerGroup
@@ -123,9 +124,9 @@ class JaxTrainer(DataParallelTrainer):
         train_loop_config: Argument of the function, if it takes one.
         jax_config: Settings of JAX.
         scaling_config: Number of workers, and resources of each; default: one, with one CPU.
-        dataset_config: None; Ray Data is not here yet.
+        dataset_config: Choices of how ranks share the datasets.
         run_config: The run's name, place and behaviour.
-        datasets: None, or empty.
+        datasets: Name -> data, of which `get_dataset_shard` gives each rank its share.
         validation_config: Function for `report(validation=...)`, and its task.
 
     Raises:
@@ -150,9 +151,9 @@ class JaxTrainer(DataParallelTrainer):
         train_loop_config: Mapping[str, object] | None = None,
         jax_config: JaxConfig | None = None,
         scaling_config: ScalingConfig | None = None,
-        dataset_config: object = None,
+        dataset_config: DataConfig | None = None,
         run_config: RunConfig | None = None,
-        datasets: object = None,
+        datasets: Mapping[str, Any] | None = None,
         validation_config: ValidationConfig | None = None,
     ) -> None:
         require("jax", "jax>=0.4.36")

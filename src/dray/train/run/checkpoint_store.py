@@ -121,6 +121,7 @@ class Commits:
             entry.metrics,
             time.time(),
             None if asked is None else Validation(PENDING, asked),
+            entry.positions,
         )
         staged = path if entry.in_place else self.directory.staging(entry.report)
         self.directory.commit(staged, committed)

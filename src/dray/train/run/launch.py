@@ -60,6 +60,7 @@ class Launch:
             attempt=attempt,
             first_report=checkpoint.report + 1 if checkpoint else 0,
             checkpoint=str(checkpoint.path) if checkpoint else None,
+            positions=checkpoint.positions_of_all() if checkpoint else {},
             report_barrier=self.config.report_barrier,
             working_directory=str(self.directory.working_directory) if moved else None,
             validates=self.validates,

@@ -36,6 +36,7 @@ class PendingReport:
         directory: The checkpoint's name, if a rank gave one.
         in_place: Whether its files lie under that name already.
         waiting: rank -> since when it waits for the others.
+        positions: rank -> dataset -> its position in it, of ranks that read some.
         asked: rank -> what it says of the checkpoint's validation, if it asks for one.
     """
 
@@ -50,6 +51,7 @@ class PendingReport:
     directory: str | None = None
     in_place: bool = False
     waiting: dict[int, float] = field(default_factory=dict)
+    positions: dict[int, dict[str, object]] = field(default_factory=dict)
     asked: dict[int, dict[str, object]] = field(default_factory=dict)
 
     @property
@@ -129,6 +131,8 @@ class ReportTracker:
             entry.files[rank] = message.files
         if message.files is not None or self._barrier:
             entry.waiting[rank] = now
+        if message.positions is not None:
+            entry.positions[rank] = message.positions
         if message.validation is not None:
             entry.asked[rank] = message.validation
         if message.in_place and not entry.in_place:

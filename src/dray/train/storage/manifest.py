@@ -7,6 +7,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from dray.errors import StorageError
 from dray.train.storage.checkpoint_files import (
@@ -54,6 +55,7 @@ class Committed:
         metrics: rank -> that rank's metrics in the same report, encoded.
         time: Time of the commit, in seconds since 1970.
         validation: The one that was asked for, if one was.
+        positions: rank -> dataset -> the rank's position in it, for ranks that read any.
     """
 
     path: Path
@@ -63,6 +65,7 @@ class Committed:
     metrics: Mapping[int, dict[str, object]]
     time: float = field(default=0.0, compare=False)
     validation: Validation | None = field(default=None, compare=False)
+    positions: Mapping[int, Mapping[str, Any]] = field(default_factory=dict, compare=False)
 
     @property
     def is_pending(self) -> bool:
@@ -82,6 +85,11 @@ class Committed:
     def by_size(self) -> Committed:
         """Return it with sizes alone to compare its files with."""
         return replace(self, files={name: (size, None) for name, (size, _) in self.files.items()})
+
+    def positions_of_all(self) -> dict[int, Mapping[str, Any]]:
+        """Return the positions of every rank; without any if none of them reads a dataset."""
+        ranks = range(self.world_size if self.positions else 0)
+        return {rank: self.positions.get(rank, {}) for rank in ranks}
 
     def damaged_size(self) -> str | None:
         """Return the name of a file that is not of the size it was committed with, or None."""
@@ -122,6 +130,8 @@ def write_manifest(directory: Path, committed: Committed) -> None:
     }
     if committed.validation is not None:
         manifest["validation"] = vars(committed.validation)
+    if committed.positions:
+        manifest["positions"] = {str(rank): of for rank, of in committed.positions.items()}
     draft = directory / MANIFEST_DRAFT
     with open(draft, "wb") as file:
         file.write(seal(json_bytes(manifest)))
@@ -152,6 +162,7 @@ def read_manifest(path: Path) -> Committed | None:
             metrics={int(rank): record for rank, record in manifest["ranks"].items()},
             time=float(manifest["time"]),
             validation=Validation(**manifest["validation"]) if "validation" in manifest else None,
+            positions={int(rank): of for rank, of in manifest.get("positions", {}).items()},
         )
         committed.rank_zero_metrics()
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -12,6 +12,7 @@ from dray.answers import answer_for, answers_arguments
 from dray.checks import require
 from dray.errors import ConfigError
 from dray.train.config import RunConfig
+from dray.train.data_config import DataConfig
 from dray.train.scaling import ScalingConfig
 from dray.train.torch.checkpoint import TorchCheckpoint
 from dray.train.torch.data import prepare_data_loader
@@ -43,8 +44,9 @@ class TorchTrainer(DataParallelTrainer):
         torch_config: Settings of the process group.
         scaling_config: Number of workers, and resources of each; default: one, with one CPU.
         run_config: The run's name, place and behaviour.
-        datasets: None, or empty; Ray Data is not here yet.
-        dataset_config: None.
+        datasets: Name -> data, of which `get_dataset_shard` gives each rank its share: a
+            `dray.data.Dataset`, or what one is made of.
+        dataset_config: Choices of how ranks share them.
         validation_config: Function for `report(validation=...)`, and its task.
         metadata: None; deprecated.
         resume_from_checkpoint: None; deprecated.
@@ -74,8 +76,8 @@ class TorchTrainer(DataParallelTrainer):
         torch_config: TorchConfig | None = None,
         scaling_config: ScalingConfig | None = None,
         run_config: RunConfig | None = None,
-        datasets: object = None,
-        dataset_config: object = None,
+        datasets: Mapping[str, Any] | None = None,
+        dataset_config: DataConfig | None = None,
         validation_config: ValidationConfig | None = None,
         metadata: object = None,
         resume_from_checkpoint: object = None,

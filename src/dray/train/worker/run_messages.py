@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.copies import Care
@@ -20,6 +21,8 @@ class RunInfo:
         first_report: The number of the attempt's first report.
         checkpoint: Checkpoint to resume from.
         report_barrier: Whether each report waits for every rank.
+        positions: rank -> dataset -> the rank's position in it, of the checkpoint; of as many ranks
+            as made that.
         working_directory: Working directory of workers; None leaves them where they are.
         validates: Whether checkpoints can be validated.
         care: Care taken of the files of checkpoints.
@@ -31,6 +34,7 @@ class RunInfo:
     first_report: int
     checkpoint: str | None
     report_barrier: bool = False
+    positions: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     working_directory: str | None = None
     validates: bool = False
     care: Care = Care()  # noqa: RUF009 (it cannot be changed)
@@ -85,6 +89,7 @@ class Reported:
     directory: str | None = None
     in_place: bool = False
     validation: dict[str, object] | None = None
+    positions: dict[str, object] | None = None
 
 
 @dataclass(frozen=True)

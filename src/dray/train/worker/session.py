@@ -15,6 +15,7 @@ from dray.engines.rpc import wire
 from dray.engines.rpc.actor_host import refuse_forks
 from dray.errors import NotInTrainingError, StorageError, describe
 from dray.train.checkpoint import Checkpoint
+from dray.train.data_config import DataConfig, Datasets
 from dray.train.reported import ReportedCheckpoint, ReportedCheckpointStatus
 from dray.train.storage.checkpoint_files import list_files
 from dray.train.storage.checksums import Fingerprint
@@ -48,6 +49,9 @@ class TrainSession:
 
     Attributes:
         clean_ups: Changes to take back at its end in a process that goes on, which is the user's.
+        datasets: The datasets of the run.
+        shards: Name -> this rank's share, of those that were asked for.
+        positions: Name -> tells where in its share the rank is.
         outer: The session that its thread had before, if its run is within another.
     """
 
@@ -56,6 +60,9 @@ class TrainSession:
         self.post = post
         self.clean_ups = contextlib.ExitStack()
         self.outer: TrainSession | None = None
+        self.datasets = Datasets({}, DataConfig())
+        self.shards: dict[str, Any] = {}
+        self.positions: dict[str, Callable[[], object]] = {}
         self._pid = os.getpid()
         run = assignment.run
         self.checkpoint = Checkpoint(run.checkpoint) if run.checkpoint else None
@@ -139,7 +146,12 @@ class TrainSession:
             self._report = number + 1
             if upload is not None:
                 self._uploads.add(number, upload)
-            self.post(run_messages.Reported(number, record, files, directory, in_place, validation))
+            positions = {name: tell() for name, tell in self.positions.items()}
+            self.post(
+                run_messages.Reported(
+                    number, record, files, directory, in_place, validation, positions or None
+                )
+            )
             if checkpoint is not None:
                 self._stage(number, checkpoint)
             if upload is not None:

@@ -13,11 +13,19 @@ from dray import host
 from dray.engines.rpc import wire
 from dray.engines.rpc.actor_host import set_variables
 from dray.errors import ConfigError, SerializationError, StorageError, describe, text_of
+from dray.train.data_config import Datasets
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker import cpu_affinity, device_visibility, malloc, run_messages
 from dray.train.worker.session import TrainingStopped, TrainSession, leave_session, start_session
 
-Job = tuple[Callable[..., Any], tuple[Any, ...]]
+
+class Job(NamedTuple):
+    """The work of a train worker: a function with its arguments, and datasets."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    datasets: Datasets | None = None
+
 
 _RETURNED = "the return value of rank 0"
 
@@ -95,10 +103,12 @@ class TrainWorker:
         Args:
             job: The function and its arguments; pickled, if they crossed a process boundary.
         """
-        function, args = wire.load(job) if isinstance(job, bytes) else job
+        function, args, datasets = wire.load(job) if isinstance(job, bytes) else job
         if self._own_process:
             _show_in_main(function)
         assert self._session is not None
+        if datasets is not None:
+            self._session.datasets = datasets
         try:
             with self._session.uploading():
                 value = function(*args)

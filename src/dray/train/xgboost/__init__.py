@@ -14,6 +14,7 @@ from dray.errors import ConfigError
 from dray.train.backend import Backend, BackendConfig
 from dray.train.boosting import limit_threads
 from dray.train.config import RunConfig
+from dray.train.data_config import DataConfig
 from dray.train.planning.ranks import RankAssignment
 from dray.train.run.worker_group import WorkerGroup
 from dray.train.scaling import ScalingConfig
@@ -92,8 +93,9 @@ class XGBoostTrainer(DataParallelTrainer):
         xgboost_config: Settings of the communication between workers.
         scaling_config: Number of workers, and resources of each; default: one, with one CPU.
         run_config: The run's name, place and behaviour.
-        datasets: None, or empty; Ray Data is not here yet.
-        dataset_config: None.
+        datasets: Name -> data, of which `get_dataset_shard` gives each rank its share: a
+            `dray.data.Dataset`, or what one is made of.
+        dataset_config: Choices of how ranks share them.
         validation_config: Function for `report(validation=...)`, and its task.
         metadata: None; deprecated.
         resume_from_checkpoint: None; deprecated.
@@ -125,8 +127,8 @@ class XGBoostTrainer(DataParallelTrainer):
         xgboost_config: XGBoostConfig | None = None,
         scaling_config: ScalingConfig | None = None,
         run_config: RunConfig | None = None,
-        datasets: Any = None,
-        dataset_config: Any = None,
+        datasets: Mapping[str, Any] | None = None,
+        dataset_config: DataConfig | None = None,
         validation_config: ValidationConfig | None = None,
         metadata: Any = None,
         resume_from_checkpoint: Any = None,

@@ -1,0 +1,75 @@
+"""The kinds of data that a trainer takes as a dataset."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dray.data import read_api
+from dray.data.dataset import Dataset
+from dray.data.sources import IterableSource, RowsSource
+from dray.errors import ConfigError
+
+_READERS: Sequence[tuple[tuple[str, ...], Callable[[Any], Dataset]]] = (
+    ((".csv", ".csv.gz", ".tsv"), read_api.read_csv),
+    ((".json", ".jsonl", ".json.gz"), read_api.read_json),
+)
+
+
+def dataset_of(value: Any, name: str) -> Dataset:
+    """Return data of any kind as a dataset.
+
+    Args:
+        value: A dataset of dray, Hugging Face or torch, a table of Arrow, a DataFrame of pandas or
+            Polars, a list, or a path of files.
+        name: Its name, for the message.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    if isinstance(value, Dataset):
+        return value
+    if callable(value) and type(value).__name__ == "function":  # Ray takes these as well
+        return dataset_of(value(), name)
+    if isinstance(value, str | os.PathLike):
+        return _of_path(os.fspath(value))
+    made = _of_library(value)
+    if made is not None:
+        return made
+    if isinstance(value, list | tuple):
+        return read_api.from_items(value)
+    if hasattr(value, "__getitem__") and hasattr(value, "__len__"):  # map-style, as torch has them
+        return Dataset(RowsSource(value, f"datasets[{name!r}]"))
+    if hasattr(value, "__iter__"):
+        return Dataset(IterableSource(value, f"datasets[{name!r}]"))
+    raise ConfigError(
+        f"datasets[{name!r}] is a {type(value).__name__}, of which no rows can be read: give a "
+        "dray.data.Dataset, a Hugging Face or torch dataset, a table, a DataFrame, a list, or a "
+        "path of Parquet, CSV or JSON"
+    )
+
+
+def _of_path(path: str) -> Dataset:
+    for endings, read in _READERS:
+        if path.endswith(endings):
+            return read(path)
+    return read_api.read_parquet(path)
+
+
+def _of_library(value: Any) -> Dataset | None:
+    """Return a table or dataset of a library that is known by name; None for others."""
+    library, kind = type(value).__module__.partition(".")[0], type(value).__name__
+    if library == "pandas" and kind == "DataFrame":
+        return read_api.from_pandas(value)
+    if library == "polars" and kind in ("DataFrame", "LazyFrame"):
+        return read_api.from_polars(value)
+    if library == "pyarrow" and kind in ("Table", "RecordBatch"):
+        return read_api.from_arrow(value)
+    if library == "pyarrow" and hasattr(value, "to_batches"):
+        return read_api.from_arrow_dataset(value)
+    if library == "datasets" and kind == "Dataset":
+        return read_api.from_huggingface(value)
+    if library == "numpy":
+        return read_api.from_numpy(value)
+    return None

@@ -1,0 +1,95 @@
+"""Reading ahead: a thread that makes the next items while the program uses this one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class _Channel(Generic[T]):
+    """A queue between two threads that holds so many items; either side may close it."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._items: deque[T] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._error: BaseException | None = None
+
+    def put(self, item: T) -> bool:
+        """Wait for room, and add an item; return whether anybody still wants more."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._items) < self._size or self._closed)
+            self._items.append(item)
+            self._changed.notify_all()
+            return not self._closed
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Take no more items; whoever reads gets the error after those that there are."""
+        with self._changed:
+            self._closed, self._error = True, error
+            self._changed.notify_all()
+
+    def __iter__(self) -> Iterator[T]:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._items or self._closed)
+                if not self._items:
+                    break
+                item = self._items.popleft()
+                self._changed.notify_all()
+            yield item
+        if self._error is not None:
+            raise self._error
+
+
+def read_ahead(
+    items: Iterable[T], number: int, waited: Callable[[float], object] = lambda _: None
+) -> Iterator[T]:
+    """Yield items, so many of which are made ahead in a thread; with 0 in this one.
+
+    Args:
+        items: The items.
+        number: The most that are ahead.
+        waited: Called with the seconds that each was waited for.
+    """
+    if number < 1:
+        yield from _timed(items, waited)
+        return
+    channel: _Channel[T] = _Channel(number)
+    thread = threading.Thread(target=_fill, args=(channel, items), name="dray-data", daemon=True)
+    thread.start()
+    try:
+        yield from _timed(channel, waited)
+    finally:
+        channel.close()
+        thread.join()
+
+
+def _fill(channel: _Channel[T], items: Iterable[T]) -> None:
+    try:
+        for item in items:
+            if not channel.put(item):
+                break
+    except BaseException as error:  # noqa: BLE001 (the thread that reads raises it)
+        channel.close(error)
+        return
+    channel.close()
+
+
+def _timed(items: Iterable[T], waited: Callable[[float], object]) -> Iterator[T]:
+    left = iter(items)
+    while True:
+        begun = time.perf_counter()
+        try:
+            item = next(left)
+        except StopIteration:
+            return
+        finally:
+            waited(time.perf_counter() - begun)
+        yield item

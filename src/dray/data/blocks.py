@@ -1,0 +1,307 @@
+"""Blocks of rows as Arrow tables, and the forms in which programs see them: rows and batches."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from dray.errors import ConfigError, describe
+
+# A pyarrow.Table; pyarrow has no types that mypy could read.
+Table: TypeAlias = Any
+# A dict of NumPy arrays, a pandas.DataFrame or a pyarrow.Table.
+Batch: TypeAlias = Any
+Row: TypeAlias = dict[str, Any]
+
+# The column of values that are no rows, as Ray Data calls it.
+ITEM = "item"
+# The column of numbers, and of arrays, as Ray Data calls them.
+ID, DATA = "id", "data"
+
+FORMATS = ("default", "numpy", "pandas", "pyarrow")
+
+
+class Block(NamedTuple):
+    """A block of rows, and where they come from, for messages."""
+
+    table: Table
+    origin: str = ""
+
+
+class PickledType(pa.ExtensionType):  # type: ignore[misc]
+    """The type of columns whose values Arrow has no type for: each is pickled."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.large_binary(), "dray.pickled")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage: Any, serialized: bytes) -> PickledType:
+        return cls()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return PickledType, ()
+
+
+def register_types() -> None:
+    """Have Arrow know the type of pickled values in files and messages; once is enough."""
+    with contextlib.suppress(pa.ArrowKeyError):  # it is known
+        pa.register_extension_type(PickledType())
+
+
+register_types()
+
+
+def to_table(data: Batch, whence: str = "a block") -> Table:
+    """Return columns of any kind as a table.
+
+    Args:
+        data: A mapping of columns, a table or record batch of Arrow, a DataFrame of pandas or
+            Polars.
+        whence: Its name in the message.
+
+    Raises:
+        ConfigError: It is something else, or its columns are not of one length.
+    """
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if isinstance(data, Mapping):
+        columns = {str(name): to_column(values) for name, values in data.items()}
+        lengths = {name: len(column) for name, column in columns.items()}
+        if len(set(lengths.values())) > 1:
+            raise ConfigError(f"{whence} has columns of different lengths: {lengths}")
+        return pa.table(columns)
+    kind = type(data).__module__.partition(".")[0]
+    if kind == "pandas":
+        return _from_pandas(data)
+    if kind == "polars":
+        return data.to_arrow()
+    raise ConfigError(
+        f"{whence} must be a dict of columns, a pandas.DataFrame or a pyarrow.Table, not a "
+        f"{type(data).__name__}"
+    )
+
+
+def _from_pandas(frame: Any) -> Table:
+    if all(frame[name].dtype != object for name in frame.columns) and frame.columns.is_unique:
+        return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
+    return pa.table({str(name): to_column(frame[name].to_numpy()) for name in frame.columns})
+
+
+def rows_to_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return rows as a table; what a row lacks is null."""
+    names: dict[str, None] = {}
+    for row in rows:
+        names.update(dict.fromkeys(row))
+    return pa.table({str(name): to_column([row.get(name) for row in rows]) for name in names})
+
+
+def to_row(value: object) -> Row:
+    """Return a value as a row; what is no mapping becomes the column `item`."""
+    return dict(value) if isinstance(value, Mapping) else {ITEM: value}
+
+
+def to_column(values: Any) -> Any:
+    """Return the values of a column as an Arrow array: tensors by shape, the unknown pickled."""
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values
+    if hasattr(values, "detach"):  # a tensor of torch
+        values = values.detach().cpu().numpy()
+    if hasattr(values, "to_numpy"):  # a Series of pandas or Polars
+        values = values.to_numpy()
+    if hasattr(values, "__array__") and not isinstance(values, np.ndarray):  # of JAX, say
+        values = np.asarray(values)
+    if isinstance(values, np.ndarray):
+        if values.ndim == 0:
+            raise ConfigError(f"a column must have a value for each row, not one: {values!r}")
+        if values.dtype != object:
+            return _from_array(values)
+    return _from_values(list(values))
+
+
+def _from_array(values: Any) -> Any:
+    if values.ndim == 1:
+        return pa.array(values)
+    if values.dtype == bool or not len(values) or values.dtype.kind not in "iuf":
+        return _from_values(list(values)) if len(values) else pa.array([], pa.null())
+    return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(values))
+
+
+def _from_values(values: list[Any]) -> Any:
+    """Return Python values as an array of whatever type holds them all."""
+    arrays = [np.asarray(value) for value in values if _is_tensor(value)]
+    if arrays and len(arrays) == len(values):
+        alike = {(array.shape, array.dtype) for array in arrays}
+        if len(alike) == 1 and arrays[0].dtype.kind in "iuf":
+            return _from_array(np.stack(arrays))
+        if any(array.ndim != 1 for array in arrays):
+            return _pickled(values)
+        values = list(arrays)
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return _pickled(values)
+
+
+def _is_tensor(value: object) -> bool:
+    return hasattr(value, "__array__") and getattr(value, "ndim", 0) > 0
+
+
+def _pickled(values: Iterable[object]) -> Any:
+    try:
+        storage = pa.array([pickle.dumps(value, -1) for value in values], pa.large_binary())
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"values that Arrow has no type for are pickled, and these cannot be: {describe(error)}"
+        ) from error
+    return pa.ExtensionArray.from_storage(PickledType(), storage)
+
+
+def concat(tables: Sequence[Table]) -> Table:
+    """Return the rows of several tables as one; types that differ are widened."""
+    if len(tables) == 1:
+        return tables[0]
+    return pa.concat_tables(tables, promote_options="permissive")
+
+
+# Forms that programs see.
+
+
+def column_to_numpy(column: Any) -> Any:
+    """Return a column as a NumPy array; tensors of one shape are stacked."""
+    kind = column.type
+    if isinstance(kind, pa.FixedShapeTensorType):
+        array = _one_chunk(column)
+        shape = (len(array), *kind.shape)
+        return array.to_numpy_ndarray() if len(array) else np.empty(shape, _dtype(kind))
+    if isinstance(kind, PickledType):
+        return _object_array(column_to_values(column))
+    if pa.types.is_fixed_size_list(kind) and kind.value_type in _NUMBERS and not column.null_count:
+        return _one_chunk(column).flatten().to_numpy().reshape(len(column), kind.list_size)
+    if pa.types.is_nested(kind):
+        return _object_array(column_to_values(column))
+    return _one_chunk(column).to_numpy(zero_copy_only=False)
+
+
+_NUMBERS = frozenset(
+    (
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+        *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(), pa.float16()),
+    )
+)
+
+
+def _dtype(kind: Any) -> Any:
+    return kind.value_type.to_pandas_dtype()
+
+
+def _one_chunk(column: Any) -> Any:
+    if isinstance(column, pa.ChunkedArray):
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return column
+
+
+def _object_array(values: Sequence[object]) -> Any:
+    array: Any = np.empty(len(values), dtype=object)
+    for index, value in enumerate(values):
+        array[index] = np.asarray(value) if isinstance(value, list) else value
+    return array
+
+
+def column_to_values(column: Any) -> list[Any]:
+    """Return a column as Python values; tensors as arrays."""
+    if isinstance(column.type, PickledType):
+        storage = _one_chunk(column).storage
+        return [pickle.loads(value) for value in storage.to_pylist()]
+    if isinstance(column.type, pa.FixedShapeTensorType):
+        return list(column_to_numpy(column))
+    return list(column.to_pylist())
+
+
+def table_rows(table: Table) -> Iterator[Row]:
+    """Yield the rows of a table as dicts."""
+    names = table.column_names
+    columns = [column_to_values(table.column(name)) for name in names]
+    for values in zip(*columns, strict=True):
+        yield dict(zip(names, values, strict=True))
+
+
+def check_format(batch_format: object) -> str:
+    """Return the name of a batch format; None is the default.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    if batch_format is None:
+        return "default"
+    if batch_format not in FORMATS:
+        raise ConfigError(f"batch_format must be one of {', '.join(FORMATS)}, not {batch_format!r}")
+    return str(batch_format)
+
+
+def to_batch(table: Table, batch_format: str) -> Batch:
+    """Return a table in a batch format."""
+    if batch_format == "pyarrow":
+        return table
+    if batch_format == "pandas":
+        return to_pandas(table)
+    return {name: column_to_numpy(table.column(name)) for name in table.column_names}
+
+
+def to_pandas(table: Table) -> Any:
+    """Return a table as a pandas.DataFrame; tensors become a column of arrays."""
+    import pandas as pd
+
+    special = [
+        name for name in table.column_names if isinstance(table.schema.field(name).type, _SPECIAL)
+    ]
+    if not special:
+        return table.to_pandas()
+    values = {
+        name: pd.Series(column_to_values(table.column(name)), dtype=object) for name in special
+    }
+    plain = table.drop_columns(special).to_pandas() if len(special) < table.num_columns else None
+    frame = pd.DataFrame(values) if plain is None else plain.assign(**values)
+    return frame[table.column_names]
+
+
+_SPECIAL = (pa.FixedShapeTensorType, PickledType)
+
+
+def rebatched(blocks: Iterable[Block], sizes: Iterable[int]) -> Iterator[Block]:
+    """Yield blocks of as many rows as is said, one after another; the last one may have fewer.
+
+    Args:
+        blocks: The rows.
+        sizes: The sizes; where they end, no more rows are taken.
+    """
+    wanted = iter(sizes)
+    size = next(wanted, None)
+    held: list[Block] = []
+    rows = 0
+    for block in blocks if size is not None else ():
+        held.append(block)
+        rows += block.table.num_rows
+        if size is not None and rows < size:
+            continue
+        table, origin = concat([part.table for part in held]), held[0].origin
+        begin = 0
+        while size is not None and rows - begin >= size:
+            yield Block(table.slice(begin, size), block.origin if begin else origin)
+            begin += size
+            size = next(wanted, None)
+        if size is None:
+            return
+        rows -= begin
+        held = [Block(table.slice(begin), block.origin)] if rows else []
+    if rows:
+        yield Block(concat([part.table for part in held]), held[0].origin)

@@ -1,0 +1,516 @@
+"""The dataset: a source of rows and what is to be done with them, when they are asked for."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dray.answers import answers_members
+from dray.checks import is_number, is_whole, plain
+from dray.data import files, relational
+from dray.data.blocks import Batch, Row, Table, check_format, concat, to_batch
+from dray.data.grouped import GroupedData
+from dray.data.iterator import DataIterator
+from dray.data.operations import (
+    AddColumn,
+    FilterExpression,
+    FilterRows,
+    FlatMapRows,
+    MapBatches,
+    MapRows,
+    OnTables,
+    UserFunction,
+)
+from dray.data.pipeline import Pipeline, dropped, first_rows, part_of, renamed, selected
+from dray.data.sources import ParquetSource, TableSource, UnionSource
+from dray.data.staging import stage
+from dray.data.workers import in_workers
+from dray.errors import ConfigError
+
+
+@answers_members
+class Dataset(Pipeline):
+    """Rows from a source, and operations on them that run when rows are asked for.
+
+    Make one with the functions of `dray.data`. Nothing is kept: who iterates twice reads twice,
+    unless `materialize` has been called. Memory holds a few blocks of 8 MiB, not the data; only
+    `sort`, `unique`, `groupby().map_groups` and what returns all rows hold all of them.
+
+    Args:
+        source: The rows.
+        operations: Operations on them, in order.
+        seed: Decides a random order of all rows; None leaves them in order.
+
+    Example:
+        >>> import dray.data
+        >>> numbers = dray.data.range(1000).map_batches(lambda batch: {"x": batch["id"] * 2})
+        >>> numbers.filter(lambda row: row["x"] % 3 == 0).take(2)
+        [{'x': 0}, {'x': 6}]
+    """
+
+    # Operations.
+
+    def map(
+        self,
+        fn: Callable[..., Mapping[str, Any]],
+        *,
+        fn_args: Sequence[Any] = (),
+        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_args: Sequence[Any] = (),
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        **workers: Any,
+    ) -> Dataset:
+        """Return a dataset of what a function makes of each row.
+
+        Args:
+            fn: It takes a row, a dict, and returns another one; or a class that is called so.
+            fn_args: Arguments after the row.
+            fn_kwargs: The same by name.
+            fn_constructor_args: Arguments of the class.
+            fn_constructor_kwargs: The same by name.
+            workers: `concurrency`, `num_cpus`, `num_gpus`, as for `map_batches`.
+        """
+        function = UserFunction(
+            fn, "map", fn_args, fn_kwargs or {}, fn_constructor_args, fn_constructor_kwargs or {}
+        )
+        return self._with(in_workers(MapRows(function), workers))
+
+    def map_batches(
+        self,
+        fn: Callable[..., Any],
+        *,
+        batch_size: int | Literal["default"] | None = None,
+        batch_format: str | None = "default",
+        zero_copy_batch: bool = True,
+        fn_args: Sequence[Any] = (),
+        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_constructor_args: Sequence[Any] = (),
+        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        **workers: Any,
+    ) -> Dataset:
+        """Return a dataset of what a function makes of batches.
+
+        The function runs in the process that reads, in the thread that reads ahead; with
+        `concurrency` in as many workers.
+
+        Args:
+            fn: It takes a batch, and returns or yields batches; or a class that is called so.
+            batch_size: Rows of a batch; None takes blocks as they come.
+            batch_format: "numpy" (a dict of arrays, also "default"), "pandas" or "pyarrow".
+            zero_copy_batch: False gives the function arrays that it may write to.
+            fn_args: Arguments after the batch.
+            fn_kwargs: The same by name.
+            fn_constructor_args: Arguments of the class.
+            fn_constructor_kwargs: The same by name.
+            workers: `concurrency` (how many workers, or the least and the most of them; of those
+                the most are taken), `num_cpus`, `num_gpus` and `resources` of each.
+
+        Raises:
+            ConfigError: An argument is malformed.
+        """
+        if batch_size == "default":
+            batch_size = None
+        if batch_size is not None and not is_whole(plain(batch_size), 1):
+            raise ConfigError(f"batch_size must be a number of rows, not {batch_size!r}")
+        function = UserFunction(
+            fn,
+            "map_batches",
+            fn_args,
+            fn_kwargs or {},
+            fn_constructor_args,
+            fn_constructor_kwargs or {},
+        )
+        chosen = check_format(batch_format)
+        operation = MapBatches(function, batch_size, chosen, copied=not zero_copy_batch)
+        return self._with(in_workers(operation, workers))
+
+    def flat_map(
+        self,
+        fn: Callable[..., Iterable[Mapping[str, Any]]],
+        *,
+        fn_args: Sequence[Any] = (),
+        fn_kwargs: Mapping[str, Any] | None = None,
+        **workers: Any,
+    ) -> Dataset:
+        """Return a dataset of the rows that a function makes of each row.
+
+        Args:
+            fn: It takes a row, and returns any number of rows.
+            fn_args: Arguments after the row.
+            fn_kwargs: The same by name.
+            workers: As for `map_batches`.
+        """
+        function = UserFunction(fn, "flat_map", fn_args, fn_kwargs or {})
+        return self._with(in_workers(FlatMapRows(function), workers))
+
+    def filter(
+        self,
+        fn: Callable[..., bool] | None = None,
+        expr: Any = None,
+        *,
+        fn_args: Sequence[Any] = (),
+        fn_kwargs: Mapping[str, Any] | None = None,
+        **workers: Any,
+    ) -> Dataset:
+        """Return a dataset of the rows that pass.
+
+        Args:
+            fn: It takes a row, and returns whether it passes.
+            expr: An expression of `pyarrow.compute` in place of a function, which is faster.
+            fn_args: Arguments after the row.
+            fn_kwargs: The same by name.
+            workers: As for `map_batches`.
+
+        Raises:
+            ConfigError: There are both, or none, or the expression is none of Arrow's.
+        """
+        if (fn is None) == (expr is None):
+            raise ConfigError("filter takes a function or an expression: filter(lambda row: ...)")
+        if fn is None:
+            if not isinstance(expr, pc.Expression):
+                raise ConfigError(
+                    "expr must be an expression such as pyarrow.compute.field('x') > 3, not "
+                    f"{expr!r}"
+                )
+            return self._with(FilterExpression(expr))
+        function = UserFunction(fn, "filter", fn_args, fn_kwargs or {})
+        return self._with(in_workers(FilterRows(function), workers))
+
+    def select_columns(self, cols: str | Sequence[str]) -> Dataset:
+        """Return a dataset with some columns alone; files of Parquet are read for them alone."""
+        names = [cols] if isinstance(cols, str) else list(cols)
+        if isinstance(self.source, ParquetSource) and not self._operations:
+            return Dataset(self.source.select(names), (), self._seed)
+        return self._with(OnTables(functools.partial(selected, names)))
+
+    def drop_columns(self, cols: Sequence[str]) -> Dataset:
+        """Return a dataset without some columns."""
+        names = [cols] if isinstance(cols, str) else list(cols)
+        return self._with(OnTables(functools.partial(dropped, names)))
+
+    def rename_columns(self, names: Mapping[str, str] | Sequence[str]) -> Dataset:
+        """Return a dataset with other names of columns: old -> new, or all of them."""
+        chosen = dict(names) if isinstance(names, Mapping) else list(names)
+        return self._with(OnTables(functools.partial(renamed, chosen)))
+
+    def add_column(
+        self, col: str, fn: Callable[[Any], Any], *, batch_format: str | None = "pandas"
+    ) -> Dataset:
+        """Return a dataset with one more column, or another one in its place.
+
+        Args:
+            col: Its name.
+            fn: It takes a batch, and returns the values.
+            batch_format: The format of batches.
+        """
+        function = UserFunction(fn, "add_column")
+        return self._with(AddColumn(function, col, check_format(batch_format)))
+
+    def random_shuffle(self, *, seed: int | None = None) -> Dataset:
+        """Return a dataset whose rows are in a random order, another one in every epoch.
+
+        Rows in files are written down as Arrow once, so that each can be found: for data that is
+        larger than the disk, shuffle files (`file_shuffle`) and within a buffer
+        (`local_shuffle_buffer_size`).
+
+        Args:
+            seed: Decides the order; None is a random one.
+        """
+        chosen = random.getrandbits(32) if seed is None else int(seed)
+        return Dataset(self.source, self._operations, chosen)
+
+    def randomize_block_order(self, *, seed: int | None = None) -> Dataset:
+        """Return the dataset: its blocks are read in lanes, from several places in turn."""
+        return self
+
+    def repartition(self, num_blocks: int | None = None, **_: Any) -> Dataset:
+        """Return the dataset: how many blocks it is read in follows from its size."""
+        return self
+
+    def limit(self, limit: int) -> Dataset:
+        """Return a dataset of the first rows."""
+        if not is_whole(plain(limit), 0):
+            raise ConfigError(f"limit takes a number of rows, 0 or more, not {limit!r}")
+        rows = self.source.rows
+        if rows is not None and self._seed is None and self._keeps_rows_surely():
+            return Dataset(part_of(self.source, 0, min(limit, rows)), self._operations)
+        return self.derived(lambda: first_rows(self.blocks(), limit), f"the first {limit} rows")
+
+    def union(self, *other: Dataset) -> Dataset:
+        """Return a dataset of the rows of this one and then of others."""
+        every = (self, *other)
+        if all(not each._operations and each._seed is None for each in every):
+            return Dataset(UnionSource([each.source for each in every]))
+        called = f"the union of {len(every)} datasets"
+        return self.derived(
+            lambda: itertools.chain.from_iterable(each.blocks() for each in every), called
+        )
+
+    def zip(self, *other: Dataset) -> Dataset:
+        """Return a dataset with the columns of this one and of others, of as many rows.
+
+        A name that is there already gets `_1`, `_2` and so on.
+        """
+        every = (self, *other)
+        return self.derived(
+            lambda: relational.zipped([each.blocks() for each in every]), "zipped datasets"
+        )
+
+    def sort(self, key: str | Sequence[str], descending: bool | Sequence[bool] = False) -> Dataset:
+        """Return a dataset in the order of some columns; all rows are held in memory for it.
+
+        Args:
+            key: The columns.
+            descending: Whether the highest come first, for all columns or for each.
+        """
+        keys = [key] if isinstance(key, str) else list(key)
+        falls = [descending] * len(keys) if isinstance(descending, bool) else list(descending)
+        return self.derived(
+            lambda: relational.sorted_blocks(self.blocks(), keys, falls), "sorted rows"
+        )
+
+    def groupby(self, key: str | Sequence[str] | None) -> GroupedData[Dataset]:
+        """Return the rows by the values of some columns, to be aggregated; None is one group."""
+        keys = [key] if isinstance(key, str) else list(key or [])
+        return GroupedData(self, keys)
+
+    def random_sample(self, fraction: float, *, seed: int | None = None) -> Dataset:
+        """Return a dataset of about a fraction of the rows."""
+        if not is_number(plain(fraction)) or not 0 <= fraction <= 1:
+            raise ConfigError(f"fraction must be from 0 to 1, not {fraction!r}")
+        chosen = random.getrandbits(32) if seed is None else seed
+        return self.derived(lambda: relational.sampled(self.blocks(), fraction, chosen), "a sample")
+
+    # Parts.
+
+    def train_test_split(
+        self,
+        test_size: float,
+        *,
+        shuffle: bool = False,
+        seed: int | None = None,
+        stratify: str | None = None,
+    ) -> tuple[Dataset, Dataset]:
+        """Return the first rows, and the last ones for a test.
+
+        Args:
+            test_size: The number of rows for the test, or below 1 a part of all.
+            shuffle: Whether to put rows into a random order before.
+            seed: Decides that order.
+            stratify: A column of whose values both are to have the same part: not there yet.
+        """
+        if stratify is not None:
+            raise ConfigError("stratify is not there yet: filter() the classes and split each")
+        rows = self.count()
+        size = plain(test_size)
+        test = int(rows * size) if isinstance(size, float) else size
+        if not is_whole(test, 0) or test > rows:
+            raise ConfigError(f"test_size must be below 1, or at most {rows}, not {test_size!r}")
+        whole = self.random_shuffle(seed=seed) if shuffle else self
+        first, last = whole.split_at_indices([rows - test])
+        return first, last
+
+    def split(self, n: int, *, equal: bool = False, locality_hints: object = None) -> list[Dataset]:
+        """Return so many parts, each of rows that follow each other.
+
+        Args:
+            n: Their number.
+            equal: Whether all have as many rows, and fewer than `n` are left over.
+            locality_hints: Nothing; Ray's.
+        """
+        if not is_whole(plain(n), 1):
+            raise ConfigError(f"split takes a number of parts, 1 or more, not {n!r}")
+        rows = self.count()
+        if equal:
+            return self.split_at_indices([rows // n * part for part in range(1, n + 1)])[:n]
+        return self.split_at_indices([rows * part // n for part in range(1, n)])
+
+    def split_at_indices(self, indices: Sequence[int]) -> list[Dataset]:
+        """Return the rows before the first index, those before the second one, and so on."""
+        counted = self.countable() if self._seed is None else self.materialize()
+        rows = counted.num_rows
+        assert rows is not None
+        ends = [0, *(min(int(index), rows) for index in indices), rows]
+        if ends != sorted(ends):
+            raise ConfigError(f"indices must rise, and be 0 or more, not {list(indices)}")
+        return [
+            Dataset(part_of(counted.source, begin, end), counted._operations)
+            for begin, end in itertools.pairwise(ends)
+        ]
+
+    def split_proportionately(self, proportions: Sequence[float]) -> list[Dataset]:
+        """Return parts of the rows, each a proportion of all, and the rest as the last one."""
+        rows, ends = self.count(), list(itertools.accumulate(proportions))
+        if not ends or ends[-1] >= 1 or min(proportions) <= 0:
+            raise ConfigError(f"proportions must be above 0, and below 1 together: {proportions!r}")
+        return self.split_at_indices([int(rows * end) for end in ends])
+
+    def streaming_split(
+        self, n: int, *, equal: bool = False, locality_hints: object = None
+    ) -> list[DataIterator]:
+        """Return an iterator for each of so many shares, as ranks get theirs.
+
+        Args:
+            n: Their number.
+            equal: Whether all shares have as many rows.
+            locality_hints: Nothing; Ray's.
+        """
+        counted = self.countable()
+        return [DataIterator(counted, rank, n, equal=equal) for rank in range(n)]
+
+    # Rows.
+
+    def iterator(self) -> DataIterator:
+        """Return an iterator over all rows; each iteration is an epoch."""
+        return DataIterator(self.countable())
+
+    def iter_rows(self) -> Iterator[Row]:
+        """Yield rows as dicts."""
+        return self.iterator().iter_rows()
+
+    def iter_batches(self, **options: Any) -> Iterator[Any]:
+        """Yield batches; see `DataIterator.iter_batches`."""
+        return self.iterator().iter_batches(**options)
+
+    def iter_torch_batches(self, **options: Any) -> Iterator[Any]:
+        """Yield batches of tensors; see `DataIterator.iter_torch_batches`."""
+        return self.iterator().iter_torch_batches(**options)
+
+    def iter_jax_batches(self, **options: Any) -> Iterator[Any]:
+        """Yield batches of arrays of JAX; see `DataIterator.iter_jax_batches`."""
+        return self.iterator().iter_jax_batches(**options)
+
+    def take(self, limit: int = 20) -> list[Row]:
+        """Return the first rows."""
+        return list(itertools.islice(self.rows(), limit))
+
+    def take_all(self, limit: int | None = None) -> list[Row]:
+        """Return all rows.
+
+        Args:
+            limit: The most that there may be.
+
+        Raises:
+            ConfigError: There are more.
+        """
+        rows = list(itertools.islice(self.rows(), None if limit is None else limit + 1))
+        if limit is not None and len(rows) > limit:
+            raise ConfigError(f"the dataset has more than {limit} rows")
+        return rows
+
+    def take_batch(self, batch_size: int = 20, *, batch_format: str | None = "default") -> Batch:
+        """Return the first rows as a batch."""
+        tables = [block.table for block in first_rows(self.blocks(), batch_size)]
+        if not tables:
+            raise ConfigError("the dataset has no rows")
+        return to_batch(concat(tables), check_format(batch_format))
+
+    def show(self, limit: int = 20) -> None:
+        """Print the first rows."""
+        for row in self.take(limit):
+            print(row)
+
+    def count(self) -> int:
+        """Return how many rows there are; they are read if nothing else tells."""
+        if self.source.rows is not None and self._keeps_rows_surely():
+            return self.source.rows
+        if self._made_countable is not None:
+            return int(self._made_countable.num_rows)
+        return sum(block.table.num_rows for block in self.blocks())
+
+    def columns(self) -> list[str] | None:
+        """Return the names of the columns."""
+        schema = self.arrow_schema()
+        return None if schema is None else list(schema.names)
+
+    def size_bytes(self) -> int:
+        """Return about how many bytes the rows take in memory."""
+        if self.source.rows is not None and not self._operations:
+            return int(self.source.rows * self.source.row_bytes)
+        return sum(block.table.nbytes for block in self.blocks())
+
+    def materialize(self) -> Dataset:
+        """Return a dataset of the same rows that is in memory, or in a file if it is large."""
+        ready = isinstance(self.source, TableSource) and not self._operations
+        if ready and self._seed is None:
+            return self
+        return Dataset(stage(self.blocks(), self.source.name(), self.arrow_schema()))
+
+    def to_pandas(self, limit: int | None = None) -> Any:
+        """Return all rows as a pandas.DataFrame.
+
+        Args:
+            limit: The most that there may be.
+
+        Raises:
+            ConfigError: There are more.
+        """
+        table = self.to_arrow()
+        if limit is not None and table.num_rows > limit:
+            raise ConfigError(f"the dataset has {table.num_rows} rows, more than {limit}")
+        return to_batch(table, "pandas")
+
+    def to_arrow(self) -> Table:
+        """Return all rows as a pyarrow.Table."""
+        tables = [block.table for block in self.blocks()]
+        schema = None if tables else self.arrow_schema()
+        return concat(tables) if tables else (schema or pa.schema([])).empty_table()
+
+    def to_torch(self, **options: Any) -> Any:
+        """Return a torch IterableDataset of batches; see `DataIterator.to_torch`."""
+        return self.iterator().to_torch(**options)
+
+    # Aggregates of all rows.
+
+    def unique(self, column: str) -> list[Any]:
+        """Return the values of a column, each once."""
+        return relational.unique(self.blocks(), column)
+
+    def _aggregated(self, how: str, on: str | Sequence[str] | None) -> Any:
+        row = getattr(self.groupby(None), how)(on).take(1)
+        if not row:
+            return None
+        return next(iter(row[0].values())) if isinstance(on, str) or len(row[0]) == 1 else row[0]
+
+    def sum(self, on: str | Sequence[str] | None = None) -> Any:
+        """Return the sum of a column, or of several as a dict."""
+        return self._aggregated("sum", on)
+
+    def min(self, on: str | Sequence[str] | None = None) -> Any:
+        """Return the least value of a column, or of several as a dict."""
+        return self._aggregated("min", on)
+
+    def max(self, on: str | Sequence[str] | None = None) -> Any:
+        """Return the greatest value of a column, or of several as a dict."""
+        return self._aggregated("max", on)
+
+    def mean(self, on: str | Sequence[str] | None = None) -> Any:
+        """Return the mean of a column, or of several as a dict."""
+        return self._aggregated("mean", on)
+
+    def std(self, on: str | Sequence[str] | None = None, ddof: int = 1) -> Any:
+        """Return the standard deviation of a column, or of several as a dict."""
+        row = self.groupby(None).std(on, ddof=ddof).take(1)
+        values = row[0] if row else {}
+        return next(iter(values.values()), None) if len(values) < 2 else values
+
+    # Files.
+
+    def write_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Write the rows into a directory, as files of Parquet; URLs go through fsspec."""
+        files.write_files(self.blocks(), os.fspath(path), "parquet", files.write_parquet)
+
+    def write_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the rows into a directory, as files of CSV."""
+        files.write_files(self.blocks(), os.fspath(path), "csv", files.write_csv)
+
+    def write_json(self, path: str | os.PathLike[str]) -> None:
+        """Write the rows into a directory, as files with a JSON object a line."""
+        files.write_files(self.blocks(), os.fspath(path), "json", files.write_json)

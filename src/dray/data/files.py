@@ -1,0 +1,296 @@
+"""Files of rows: where they are, what is in them, and writing them."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.fs
+
+from dray.checks import require
+from dray.data.blocks import Block, Table, rows_to_table, to_row
+from dray.data.sources import BlocksSource, ParquetSource
+from dray.errors import ConfigError, StorageError, describe
+
+_READERS = 16
+# Files of text up to this size are read whole, so that a column's type fits all of its values.
+_WHOLE_BYTES = 256 << 20
+_TEXT_BLOCK_BYTES = 16 << 20
+_FILE_ROWS = 1 << 20
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+def find_files(
+    paths: Paths, endings: Sequence[str], filesystem: Any = None
+) -> tuple[list[str], Any]:
+    """Return the files that paths mean, and the filesystem of Arrow that they are on.
+
+    Args:
+        paths: Files, directories, globs or URLs that fsspec knows; all on one filesystem.
+        endings: Endings of the files that count in a directory.
+        filesystem: Of Arrow or fsspec, if the paths are on another one than they say.
+
+    Raises:
+        ConfigError: There are none.
+    """
+    listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    names = [os.fspath(path) for path in listed]
+    if filesystem is None and not any("://" in name for name in names):
+        found = [file for name in names for file in _local_files(name, endings)]
+        chosen: Any = pa.fs.LocalFileSystem()
+    else:
+        found, chosen = _remote_files(names, endings, filesystem)
+    if not found:
+        raise ConfigError(f"there are no files at {', '.join(names) or 'no path'}")
+    return found, chosen
+
+
+def _local_files(name: str, endings: Sequence[str]) -> list[str]:
+    path = os.path.expanduser(name)
+    if os.path.isdir(path):
+        inside = glob.glob(os.path.join(glob.escape(path), "**", "*"), recursive=True)
+        return sorted(file for file in inside if _is_data(file, endings) and os.path.isfile(file))
+    if not os.path.exists(path) and glob.has_magic(path):
+        return sorted(glob.glob(path, recursive=True))
+    if not os.path.exists(path):
+        raise ConfigError(f"there is no file {name}")
+    return [path]
+
+
+def _is_data(path: str, endings: Sequence[str]) -> bool:
+    name = os.path.basename(path)
+    return name.endswith(tuple(endings)) and not name.startswith(("_", "."))
+
+
+def _remote_files(
+    names: Sequence[str], endings: Sequence[str], filesystem: Any
+) -> tuple[list[str], Any]:
+    require("fsspec", "fsspec")
+    import fsspec
+    from fsspec.implementations.arrow import ArrowFSWrapper
+
+    if isinstance(filesystem, pa.fs.FileSystem):
+        on, inner = ArrowFSWrapper(filesystem), names
+    elif filesystem is not None:
+        on, inner = filesystem, names
+    else:
+        on = fsspec.core.url_to_fs(names[0].replace("anonymous@", ""), **_options(names[0]))[0]
+        inner = [on._strip_protocol(name.replace("anonymous@", "")) for name in names]
+    found: list[str] = []
+    for name in inner:
+        if glob.has_magic(name):
+            found += sorted(on.glob(name))
+        elif on.isdir(name):
+            found += sorted(file for file in on.find(name) if _is_data(file, endings))
+        else:
+            found.append(name)
+    if isinstance(filesystem, pa.fs.FileSystem):
+        return found, filesystem
+    return found, pa.fs.PyFileSystem(pa.fs.FSSpecHandler(on))
+
+
+def _options(url: str) -> dict[str, object]:
+    return {"anon": True} if "anonymous@" in url else {}
+
+
+# Parquet.
+
+
+def parquet_source(
+    files: Sequence[str], filesystem: Any, columns: Sequence[str] | None, lanes: int | None
+) -> ParquetSource:
+    """Return files of Parquet as a source; the ends of all of them are read here.
+
+    Raises:
+        StorageError: One cannot be read.
+        ConfigError: A column is not there.
+    """
+    import pyarrow.parquet as pq
+
+    def read_end(path: str) -> Any:
+        with StorageError.instead(f"{path} cannot be read as Parquet"):
+            try:
+                return pq.read_metadata(path, filesystem=filesystem)
+            except pa.ArrowInvalid as error:
+                raise StorageError(f"{path} is no file of Parquet: {describe(error)}") from error
+
+    with ThreadPoolExecutor(min(_READERS, len(files)), "dray-parquet") as readers:
+        ends = list(readers.map(read_end, files))
+    sizes = [
+        [end.row_group(number).num_rows for number in range(end.num_row_groups)] for end in ends
+    ]
+    schema = ends[0].schema.to_arrow_schema().remove_metadata()
+    rows = sum(end.num_rows for end in ends)
+    size = sum(
+        end.row_group(number).total_byte_size
+        for end in ends
+        for number in range(end.num_row_groups)
+    )
+    source = ParquetSource(files, filesystem, sizes, schema, size / max(1, rows), lanes)
+    if columns is None:
+        return source
+    missing = sorted(set(columns) - set(schema.names))
+    if missing:
+        raise ConfigError(f"{files[0]} has no column {missing[0]!r}; there are {schema.names}")
+    return source.select(list(columns))
+
+
+# CSV and JSON.
+
+
+def csv_source(files: Sequence[str], filesystem: Any, options: Mapping[str, Any]) -> BlocksSource:
+    """Return files of CSV as a source.
+
+    Args:
+        files: Their paths.
+        filesystem: Their filesystem, of Arrow.
+        options: As for `pyarrow.csv.read_csv`.
+    """
+    import pyarrow.csv as csv
+
+    def read_part(file: Any) -> Iterator[Any]:
+        read_options = csv.ReadOptions(block_size=_TEXT_BLOCK_BYTES)
+        yield from csv.open_csv(file, **{"read_options": read_options, **options})
+
+    def read_whole(file: Any) -> Table:
+        return csv.read_csv(file, **options)
+
+    return _text_source(files, filesystem, read_whole, read_part)
+
+
+def json_source(files: Sequence[str], filesystem: Any, options: Mapping[str, Any]) -> BlocksSource:
+    """Return files of JSON as a source: an object a line, or a list of objects.
+
+    Args:
+        files: Their paths.
+        filesystem: Their filesystem, of Arrow.
+        options: As for `pyarrow.json.read_json`.
+    """
+    import pyarrow.json as pa_json
+
+    def read_part(file: Any) -> Iterator[Any]:
+        read_options = pa_json.ReadOptions(block_size=_TEXT_BLOCK_BYTES)
+        yield from pa_json.open_json(file, **{"read_options": read_options, **options})
+
+    def read_whole(file: Any) -> Table:
+        text = file.read()
+        if text.lstrip()[:1] == b"[":
+            return rows_to_table([to_row(value) for value in json.loads(text)])
+        return pa_json.read_json(pa.BufferReader(text), **options)
+
+    return _text_source(files, filesystem, read_whole, read_part)
+
+
+def _text_source(
+    files: Sequence[str],
+    filesystem: Any,
+    read_whole: Callable[[Any], Table],
+    read_part: Callable[[Any], Iterator[Any]],
+) -> BlocksSource:
+    def parts(path: str) -> Iterator[Table]:
+        size = filesystem.get_file_info(path).size
+        with filesystem.open_input_stream(path) as file:
+            if size is not None and size <= _WHOLE_BYTES:
+                yield read_whole(file)
+                return
+            for batch in read_part(file):
+                yield pa.Table.from_batches([batch])
+
+    def produce() -> Iterator[Block]:
+        for path in files:
+            row = 0
+            with StorageError.instead(f"{path} cannot be read"):
+                for table in _readable(parts(path), path):
+                    yield Block(table, f"rows {row} to {row + table.num_rows - 1} of {path}")
+                    row += table.num_rows
+
+    called = files[0] if len(files) == 1 else f"{len(files)} files"
+    return BlocksSource(produce, called)
+
+
+def _readable(tables: Iterable[Table], path: str) -> Iterator[Table]:
+    try:
+        yield from tables
+    except pa.ArrowInvalid as error:
+        raise StorageError(f"{path} cannot be read: {describe(error)}") from error
+
+
+# Writing.
+
+
+def write_files(
+    blocks: Iterable[Block], path: str, ending: str, write: Callable[[Iterator[Table], Any], object]
+) -> None:
+    """Write rows into a directory, in files of a million rows at most.
+
+    Args:
+        blocks: The rows.
+        path: The directory, made if need be.
+        ending: The ending of file names.
+        write: Writes tables, of which there is one at least, to an open file.
+
+    Raises:
+        StorageError: They cannot be written.
+    """
+    tables = (block.table for block in blocks if block.table.num_rows)
+    with StorageError.instead(f"data cannot be written to {path}"):
+        filesystem, directory = _place(path)
+        filesystem.create_dir(directory, recursive=True)
+        for number, begun in enumerate(tables):
+            name = f"{directory}/part-{number:06d}.{ending}"
+            with filesystem.open_output_stream(name) as file:
+                write(_up_to(_FILE_ROWS, begun, tables), file)
+
+
+def _place(path: str) -> tuple[Any, str]:
+    if "://" not in path:
+        return pa.fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(path))
+    require("fsspec", "fsspec")
+    import fsspec
+
+    on, inner = fsspec.core.url_to_fs(path)
+    return pa.fs.PyFileSystem(pa.fs.FSSpecHandler(on)), inner
+
+
+def _up_to(rows: int, begun: Table, rest: Iterator[Table]) -> Iterator[Table]:
+    yield begun
+    written = begun.num_rows
+    for table in rest if written < rows else ():
+        yield table
+        written += table.num_rows
+        if written >= rows:
+            return
+
+
+def write_parquet(tables: Iterator[Table], file: Any) -> None:
+    """Write tables to an open file of Parquet."""
+    import pyarrow.parquet as pq
+
+    begun = next(tables)
+    with pq.ParquetWriter(file, begun.schema) as writer:
+        for table in itertools.chain([begun], tables):
+            writer.write_table(table.cast(begun.schema))
+
+
+def write_csv(tables: Iterator[Table], file: Any) -> None:
+    """Write tables to an open file of CSV."""
+    import pyarrow.csv as csv
+
+    begun = next(tables)
+    with csv.CSVWriter(file, begun.schema) as writer:
+        for table in itertools.chain([begun], tables):
+            writer.write_table(table.cast(begun.schema))
+
+
+def write_json(tables: Iterator[Table], file: Any) -> None:
+    """Write tables to an open file, a JSON object a line."""
+    for table in tables:
+        lines = (json.dumps(row, default=str) for row in table.to_pylist())
+        file.write(("\n".join(lines) + "\n").encode())

@@ -1,0 +1,193 @@
+"""Rows by the values of some columns, aggregated block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dray.data.blocks import Block, Table, check_format, concat, to_batch, to_table
+from dray.data.pipeline import P
+from dray.data.relational import check_column, sorted_blocks
+
+# New name -> column and "sum", "min", "max" or "count".
+Wanted: TypeAlias = "Mapping[str, tuple[str | None, str]]"
+# Aggregates of blocks that are kept before they are aggregated again.
+_MOST_PARTS = 64
+
+
+class GroupedData(Generic[P]):
+    """The rows of a dataset by the values of some columns.
+
+    Args:
+        dataset: The rows.
+        keys: The columns; none is one group of all rows.
+
+    Example:
+        >>> import dray.data
+        >>> rows = dray.data.from_items([{"kind": "a", "x": 1}, {"kind": "a", "x": 3}])
+        >>> rows.groupby("kind").mean("x").take_all()
+        [{'kind': 'a', 'mean(x)': 2.0}]
+    """
+
+    def __init__(self, dataset: P, keys: Sequence[str]) -> None:
+        self._dataset, self._keys = dataset, list(keys)
+
+    def count(self) -> P:
+        """Return how many rows each group has, as `count()`."""
+        return self._made(lambda: self._reduced({"count()": (None, "count")}))
+
+    def sum(self, on: str | Sequence[str] | None = None) -> P:
+        """Return the sum of columns in each group, as `sum(x)`; None is all that are numbers."""
+        return self._each("sum", on)
+
+    def min(self, on: str | Sequence[str] | None = None) -> P:
+        """Return the least values of columns in each group, as `min(x)`."""
+        return self._each("min", on)
+
+    def max(self, on: str | Sequence[str] | None = None) -> P:
+        """Return the greatest values of columns in each group, as `max(x)`."""
+        return self._each("max", on)
+
+    def mean(self, on: str | Sequence[str] | None = None) -> P:
+        """Return the means of columns in each group, as `mean(x)`."""
+
+        def produce() -> Iterator[Block]:
+            names = self._columns(on)
+            wanted: Wanted = {
+                f"{how} {name}": (name, how) for name in names for how in ("sum", "count")
+            }
+            for block in self._reduced(wanted):
+                table = block.table.select(self._keys)
+                for name in names:
+                    number = block.table.column(f"count {name}").cast(pa.float64())
+                    total = block.table.column(f"sum {name}").cast(pa.float64())
+                    number = pc.if_else(pc.equal(number, 0), None, number)
+                    table = table.append_column(f"mean({name})", pc.divide(total, number))
+                yield Block(table, block.origin)
+
+        return self._made(produce)
+
+    def std(self, on: str | Sequence[str] | None = None, ddof: int = 1) -> P:
+        """Return the standard deviations of columns in each group, as `std(x)`.
+
+        The columns are held in memory for it.
+
+        Args:
+            on: The columns; None is all that are numbers.
+            ddof: The number that is taken from the number of rows.
+        """
+
+        def produce() -> Iterator[Block]:
+            names = self._columns(on)
+            table = concat([block.table.select([*self._keys, *names]) for block in self._blocks()])
+            options = pc.VarianceOptions(ddof=ddof)
+            wanted = [(name, "stddev", options) for name in names]
+            made = table.group_by(self._keys).aggregate(wanted)
+            made = made.rename_columns(
+                [name if name in self._keys else f"std({name[:-7]})" for name in made.column_names]
+            )
+            named = [f"std({name})" for name in names]
+            yield from self._in_order(made.select([*self._keys, *named]))
+
+        return self._made(produce)
+
+    def map_groups(self, fn: Callable[..., Any], *, batch_format: str | None = "default") -> P:
+        """Return a dataset of what a function makes of each group; all rows are held in memory.
+
+        Args:
+            fn: It takes the batch of one group, and returns another batch.
+            batch_format: The format of the batch.
+        """
+        chosen = check_format(batch_format)
+
+        def produce() -> Iterator[Block]:
+            for block in sorted_blocks(self._blocks(), self._keys, [False] * len(self._keys)):
+                for group in _groups(block.table, self._keys):
+                    made = fn(to_batch(group, chosen))
+                    yield Block(to_table(made, "what map_groups' function returns"), "a group")
+
+        return self._made(produce)
+
+    def _made(self, produce: Callable[[], Iterator[Block]]) -> P:
+        return self._dataset.derived(produce, "aggregated rows")
+
+    def _blocks(self) -> Iterator[Block]:
+        for block in self._dataset.blocks():
+            check_column(block.table, self._keys)
+            yield block
+
+    def _each(self, how: str, on: str | Sequence[str] | None) -> P:
+        def produce() -> Iterator[Block]:
+            return self._reduced({f"{how}({name})": (name, how) for name in self._columns(on)})
+
+        return self._made(produce)
+
+    def _columns(self, on: str | Sequence[str] | None) -> list[str]:
+        if isinstance(on, str):
+            return [on]
+        if on is not None:
+            return list(on)
+        schema = self._dataset.arrow_schema()
+        fields = () if schema is None else schema
+        numbers = [
+            field.name
+            for field in fields
+            if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+        ]
+        return [name for name in numbers if name not in self._keys]
+
+    def _reduced(self, wanted: Wanted) -> Iterator[Block]:
+        """Yield the aggregates of all groups, in the order of the keys; memory holds groups alone.
+
+        Args:
+            wanted: New name -> column and "sum", "min", "max" or "count".
+        """
+        parts: list[Table] = []
+        for block in self._blocks():
+            check_column(block.table, [name for name, _ in wanted.values() if name is not None])
+            parts.append(_aggregated(block.table, self._keys, wanted, first=True))
+            if len(parts) > _MOST_PARTS:
+                parts = [_aggregated(concat(parts), self._keys, wanted, first=False)]
+        if parts:
+            made = _aggregated(concat(parts), self._keys, wanted, first=False)
+            yield from self._in_order(made)
+
+    def _in_order(self, table: Table) -> Iterator[Block]:
+        if not self._keys:
+            yield Block(table, "aggregated rows")
+            return
+        yield from sorted_blocks([Block(table)], self._keys, [False] * len(self._keys))
+
+
+def _aggregated(table: Table, keys: list[str], wanted: Wanted, *, first: bool) -> Table:
+    """Return the aggregates of a table's groups: of rows first, and then of aggregates."""
+    if not table.num_rows:
+        return table
+    chosen: list[Any] = []
+    for new, (name, how) in wanted.items():
+        if how == "count":
+            counted: Any = (name or [], "count" if name else "count_all")
+            chosen.append(counted if first else (new, "sum"))
+        else:
+            chosen.append((name, how) if first else (new, how))
+    made = table.group_by(keys, use_threads=False).aggregate(chosen)
+    columns = [made.column(key) for key in keys] + list(made.columns[: len(chosen)])
+    if made.column_names[: len(keys)] == keys:
+        columns = list(made.columns)
+    return pa.table(columns, names=[*keys, *wanted])
+
+
+def _groups(table: Table, keys: Sequence[str]) -> Iterator[Table]:
+    """Yield the groups of a table that is in the order of its keys."""
+    if not keys:
+        yield table
+        return
+    numbers = table.select(keys).append_column("_row", pa.array(range(table.num_rows)))
+    ends = numbers.group_by(list(keys), use_threads=False).aggregate([("_row", "max")])
+    begin = 0
+    for end in sorted(ends.column("_row_max").to_pylist()):
+        yield table.slice(begin, end + 1 - begin)
+        begin = end + 1

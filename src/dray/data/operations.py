@@ -1,0 +1,284 @@
+"""The operations of a dataset: users' functions on rows and batches, and choices of columns."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from dray.data.blocks import (
+    Block,
+    Row,
+    Table,
+    rebatched,
+    rows_to_table,
+    table_rows,
+    to_batch,
+    to_column,
+    to_table,
+)
+from dray.errors import ConfigError, DataFunctionError, describe, mixed_with
+
+Work = Callable[[Block], Iterator[Table]]
+
+
+class Operation:
+    """A step of a dataset, from blocks to blocks.
+
+    Attributes:
+        keeps_rows: Whether each row becomes one row; None if only the function knows.
+    """
+
+    keeps_rows: bool | None = True
+
+    def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """Yield what becomes of blocks."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class OnTables(Operation):
+    """Makes a table of each table, of as many rows: columns are chosen, renamed or added."""
+
+    function: Callable[[Table], Table]
+
+    def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        for block in blocks:
+            yield Block(self.function(block.table), block.origin)
+
+
+@dataclass(frozen=True)
+class UserFunction:
+    """A function of the user, or a class whose instances are called, with all that it is given.
+
+    Attributes:
+        function: The function or the class.
+        method: The method that it was given to, such as "map_batches".
+        arguments: Arguments after the batch or row.
+        keywords: The same by name.
+        constructor: Arguments of the class.
+        constructor_keywords: The same by name.
+    """
+
+    function: Callable[..., Any]
+    method: str
+    arguments: Sequence[Any] = ()
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+    constructor: Sequence[Any] = ()
+    constructor_keywords: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise ConfigError(f"{self.method} needs a function, not {self.function!r}")
+
+    def made(self) -> Callable[[Any], Any]:
+        """Return what is called with one batch or row; a class has its instance made here."""
+        call: Any = self.function
+        if inspect.isclass(call):
+            call = call(*self.constructor, **self.constructor_keywords)
+        arguments, keywords = self.arguments, self.keywords
+        if not arguments and not keywords:
+            made: Callable[[Any], Any] = call
+            return made
+        return lambda value: call(value, *arguments, **keywords)
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+        return f"{self.method}({getattr(self.function, '__name__', repr(self.function))})"
+
+    def failed(self, error: Exception, origin: str, nth: int | None = None) -> Exception:
+        """Return the error that says on which rows it raised; also of the raised one's type.
+
+        Args:
+            error: The error that it raised.
+            origin: The rows of the block.
+            nth: The row of the block, from 0, if it was one.
+        """
+        which = "" if nth is None else f"row {nth + 1} of "
+        text = f"{self.name} failed on {which}{origin or 'a block'}: {describe(error)}"
+        plain = DataFunctionError(text)
+        return mixed_with(plain, error, lambda kind: kind(text))
+
+
+@dataclass(frozen=True)
+class MapBatches(Operation):
+    """Calls a function with batches.
+
+    Attributes:
+        function: It returns a batch, or yields several.
+        batch_size: Rows of a batch; None leaves blocks as they are.
+        batch_format: The format of batches.
+        copied: Whether it gets arrays that it may write to.
+    """
+
+    function: UserFunction
+    batch_size: int | None = None
+    batch_format: str = "default"
+    copied: bool = False
+    keeps_rows: bool | None = field(default=None, init=False)
+
+    def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        call = self.function.made()
+        if self.batch_size is not None:
+            blocks = rebatched(blocks, itertools.repeat(self.batch_size))
+        for block in blocks:
+            for table in self._tables(call, block):
+                yield Block(table, block.origin)
+
+    def _tables(self, call: Callable[[Any], Any], block: Block) -> Iterator[Table]:
+        try:
+            returned = call(self._batch(block.table))
+            several = returned if inspect.isgenerator(returned) else (returned,)
+            for batch in several:
+                yield to_table(batch, f"what {self.function.name} returns")
+        except Exception as error:
+            raise self.function.failed(error, block.origin) from error
+
+    def _batch(self, table: Table) -> Any:
+        batch = to_batch(table, self.batch_format)
+        if self.copied and isinstance(batch, dict):
+            return {name: array.copy() for name, array in batch.items()}
+        return batch
+
+
+@dataclass(frozen=True)
+class AddColumn(Operation):
+    """Adds a column, or puts it in another one's place.
+
+    Attributes:
+        function: It takes a batch, and returns the values.
+        column: The column's name.
+        batch_format: The format of batches.
+    """
+
+    function: UserFunction
+    column: str
+    batch_format: str
+
+    def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        call = self.function.made()
+        for block in blocks:
+            yield Block(self._added(call, block), block.origin)
+
+    def _added(self, call: Callable[[Any], Any], block: Block) -> Table:
+        table = block.table
+        try:
+            values = to_column(call(to_batch(table, self.batch_format)))
+            if self.column in table.column_names:
+                return table.set_column(table.column_names.index(self.column), self.column, values)
+            return table.append_column(self.column, values)
+        except Exception as error:
+            raise self.function.failed(error, block.origin) from error
+
+
+@dataclass(frozen=True)
+class MapRows(Operation):
+    """Calls a function with rows, each of which becomes another one."""
+
+    function: UserFunction
+
+    def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        yield from _on_rows(self.function, blocks, _mapped)
+
+
+@dataclass(frozen=True)
+class FlatMapRows(Operation):
+    """Calls a function with rows, each of which becomes any number of rows."""
+
+    function: UserFunction
+    keeps_rows: bool | None = field(default=False, init=False)
+
+    def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        yield from _on_rows(self.function, blocks, _flattened)
+
+
+@dataclass(frozen=True)
+class FilterRows(Operation):
+    """Keeps the rows of which a function says so."""
+
+    function: UserFunction
+    keeps_rows: bool | None = field(default=False, init=False)
+
+    def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        call = self.function.made()
+        for block in blocks:
+            kept: list[bool] = []
+            for nth, row in enumerate(table_rows(block.table)):
+                try:
+                    kept.append(bool(call(row)))
+                except Exception as error:
+                    raise self.function.failed(error, block.origin, nth) from error
+            yield Block(block.table.filter(pa.array(kept, pa.bool_())), block.origin)
+
+
+@dataclass(frozen=True)
+class FilterExpression(Operation):
+    """Keeps the rows for which an expression of Arrow is true."""
+
+    expression: Any
+    keeps_rows: bool | None = field(default=False, init=False)
+
+    def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        for block in blocks:
+            yield Block(block.table.filter(self.expression), block.origin)
+
+
+def _on_rows(
+    function: UserFunction,
+    blocks: Iterable[Block],
+    rows_of: Callable[[UserFunction, Any], list[Row]],
+) -> Iterator[Block]:
+    call = function.made()
+    for block in blocks:
+        rows: list[Row] = []
+        for nth, row in enumerate(table_rows(block.table)):
+            try:
+                rows += rows_of(function, call(row))
+            except Exception as error:
+                raise function.failed(error, block.origin, nth) from error
+        if rows:
+            yield Block(rows_to_table(rows), block.origin)
+
+
+def _mapped(function: UserFunction, returned: Any) -> list[Row]:
+    if not isinstance(returned, Mapping):
+        raise ConfigError(
+            f"{function.name} must return a row, a dict of columns, not a {type(returned).__name__}"
+        )
+    return [dict(returned)]
+
+
+def _flattened(function: UserFunction, returned: Any) -> list[Row]:
+    return [row for each in returned for row in _mapped(function, each)]
+
+
+@dataclass(frozen=True)
+class Checked(Operation):
+    """Another operation, which must keep the number of rows, as ranks share rows by number."""
+
+    operation: Operation
+
+    def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        given = made = 0
+        last = Block(pa.table({}))
+
+        def counted() -> Iterator[Block]:
+            nonlocal given, last
+            for last in blocks:
+                given += last.table.num_rows
+                yield last
+
+        for block in self.operation.apply(counted()):
+            made += block.table.num_rows
+            yield block
+        if made != given:
+            name = getattr(getattr(self.operation, "function", None), "name", "an operation")
+            raise ConfigError(
+                f"{name} has made {made} rows of {given}, and ranks share rows by number: call "
+                "materialize() on the dataset before it is given to a trainer, or use flat_map"
+            )

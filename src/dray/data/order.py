@@ -1,0 +1,109 @@
+"""The order of an epoch: a function from its numbers to rows, the same for any number of workers.
+
+Rows that can be had one by one are in their own order, or in a random one. Files are cut into
+lanes, ranges of rows of equal length, and an epoch takes a row of each lane in turn: a rank whose
+share is every W-th row then reads a few lanes from end to end, and no rank reads what is another's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of one epoch.
+
+    Attributes:
+        rows: The number of rows.
+        lanes: The number of ranges that they are cut into.
+        shuffled: Whether all rows are in a random order, which takes a single lane.
+        window: Number of rows that follow each other, in a random order; below 2 none are.
+        seed: Decides random orders, together with the epoch.
+        epoch: The iteration, from 0.
+    """
+
+    rows: int
+    lanes: int = 1
+    shuffled: bool = False
+    window: int = 0
+    seed: int = 0
+    epoch: int = 0
+
+    def lane_of(self, numbers: Any) -> Any:
+        """Return the lanes of numbers of the epoch."""
+        return numbers % self.lanes
+
+    def start(self, lane: int) -> int:
+        """Return the first row of a lane."""
+        return lane * (self.rows // self.lanes) + min(lane, self.rows % self.lanes)
+
+    def row_in_lane(self, lane: int, numbers: Any) -> Any:
+        """Return which row of the lane each of its numbers is, counted from the lane's first."""
+        places = numbers // self.lanes
+        if self.shuffled:
+            return _permuted(places, np.full(len(places), self.rows), self._key(0, 0))
+        size = self.lane_window
+        if size < 2:
+            return places
+        length = self.start(lane + 1) - self.start(lane)
+        windows = places // size
+        sizes = np.minimum(size, length - windows * size)
+        return windows * size + _permuted(places - windows * size, sizes, self._key(lane, windows))
+
+    @property
+    def lane_window(self) -> int:
+        """Number of rows of a lane, that follow each other, in a random order."""
+        return -(-self.window // self.lanes)
+
+    def _key(self, lane: int, windows: Any) -> Any:
+        mixed = np.random.SeedSequence((self.seed, self.epoch, lane)).generate_state(1, np.uint64)
+        return mixed[0] ^ _mix(np.asarray(windows, np.uint64))
+
+
+def _mix(values: Any) -> Any:
+    """Return 64-bit numbers that look random (the finalizer of SplitMix64)."""
+    with np.errstate(over="ignore"):
+        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _permuted(places: Any, sizes: Any, keys: Any) -> Any:
+    """Return where each place goes in a random order of the numbers below its size.
+
+    A Feistel network over the next power of four, walked until a number below the size comes, so
+    that no order needs to be held in memory.
+
+    Args:
+        places: Numbers from 0.
+        sizes: The size of each one's order.
+        keys: The key of the order: one for all, or one each.
+    """
+    values = np.asarray(places, np.uint64)
+    sizes = np.asarray(sizes, np.uint64)
+    keys = np.broadcast_to(np.asarray(keys, np.uint64), values.shape)
+    if not len(values):
+        return values.astype(np.int64)
+    half = np.uint64(max(1, (int(sizes.max() - 1).bit_length() + 1) // 2))
+    values = _feistel(values, keys, half)
+    outside = values >= sizes
+    while outside.any():
+        values[outside] = _feistel(values[outside], keys[outside], half)
+        outside = values >= sizes
+    return values.astype(np.int64)
+
+
+def _feistel(values: Any, keys: Any, half: Any) -> Any:
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    left, right = values >> half, values & mask
+    for turn in range(_ROUNDS):
+        with np.errstate(over="ignore"):
+            mixed = _mix(right + keys + np.uint64(turn + 1) * np.uint64(0x9E3779B97F4A7C15))
+        left, right = right, left ^ (mixed & mask)
+    return (left << half) | right

@@ -1,0 +1,253 @@
+"""The pipeline of a dataset: its source, its operations, and the order of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from dray.data.blocks import Block, Row, Table, table_rows
+from dray.data.operations import Checked, Operation
+from dray.data.order import Order
+from dray.data.reading import read_numbers
+from dray.data.sources import BlocksSource, SliceSource, Source, TableSource
+from dray.data.staging import shippable, stage
+from dray.errors import ConfigError
+
+P = TypeVar("P", bound="Pipeline")
+
+# Rows that tell what operations make of others.
+_PROBED_ROWS = 4
+
+
+class Schema:
+    """The names and types of a dataset's columns.
+
+    Attributes:
+        base_schema: The schema of Arrow.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.base_schema = schema
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.base_schema.names)
+
+    @property
+    def types(self) -> list[Any]:
+        """Their types, as Arrow has them."""
+        return list(self.base_schema.types)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Schema) and other.base_schema.equals(self.base_schema)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        width = max([6, *map(len, self.names)])
+        lines = [f"{'Column':<{width}}  Type", f"{'-' * width}  ----"]
+        columns = zip(self.names, self.types, strict=True)
+        return "\n".join([*lines, *(f"{name:<{width}}  {kind}" for name, kind in columns)])
+
+
+class Pipeline:
+    """Rows from a source, what is done with them, and in which order they come.
+
+    Args:
+        source: The rows.
+        operations: Operations on them, in order.
+        seed: Decides a random order of all rows; None leaves them in order.
+    """
+
+    def __init__(
+        self, source: Source, operations: Sequence[Operation] = (), seed: int | None = None
+    ) -> None:
+        self.source = source
+        self._operations = tuple(operations)
+        self._seed = seed
+        self._made_countable: Any = None
+
+    def _with(self: P, operation: Operation) -> P:
+        return type(self)(self.source, (*self._operations, operation), self._seed)
+
+    def derived(self: P, produce: Callable[[], Iterable[Block]], called: str) -> P:
+        """Return a dataset of rows that are made from this one's when they are asked for."""
+        return type(self)(BlocksSource(produce, called))
+
+    # Rows, in this process.
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield all rows, in their order in epoch 0."""
+        if self._seed is None:
+            return self._applied(self.source.open())
+        countable = self.countable()
+        rows = countable.num_rows
+        assert rows is not None
+        step = countable.source.block_rows()
+        chunks = (np.arange(begin, min(begin + step, rows)) for begin in range(0, rows, step))
+        read = read_numbers(countable.source, countable.order(), chunks)
+        return countable._applied(read)
+
+    def rows(self) -> Iterator[Row]:
+        """Yield all rows as dicts."""
+        for block in self.blocks():
+            yield from table_rows(block.table)
+
+    def _applied(self, blocks: Iterator[Block]) -> Iterator[Block]:
+        for operation in self._operations:
+            blocks = operation.apply(blocks)
+        return blocks
+
+    def arrow_schema(self) -> Any:
+        """Return the schema of the rows; None if there are none to tell.
+
+        A few rows are read and go through the operations, if there is no other way.
+        """
+        schema = self.source.schema()
+        if not self._operations and schema is not None:
+            return schema
+        table = next((block.table for block in self._applied(self._first_rows())), None)
+        return None if table is None else table.schema.remove_metadata()
+
+    def schema(self) -> Schema | None:
+        """Return the names and types of the columns; None if there are no rows to tell."""
+        schema = self.arrow_schema()
+        return None if schema is None else Schema(schema)
+
+    def _first_rows(self) -> Iterator[Block]:
+        if self.source.rows is not None:
+            return self.source.open(0, min(_PROBED_ROWS, self.source.rows))
+        return first_rows(self.source.open(), _PROBED_ROWS)
+
+    # Rows by number, as ranks share them.
+
+    @property
+    def num_rows(self) -> int | None:
+        """The number of rows of a pipeline that is countable."""
+        return self.source.rows
+
+    def order(self, epoch: int = 0, window: int = 0, seed: int = 0) -> Order:
+        """Return the order of an epoch; the pipeline is countable.
+
+        Args:
+            epoch: Its number.
+            window: Number of rows that follow each other, in a random order.
+            seed: Decides that order.
+        """
+        rows = self.source.rows
+        assert rows is not None
+        if self._seed is not None:
+            return Order(rows, shuffled=True, seed=self._seed, epoch=epoch)
+        return Order(rows, lanes=self.source.lanes, window=window, seed=seed, epoch=epoch)
+
+    def apply(self, blocks: Iterator[Block]) -> Iterator[Block]:
+        """Yield what operations make of rows that are read by number."""
+        for operation in self._operations:
+            blocks = Checked(operation).apply(blocks)
+        return blocks
+
+    def countable(self: P) -> P:
+        """Return a dataset of the same rows, each of which has a number.
+
+        What changes the number of rows is done here, and the rows are written down; so are rows
+        of which it is not known how many there are, or that are wanted in a random order and
+        cannot be read one by one. What comes after that is still done as rows are read.
+        """
+        if self._made_countable is None:
+            self._made_countable = self._countable()
+        made: P = self._made_countable
+        return made
+
+    def _countable(self: P) -> P:
+        before = self._last_change()
+        source = self.source
+        if not before and source.rows is not None and (self._seed is None or source.indexed):
+            return self
+        of_ranks = type(self)(source, self._operations[:before])
+        staged = stage(of_ranks.blocks(), source.name(), of_ranks.source.schema())
+        return type(self)(staged, self._operations[before:], self._seed)
+
+    def _last_change(self) -> int:
+        """Return how many operations there are up to the last that changes the number of rows."""
+        changes = [
+            number
+            for number, operation in enumerate(self._operations, 1)
+            if operation.keeps_rows is False
+        ]
+        last = max(changes, default=0)
+        unsure = [
+            number
+            for number, operation in enumerate(self._operations[last:], last + 1)
+            if operation.keeps_rows is None
+        ]
+        return max([last, *unsure]) if unsure and self._probed_change(last) else last
+
+    def _probed_change(self: P, after: int) -> bool:
+        """Return whether operations after some others make more or fewer of a few rows."""
+        rest = type(self)(self.source, self._operations)
+        if after:  # the rows before are not known yet, and all are to be written down anyway
+            return True
+        given = sum(block.table.num_rows for block in self._first_rows())
+        made = sum(block.table.num_rows for block in rest._applied(rest._first_rows()))
+        return bool(made != given)
+
+    def _keeps_rows_surely(self) -> bool:
+        return all(operation.keeps_rows for operation in self._operations)
+
+    def to_ship(self: P) -> P:
+        """Return a countable dataset that can be sent to many workers."""
+        ready = self.countable()
+        return type(self)(shippable(ready.source), ready._operations, ready._seed)
+
+
+def first_rows(blocks: Iterator[Block], rows: int) -> Iterator[Block]:
+    """Yield the first rows."""
+    left = rows
+    if left < 1:
+        return
+    for block in blocks:
+        yield Block(block.table.slice(0, left), block.origin)
+        left -= block.table.num_rows
+        if left < 1:
+            return
+
+
+def part_of(source: Source, start: int, stop: int) -> Source:
+    """Return a range of a source's rows."""
+    if isinstance(source, TableSource):
+        return TableSource(source.table.slice(start, stop - start), source.name())
+    return SliceSource(source, start, stop)
+
+
+def selected(names: Sequence[str], table: Table) -> Table:
+    """Return some columns of a table."""
+    _check(names, table)
+    return table.select(names)
+
+
+def dropped(names: Sequence[str], table: Table) -> Table:
+    """Return a table without some columns."""
+    _check(names, table)
+    return table.drop_columns(names)
+
+
+def renamed(names: dict[str, str] | list[str], table: Table) -> Table:
+    """Return a table with other names of columns."""
+    if isinstance(names, dict):
+        _check(list(names), table)
+        names = [names.get(name, name) for name in table.column_names]
+    if len(names) != table.num_columns:
+        raise ConfigError(f"there are {table.num_columns} columns, and {len(names)} new names")
+    return table.rename_columns(names)
+
+
+def _check(names: Sequence[str], table: pa.Table) -> None:
+    missing = [name for name in names if name not in table.column_names]
+    if missing:
+        raise ConfigError(
+            f"there is no column {missing[0]!r}; the columns are {', '.join(table.column_names)}"
+        )

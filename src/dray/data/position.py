@@ -1,0 +1,171 @@
+"""The position in an epoch: which rows of a global order are seen, and which rank takes which next.
+
+An epoch is the numbers 0 to N - 1, which an order turns into rows. Of those that are not seen yet,
+in order, rank r of W takes number r, r + W, r + 2W and so on. So what all ranks together take is
+the same for any W; and a count for each rank says exactly what has been seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The numbers of an epoch that are seen: all below a first one, and some beyond.
+
+    Attributes:
+        below: All numbers below are seen; this one is not.
+        beyond: The others that are, in order.
+    """
+
+    below: int = 0
+    beyond: Any = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def count(self) -> int:
+        """Return how many are seen."""
+        return self.below + len(self.beyond)
+
+    def number(self, places: Any) -> Any:
+        """Return the numbers at places among those that are not seen, counted from 0."""
+        if not len(self.beyond):
+            return places + self.below
+        unseen_before = self.beyond - np.arange(len(self.beyond)) - self.below
+        return places + self.below + np.searchsorted(unseen_before, places, side="right")
+
+    def after(self, taken: Sequence[int]) -> Seen:
+        """Return what is seen once each rank has taken so many.
+
+        Args:
+            taken: Their numbers, by rank.
+        """
+        ranks, least = len(taken), min(taken)
+        places = [
+            np.arange(rank + ranks * least, rank + ranks * count, ranks)
+            for rank, count in enumerate(taken)
+        ]
+        further = self.number(np.sort(np.concatenate(places)).astype(np.int64))
+        below = int(self.number(np.array([ranks * least]))[0])
+        beyond = np.union1d(self.beyond[self.beyond > below], further)
+        run = int(np.argmax(np.append(beyond, -1) != below + np.arange(len(beyond) + 1)))
+        return Seen(below + run, beyond[run:])
+
+    def to_json(self) -> dict[str, object]:
+        """Return this as JSON can hold it: numbers beyond as [first, last, step]."""
+        return {"below": self.below, "beyond": _runs(self.beyond.tolist())}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Seen:
+        """Return what `to_json` has made."""
+        runs = [np.arange(first, last + 1, step) for first, last, step in data["beyond"]]
+        beyond = np.sort(np.concatenate(runs)) if runs else np.empty(0, np.int64)
+        return cls(int(data["below"]), beyond.astype(np.int64))
+
+
+def _runs(numbers: list[int]) -> list[list[int]]:
+    """Return numbers in order as [first, last, step], each run as long as it can be."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs:
+            first, last, step = runs[-1]
+            if first == last or number - last == step:
+                runs[-1] = [first, number, number - last]
+                continue
+        runs.append([number, number, 1])
+    return runs
+
+
+@dataclass(frozen=True)
+class Position:
+    """The place of one rank in its iterations over a dataset.
+
+    Attributes:
+        epoch: The number of the iteration, from 0.
+        taken: Rows that the rank has been given in it.
+        seen: The part of the epoch that was seen when its workers started.
+        rows: The number of rows of the dataset; None if it is not known.
+    """
+
+    epoch: int = 0
+    taken: int = 0
+    seen: Seen = field(default_factory=Seen)
+    rows: int | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Return this as JSON can hold it."""
+        return {
+            "epoch": self.epoch,
+            "taken": self.taken,
+            "seen": self.seen.to_json(),
+            "rows": self.rows,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Position:
+        """Return what `to_json` has made."""
+        seen = Seen.from_json(data["seen"])
+        return cls(int(data["epoch"]), int(data["taken"]), seen, data["rows"])
+
+
+def share(left: int, rank: int, ranks: int, *, equal: bool) -> int:
+    """Return how many of the rows that are left a rank gets.
+
+    Args:
+        left: Their number.
+        rank: The rank.
+        ranks: The number of ranks.
+        equal: Whether all get the same, so that fewer than `ranks` are left over.
+    """
+    return left // ranks if equal else len(range(rank, left, ranks))
+
+
+def batch_sizes(
+    left: int, rank: int, ranks: int, size: int, *, equal: bool, drop_last: bool
+) -> list[int]:
+    """Return the sizes of a rank's batches of the rows that are left.
+
+    With `equal`, all ranks have as many batches, though one may have a row more than another:
+    where that would be one batch more, the others make two of their last one. Fewer rows than
+    there are ranks are left over, and only where there are too few for that.
+
+    Args:
+        left: Their number.
+        rank: The rank.
+        ranks: The number of ranks.
+        size: Rows of a batch.
+        equal: Whether all ranks have as many batches.
+        drop_last: Whether to leave out a batch that has fewer rows.
+    """
+    own = share(left, rank, ranks, equal=False)
+    least, most = (left // ranks, -(-left // ranks)) if equal else (own, own)
+    if drop_last:
+        return [size] * (least // size)
+    number = -(-most // size)
+    if number > least:  # one rank would have a batch without rows
+        own, number = least, -(-least // size)
+    whole, rest = divmod(own, size)
+    if whole + bool(rest) == number:
+        return [size] * whole + [rest] * bool(rest)
+    return [size] * (whole - 1) + [size - 1, 1]
+
+
+def resumed(positions: Sequence[Position]) -> Position:
+    """Return from where ranks go on, however many, given where each was.
+
+    A rank that had begun a later epoch than others has taken its share of theirs; what it has seen
+    of the later one is forgotten.
+    """
+    epoch = min(position.epoch for position in positions)
+    behind = next(position for position in positions if position.epoch == epoch)
+    seen, rows = behind.seen, behind.rows
+    left = 0 if rows is None else rows - seen.count()
+    ranks = len(positions)
+    taken = [
+        position.taken if position.epoch == epoch else share(left, rank, ranks, equal=False)
+        for rank, position in enumerate(positions)
+    ]
+    return Position(epoch, 0, seen.after(taken), rows)

@@ -1,0 +1,201 @@
+"""The makers of datasets: from files, from what is in memory, from other libraries."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dray.answers import check_arguments
+from dray.checks import is_whole, plain
+from dray.data import files
+from dray.data.blocks import (
+    DATA,
+    ID,
+    Block,
+    Table,
+    concat,
+    rows_to_table,
+    to_column,
+    to_row,
+    to_table,
+)
+from dray.data.dataset import Dataset
+from dray.data.files import Paths
+from dray.data.sources import BlocksSource, HuggingFaceSource, RangeSource, RowsSource, TableSource
+from dray.errors import ConfigError
+
+# Options of Ray Data for which dray has no use: they follow from the data or the machine.
+_FOLLOWS = (
+    *("parallelism", "ray_remote_args", "concurrency", "num_cpus", "num_gpus", "memory"),
+    *("meta_provider", "include_paths", "ignore_missing_paths", "shuffle"),
+    *("partition_filter", "partitioning", "file_extensions"),
+)
+
+
+def read_parquet(
+    paths: Paths,
+    *,
+    filesystem: Any = None,
+    columns: Sequence[str] | None = None,
+    override_num_blocks: int | None = None,
+    **options: Any,
+) -> Dataset:
+    """Return files of Parquet as a dataset; their ends are read now, the rest when it is used.
+
+    Args:
+        paths: Files, directories, globs or URLs that fsspec knows.
+        filesystem: Of Arrow or fsspec; default: what the paths say.
+        columns: Those to read; default: all.
+        override_num_blocks: Number of places to read from in turn, at most one for each row
+            group; default: up to 24. Each rank reads from its share of them.
+        options: Options of Ray's that dray does not need.
+
+    Raises:
+        ConfigError: There are no such files or columns.
+        StorageError: One cannot be read.
+    """
+    _check_options("read_parquet", options)
+    found, on = files.find_files(paths, (".parquet", ".pq"), filesystem)
+    return Dataset(files.parquet_source(found, on, columns, override_num_blocks))
+
+
+def read_csv(
+    paths: Paths, *, filesystem: Any = None, override_num_blocks: int | None = None, **options: Any
+) -> Dataset:
+    """Return files of CSV as a dataset.
+
+    Args:
+        paths: Files, directories, globs or URLs that fsspec knows.
+        filesystem: Of Arrow or fsspec; default: what the paths say.
+        override_num_blocks: Nothing; Ray's.
+        options: `read_options`, `parse_options` and `convert_options` of `pyarrow.csv`.
+    """
+    found, on = files.find_files(paths, (".csv", ".csv.gz", ".tsv", ".txt"), filesystem)
+    return Dataset(files.csv_source(found, on, _of_arrow("read_csv", options)))
+
+
+def read_json(
+    paths: Paths, *, filesystem: Any = None, override_num_blocks: int | None = None, **options: Any
+) -> Dataset:
+    """Return files of JSON as a dataset: an object a line, or a list of objects.
+
+    Args:
+        paths: Files, directories, globs or URLs that fsspec knows.
+        filesystem: Of Arrow or fsspec; default: what the paths say.
+        override_num_blocks: Nothing; Ray's.
+        options: `read_options` and `parse_options` of `pyarrow.json`.
+    """
+    found, on = files.find_files(paths, (".json", ".jsonl", ".json.gz"), filesystem)
+    return Dataset(files.json_source(found, on, _of_arrow("read_json", options)))
+
+
+def _of_arrow(function: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of Arrow's readers; Ray's own ones are as if they had been left out."""
+    known = ("read_options", "parse_options", "convert_options")
+    given = {name: value for name, value in options.items() if name not in _FOLLOWS}
+    unknown = {name: value for name, value in given.items() if name not in known}
+    if unknown:
+        check_arguments(f"dray.data.{function}", unknown, known)
+    return given
+
+
+def _check_options(function: str, options: Mapping[str, Any]) -> None:
+    unknown = {name: value for name, value in options.items() if name not in _FOLLOWS}
+    if unknown:
+        check_arguments(f"dray.data.{function}", unknown, ("filesystem", "columns"))
+
+
+def from_items(
+    items: Sequence[Any], *, override_num_blocks: int | None = None, **_: Any
+) -> Dataset:
+    """Return Python values as a dataset: dicts are rows, all else is the column `item`."""
+    return Dataset(TableSource(rows_to_table([to_row(item) for item in items]), "the items"))
+
+
+def range(n: int, *, override_num_blocks: int | None = None, **_: Any) -> Dataset:
+    """Return the numbers from 0 as a dataset with the column `id`."""
+    if not is_whole(plain(n), 0):
+        raise ConfigError(f"range takes a number of rows, 0 or more, not {n!r}")
+    return Dataset(RangeSource(n, ID))
+
+
+def range_tensor(n: int, *, shape: Sequence[int] = (1,), **_: Any) -> Dataset:
+    """Return arrays as a dataset with the column `data`, the n-th filled with n."""
+
+    def filled(batch: Mapping[str, Any]) -> dict[str, Any]:
+        ones: Any = np.ones((1, *shape), np.int64)
+        return {DATA: batch[ID].reshape(-1, *[1] * len(shape)) * ones}
+
+    return range(n).map_batches(filled)
+
+
+def from_pandas(dfs: Any, **_: Any) -> Dataset:
+    """Return a pandas.DataFrame, or several, as a dataset."""
+    frames = dfs if isinstance(dfs, list | tuple) else [dfs]
+    return _in_memory([to_table(frame, "a DataFrame") for frame in frames], "the DataFrame")
+
+
+def from_polars(frames: Any) -> Dataset:
+    """Return a DataFrame of Polars, or several, as a dataset."""
+    listed = frames if isinstance(frames, list | tuple) else [frames]
+    return _in_memory([_arrow_of_polars(frame) for frame in listed], "the DataFrame")
+
+
+def _arrow_of_polars(frame: Any) -> Table:
+    return (frame.collect() if hasattr(frame, "collect") else frame).to_arrow()
+
+
+def from_numpy(ndarrays: Any, **_: Any) -> Dataset:
+    """Return a NumPy array, or several, as a dataset with the column `data`, a row an entry."""
+    arrays = ndarrays if isinstance(ndarrays, list | tuple) else [ndarrays]
+    return _in_memory([pa.table({DATA: to_column(np.asarray(array))}) for array in arrays], "array")
+
+
+def from_arrow(tables: Any, **_: Any) -> Dataset:
+    """Return a pyarrow.Table, or several, as a dataset."""
+    listed = tables if isinstance(tables, list | tuple) else [tables]
+    return _in_memory([to_table(table, "a table") for table in listed], "the table")
+
+
+def from_arrow_dataset(dataset: Any) -> Dataset:
+    """Return a dataset of `pyarrow.dataset` as a dataset; it is scanned when it is used."""
+
+    def produce() -> Iterator[Block]:
+        for batch in dataset.to_batches():
+            yield Block(pa.Table.from_batches([batch]), "the Arrow dataset")
+
+    return Dataset(BlocksSource(produce, "the Arrow dataset", dataset.schema))
+
+
+def _in_memory(tables: builtins.list[Table], called: str) -> Dataset:
+    return Dataset(TableSource(concat(tables), called))
+
+
+def from_huggingface(dataset: Any, **_: Any) -> Dataset:
+    """Return a Dataset of Hugging Face as a dataset; what is on the disk is read from there."""
+    return Dataset(HuggingFaceSource(dataset))
+
+
+def from_torch(dataset: Any, **_: Any) -> Dataset:
+    """Return a torch Dataset as a dataset: dicts are rows, all else is the column `item`."""
+    return Dataset(RowsSource(dataset, f"the {type(dataset).__name__}"))
+
+
+__all__ = [
+    "from_arrow",
+    "from_huggingface",
+    "from_items",
+    "from_numpy",
+    "from_pandas",
+    "from_polars",
+    "from_torch",
+    "range",
+    "range_tensor",
+    "read_csv",
+    "read_json",
+    "read_parquet",
+]

@@ -1,0 +1,455 @@
+"""The sources of rows: tables in memory and in files, rows one by one, streams."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs
+
+from dray.data.blocks import Block, Table, concat, rows_to_table, to_row
+
+# Bytes of a block, and rows at most.
+BLOCK_BYTES = 8 << 20
+BLOCK_ROWS = 1 << 16
+# Numbers of lanes, with many divisors, so that each rank's share is made of whole lanes.
+_LANES = (24, 12, 8, 6, 4, 3, 2, 1)
+
+
+class Source:
+    """Rows from somewhere.
+
+    Attributes:
+        rows: Their number; None if it is known only once all have been read.
+        indexed: Whether `take` reads single rows as fast as it reads rows in order.
+        lanes: The number of ranges that are best read side by side.
+        row_bytes: About how many bytes a row has in memory; 0 if that is not known.
+    """
+
+    rows: int | None = None
+    indexed = False
+    lanes = 1
+    row_bytes = 0.0
+
+    def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        """Yield the rows from one to before another, in order.
+
+        Args:
+            start: The first one; 0 where it is not known how many there are.
+            stop: None for the end.
+        """
+        raise NotImplementedError
+
+    def take(self, rows: Any) -> Table:
+        """Return rows by their numbers; a source that is indexed has this."""
+        raise NotImplementedError
+
+    def name(self) -> str:
+        """Return what messages call it."""
+        return "the data"
+
+    def schema(self) -> Any:
+        """Return the schema of Arrow, if it is known without reading rows; else None."""
+        return None
+
+    def block_rows(self) -> int:
+        """Return how many rows a block is to have."""
+        return max(1, min(BLOCK_ROWS, int(BLOCK_BYTES / max(self.row_bytes, 1.0))))
+
+    def origin(self, start: int, stop: int) -> str:
+        """Return what messages call a range of rows."""
+        return f"rows {start} to {stop - 1} of {self.name()}"
+
+
+class TableSource(Source):
+    """A table in memory."""
+
+    indexed = True
+
+    def __init__(self, table: Table, called: str = "the table") -> None:
+        self._table = table.combine_chunks() if _has_many_chunks(table) else table
+        self._called = called
+        self.rows = table.num_rows
+        self.row_bytes = table.nbytes / max(1, table.num_rows)
+
+    def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        """Yield slices, without a copy."""
+        end = self._table.num_rows if stop is None else stop
+        step = self.block_rows()
+        for begin in range(start, end, step):
+            last = min(begin + step, end)
+            yield Block(self._table.slice(begin, last - begin), self.origin(begin, last))
+
+    def take(self, rows: Any) -> Table:
+        """Return a copy of rows."""
+        return self._table.take(pa.array(rows))
+
+    def name(self) -> str:
+        return self._called
+
+    def schema(self) -> Any:
+        return self._table.schema
+
+    @property
+    def table(self) -> Table:
+        """The table."""
+        return self._table
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return what is pickled: a slice of a table would take all of it along."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self._table.schema) as writer:
+            writer.write_table(self._table)
+        return {**vars(self), "_table": sink.getvalue().to_pybytes()}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        vars(self).update(state, _table=pa.ipc.open_stream(state["_table"]).read_all())
+
+
+def _has_many_chunks(table: Table) -> bool:
+    """Return whether single rows of a table are slow to find."""
+    return any(table.column(name).num_chunks > 64 for name in table.column_names)
+
+
+class IterableSource(Source):
+    """Rows that an object yields, such as a torch IterableDataset; each may be read once only."""
+
+    def __init__(self, items: Iterable[Any], called: str) -> None:
+        self._items, self._called = items, called
+
+    def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        begin = start
+        items = itertools.islice(iter(self._items), start, stop)
+        while rows := [to_row(item) for item in itertools.islice(items, _ROWS_AT_ONCE)]:
+            yield Block(rows_to_table(rows), self.origin(begin, begin + len(rows)))
+            begin += len(rows)
+
+    def block_rows(self) -> int:
+        return _ROWS_AT_ONCE
+
+    def name(self) -> str:
+        return self._called
+
+
+class RangeSource(Source):
+    """The numbers from 0."""
+
+    indexed = True
+    row_bytes = 8.0
+
+    def __init__(self, rows: int, column: str) -> None:
+        self.rows, self._column = rows, column
+
+    def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        end = self.rows if stop is None else stop
+        assert end is not None
+        for begin in range(start, end, BLOCK_ROWS):
+            last = min(begin + BLOCK_ROWS, end)
+            yield Block(self.take(np.arange(begin, last)), self.origin(begin, last))
+
+    def take(self, rows: Any) -> Table:
+        return pa.table({self._column: pa.array(np.asarray(rows, np.int64))})
+
+    def name(self) -> str:
+        return "the range"
+
+    def schema(self) -> Any:
+        return pa.schema([(self._column, pa.int64())])
+
+
+class ArrowFileSource(Source):
+    """A file of Arrow that is mapped into memory, and is read from the disk as rows are used."""
+
+    indexed = True
+
+    def __init__(self, path: str, called: str, owner: object = None) -> None:
+        self._path, self._called = path, called
+        self._owner = owner  # deletes the file when nobody has this any more
+        self._open_table: Table | None = None
+        table = self._mapped()
+        self.rows = table.num_rows
+        self.row_bytes = table.nbytes / max(1, table.num_rows)
+
+    def _mapped(self) -> Table:
+        if self._open_table is None:
+            with pa.memory_map(self._path) as file:
+                self._open_table = pa.ipc.open_file(file).read_all()
+        return self._open_table
+
+    def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        table = self._mapped()
+        end = table.num_rows if stop is None else stop
+        step = self.block_rows()
+        for begin in range(start, end, step):
+            last = min(begin + step, end)
+            yield Block(table.slice(begin, last - begin), self.origin(begin, last))
+
+    def take(self, rows: Any) -> Table:
+        return self._mapped().take(pa.array(rows))
+
+    def name(self) -> str:
+        return self._called
+
+    def schema(self) -> Any:
+        return self._mapped().schema
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "_open_table": None, "_owner": None}
+
+
+class RowsSource(Source):
+    """Rows that an object gives by number, such as a torch Dataset."""
+
+    indexed = True
+
+    def __init__(self, items: Any, called: str) -> None:
+        self._items, self._called = items, called
+        self.rows = len(items)
+
+    def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        end = len(self._items) if stop is None else stop
+        for begin in range(start, end, _ROWS_AT_ONCE):
+            last = min(begin + _ROWS_AT_ONCE, end)
+            yield Block(self.take(range(begin, last)), self.origin(begin, last))
+
+    def take(self, rows: Iterable[Any]) -> Table:
+        return rows_to_table([to_row(self._items[int(row)]) for row in rows])
+
+    def block_rows(self) -> int:
+        return _ROWS_AT_ONCE
+
+    def name(self) -> str:
+        return self._called
+
+
+_ROWS_AT_ONCE = 256
+
+
+class HuggingFaceSource(Source):
+    """A Dataset of Hugging Face, as the Arrow table that it is."""
+
+    indexed = True
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset.with_format("arrow")
+        self.rows = len(dataset)
+        self.row_bytes = dataset.data.nbytes / max(1, len(dataset.data))
+
+    def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        assert self.rows is not None
+        end = self.rows if stop is None else stop
+        step = self.block_rows()
+        for begin in range(start, end, step):
+            last = min(begin + step, end)
+            yield Block(self._dataset[begin:last], self.origin(begin, last))
+
+    def take(self, rows: Any) -> Table:
+        return self._dataset[np.asarray(rows).tolist()]
+
+    def name(self) -> str:
+        return "the Hugging Face dataset"
+
+    def schema(self) -> Any:
+        return self._dataset.features.arrow_schema
+
+
+class RowGroup(NamedTuple):
+    """A row group of a file of Parquet: its number there, and its rows among all."""
+
+    file: int
+    number: int
+    start: int
+    stop: int
+
+
+class ParquetSource(Source):
+    """Files of Parquet, read row group by row group; how many rows each has is known.
+
+    Args:
+        files: Their paths.
+        filesystem: Their filesystem, of Arrow.
+        sizes: For every file the numbers of rows of its row groups.
+        schema: The schema of what is read.
+        row_bytes: About how many bytes a row has in memory.
+        lanes: The number of ranges to read side by side; None chooses.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[str],
+        filesystem: Any,
+        sizes: Sequence[Sequence[int]],
+        schema: Any,
+        row_bytes: float,
+        lanes: int | None = None,
+    ) -> None:
+        self._files, self._filesystem, self._schema = list(files), filesystem, schema
+        self._groups: list[RowGroup] = []
+        self._starts: list[int] = []  # of files
+        row = 0
+        for file, of_groups in enumerate(sizes):
+            self._starts.append(row)
+            for number, rows in enumerate(of_groups):
+                self._groups.append(RowGroup(file, number, row, row + rows))
+                row += rows
+        self.rows = row
+        self.row_bytes = row_bytes
+        most = max(1, len(self._groups))
+        self.lanes = lanes or next(number for number in _LANES if number <= most)
+
+    def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        """Yield rows, decoding a piece of a row group at a time."""
+        assert self.rows is not None
+        end = self.rows if stop is None else stop
+        groups = (group for group in self._groups if group.stop > start and group.start < end)
+        for file, of_file in itertools.groupby(groups, lambda group: group.file):
+            chosen = list(of_file)
+            row = chosen[0].start
+            for batch in self._batches(file, [group.number for group in chosen]):
+                low, high = max(start - row, 0), min(end - row, batch.num_rows)
+                if low < high:
+                    table = pa.Table.from_batches([batch.slice(low, high - low)])
+                    table = table.select(self._schema.names).cast(self._schema)
+                    yield Block(table, self._origin(file, row + low, row + high))
+                row += batch.num_rows
+                if row >= end:
+                    return
+
+    def _batches(self, file: int, groups: list[int]) -> Iterator[Any]:
+        import pyarrow.parquet as pq
+
+        options = {
+            "batch_size": self.block_rows(),
+            "columns": self._schema.names,
+            "use_threads": False,
+        }
+        path = self._files[file]
+        if isinstance(self._filesystem, pa.fs.LocalFileSystem):
+            with pq.ParquetFile(path, memory_map=True) as local:
+                yield from local.iter_batches(row_groups=groups, **options)
+            return
+        for group in groups:  # what is far away is read ahead, a row group at a time
+            with pq.ParquetFile(path, filesystem=self._filesystem, pre_buffer=True) as remote:
+                yield from remote.iter_batches(row_groups=[group], **options)
+
+    def _origin(self, file: int, start: int, stop: int) -> str:
+        first = self._starts[file]
+        return f"rows {start - first} to {stop - first - 1} of {self._files[file]}"
+
+    def name(self) -> str:
+        return self._files[0] if len(self._files) == 1 else f"{len(self._files)} files of Parquet"
+
+    def schema(self) -> Any:
+        return self._schema
+
+    def select(self, names: Sequence[str]) -> ParquetSource:
+        """Return the same files, of which some columns alone are read."""
+        chosen = copy.copy(self)
+        fields = [self._schema.field(name) for name in names]
+        chosen._schema = pa.schema(fields)
+        chosen.row_bytes = self.row_bytes * len(fields) / max(1, len(self._schema))
+        return chosen
+
+
+class BlocksSource(Source):
+    """Rows that a function yields, as often as it is called; how many is not known.
+
+    Args:
+        produce: Yields all rows.
+        called: Their name in messages.
+        schema: Their schema, if it is known.
+    """
+
+    def __init__(
+        self, produce: Callable[[], Iterable[Block]], called: str, schema: Any = None
+    ) -> None:
+        self._produce, self._called, self._schema = produce, called, schema
+
+    def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        assert start == 0
+        assert stop is None
+        yield from self._produce()
+
+    def name(self) -> str:
+        return self._called
+
+    def schema(self) -> Any:
+        return self._schema
+
+
+class SliceSource(Source):
+    """A range of the rows of another source."""
+
+    def __init__(self, source: Source, start: int, stop: int) -> None:
+        self._source, self._start = source, start
+        self.rows = max(0, stop - start)
+        self.indexed, self.row_bytes = source.indexed, source.row_bytes
+        self.lanes = source.lanes
+
+    def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        end = self.rows if stop is None else stop
+        return self._source.open(self._start + start, self._start + (end or 0))
+
+    def take(self, rows: Any) -> Table:
+        return self._source.take(np.asarray(rows) + self._start)
+
+    def block_rows(self) -> int:
+        return self._source.block_rows()
+
+    def name(self) -> str:
+        return self._source.name()
+
+    def schema(self) -> Any:
+        return self._source.schema()
+
+
+class UnionSource(Source):
+    """The rows of several sources, one after another."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = list(sources)
+        sizes = [source.rows for source in sources]
+        self._ends = np.cumsum([size or 0 for size in sizes], dtype=np.int64)
+        self.rows = None if None in sizes else int(self._ends[-1])
+        self.indexed = self.rows is not None and all(source.indexed for source in sources)
+        most = sum(source.lanes for source in sources)
+        self.lanes = 1 if self.indexed else next(number for number in _LANES if number <= most)
+        self.row_bytes = max(source.row_bytes for source in sources)
+
+    def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        if self.rows is None:
+            for source in self._sources:
+                yield from source.open()
+            return
+        end, begin = self.rows if stop is None else stop, 0
+        for source, after in zip(self._sources, self._ends.tolist(), strict=True):
+            low, high = max(start, begin) - begin, min(end, after) - begin
+            if low < high:
+                yield from source.open(low, high)
+            begin = after
+
+    def take(self, rows: Any) -> Table:
+        rows = np.asarray(rows)
+        of_source = np.searchsorted(self._ends, rows, side="right")
+        parts, places = [], []
+        for number in np.unique(of_source):
+            chosen = np.flatnonzero(of_source == number)
+            begin = self._ends[number - 1] if number else 0
+            parts.append(self._sources[number].take(rows[chosen] - begin))
+            places.append(chosen)
+        if len(parts) == 1:
+            return parts[0]
+        return concat(parts).take(pa.array(np.argsort(np.concatenate(places))))
+
+    def block_rows(self) -> int:
+        return min(source.block_rows() for source in self._sources)
+
+    def name(self) -> str:
+        return f"the union of {len(self._sources)} datasets"
+
+    def schema(self) -> Any:
+        return self._sources[0].schema()

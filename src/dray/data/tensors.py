@@ -1,0 +1,100 @@
+"""Tensors of torch from batches: their types, and their way to a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from dray.data.blocks import Batch
+from dray.errors import ConfigError
+
+
+def to_tensors(batch: Batch, dtypes: Any = None) -> dict[str, Any]:
+    """Return a dict of NumPy arrays as tensors.
+
+    Args:
+        batch: The arrays.
+        dtypes: The type of all, or column -> type.
+
+    Raises:
+        ConfigError: A column cannot be a tensor, such as one of strings.
+    """
+    kinds = dtypes if isinstance(dtypes, Mapping) else dict.fromkeys(batch, dtypes)
+    return {name: _tensor(name, array, kinds.get(name)) for name, array in batch.items()}
+
+
+def _tensor(name: str, array: Any, dtype: Any) -> Any:
+    import torch
+
+    if array.dtype == object:
+        array = _stacked(name, array)
+    if array.dtype.kind not in "biufc":
+        raise ConfigError(
+            f"the column {name!r} holds {array.dtype} and cannot be a tensor: drop it "
+            "(drop_columns), make numbers of it (map_batches), or give collate_fn"
+        )
+    if not array.flags.writeable:
+        array = array.copy()  # torch has no tensors that may not be written to
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return tensor if dtype is None else tensor.to(dtype)
+
+
+def _stacked(name: str, array: Any) -> Any:
+    """Return arrays of one shape as one array."""
+    try:
+        return np.stack([np.asarray(value) for value in array])
+    except ValueError as error:
+        shapes = sorted({np.shape(value) for value in array})[:3]
+        raise ConfigError(
+            f"the column {name!r} has values of different shapes {shapes}: pad them, or give "
+            "collate_fn"
+        ) from error
+
+
+class Placement:
+    """Puts tensors on a device, wherever they are in a batch.
+
+    Args:
+        device: None leaves them on the CPU.
+        pin: Whether they go through pinned memory.
+    """
+
+    def __init__(self, device: Any, *, pin: bool = False) -> None:
+        self._device, self._pin = device, pin
+
+    def prepared(self, batch: Any) -> Any:
+        """Return a batch as it is made ahead, in a thread: on the CPU, pinned if asked."""
+        return _each_tensor(batch, lambda tensor: tensor.pin_memory()) if self._pin else batch
+
+    def moved(self, batch: Any) -> Any:
+        """Return a batch on the device."""
+        if self._device is None:
+            return batch
+        return _each_tensor(batch, lambda tensor: tensor.to(self._device, non_blocking=self._pin))
+
+
+def _each_tensor(batch: Any, change: Callable[[Any], Any]) -> Any:
+    import torch
+
+    if isinstance(batch, torch.Tensor):
+        return change(batch)
+    if isinstance(batch, Mapping):
+        return {name: _each_tensor(value, change) for name, value in batch.items()}
+    if isinstance(batch, list | tuple) and not hasattr(batch, "_fields"):
+        return type(batch)(_each_tensor(value, change) for value in batch)
+    return batch
+
+
+def as_iterable_dataset(batches: Callable[[], Iterator[Any]]) -> Any:
+    """Return a torch IterableDataset of what a function yields."""
+    from torch.utils.data import IterableDataset
+
+    class Batches(IterableDataset):  # type: ignore[misc]
+        """A dataset whose items are batches already."""
+
+        def __iter__(self) -> Iterator[Any]:
+            return batches()
+
+    return Batches()

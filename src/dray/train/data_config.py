@@ -1,0 +1,84 @@
+"""The choices of how ranks share datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dray.answers import answers_arguments
+from dray.errors import ConfigError
+
+
+@answers_arguments("DataConfig")
+@dataclass
+class DataConfig:
+    """Choices of how ranks share the datasets of a trainer.
+
+    Args:
+        datasets_to_split: Names of the datasets of which each rank gets a share; "all", or the
+            others come whole to every rank.
+        execution_options: Nothing; Ray's.
+        enable_shard_locality: Nothing; Ray's.
+        equal: Whether all ranks get as many rows of an epoch, so that fewer rows than there are
+            ranks are left over.
+        resume: Whether a run that goes on from a checkpoint goes on amid the epoch as well.
+
+    Raises:
+        ConfigError: An argument is malformed.
+
+    Example:
+        >>> from dray.train import DataConfig
+        >>> DataConfig(datasets_to_split=["train"]).splits("validation")
+        False
+    """
+
+    datasets_to_split: str | Sequence[str] = "all"
+    execution_options: Any = None
+    enable_shard_locality: bool = True
+    equal: bool = True
+    resume: bool = True
+
+    def __post_init__(self) -> None:
+        chosen = self.datasets_to_split
+        if chosen != "all" and (isinstance(chosen, str) or not isinstance(chosen, Sequence)):
+            raise ConfigError(f"datasets_to_split must be 'all' or a list of names, not {chosen!r}")
+
+    def splits(self, name: str) -> bool:
+        """Return whether each rank gets a share of a dataset."""
+        return self.datasets_to_split == "all" or name in self.datasets_to_split
+
+
+@dataclass(frozen=True)
+class Datasets:
+    """The datasets of a run, as workers get them.
+
+    Attributes:
+        by_name: A `dray.data.Dataset` or a dataset of another kind each.
+        config: The choices of how they are shared.
+    """
+
+    by_name: Mapping[str, Any]
+    config: DataConfig
+
+
+def checked_datasets(datasets: object, config: object) -> Datasets:
+    """Return the datasets that a trainer was given.
+
+    Raises:
+        ConfigError: They are no dict by name, or the config is none, or names others.
+    """
+    if config is not None and not isinstance(config, DataConfig):
+        raise ConfigError(f"dataset_config must be a DataConfig, not {config!r}")
+    if datasets is not None and not isinstance(datasets, Mapping):
+        raise ConfigError(
+            f"datasets must be a dict such as {{'train': dataset}}, not a {type(datasets).__name__}"
+        )
+    chosen = config or DataConfig()
+    named = dict(datasets or {})
+    for name in () if chosen.datasets_to_split == "all" else chosen.datasets_to_split:
+        if name not in named:
+            raise ConfigError(
+                f"datasets_to_split names {name!r}, and the datasets are {', '.join(named) or '-'}"
+            )
+    return Datasets(named, chosen)

@@ -1,0 +1,92 @@
+"""The shares of a trainer's datasets that its workers read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dray.errors import ConfigError
+from dray.train.torch.devices import get_device
+from dray.train.worker.session import TrainSession, current_session
+
+if TYPE_CHECKING:
+    from dray.data.position import Position
+
+__all__ = ["get_dataset_shard"]
+
+
+def get_dataset_shard(dataset_name: str | None = None) -> Any:
+    """Return this rank's share of a dataset that was given to the trainer.
+
+    Args:
+        dataset_name: Its name in `datasets`; default: the only one, or "train".
+
+    Returns:
+        A `dray.data.DataIterator`, the same one at each call. Its position goes into every
+        checkpoint of the run, and a run that resumes from one goes on there.
+
+    Raises:
+        ConfigError: There is none of that name.
+        NotInTrainingError: Called outside a train function.
+
+    Example:
+        >>> import dray.data
+        >>> from dray.train import DataParallelTrainer, ScalingConfig, get_dataset_shard
+        >>> def train_loop():
+        ...     shard = get_dataset_shard("train")
+        ...     return [batch["id"].tolist() for batch in shard.iter_batches(batch_size=2)]
+        >>> trainer = DataParallelTrainer(
+        ...     train_loop,
+        ...     scaling_config=ScalingConfig(num_workers=2),
+        ...     datasets={"train": dray.data.range(8)},
+        ... )
+        >>> trainer.fit().return_value
+        [[0, 2], [4, 6]]
+    """
+    session = current_session("get_dataset_shard")
+    datasets = session.datasets.by_name
+    name = dataset_name
+    if name is None:
+        name = next(iter(datasets)) if len(datasets) == 1 else "train"
+    if name not in datasets:
+        raise ConfigError(
+            f"there is no dataset {name!r}; the trainer was given "
+            f"{', '.join(map(repr, datasets)) or 'none: TorchTrainer(..., datasets={...})'}"
+        )
+    if name not in session.shards:
+        session.shards[name] = _shard(session, name)
+    return session.shards[name]
+
+
+def _shard(session: TrainSession, name: str) -> Any:
+    from dray.data.iterator import DataIterator
+
+    config, dataset = session.datasets.config, session.datasets.by_name[name]
+    assignment = session.assignment
+    splits = config.splits(name)
+    shard = DataIterator(
+        dataset,
+        assignment.rank if splits else 0,
+        assignment.world_size if splits else 1,
+        equal=config.equal and splits,
+        positions=_positions(session, name) if config.resume else None,
+        device=get_device,
+    )
+    session.positions[name] = lambda: shard.position.to_json()
+    return shard
+
+
+def _positions(session: TrainSession, name: str) -> list[Position]:
+    """Return where ranks were in a dataset, as the checkpoint that the run resumes from tells."""
+    from dray.data.position import Position
+
+    ranks = session.assignment.run.positions
+    known = {rank: of[name] for rank, of in ranks.items() if name in of}
+    if not known:
+        return []
+    if not session.datasets.config.splits(name):
+        own = known.get(session.assignment.rank, known[min(known)])
+        return [Position.from_json(own)]
+    positions = {rank: Position.from_json(place) for rank, place in known.items()}
+    behind = min(positions.values(), key=lambda position: position.epoch)
+    unread = Position(behind.epoch, 0, behind.seen, behind.rows)
+    return [positions.get(rank, unread) for rank in sorted(ranks)]

@@ -1,0 +1,139 @@
+"""How ranks share rows: one order for any number of them, and each row once whatever is left."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dray.data
+from dray.data.iterator import DataIterator
+from dray.data.position import Position, Seen, batch_sizes
+
+ROWS = 240
+
+
+@pytest.fixture(scope="module", params=["table", "files", "slice", "union"])
+def numbers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The numbers below ROWS, from sources that read single rows, and from such that do not."""
+    if request.param == "table":
+        return dray.data.range(ROWS)
+    folder = tmp_path_factory.mktemp("files")
+    for number, (begin, end) in enumerate(((0, 150), (150, 151), (151, ROWS))):
+        table = pa.table({"id": list(range(begin, end))})
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=20)
+    files = dray.data.read_parquet(str(folder))
+    if request.param == "files":
+        return files
+    parts = files.split(2)
+    if request.param == "union":
+        return parts[0].union(parts[1])
+    return (
+        files.union(files)
+        .split_at_indices([50, 50 + ROWS])[1]
+        .map(lambda row: {"id": (row["id"] - 50) % ROWS})
+    )
+
+
+def order(dataset: Any, ranks: int, **options: Any) -> list[list[int]]:
+    """Return the rows of each global batch of 12, as so many ranks read it."""
+    shares = [
+        share.iter_batches(batch_size=12 // ranks, **options)
+        for share in dataset.streaming_split(ranks)
+    ]
+    return [
+        sorted(itertools.chain.from_iterable(batch["id"].tolist() for batch in batches))
+        for batches in zip(*shares, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"local_shuffle_buffer_size": 50, "local_shuffle_seed": 4}, {"prefetch_batches": 0}],
+)
+def test_global_batches_do_not_depend_on_the_number_of_ranks(numbers: Any, options: Any) -> None:
+    one = order(numbers, 1, **options)
+    assert sorted(itertools.chain.from_iterable(one)) == list(range(ROWS))
+    assert all(order(numbers, ranks, **options) == one for ranks in (2, 3, 4, 6))
+
+
+def test_shuffles_differ_by_epoch_and_not_by_chance(numbers: Any) -> None:
+    def epochs(dataset: Any, **options: Any) -> list[list[int]]:
+        iterator = dataset.iterator()
+        return [
+            np.concatenate([b["id"] for b in iterator.iter_batches(**options)]).tolist()
+            for _ in range(2)
+        ]
+
+    shuffled = numbers.random_shuffle(seed=5)
+    for dataset, options in (
+        (shuffled, {}),
+        (numbers, {"local_shuffle_buffer_size": 60, "local_shuffle_seed": 1}),
+    ):
+        first, second = epochs(dataset, **options)
+        assert first != second
+        assert sorted(first) == sorted(second) == list(range(ROWS))
+        assert epochs(dataset, **options) == [first, second]
+    assert shuffled.take_all() == shuffled.take_all()
+
+
+@given(st.integers(0, 60), st.integers(1, 7), st.integers(1, 8), st.booleans(), st.booleans())
+def test_all_ranks_make_as_many_batches_of_nearly_all_rows(
+    left: int, ranks: int, size: int, equal: bool, drop_last: bool
+) -> None:
+    sizes = [
+        batch_sizes(left, rank, ranks, size, equal=equal, drop_last=drop_last)
+        for rank in range(ranks)
+    ]
+    if equal:
+        assert len({len(of_rank) for of_rank in sizes}) == 1
+    assert all(0 < rows <= size for of_rank in sizes for rows in of_rank)
+    assert all(sum(of_rank) <= len(range(rank, left, ranks)) for rank, of_rank in enumerate(sizes))
+    if not drop_last:
+        assert left - sum(map(sum, sizes)) < (ranks if equal else 1)
+
+
+@given(st.integers(1, 80), st.data())
+def test_whatever_ranks_have_taken_the_rest_is_seen_once(rows: int, data: st.DataObject) -> None:
+    seen, given_out = Seen(), []
+    while seen.count() < rows:
+        ranks, left = data.draw(st.integers(1, 5)), rows - seen.count()
+        most = [len(range(rank, left, ranks)) for rank in range(ranks)]
+        taken = [data.draw(st.integers(0, number)) for number in most]
+        if not any(taken):
+            taken = most
+        for rank, number in enumerate(taken):
+            given_out += seen.number(np.arange(number) * ranks + rank).tolist()
+        seen = Seen.from_json(seen.after(taken).to_json())
+        assert seen.count() == len(given_out)
+    assert sorted(given_out) == list(range(rows))
+
+
+def test_an_epoch_goes_on_where_all_ranks_were(numbers: Any) -> None:
+    shares = numbers.streaming_split(2)
+    first: list[int] = []
+    for share, batches in zip(shares, (3, 5), strict=True):
+        for batch in itertools.islice(share.iter_batches(batch_size=7), batches):
+            first += batch["id"].tolist()
+    positions = [Position.from_json(share.position.to_json()) for share in shares]
+    rest, again = [], []
+    for rank in range(3):
+        share = DataIterator(numbers.countable(), rank, 3, positions=positions)
+        rest += [row["id"] for row in share.iter_rows()]
+        again += [row["id"] for row in share.iter_rows()]
+    assert sorted(first + rest) == sorted(again) == list(range(ROWS))
+
+
+def test_an_iteration_that_is_left_is_over(tmp_path: Path) -> None:
+    iterator = dray.data.range(10).iterator()
+    assert next(iter(iterator.iter_rows())) == {"id": 0}
+    assert iterator.position.taken == 1
+    assert len(list(iterator.iter_rows())) == 10
+    assert (iterator.position.epoch, iterator.position.taken) == (2, 0)

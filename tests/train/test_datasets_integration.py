@@ -1,0 +1,157 @@
+"""Datasets of a trainer: each rank its share, in one order, and each row once whatever fails."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dray.data
+import dray.train
+from dray.errors import ConfigError, WorkerGroupError
+from dray.train import (
+    Checkpoint,
+    DataConfig,
+    DataParallelTrainer,
+    Result,
+    RunConfig,
+    ScalingConfig,
+)
+
+pytestmark = pytest.mark.usefixtures("process_engine")
+
+
+def fit(
+    function: Any,
+    storage: Path,
+    datasets: Mapping[str, Any],
+    workers: int = 2,
+    config: Any = None,
+    dataset_config: DataConfig | None = None,
+    **run: Any,
+) -> Result:
+    return DataParallelTrainer(
+        function,
+        train_loop_config=config,
+        scaling_config=ScalingConfig(num_workers=workers, resources_per_worker={"CPU": 0.1}),
+        run_config=RunConfig(name="run", storage_path=storage, **run),
+        datasets=datasets,
+        dataset_config=dataset_config,
+    ).fit()
+
+
+def read(config: dict[str, Any]) -> None:
+    """Read epochs, and say at every step what was read, with a checkpoint every so often."""
+    rank = dray.train.get_context().get_world_rank()
+    shard = dray.train.get_dataset_shard("train")
+    fails = config.get("fails_at", -1)
+    checkpoint = dray.train.get_checkpoint()
+    begin = json.loads(Path(checkpoint.path, "epoch").read_text()) if checkpoint else 0
+    steps = itertools.count()
+    for epoch in range(begin, config["epochs"]):
+        unsaved: list[int] = []
+        for batch in shard.iter_batches(batch_size=config["batch"]):
+            unsaved += batch["id"].tolist()
+            step = next(steps)
+            if step == fails and rank == config["rank"]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if step % config.get("every", 1) == 0:
+                save(epoch, epoch, unsaved)
+                unsaved = []
+        save(epoch + 1, epoch, unsaved)
+
+
+def save(begin: int, epoch: int, rows: list[int]) -> None:
+    """Report rows of an epoch with a checkpoint that says in which one to begin."""
+    metrics = {"epoch": epoch, "rows": rows}
+    if dray.train.get_context().get_world_rank() != 0:
+        dray.train.report(metrics)
+        return
+    saved = Path("saved")
+    saved.mkdir(exist_ok=True)
+    (saved / "epoch").write_text(json.dumps(begin))
+    dray.train.report(metrics, Checkpoint(str(saved)))
+
+
+def steps_of(storage: Path) -> list[tuple[int, dict[int, list[int]]]]:
+    """Return the epoch and each rank's rows of every report, as the last attempt has made it."""
+    made: dict[int, tuple[int, int, dict[int, list[int]]]] = {}
+    for path in sorted((storage / "run/metrics").glob("rank-*.jsonl")):
+        rank = int(path.stem.removeprefix("rank-"))
+        for line in path.read_text().splitlines():
+            said = json.loads(line)
+            number, attempt = said["report"], said["attempt"]
+            if number not in made or made[number][0] < attempt:
+                made[number] = (attempt, said["metrics"]["epoch"], {})
+            if made[number][0] == attempt:
+                made[number][2][rank] = said["metrics"]["rows"]
+    return [made[number][1:] for number in sorted(made)]
+
+
+def epochs_of(storage: Path) -> dict[int, list[int]]:
+    """Return the rows that were seen in each epoch."""
+    seen: dict[int, list[int]] = {}
+    for epoch, by_rank in steps_of(storage):
+        for rows in by_rank.values():
+            seen.setdefault(epoch, []).extend(rows)
+    return seen
+
+
+ROWS = 240
+
+
+@pytest.fixture(params=["table", "files"])
+def numbers(request: pytest.FixtureRequest, tmp_path: Path) -> dray.data.Dataset:
+    """The numbers below ROWS, in memory in a random order, or in files of Parquet."""
+    if request.param == "table":
+        return dray.data.range(ROWS).random_shuffle(seed=3)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for number, (begin, end) in enumerate(((0, 150), (150, 151), (151, ROWS))):
+        table = pa.table({"id": list(range(begin, end))})
+        (tmp_path / "files").mkdir(exist_ok=True)
+        pq.write_table(table, tmp_path / f"files/{number}.parquet", row_group_size=20)
+    return dray.data.read_parquet(str(tmp_path / "files"))
+
+
+def test_a_killed_epoch_goes_on_with_other_ranks_and_each_row_comes_once(
+    numbers: dray.data.Dataset, tmp_path: Path
+) -> None:
+    drawn = random.Random(7)
+    datasets = {"train": numbers.map_batches(lambda batch: {"id": batch["id"]})}
+    config = {"epochs": 2, "batch": 5, "every": 3}
+    for workers in (2, 3):
+        failing = {**config, "fails_at": drawn.randrange(2, 12), "rank": drawn.randrange(workers)}
+        with pytest.raises(WorkerGroupError):
+            fit(read, tmp_path, datasets, workers, failing)
+    fit(read, tmp_path, datasets, 2, config)
+    assert {epoch: sorted(rows) for epoch, rows in epochs_of(tmp_path).items()} == {
+        epoch: list(range(ROWS)) for epoch in range(2)
+    }
+
+
+def test_every_rank_gets_as_many_batches_and_whole_datasets_if_asked(tmp_path: Path) -> None:
+    def train_loop() -> None:
+        shards = {name: dray.train.get_dataset_shard(name) for name in ("train", "test")}
+        assert shards["train"] is dray.train.get_dataset_shard("train")
+        with pytest.raises(ConfigError, match="no dataset 'other'; the trainer was given 'train'"):
+            dray.train.get_dataset_shard("other")
+        sizes = [len(batch["id"]) for batch in shards["train"].iter_batches(batch_size=4)]
+        rows = [row["id"] for row in shards["test"].iter_rows()]
+        dray.train.report({"sizes": sizes, "rows": rows})
+
+    datasets = {"train": dray.data.range(14), "test": dray.data.range(3)}
+    config = DataConfig(datasets_to_split=["train"])
+    fit(train_loop, tmp_path, datasets, 3, dataset_config=config)
+    lines = [path.read_text() for path in sorted((tmp_path / "run/metrics").glob("rank-*.jsonl"))]
+    assert [json.loads(line)["metrics"] for line in lines] == [
+        {"sizes": sizes, "rows": [0, 1, 2]} for sizes in ([4, 1], [4, 1], [3, 1])
+    ]
