@@ -33,6 +33,8 @@ train.storage
 * train.config train.data_config train.scaling train.checkpoint train.callback train.reported
   train.constants train.validation
 * train.context train.worker
+train.torch.devices
+train.datasets
 train.planning.ranks
 train.run.worker_group
 train.backend
@@ -41,7 +43,7 @@ train.run
 train
 train.boosting
 train.torch train.jax train.xgboost train.lightgbm
-train.lightning train.datasets train.huggingface
+train.lightning train.huggingface
 testing
 *
 cli

@@ -1,7 +1,5 @@
 """Scaling a training function by changing one config: the public names."""
 
-import typing
-
 from dray import answers
 from dray.errors import ControllerError, StartTimeoutError, TrainingFailedError, WorkerGroupError
 from dray.train import collective
@@ -23,6 +21,7 @@ from dray.train.context import (
     report,
 )
 from dray.train.data_config import DataConfig
+from dray.train.datasets import get_dataset_shard
 from dray.train.planning.plan import Plan, PlannedWorker
 from dray.train.reported import (
     CheckpointConsistencyMode,
@@ -74,8 +73,4 @@ __all__ = [
 answers.answer_for(
     __name__,
     later=("huggingface", "jax", "lightgbm", "lightning", "torch", "xgboost"),
-    names={"dray.train.datasets": ["get_dataset_shard"]},
 )
-
-if typing.TYPE_CHECKING:
-    from dray.train.datasets import get_dataset_shard

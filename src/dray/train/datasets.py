@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError
-from dray.train.torch.devices import get_device
 from dray.train.worker.session import TrainSession, current_session
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def _shard(session: TrainSession, name: str) -> Any:
         assignment.world_size if splits else 1,
         equal=config.equal and splits,
         positions=_positions(session, name) if config.resume else None,
-        device=get_device,
+        device=_device,
     )
     session.positions[name] = lambda: shard.position.to_json()
     return shard
@@ -90,3 +89,9 @@ def _positions(session: TrainSession, name: str) -> list[Position]:
     behind = min(positions.values(), key=lambda position: position.epoch)
     unread = Position(behind.epoch, 0, behind.seen, behind.rows)
     return [positions.get(rank, unread) for rank in sorted(ranks)]
+
+
+def _device() -> Any:
+    from dray.train.torch.devices import get_device
+
+    return get_device()
