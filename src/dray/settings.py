@@ -100,6 +100,10 @@ class Settings:
             about to make a report which the failed ones have made.
         wait_warning_s: `DRAY_WAIT_WARNING_S`: how long ranks wait for others before a warning says
             for whom; 0 is never.
+        storage_retry_s: `DRAY_STORAGE_RETRY_S`: how long a request to a storage over the network is
+            tried again before it has failed.
+        lease_s: `DRAY_LEASE_S`: how long a run on such a storage stays its driver's when that shows
+            no sign of life.
         stall_warning_s: `DRAY_STALL_WARNING_S`: after how long without a word from any worker a
             warning names work that waits for resources which nothing will free; 0 is never.
     """
@@ -128,4 +132,6 @@ class Settings:
     conclude_grace_s: float = field(default_factory=lambda: _seconds("DRAY_CONCLUDE_GRACE_S", 60))
     report_grace_s: float = field(default_factory=lambda: _seconds("DRAY_REPORT_GRACE_S", 10))
     wait_warning_s: float = field(default_factory=lambda: _seconds("DRAY_WAIT_WARNING_S", 30))
+    storage_retry_s: float = field(default_factory=lambda: _seconds("DRAY_STORAGE_RETRY_S", 60))
+    lease_s: float = field(default_factory=lambda: _seconds("DRAY_LEASE_S", 30))
     stall_warning_s: float = field(default_factory=lambda: _seconds("DRAY_STALL_WARNING_S", 10))

@@ -412,19 +412,24 @@ def test_errors_are_made_and_travel_as_rays() -> None:
     assert WorkerGroupError(error_message="bad", worker_failures={}).rank is None
 
 
-def test_local_file_systems_are_taken(tmp_path: Path) -> None:
+def test_file_systems_that_are_taken(tmp_path: Path) -> None:
     filesystem = pytest.importorskip("fsspec").filesystem
     local, elsewhere = filesystem("file"), filesystem("memory")
     checkpoint = Checkpoint(tmp_path, local)
     assert checkpoint.filesystem is local
     assert checkpoint == Checkpoint(tmp_path)
     RunConfig(storage_path=tmp_path, storage_filesystem=local)
-    for refused in (
-        lambda: RunConfig(storage_filesystem=elsewhere),
-        lambda: Checkpoint(tmp_path, elsewhere),
-        lambda: Result.from_path(tmp_path, elsewhere),
-    ):
-        with pytest.raises(ConfigError, match=r"filesystem: storage on .* is not supported yet"):
+    far = Checkpoint("memory://a/b", elsewhere)
+    assert (far.path, far) == ("/a/b", Checkpoint("/a/b", elsewhere))
+    assert far != Checkpoint("/a/b")
+    assert repr(far) == "Checkpoint(filesystem=memory, path=/a/b)"
+    refusals = (
+        lambda: RunConfig(storage_path="a", storage_filesystem="memory"),
+        lambda: Checkpoint(tmp_path, 1),
+        lambda: Result.from_path(tmp_path, object()),
+    )
+    for refused in refusals:
+        with pytest.raises(ConfigError, match="must be a file system of fsspec or pyarrow"):
             refused()
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dray.answers import answer_for
+from dray.train.storage.place import Place
 
 if TYPE_CHECKING:
     from dray.train.checkpoint import Checkpoint
@@ -25,7 +25,7 @@ class RunContext:
 
     Attributes:
         name: The run's name.
-        path: Its directory.
+        path: Its directory; where storage is far away, an object whose `str` is the URL.
         attempt: Number of earlier starts of its workers.
         world_size: Number of its workers.
         stopper: Function that `stop` calls.
@@ -38,7 +38,7 @@ class RunContext:
     """
 
     name: str
-    path: Path
+    path: Place
     attempt: int
     world_size: int
     stopper: Callable[[str], None] = field(default=_ignore, repr=False, compare=False)

@@ -1,4 +1,4 @@
-"""A checkpoint: a directory of files, referred to by its path."""
+"""A checkpoint: a directory of files, here or on a storage far away, referred to by its path."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from typing import Any
 
 from dray.errors import ConfigError, StorageError, shown
 from dray.train.storage.checkpoint_files import METADATA, METADATA_DRAFT
-from dray.train.storage.filesystem import check_filesystem, local_filesystem
+from dray.train.storage.downloads import downloaded, fetch
+from dray.train.storage.filesystem import arrow_filesystem, place_at, shown_filesystem
 from dray.train.storage.manifest import Committed
 from dray.train.storage.paths import check_directory, local_path
+from dray.train.storage.place import Place, RemotePath, path_within
 
 
 class Checkpoint:
@@ -25,18 +27,20 @@ class Checkpoint:
     Two checkpoints are equal if they refer to the same directory.
 
     Args:
-        path: The directory.
-        filesystem: A local file system of pyarrow or fsspec, on which it lies.
+        path: The directory, or its URL, such as `s3://bucket/prefix`.
+        filesystem: A file system of pyarrow or fsspec, on which `path` lies.
 
     Attributes:
-        path: The directory's absolute path, as a string.
+        path: The directory's path within its file system, as a string: absolute if that is the
+            local one, `bucket/prefix` without `s3://` if it is another.
 
     A checkpoint of a run that `Result` has read from the disk is compared with its checksums when
     it is first used, which takes as long as reading it: its `path`, `as_directory` and the rest
     then raise StorageError if a file is not as it was committed.
 
     Raises:
-        ConfigError: `path` is something else, such as a URL, or `filesystem` is not local.
+        ConfigError: `path` is something else, or `filesystem` is none of pyarrow or fsspec.
+        MissingDependencyError: The package that reads such a URL is not installed.
 
     Example:
         >>> import os, tempfile
@@ -49,19 +53,27 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | os.PathLike[str], filesystem: object = None) -> None:
-        check_filesystem(filesystem, "filesystem")
-        self._path = str(local_path(path, "path"))
+        self._place: Place = place_at(path, filesystem, "path", "filesystem")
         self._filesystem = filesystem
         self._unread: Committed | None = None
 
     @property
     def filesystem(self) -> Any:
-        """The file system of `path`: the one that was given, or pyarrow's local one.
+        """The file system of `path`: the one that was given, or one of pyarrow.
 
         Raises:
             MissingDependencyError: None was given, and pyarrow is not installed.
         """
-        return local_filesystem() if self._filesystem is None else self._filesystem
+        return arrow_filesystem(self._place) if self._filesystem is None else self._filesystem
+
+    @classmethod
+    def at(cls, place: Place) -> Checkpoint:
+        """Return a reference to a checkpoint at a place, for dray's own use."""
+        if not isinstance(place, RemotePath):
+            return cls(place)
+        checkpoint = cls(place.path, place.filesystem)
+        checkpoint._filesystem = None
+        return checkpoint
 
     @classmethod
     def of_run(cls, committed: Committed, *, verified: bool) -> Checkpoint:
@@ -71,19 +83,23 @@ class Checkpoint:
             committed: The checkpoint.
             verified: Whether its files are known to be as they were committed.
         """
-        checkpoint = cls(committed.path)
-        if not verified:
+        checkpoint = cls.at(committed.path)
+        if not verified and not isinstance(committed.path, RemotePath):
             checkpoint._unread = committed
         return checkpoint
 
     @property
-    def location(self) -> str:
-        """The path, without a look at what is there."""
-        return self._path
+    def place(self) -> Place:
+        """Its place, without a look at what is there; for dray's own use."""
+        return self._place
+
+    @property
+    def _path(self) -> str:
+        return path_within(self._place)
 
     @property
     def path(self) -> str:
-        """The directory's absolute path, as a string."""
+        """The directory's path within its file system, as a string."""
         if self._unread is not None:
             check_directory(self._path)
             damaged = self._unread.first_damaged_file()
@@ -115,12 +131,20 @@ class Checkpoint:
             StorageError: The checkpoint's directory does not exist, is a file, or holds a damaged
                 file; or the copy cannot be written.
         """
-        check_directory(self.path)
+        if not isinstance(self._place, RemotePath):
+            check_directory(self.path)
         given = None if path is None else local_path(path, "path")
         target = "a temporary directory"
         try:
             target = str(given or tempfile.mkdtemp(prefix="dray-checkpoint-"))
-            shutil.copytree(self.path, target, dirs_exist_ok=True)
+            if isinstance(self._place, RemotePath):
+                fetch(self._place, Path(target))
+            else:
+                shutil.copytree(self.path, target, dirs_exist_ok=True)
+        except StorageError:
+            if given is None:
+                shutil.rmtree(target, ignore_errors=True)
+            raise
         except OSError as error:  # of copytree's own, which is one of these, the list says which
             if given is None:
                 shutil.rmtree(target, ignore_errors=True)
@@ -131,10 +155,17 @@ class Checkpoint:
     def as_directory(self) -> Iterator[str]:
         """Give the checkpoint as a local directory, to read only.
 
+        One that lies far away is downloaded, once for all processes of a node, and compared with
+        its checksums.
+
         Raises:
             StorageError: The checkpoint's directory does not exist, is a file, or holds a damaged
                 file.
         """
+        if isinstance(self._place, RemotePath):
+            with downloaded(self._place) as directory:
+                yield str(directory)
+            return
         check_directory(self.path)
         yield self.path
 
@@ -144,7 +175,7 @@ class Checkpoint:
         Raises:
             StorageError: It cannot be read.
         """
-        path = Path(self._path) / METADATA
+        path = self._place / METADATA
         try:
             with StorageError.instead(f"{path} cannot be read"):
                 text = path.read_bytes() if path.exists() else b"{}"
@@ -167,14 +198,18 @@ class Checkpoint:
         """
         if not isinstance(metadata, Mapping):
             raise ConfigError(f"metadata must be a dict, not {shown(metadata)}")
-        check_directory(self._path)
+        if not isinstance(self._place, RemotePath):
+            check_directory(self._path)
         try:
             text = json.dumps(dict(metadata))
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(
                 f"the metadata {shown(metadata)} cannot be stored as JSON: {error}"
             ) from error
-        target = Path(self._path) / METADATA
+        target = self._place / METADATA
+        if isinstance(target, RemotePath):
+            target.write_bytes(text.encode())
+            return
         # Of a name of its own: all ranks may do so in a directory that they share.
         draft = target.with_name(f"{METADATA_DRAFT}-{secrets.token_hex(4)}")
         with StorageError.instead(f"{target} cannot be written"):
@@ -188,13 +223,19 @@ class Checkpoint:
         self.set_metadata({**self.get_metadata(), **metadata})
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Checkpoint) and self._path == other._path
+        return isinstance(other, Checkpoint) and self._place == other._place
 
     def __hash__(self) -> int:
         return hash(self._path)
 
     def __fspath__(self) -> str:
+        if isinstance(self._place, RemotePath):
+            raise ConfigError(
+                f"the checkpoint {self._place} is no directory of this machine; read it with "
+                "`with checkpoint.as_directory() as path:`"
+            )
         return self.path
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(filesystem=local, path={self._path})"
+        kind = shown_filesystem(self._place)
+        return f"{type(self).__name__}(filesystem={kind}, path={self._path})"

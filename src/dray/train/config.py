@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from dray.absent import GIVEN_UP
@@ -14,8 +13,9 @@ from dray.checks import is_whole, plain, refuse_arrays
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
 from dray.train.callback import UserCallback
-from dray.train.storage.filesystem import check_filesystem
-from dray.train.storage.paths import check_name, local_path
+from dray.train.storage.filesystem import place_at
+from dray.train.storage.paths import check_name
+from dray.train.storage.place import Place
 
 # Arguments of RunConfig that were made for trials of Ray Tune.
 _OF_TUNE = ("sync_config", "verbose", "stop", "progress_reporter", "log_to_file")
@@ -183,10 +183,11 @@ class RunConfig:
     Args:
         name: The run's directory under `storage_path`. A name used before goes on with that run:
             `get_checkpoint()` returns its newest checkpoint. Default: a new name from the time.
-        storage_path: A directory, absolute, relative or with `~`, made if missing. Default:
+        storage_path: A directory, absolute, relative or with `~`, made if missing; or a URL that
+            fsspec knows, such as `s3://bucket/prefix`, without credentials in it. Default:
             `~/dray_results`.
-        storage_filesystem: A local file system of pyarrow or fsspec, on which `storage_path` lies;
-            another one is refused.
+        storage_filesystem: A file system of pyarrow or fsspec, on which `storage_path` lies; it
+            has the credentials and options that `storage_path` alone does not say.
         failure_config: Limits of restarts.
         checkpoint_config: Choice of the checkpoints to keep.
         callbacks: Called on the driver as the run goes.
@@ -244,7 +245,6 @@ class RunConfig:
     def __post_init__(self) -> None:
         refuse_arrays(vars(self))
         check_absent(self, RunConfig, _OF_TUNE)
-        check_filesystem(self.storage_filesystem, "storage_filesystem")
         for name, kind in (
             ("failure_config", FailureConfig),
             ("checkpoint_config", CheckpointConfig),
@@ -275,7 +275,7 @@ class RunConfig:
     storage_context = AbsentMember()
 
     @property
-    def storage(self) -> Path:
-        """The absolute form of `storage_path`."""
+    def storage(self) -> Place:
+        """The place that `storage_path` and `storage_filesystem` name."""
         path = "~/dray_results" if self.storage_path is None else self.storage_path
-        return local_path(path, "storage_path")
+        return place_at(path, self.storage_filesystem, "storage_path")

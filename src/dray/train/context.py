@@ -17,13 +17,13 @@ from dray.train.reported import (
     CheckpointUploadMode,
     ReportedCheckpoint,
 )
-from dray.train.storage.checkpoint_files import list_files
 from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.paths import check_directory
+from dray.train.storage.place import RemotePath, path_within
 from dray.train.storage.run_directory import check_checkpoint_name
 from dray.train.validation import ValidationTaskConfig
 from dray.train.worker.run_messages import Assignment, Share
-from dray.train.worker.session import TrainSession, current_session
+from dray.train.worker.session import TrainSession, current_session, files_of
 from dray.train.worker.storage_context import StorageContext
 from dray.train.worker.uploads import Upload, delete_local
 
@@ -72,7 +72,8 @@ class TrainContext:
 
     def get_storage(self) -> StorageContext:
         """Return where the run keeps its checkpoints."""
-        return StorageContext(*os.path.split(self._assignment.run.path))
+        run = self._assignment.run
+        return StorageContext(*os.path.split(run.path), run.filesystem)
 
     get_metadata = AbsentMember()
     get_trial_name = AbsentMember()
@@ -242,7 +243,11 @@ def report(
     if delete is None:
         delete = mode.default_delete_local_checkpoint_after_upload()
     if mode is CheckpointUploadMode.NO_UPLOAD:
-        send(local, _name_in_run(local.path, session), in_place=True)
+        send(local, _name_in_run(local, session), in_place=True)
+        return
+    if isinstance(local.place, RemotePath) and checkpoint_upload_fn is None:
+        with local.as_directory() as path:  # from one storage to another, by way of this node
+            send(Checkpoint(path), name)
         return
     if mode is CheckpointUploadMode.ASYNC:
         bring = checkpoint_upload_fn
@@ -256,7 +261,7 @@ def report(
     else:
         made = checkpoint_upload_fn(local, name or session.name_to_upload())
         made = _checked(made, _MADE)
-        send(made, _name_in_run(made.path, session), in_place=True)
+        send(made, _name_in_run(made, session), in_place=True)
     if delete:
         delete_local(local.path)
 
@@ -297,23 +302,23 @@ def _upload(
     """
 
     def stage_share(share: Share) -> Mapping[str, Fingerprint]:
-        return session.bring(path, share)
+        return session.bring(local, share)
 
     def call_bring(share: Share) -> Mapping[str, Fingerprint]:
         assert bring is not None
-        made = _checked(bring(local, name), _MADE).path
+        made = _checked(bring(local, name), _MADE)
         found = _name_in_run(made, session)
         if found != name:
             raise ConfigError(
                 f"{_MADE} is called {found}, but the report says {name}; write it to the name that "
                 "checkpoint_upload_fn is given"
             )
-        return session.bring(made, replace(share, staging=made, files=tuple(list_files(made))))
+        there = replace(share, staging=path_within(made.place), files=tuple(files_of(made)))
+        return session.bring(made, there)
 
-    path = local.path
-    delete_at = path if delete else None
+    delete_at = local.path if delete else None
     if bring is None:
-        return Upload(tuple(list_files(path)), stage_share, delete_at)
+        return Upload(tuple(files_of(local)), stage_share, delete_at)
     # What it will bring is not known before; a name of its own keeps ranks apart.
     return Upload((f"of rank {session.assignment.rank}",), call_bring, delete_at)
 
@@ -327,12 +332,16 @@ def _checked(checkpoint: object, what: str) -> Checkpoint:
     return checkpoint
 
 
-def _name_in_run(path: str, session: TrainSession) -> str:
+def _name_in_run(checkpoint: Checkpoint, session: TrainSession) -> str:
     """Return the name of a checkpoint that lies in the run's directory."""
-    check_directory(path)
-    run = session.assignment.run.path
-    folder, name = os.path.split(path)
-    if not os.path.samefile(folder, run):
+    path, run = checkpoint.place, session.assignment.run.place
+    name = path.name
+    if isinstance(path, RemotePath) or isinstance(run, RemotePath):
+        there = path.parent == run
+    else:
+        check_directory(checkpoint.path)
+        there = os.path.samefile(path.parent, run)
+    if not there:
         raise ConfigError(
             f"a checkpoint that dray does not copy must lie in the run's directory {run}, and "
             f"{path} does not; write it to get_context().get_storage()."

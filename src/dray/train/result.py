@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dray.answers import AbsentMember
@@ -13,10 +13,10 @@ from dray.errors import ConfigError, MissingDependencyError, NoSuchCheckpointErr
 from dray.train.checkpoint import Checkpoint
 from dray.train.config import CheckpointConfig
 from dray.train.run.retention import lookup, ranked
-from dray.train.storage.filesystem import check_filesystem, local_filesystem
+from dray.train.storage.filesystem import arrow_filesystem, place_at, shown_filesystem
 from dray.train.storage.manifest import Committed
 from dray.train.storage.metrics_codec import decode, decode_all
-from dray.train.storage.paths import local_path
+from dray.train.storage.place import Place, path_within
 from dray.train.storage.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class _Reports:
 
     def __get__(self, result: Result | None, owner: type) -> Any:
         given = None if result is None else vars(result).get("metrics_dataframe")
-        return given if result is None or given is not None else _read_reports(result.path)
+        return given if result is None or given is not None else _read_reports(result)
 
     def __set__(self, result: Result, given: Any) -> None:
         vars(result)["metrics_dataframe"] = given
@@ -43,7 +43,7 @@ class Result:
             its checkpoint has found; None if there is none.
         checkpoint: The newest checkpoint that is not known to be damaged, or None.
         error: None: `fit()` raises why a run failed, and the run's directory does not keep it.
-        path: The run's directory.
+        path: The run's directory, within its file system.
         metrics_dataframe: Every report of rank 0, one row each, as a pandas DataFrame; nested names
             as "a/b", and beside them what validations of kept checkpoints have found. Without
             pandas a `MissingDependencyError`.
@@ -81,7 +81,7 @@ class Result:
             "error": self.error and type(self.error).__name__,
             "metrics": self.metrics,
             "path": self.path,
-            "filesystem": "local",
+            "filesystem": shown_filesystem(self._place),
             "checkpoint": self.checkpoint,
         }
         if self.error is None:
@@ -91,13 +91,17 @@ class Result:
 
     @property
     def filesystem(self) -> Any:
-        """The file system of `path`, of pyarrow.
+        """The file system of `path`: the one that was given, or one of pyarrow.
 
         Raises:
-            MissingDependencyError: pyarrow is not installed.
+            MissingDependencyError: None was given, and pyarrow is not installed.
         """
         given = self._storage_filesystem
-        return local_filesystem() if given is None else given
+        return arrow_filesystem(self._place) if given is None else given
+
+    @functools.cached_property
+    def _place(self) -> Place:
+        return place_at(self.path, self._storage_filesystem, "path")
 
     config = AbsentMember()
 
@@ -110,17 +114,17 @@ class Result:
         checksums when they are first used.
 
         Args:
-            path: The run's directory.
-            storage_filesystem: A local file system of pyarrow or fsspec, on which it lies.
+            path: The run's directory, or its URL, such as `s3://bucket/prefix/name`.
+            storage_filesystem: A file system of pyarrow or fsspec, on which it lies.
 
         Raises:
-            ConfigError: `path` is something else than a directory's path, such as a URL, or
-                `storage_filesystem` is not local.
+            ConfigError: `path` is something else than a directory's path or a URL, or
+                `storage_filesystem` is none of pyarrow or fsspec.
+            MissingDependencyError: The package that reads such a URL is not installed.
             NoRunError: There is no run in that directory.
             StorageError: The run cannot be read.
         """
-        check_filesystem(storage_filesystem, "storage_filesystem")
-        directory = RunDirectory(local_path(path, "path"))
+        directory = RunDirectory(place_at(path, storage_filesystem, "path"))
         described = directory.read_run()
         try:
             kept = CheckpointConfig(**described["checkpoint_config"])
@@ -152,8 +156,8 @@ class Result:
             )
             for each in committed
         }
-        return cls(
-            path=str(directory.path),
+        result = cls(
+            path=path_within(directory.path),
             metrics=metrics,
             checkpoint=handed[committed[-1].path] if committed else None,
             best_checkpoints=[
@@ -161,6 +165,8 @@ class Result:
             ],
             **{"error": None, **known},
         )
+        result._place = directory.path
+        return result
 
     def get_best_checkpoint(self, metric: str, mode: str) -> Checkpoint:
         """Return the kept checkpoint with the best value of a metric.
@@ -191,12 +197,12 @@ class Result:
         return best(finite, key=lambda pair: pair[0])[1]
 
 
-def _read_reports(path: str) -> pandas.DataFrame:
+def _read_reports(result: Result) -> pandas.DataFrame:
     try:
         import pandas
     except ImportError:
         raise MissingDependencyError("pandas", "pandas") from None
-    directory = RunDirectory(Path(path))
+    directory = RunDirectory(result._place)
     validated = {each.report: [each] for each in directory.checkpoints() if each.validation}
     return pandas.DataFrame(
         [

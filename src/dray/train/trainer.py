@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import itertools
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -34,6 +35,7 @@ from dray.train.run.retention import lookup
 from dray.train.run.screens import open_screen
 from dray.train.run.state import State
 from dray.train.scaling import ScalingConfig
+from dray.train.storage.place import Place, RemotePath, path_within
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.validation import ValidationConfig
 from dray.train.worker.train_worker import Job
@@ -303,7 +305,7 @@ class DataParallelTrainer:
                 f"{error}. What the run has reported cannot be read: its Result has no metrics and "
                 "no checkpoint"
             )
-            return Result(None, None, None, str(directory.path))
+            return Result(None, None, None, path_within(directory.path))
 
     def _conclude(self, outcome: Outcome, result: Result) -> Result:
         if outcome.error is not None:
@@ -321,9 +323,7 @@ class DataParallelTrainer:
         attribute = config.checkpoint_score_attribute
         if attribute is not None and result.best_checkpoints:
             checkpoint, metrics = result.best_checkpoints[-1]
-            return (
-                f"best {attribute}={lookup(metrics, attribute)} in {Path(checkpoint.location).name}"
-            )
+            return f"best {attribute}={lookup(metrics, attribute)} in {checkpoint.place.name}"
         return f"last {format_metrics(result.metrics)}" if result.metrics else ""
 
 
@@ -418,9 +418,11 @@ def _engine_for(scaling: ScalingConfig) -> Iterator[Engine]:
         engine.close()
 
 
-def _new_name(storage: Path) -> str:
+def _new_name(storage: Place) -> str:
     """Return a name that nobody has, and make its directory, so that nobody takes it."""
     stem = time.strftime("run-%Y-%m-%d_%H-%M-%S")
+    if isinstance(storage, RemotePath):
+        return f"{stem}-{secrets.token_hex(3)}"
     for number in itertools.count(1):
         name = stem if number == 1 else f"{stem}-{number}"
         try:

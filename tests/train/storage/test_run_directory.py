@@ -23,6 +23,7 @@ from dray.train import Checkpoint, Result, RunConfig
 from dray.train.storage.checkpoint_files import list_files, stage
 from dray.train.storage.checksums import fingerprint
 from dray.train.storage.manifest import Committed
+from dray.train.storage.place import Place
 from dray.train.storage.run_directory import RunDirectory, check_checkpoint_name
 
 HIDDEN = (".staging", ".replaced", ".deleted")
@@ -53,14 +54,19 @@ def killed_at(change: int) -> Iterator[None]:
         yield
 
 
+def here(place: Place) -> Path:
+    assert isinstance(place, Path)
+    return place
+
+
 def commit(directory: RunDirectory, report: int, name: str, text: str) -> None:
-    source = directory.path.parent / "source"
+    source = here(directory.path).parent / "source"
     source.mkdir(exist_ok=True)
     (source / "model").write_text(text)
-    staging = directory.staging(report)
+    staging = here(directory.staging(report))
     staging.mkdir()
     files = stage(str(source), staging, list_files(str(source)))
-    directory.commit(staging, Committed(directory.path / name, report, 1, files, {}, report))
+    directory.commit(staging, Committed(here(directory.path) / name, report, 1, files, {}, report))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -83,14 +89,14 @@ def test_a_kill_leaves_the_old_or_the_new_whole(
     again.open()
     found = again.checkpoints()
     assert all(c.first_damaged_file() is None for c in found)
-    texts = [(c.path / "model").read_text() for c in found]
+    texts = [(here(c.path) / "model").read_text() for c in found]
     if same_name:
         assert texts in (["old"], ["new"])
         assert not finished or texts == ["new"]
     else:
         assert texts in (["old"], ["old", "new"])
         assert not finished or texts == ["old", "new"]
-    assert not [n for n in os.listdir(again.path) if n.startswith(HIDDEN)]
+    assert not [n for n in os.listdir(here(again.path)) if n.startswith(HIDDEN)]
     again.close()
 
 
@@ -135,11 +141,13 @@ def test_whatever_is_done_and_killed_what_was_committed_stays(
         again = RunDirectory(path)
         again.warn = lambda text: None
         again.open()
-        found = {c.path.name: (c.path / "model").read_text() for c in again.sound_checkpoints()}
+        found = {
+            c.path.name: (here(c.path) / "model").read_text() for c in again.sound_checkpoints()
+        }
         assert all(c.first_damaged_file() is None for c in again.checkpoints())
         assert found.pop(name, None) in allowed
         assert found == {n: t for n, t in durable.items() if n != name}
-        durable = {c.path.name: (c.path / "model").read_text() for c in again.checkpoints()}
+        durable = {c.path.name: (here(c.path) / "model").read_text() for c in again.checkpoints()}
         assert not [n for n in os.listdir(path) if n.startswith(HIDDEN)]
         assert all((path / n / ".dray.json").exists() for n in os.listdir(path) if n[:4] == "chec")
         again.close()
@@ -148,7 +156,7 @@ def test_whatever_is_done_and_killed_what_was_committed_stays(
 def test_what_has_no_manifest_does_not_exist(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
     directory.open()
-    (directory.path / "checkpoint_000007").mkdir()
+    (here(directory.path) / "checkpoint_000007").mkdir()
     with pytest.warns(
         UserWarning, match=r"checkpoint_000007 has no manifest .* nothing deletes it"
     ):
@@ -162,7 +170,7 @@ def test_damage_is_found(tmp_path: Path, damage: str) -> None:
     directory = RunDirectory(tmp_path / "run")
     directory.open()
     commit(directory, 0, "c", "weights")
-    model = directory.path / "c" / "model"
+    model = here(directory.path) / "c" / "model"
     damages: dict[str, Callable[[], object]] = {
         "change": lambda: model.write_text("wEights"),
         "truncate": lambda: model.write_text("weigh"),
@@ -183,8 +191,11 @@ def test_urls_of_runs_and_checkpoints(tmp_path: Path) -> None:
         Result.from_path(tmp_path.as_uri())
     assert Checkpoint(tmp_path.as_uri()) == Checkpoint(tmp_path)
     for refused in (Result.from_path, Checkpoint, Checkpoint.from_directory):
-        with pytest.raises(ConfigError, match="path='s3://b/x': s3:// storage is not supported"):
-            refused("s3://b/x")
+        with pytest.raises(ConfigError, match="path='nosuch://b/x': fsspec knows no nosuch://"):
+            refused("nosuch://b/x")
+        with pytest.raises(ConfigError, match="path='s3://b/x' came with credentials") as refusal:
+            refused("s3://id:secret@b/x?key=secret")
+        assert "secret" not in str(refusal.value)
 
 
 def test_checkpoint_directories(tmp_path: Path) -> None:
@@ -222,10 +233,10 @@ def test_what_a_kill_left_half_deleted_is_swept(tmp_path: Path) -> None:
     (committed,) = directory.checkpoints()
     with pytest.raises(Killed), killed_at(2):  # after the new name, within the files
         directory.delete(committed)
-    assert [n for n in os.listdir(directory.path) if n.startswith(".deleted-")]
+    assert [n for n in os.listdir(here(directory.path)) if n.startswith(".deleted-")]
     assert directory.checkpoints() == []
     directory.recover()
-    assert not [n for n in os.listdir(directory.path) if n.startswith(HIDDEN)]
+    assert not [n for n in os.listdir(here(directory.path)) if n.startswith(HIDDEN)]
     directory.close()
 
 
@@ -250,11 +261,11 @@ def test_what_cannot_be_copied_is_named(tmp_path: Path) -> None:
 def test_a_checkpoint_never_takes_the_place_of_a_file(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
     directory.open()
-    (directory.path / "notes").write_text("mine")
+    (here(directory.path) / "notes").write_text("mine")
     with pytest.raises(StorageError, match=r"run/notes cannot be committed: .* Not a directory"):
         commit(directory, 0, "notes", "weights")
     directory.recover()
-    assert (directory.path / "notes").read_text() == "mine"
+    assert (here(directory.path) / "notes").read_text() == "mine"
     with pytest.raises(ConfigError, match="at most 200 bytes"):
         check_checkpoint_name("x" * 201)
     directory.close()
@@ -303,7 +314,7 @@ def test_paths_are_understood(given: str, meant: str) -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ("S3://bucket/x", "S3:// storage is not supported"),
+        ("NoSuch://bucket/x", "fsspec knows no nosuch://"),
         ("file://elsewhere/x", "names the host 'elsewhere'"),
         ("file://", "is of this machine"),
         ("~nosuchuser/x", "no home directory of ~nosuchuser"),
@@ -332,7 +343,7 @@ def test_a_relative_path_where_the_working_directory_is_gone(
 def test_copies_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").mkdir()
     checkpoint = Checkpoint(tmp_path / "a")
-    with pytest.raises(ConfigError, match="s3:// storage is not supported"):
+    with pytest.raises(ConfigError, match="s3:// is not of this machine"):
         checkpoint.to_directory("s3://bucket/x")
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"a cannot be copied to .*file/below"):

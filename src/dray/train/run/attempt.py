@@ -16,6 +16,7 @@ from dray.train.run.report_tracker import CollectiveTracker, PendingReport, Repo
 from dray.train.run.waits import Wait
 from dray.train.run.worker_group import WorkerGroup
 from dray.train.storage.metrics_codec import decode
+from dray.train.storage.place import path_within
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker import run_messages
 
@@ -91,9 +92,9 @@ class Attempt:
         for waiting in (*self._book.given_up(), *self._collectives.given_up(self._stopped)):
             self.group.tell(run_messages.GivenUp(), waiting)
         for entry in self._book.to_stage():
-            staging = self.commits.staging(entry)
+            staging = path_within(self.commits.staging(entry))
             for rank, files in entry.shares.items():
-                self.group.tell(run_messages.Share(entry.report, str(staging), files), [rank])
+                self.group.tell(run_messages.Share(entry.report, staging, files), [rank])
         for entry in self._book.complete():
             checkpoint = self._commit(entry)
             yield [decode(entry.metrics[rank]) for rank in sorted(entry.metrics)], checkpoint
@@ -110,9 +111,9 @@ class Attempt:
         elif entry.files:
             path = self.commits.commit(entry, len(self.group))
         if entry.files or self.barrier:
-            kept = None if path is None else str(path)
+            kept = None if path is None else path_within(path)
             self.group.tell(run_messages.ReportDone(entry.report, kept, entry.trouble))
-        return None if path is None else Checkpoint(path)
+        return None if path is None else Checkpoint.at(path)
 
     def check_collectives(self) -> None:
         """Look whether those who wait in a collective can still be met there.

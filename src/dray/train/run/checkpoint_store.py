@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from dray.errors import StorageError
 from dray.train.config import CheckpointConfig
@@ -14,6 +13,7 @@ from dray.train.run.progress import Progress
 from dray.train.run.report_tracker import PendingReport
 from dray.train.run.retention import checkpoints_to_delete, score
 from dray.train.storage.manifest import PENDING, Committed, Validation
+from dray.train.storage.place import Place, path_within
 from dray.train.storage.run_directory import RunDirectory
 
 _PLAIN = ReportedCheckpointStatus.COMMITTED.name
@@ -58,7 +58,7 @@ class Commits:
             self.progress.warn("no sound checkpoint is left: the run begins anew")
         return None
 
-    def staging(self, entry: PendingReport) -> Path:
+    def staging(self, entry: PendingReport) -> Place:
         """Return the directory, made if need be, in which a report's files are put together.
 
         Raises:
@@ -80,7 +80,11 @@ class Commits:
     def listed(self) -> tuple[tuple[str, tuple[dict[str, object], ...], str], ...]:
         """Return the checkpoints that there are, oldest first, as `Listed` has them."""
         return tuple(
-            (str(each.path), each.records(), each.validation.status if each.validation else _PLAIN)
+            (
+                path_within(each.path),
+                each.records(),
+                each.validation.status if each.validation else _PLAIN,
+            )
             for each in self._kept
         )
 
@@ -105,7 +109,7 @@ class Commits:
                 self._delete_surplus()
                 return
 
-    def commit(self, entry: PendingReport, world_size: int) -> Path:
+    def commit(self, entry: PendingReport, world_size: int) -> Place:
         """Make the staged files of a report a checkpoint, and delete what is not to be kept.
 
         Raises:

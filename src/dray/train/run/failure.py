@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from dray.errors import (
     ConfigError,
@@ -25,6 +24,7 @@ from dray.errors import (
     text_of,
 )
 from dray.train.run.progress import Progress
+from dray.train.storage.place import Place
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker.train_worker import Ended
 
@@ -155,8 +155,8 @@ def to_driver_error(error: BaseException) -> DrayError:
 
 def to_error(
     failures: Mapping[int, BaseException],
-    log_path: Path | None,
-    run_path: Path,
+    log_path: Place | None,
+    run_path: Place,
     failures_so_far: int,
     running: Sequence[int] = (),
     returned: Sequence[int] = (),

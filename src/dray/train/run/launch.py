@@ -17,6 +17,7 @@ from dray.train.run.worker_group import Interrupted, RankFailed, WorkerGroup, Wo
 from dray.train.scaling import ScalingConfig
 from dray.train.storage.copies import Care
 from dray.train.storage.manifest import Committed
+from dray.train.storage.place import RemotePath, path_within
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker.run_messages import Assignment, RunInfo
 
@@ -53,13 +54,15 @@ class Launch:
         Raises:
             RankFailed: A worker could not start its session.
         """
-        moved, kept = Settings().own_directories, self.config.checkpoint_config
+        place, kept = self.directory.path, self.config.checkpoint_config
+        moved = Settings().own_directories and not isinstance(place, RemotePath)
         run = RunInfo(
-            path=str(self.directory.path),
+            path=path_within(place),
+            filesystem=place.filesystem if isinstance(place, RemotePath) else None,
             token=None if self.config.shared_storage else self.directory.token(),
             attempt=attempt,
             first_report=checkpoint.report + 1 if checkpoint else 0,
-            checkpoint=str(checkpoint.path) if checkpoint else None,
+            checkpoint=path_within(checkpoint.path) if checkpoint else None,
             positions=checkpoint.positions_of_all() if checkpoint else {},
             report_barrier=self.config.report_barrier,
             working_directory=str(self.directory.working_directory) if moved else None,

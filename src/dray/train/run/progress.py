@@ -8,7 +8,6 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from dray.engines.terminal_lines import Rows
@@ -16,6 +15,7 @@ from dray.status import TrainingStatus, WorkerStatus
 from dray.train.run.line_dedup import LineDeduplicator, Shown, describe_ranks
 from dray.train.run.screens import Screen
 from dray.train.run.state import State
+from dray.train.storage.place import Place
 
 # Of so many ranks the bars are shown, and of so many workers the processes.
 _MOST_SHOWN = 8
@@ -55,7 +55,7 @@ class Progress:
     def __init__(
         self,
         name: str,
-        path: Path,
+        path: Place,
         screen: Screen,
         log_level: str = "INFO",
         *,
@@ -74,7 +74,7 @@ class Progress:
         self._workers: Sequence[Mapping[str, Any]] = ()
         self._report: tuple[int, Mapping[str, Any], float] | None = None
         self.reports = 0
-        self.checkpoint: Path | None = None
+        self.checkpoint: Place | None = None
 
     def started(self, attempt: int, world_size: int, checkpoint: Any) -> None:
         """Tell that workers are about to start."""
@@ -107,7 +107,7 @@ class Progress:
         self._latest = f"report {report}: {format_metrics(metrics)}"
         self._screen_status(news=self.reports == 1)
 
-    def committed(self, path: Path) -> None:
+    def committed(self, path: Place) -> None:
         """Take note that a checkpoint exists now."""
         self.checkpoint = path
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from dray.errors import StorageError
 from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.copies import Care
 from dray.train.storage.manifest import Committed
 from dray.train.storage.place import Place
+
+P = TypeVar("P", bound=Place)
 
 
 class Lines(Protocol):
@@ -37,8 +40,8 @@ class Log(Protocol):
         """Free the file."""
 
 
-class Storage(Protocol):
-    """The place of one run: `LocalStorage` is a directory.
+class Storage(Protocol[P]):
+    """The place of one run: `LocalStorage` is a directory, `ObjectStorage` a prefix of a bucket.
 
     Names are relative to the run. What raises StorageError says which file, and what to do.
 
@@ -56,6 +59,9 @@ class Storage(Protocol):
 
     def token(self) -> str | None:
         """Return what the driver that holds the run has written, if it can be seen here."""
+
+    def flush(self) -> None:
+        """Write what is not written yet."""
 
     def close(self) -> None:
         """Write what is not written yet; let other drivers have the run."""
@@ -75,10 +81,10 @@ class Storage(Protocol):
     def log(self, name: str) -> Log:
         """Open a log; raises OSError if that cannot be."""
 
-    def staging(self, report: int) -> Place:
+    def staging(self, report: int) -> P:
         """Return where the files of a report's checkpoint are put together."""
 
-    def begin_staging(self, report: int, name: str | None) -> Place:
+    def begin_staging(self, report: int, name: str | None) -> P:
         """Make the place where the files of a report's checkpoint are put together.
 
         Args:
@@ -89,20 +95,23 @@ class Storage(Protocol):
     def abandon_staging(self, report: int) -> None:
         """Delete what was put together of a report's checkpoint."""
 
-    def commit(self, staged: Place, committed: Committed) -> None:
+    def commit(self, staged: P, committed: Committed) -> None:
         """Make a checkpoint exist, whole, under its final name, where it may lie already."""
 
-    def discard(self, path: Place) -> None:
+    def discard(self, path: P) -> None:
         """Delete a checkpoint, so that half of it never counts."""
 
     # The ranks'.
 
     def stage(
-        self, source: str, staging: Place, names: Sequence[str], care: Care
+        self, source: str, staging: P, names: Sequence[str], care: Care
     ) -> Mapping[str, Fingerprint]:
         """Put files of a local directory where a checkpoint is put together."""
 
     # Everybody's.
+
+    def manifests(self, names: Sequence[str]) -> Iterator[Committed | StorageError | None]:
+        """Yield the checkpoints of these names: an error if damaged, None without a manifest."""
 
     def lines(self, name: str, generation: int | None) -> Lines:
         """Open a file of lines to add to it.

@@ -1,36 +1,139 @@
-"""The local file system of pyarrow and fsspec, on which alone runs are stored yet."""
+"""Places as users give them: a path or a URL, and perhaps a file system of fsspec or pyarrow."""
 
 from __future__ import annotations
 
+import os
+import re
+import urllib.parse
+from typing import Any
+
 from dray.errors import ConfigError, MissingDependencyError
+from dray.train.storage.paths import local_path
+from dray.train.storage.place import Place, RemotePath
 
 _LOCAL = {"local", "file"}
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://(.*)", re.DOTALL)
+
+# Scheme -> the package that reads it, and what to install.
+_PACKAGES = {
+    "s3": ("s3fs", "dray[s3]"),
+    "s3a": ("s3fs", "dray[s3]"),
+    "gs": ("gcsfs", "dray[gcs]"),
+    "gcs": ("gcsfs", "dray[gcs]"),
+    "abfs": ("adlfs", "dray[azure]"),
+    "abfss": ("adlfs", "dray[azure]"),
+    "az": ("adlfs", "dray[azure]"),
+    "hdfs": ("pyarrow", "pyarrow"),
+}
 
 
-def check_filesystem(given: object, what: str) -> None:
-    """Check that a file system of pyarrow or fsspec is the local one, or None.
+def place_at(path: object, filesystem: object, what: str, of: str = "storage_filesystem") -> Place:
+    """Return the place that a user means.
+
+    Args:
+        path: A path or a URL, as given.
+        filesystem: A file system of fsspec or pyarrow, as given; None if the path says enough.
+        what: The name of the path, for messages.
+        of: The name of the file system, for messages.
 
     Raises:
-        ConfigError: It is another one.
+        ConfigError: They are something else, or do not go together.
+        MissingDependencyError: The package that reads such a URL is not installed.
     """
-    if given is not None and not _is_local(given):
-        kind = getattr(given, "type_name", None) or type(given).__name__
+    inner = _unwrapped(filesystem, of)
+    if inner is not None and _is_local(inner):
+        return local_path(path, what)
+    url = _URL.fullmatch(path) if isinstance(path, str) else None
+    if inner is None:
+        if url is None or url[1].lower() == "file":
+            return local_path(path, what)
+        _refuse_secrets(url[0], url[2], what)
+        return _place_of_url(f"{url[1].lower()}://{url[2]}", url[1].lower(), what)
+    given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(given, str) or not given or "\0" in given:
+        raise ConfigError(f"{what} must be a path within {of}, not {path!r}")
+    if url is not None:
+        _refuse_secrets(given, url[2], what)
+        given = url[2]
+        if "memory" in _protocols(inner):
+            given = f"/{given.strip('/')}"
+    return RemotePath(given.rstrip("/"), inner)
+
+
+def _place_of_url(url: str, scheme: str, what: str) -> RemotePath:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise MissingDependencyError("fsspec", _PACKAGES.get(scheme, ("", "fsspec"))[1]) from None
+    try:
+        filesystem, path = url_to_fs(url)
+    except ImportError as error:
+        if scheme not in _PACKAGES:
+            raise ConfigError(f"{what}={url!r}: {error}") from error
+        raise MissingDependencyError(*_PACKAGES[scheme]) from error
+    except ValueError as error:
         raise ConfigError(
-            f"{what}: storage on {kind} is not supported yet; leave it out, and use a local or "
-            "network-mounted directory"
+            f"{what}={url!r}: fsspec knows no {scheme}:// ({error}); give a path or a URL such as "
+            "s3://bucket/prefix, and perhaps storage_filesystem"
+        ) from error
+    if not path.strip("/") and scheme != "memory":
+        raise ConfigError(f"{what}={url!r} names no bucket or directory: {scheme}://bucket/prefix")
+    return RemotePath(path.rstrip("/"), filesystem)
+
+
+def _refuse_secrets(url: str, rest: str, what: str) -> None:
+    """Refuse credentials in a URL, which would be shown and written wherever it is."""
+    authority = rest.partition("/")[0]
+    if ":" in authority.rpartition("@")[0] or "?" in rest:
+        hidden = urllib.parse.urlsplit(url)._replace(
+            netloc=authority.rpartition("@")[2], query="", fragment=""
         )
+        raise ConfigError(
+            f"{what}={hidden.geturl()!r} came with credentials or options in the URL, which would "
+            "be written wherever the URL is; give them by storage_filesystem=, or the environment"
+        )
+    if "::" in url:
+        raise ConfigError(f"{what}={url!r} is a chain of file systems; give one of them")
+
+
+def _unwrapped(given: object, of: str) -> Any:
+    """Return a file system of fsspec for what was given."""
+    if given is None or _is_local(given):
+        return given
+    handler = getattr(given, "handler", None)  # pyarrow's way to hold one of fsspec's
+    inner = getattr(handler, "fs", given)
+    if getattr(inner, "asynchronous", False):
+        raise ConfigError(f"{of} must be made without asynchronous=True")
+    if hasattr(inner, "cat_file") and hasattr(inner, "pipe_file"):
+        return inner
+    if not type(inner).__module__.startswith("pyarrow"):
+        raise ConfigError(f"{of} must be a file system of fsspec or pyarrow, not {given!r}")
+    try:
+        from fsspec.implementations.arrow import ArrowFSWrapper
+    except ImportError:
+        raise MissingDependencyError("fsspec", "fsspec") from None
+    return ArrowFSWrapper(inner)
 
 
 def _is_local(given: object) -> bool:
-    handler = getattr(given, "handler", None)  # pyarrow's way to hold one of fsspec's
-    inner = getattr(handler, "fs", given)
-    protocol = getattr(inner, "protocol", None) or getattr(inner, "type_name", None)
-    names = {protocol} if isinstance(protocol, str) else set(protocol or ())
-    return bool(names & _LOCAL)
+    handler = getattr(given, "handler", None)
+    return bool(_protocols(getattr(handler, "fs", given)) & _LOCAL)
 
 
-def local_filesystem() -> object:
-    """Return pyarrow's local file system.
+def _protocols(given: object) -> set[str]:
+    protocol = getattr(given, "protocol", None) or getattr(given, "type_name", None)
+    return {protocol} if isinstance(protocol, str) else set(protocol or ())
+
+
+def shown_filesystem(place: Place) -> str:
+    """Return the kind of a place's file system in a word."""
+    if not isinstance(place, RemotePath):
+        return "local"
+    return str(place).partition("://")[0]
+
+
+def arrow_filesystem(place: Place) -> Any:
+    """Return the file system of a place, of pyarrow.
 
     Raises:
         MissingDependencyError: pyarrow is not installed.
@@ -39,4 +142,9 @@ def local_filesystem() -> object:
         from pyarrow import fs
     except ImportError:
         raise MissingDependencyError("pyarrow", "pyarrow") from None
-    return fs.LocalFileSystem()
+    if not isinstance(place, RemotePath):
+        return fs.LocalFileSystem()
+    inner = place.filesystem
+    if hasattr(inner, "fs") and type(inner).__name__.startswith(("Arrow", "Hadoop")):
+        return inner.fs
+    return fs.PyFileSystem(fs.FSSpecHandler(inner))

@@ -18,7 +18,7 @@ from dray.errors import StorageError
 from dray.train.storage.checkpoint_files import stage, sync_directory
 from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.copies import Care
-from dray.train.storage.manifest import Committed, write_manifest
+from dray.train.storage.manifest import Committed, read_manifest, write_manifest
 from dray.train.storage.sealed import LineFile, read_lines
 
 _STAGING = ".staging-"
@@ -89,6 +89,9 @@ class LocalStorage:
             return (self.path / ".lock").read_text(encoding="ascii", errors="replace")
         except OSError:
             return None
+
+    def flush(self) -> None:
+        """Do nothing: what is written is in the files."""
 
     def close(self) -> None:
         """Let other drivers have the directory."""
@@ -223,7 +226,7 @@ class LocalStorage:
         Raises:
             StorageError: It cannot be written.
         """
-        path = committed.path
+        path = self.path / committed.path.name
         replaced = self.path / f"{_REPLACED}{path.name}"
         with StorageError.instead(f"the checkpoint {path} cannot be committed"):
             staged.mkdir(exist_ok=True)
@@ -237,6 +240,14 @@ class LocalStorage:
             sync_directory(self.path)
             if replaced.exists():
                 self._discard(replaced)
+
+    def manifests(self, names: Sequence[str]) -> Iterator[Committed | StorageError | None]:
+        """Yield the checkpoints of these names: an error if damaged, None without a manifest."""
+        for name in names:
+            try:
+                yield read_manifest(self.path / name)
+            except StorageError as error:
+                yield error
 
     def discard(self, path: Path) -> None:
         """Delete a checkpoint, so that half of it never counts.

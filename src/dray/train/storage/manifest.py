@@ -19,6 +19,7 @@ from dray.train.storage.checkpoint_files import (
 )
 from dray.train.storage.checksums import OLD, Fingerprint, matches
 from dray.train.storage.metrics_codec import decode_all, json_bytes
+from dray.train.storage.place import Place, RemotePath
 from dray.train.storage.sealed import seal, unseal
 
 # Since 2 the manifest ends in a checksum of itself; since 3 checksums of files name their kind.
@@ -58,7 +59,7 @@ class Committed:
         positions: rank -> dataset -> the rank's position in it, for ranks that read any.
     """
 
-    path: Path
+    path: Place
     report: int
     world_size: int
     files: Mapping[str, Fingerprint]
@@ -91,8 +92,15 @@ class Committed:
         ranks = range(self.world_size if self.positions else 0)
         return {rank: self.positions.get(rank, {}) for rank in ranks}
 
-    def damaged_size(self) -> str | None:
-        """Return the name of a file that is not of the size it was committed with, or None."""
+    def damaged_size(self, sizes: Mapping[str, int] | None = None) -> str | None:
+        """Return the name of a file that is not of the size it was committed with, or None.
+
+        Args:
+            sizes: The files that there are and their sizes, if that is known already.
+        """
+        if isinstance(self.path, RemotePath):
+            sizes = self.path.sizes() if sizes is None else sizes
+            return next((n for n, (size, _) in self.files.items() if sizes.get(n) != size), None)
         for name, (size, _) in self.files.items():
             try:
                 now = os.stat(self.path / name)
@@ -103,23 +111,27 @@ class Committed:
         return None
 
     def first_damaged_file(self) -> str | None:
-        """Read every file; return the name of the first that is not as committed, or None."""
-        missing = self.damaged_size()
-        if missing is not None or not self.files:
+        """Read every file; return the name of the first that is not as committed, or None.
+
+        What lies far away is compared with its sizes only: it is read when it is downloaded.
+        """
+        path, missing = self.path, self.damaged_size()
+        if missing is not None or not self.files or isinstance(path, RemotePath):
             return missing
         names = list(self.files)
-        sound = in_threads(self._is_sound, names)
+        sound = in_threads(lambda name: self.is_sound(name, path), names)
         return next((name for name, good in zip(names, sound, strict=True) if not good), None)
 
-    def _is_sound(self, name: str) -> bool:
+    def is_sound(self, name: str, directory: Path) -> bool:
+        """Return whether a file is as it was committed, in this or another directory."""
         try:
-            return matches(self.path / name, self.files[name])
+            return matches(directory / name, self.files[name])
         except OSError:
             return False
 
 
-def write_manifest(directory: Path, committed: Committed) -> None:
-    """Write the manifest of a checkpoint into a directory, whole, and see it onto the disk."""
+def manifest_text(committed: Committed) -> bytes:
+    """Return the manifest of a checkpoint, as its file holds it."""
     manifest = {
         "format": _FORMAT,
         "report": committed.report,
@@ -132,9 +144,14 @@ def write_manifest(directory: Path, committed: Committed) -> None:
         manifest["validation"] = vars(committed.validation)
     if committed.positions:
         manifest["positions"] = {str(rank): of for rank, of in committed.positions.items()}
+    return seal(json_bytes(manifest))
+
+
+def write_manifest(directory: Path, committed: Committed) -> None:
+    """Write the manifest of a checkpoint into a directory, whole, and see it onto the disk."""
     draft = directory / MANIFEST_DRAFT
     with open(draft, "wb") as file:
-        file.write(seal(json_bytes(manifest)))
+        file.write(manifest_text(committed))
         file.flush()
         os.fsync(file.fileno())
     draft.replace(directory / MANIFEST)
@@ -152,6 +169,19 @@ def read_manifest(path: Path) -> Committed | None:
         return None
     except OSError as error:
         raise StorageError.of(error, f"{path / MANIFEST} cannot be read") from error
+    return parse_manifest(path, text)
+
+
+def parse_manifest(path: Place, text: bytes) -> Committed:
+    """Return what a manifest says.
+
+    Args:
+        path: Directory of the checkpoint.
+        text: The manifest, as its file holds it.
+
+    Raises:
+        StorageError: It is damaged.
+    """
     try:
         manifest = unseal(text, required=b'"format":1,' not in text[:16])
         committed = Committed(

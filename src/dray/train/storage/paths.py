@@ -52,8 +52,8 @@ def _without_scheme(given: str, what: str) -> str:
         return urllib.parse.unquote(path)
     if rest.startswith("//"):
         raise ConfigError(
-            f"{what}={given!r}: {scheme}:// storage is not supported yet; use a local "
-            "or network-mounted directory"
+            f"{what}={given!r}: {scheme}:// is not of this machine; give a local or "
+            "network-mounted directory"
         )
     return given
 

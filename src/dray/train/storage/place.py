@@ -1,7 +1,146 @@
-"""A place: where a run, a checkpoint or a file of them lies."""
+"""A place: where a run, a checkpoint or a file of them lies, here or on a storage far away."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-Place = Path
+from dray.errors import StorageError
+from dray.train.storage.retry import persistently
+
+
+@dataclass(frozen=True)
+class RemotePath:
+    """A path on a file system of fsspec. Credentials are the file system's, and are not shown.
+
+    Attributes:
+        path: The path within the file system, as `bucket/prefix/name`.
+        filesystem: The file system.
+    """
+
+    path: str
+    filesystem: Any = field(repr=False, hash=False)
+
+    def __truediv__(self, name: str) -> RemotePath:
+        return RemotePath(f"{self.path.rstrip('/')}/{name}", self.filesystem)
+
+    def __str__(self) -> str:
+        url = self.filesystem.unstrip_protocol(self.path)
+        assert isinstance(url, str)
+        return url
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rstrip("/").rpartition("/")[2]
+
+    @property
+    def parent(self) -> RemotePath:
+        """The path without its last part."""
+        return RemotePath(self.path.rstrip("/").rpartition("/")[0], self.filesystem)
+
+    def read_bytes(self) -> bytes:
+        """Return what the file holds.
+
+        Raises:
+            FileNotFoundError: There is none.
+            StorageError: It cannot be read.
+        """
+        content = persistently(
+            f"{self} cannot be read", lambda: self.filesystem.cat_file(self.path)
+        )
+        assert isinstance(content, bytes)
+        return content
+
+    def write_bytes(self, content: bytes) -> None:
+        """Write the file, whole or not at all.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        try:
+            persistently(f"{self} cannot be written", lambda: self._write(content))
+        except FileNotFoundError as error:
+            raise missing(self, error) from error
+
+    def _write(self, content: bytes) -> None:
+        if not type(self.filesystem).__module__.endswith("arrow"):
+            self.filesystem.pipe_file(self.path, content)
+            return
+        draft = f"{self.path}.draft"  # pyarrow writes a stream, as HDFS does
+        self.filesystem.makedirs(self.parent.path, exist_ok=True)
+        self.filesystem.pipe_file(draft, content)
+        self.filesystem.mv(draft, self.path)
+
+    def names(self) -> list[str]:
+        """Return the names in this folder; none if there is no such folder.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+
+        def ask() -> list[str]:
+            self.filesystem.invalidate_cache()
+            return list(self.filesystem.ls(self.path, detail=False))
+
+        try:
+            found = persistently(f"{self} cannot be listed", ask)
+        except FileNotFoundError:
+            return []
+        names = (each.rstrip("/").rpartition("/")[2] for each in found)
+        return [name for name in names if name and name != self.name]
+
+    def sizes(self) -> dict[str, int]:
+        """Return the files below this folder, relative to it, with their sizes.
+
+        Raises:
+            StorageError: They cannot be listed.
+        """
+
+        def ask() -> dict[str, dict[str, Any]]:
+            self.filesystem.invalidate_cache()
+            return dict(self.filesystem.find(self.path, detail=True))
+
+        try:
+            found = persistently(f"{self} cannot be listed", ask)
+        except FileNotFoundError:
+            return {}
+        start = len(self.path.strip("/")) + 1
+        return {path.strip("/")[start:]: int(k["size"] or 0) for path, k in found.items()}
+
+    def is_dir(self) -> bool:
+        """Return whether there are files below this path.
+
+        Raises:
+            StorageError: That cannot be found out.
+        """
+        return bool(self.sizes())
+
+    def exists(self) -> bool:
+        """Return whether there is such a file or folder.
+
+        Raises:
+            StorageError: That cannot be found out.
+        """
+
+        def ask() -> bool:
+            self.filesystem.invalidate_cache()
+            return bool(self.filesystem.exists(self.path))
+
+        return persistently(f"{self} cannot be looked at", ask)
+
+
+Place = Path | RemotePath
+
+
+def missing(place: RemotePath, error: FileNotFoundError) -> StorageError:
+    """Return the error for a file that cannot be written because its bucket is not there."""
+    return StorageError(
+        f"{place} cannot be written: {error}; make the bucket, or give another storage_path"
+    )
+
+
+def path_within(place: Place) -> str:
+    """Return a place's path within its file system."""
+    return place.path if isinstance(place, RemotePath) else str(place)

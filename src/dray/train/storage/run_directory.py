@@ -25,9 +25,10 @@ from typing import Any
 from dray.errors import ConfigError, NoRunError, StorageError, join_names
 from dray.train.storage.base import Lines, Log, Storage
 from dray.train.storage.local_storage import LocalStorage
-from dray.train.storage.manifest import Committed, read_manifest
+from dray.train.storage.manifest import Committed
+from dray.train.storage.object_storage import ObjectStorage
 from dray.train.storage.paths import check_name
-from dray.train.storage.place import Place
+from dray.train.storage.place import Place, RemotePath
 from dray.train.storage.sealed import seal, unseal
 
 _RUN = "run.json"
@@ -35,7 +36,7 @@ _EVENTS = "events.jsonl"
 _METRICS = "metrics"
 _LOGS = "logs"
 _WORKING = "working_dir"
-_OWN = (_RUN, _EVENTS, _METRICS, _LOGS, _WORKING)
+_OWN = (_RUN, _EVENTS, "events", _METRICS, _LOGS, _WORKING)
 # Of 255: names of what is being replaced or deleted are longer.
 _LONGEST_NAME = 200
 _NUMBERED = re.compile(r"checkpoint_(\d+)$")
@@ -59,7 +60,11 @@ class RunDirectory:
     def __init__(self, path: Place) -> None:
         self.path = path
         self.warn: Callable[[str], object] = _warn_user
-        self.storage: Storage = LocalStorage(path, self.warn_once)
+        self.storage: Storage[Any] = (
+            ObjectStorage(path, self.warn_once)
+            if isinstance(path, RemotePath)
+            else LocalStorage(path, self.warn_once)
+        )
         self._warned: set[str] = set()
         self._verified: set[Place] = set()
         self._damaged: set[Place] = set()
@@ -204,16 +209,16 @@ class RunDirectory:
             StorageError: The directory cannot be read.
         """
         found = []
-        for name in sorted(self.storage.names()):
+        names = [
+            name
+            for name in sorted(self.storage.names())
+            if not (name.startswith(".") or name in _OWN or self.path / name in self._damaged)
+        ]
+        for name, committed in zip(names, self.storage.manifests(names), strict=True):
             path = self.path / name
-            if name.startswith(".") or name in _OWN or path in self._damaged:
-                continue
-            try:
-                committed = read_manifest(path)
-            except StorageError as error:
-                self.warn_once(f"{error}. {name} is left out")
-                continue
-            if committed is not None:
+            if isinstance(committed, StorageError):
+                self.warn_once(f"{committed}. {name} is left out")
+            elif committed is not None:
                 found.append(committed)
             elif _NUMBERED.match(name) and path.is_dir():
                 self.warn_once(
@@ -264,12 +269,13 @@ class RunDirectory:
     def destination(self, report: int, name: str | None) -> Place:
         """Return where a report's checkpoint is to lie, by the name that it was given, if any."""
         if name is None and self.storage.in_place:
-            return self.storage.staging(report)
+            return self.staging(report)
         return self.path / (name or self.next_checkpoint_name())
 
     def staging(self, report: int) -> Place:
         """Return where the files of a report's checkpoint are put together."""
-        return self.storage.staging(report)
+        staging: Place = self.storage.staging(report)
+        return staging
 
     def begin_staging(self, report: int, name: str | None = None) -> Place:
         """Make the place in which the files of a report's checkpoint are put together.
@@ -279,7 +285,8 @@ class RunDirectory:
         """
         if name is None and self.storage.in_place:
             name = self.next_checkpoint_name()
-        return self.storage.begin_staging(report, name)
+        staging: Place = self.storage.begin_staging(report, name)
+        return staging
 
     def abandon_staging(self, report: int) -> None:
         """Delete what was put together of a report's checkpoint.

@@ -13,7 +13,7 @@ import os
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -147,25 +147,41 @@ def read_lines(
     Raises:
         StorageError: The file cannot be read.
     """
-    broken: list[int] = []
     with StorageError.instead(f"{path} cannot be read"):
-        if not path.exists():
-            return
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.isspace():
-                    continue
-                try:
-                    record = unseal(line)
-                except ValueError:
-                    broken.append(number)
-                    continue
-                if fits(record):
-                    yield record
-                else:
-                    broken.append(number)
+        if path.exists():
+            with open(path, "rb") as file:
+                yield from records(path, file, warn, fits)
+
+
+def records(
+    source: object,
+    lines: Iterable[bytes],
+    warn: Callable[[str], object],
+    fits: Callable[[dict[str, Any]], bool] = lambda record: True,
+) -> Iterator[dict[str, Any]]:
+    """Yield the records of lines; of those that are damaged or cut short, only warn.
+
+    Args:
+        source: Name of their source, for the warning.
+        lines: The lines.
+        warn: Tells the user, once.
+        fits: Whether a record is such as the source should hold.
+    """
+    broken: list[int] = []
+    for number, line in enumerate(lines, start=1):
+        if not line or line.isspace():
+            continue
+        try:
+            record = unseal(line)
+        except ValueError:
+            broken.append(number)
+            continue
+        if fits(record):
+            yield record
+        else:
+            broken.append(number)
     if broken:
-        warn(f"{path}: {_named(broken)} damaged or cut short, and left out")
+        warn(f"{source}: {_named(broken)} damaged or cut short, and left out")
 
 
 def _named(lines: list[int]) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.copies import Care
+from dray.train.storage.place import Place, RemotePath
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class RunInfo:
         working_directory: Working directory of workers; None leaves them where they are.
         validates: Whether checkpoints can be validated.
         care: Care taken of the files of checkpoints.
+        filesystem: File system of `path`, of fsspec; None is the local one.
     """
 
     path: str
@@ -38,6 +41,16 @@ class RunInfo:
     working_directory: str | None = None
     validates: bool = False
     care: Care = Care()  # noqa: RUF009 (it cannot be changed)
+    filesystem: Any = field(default=None, repr=False)
+
+    @property
+    def place(self) -> Place:
+        """The place of the run."""
+        return self.place_of(self.path)
+
+    def place_of(self, path: str) -> Place:
+        """Return the place of a path on the run's file system."""
+        return Path(path) if self.filesystem is None else RemotePath(path, self.filesystem)
 
 
 @dataclass(frozen=True)

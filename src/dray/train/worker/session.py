@@ -8,7 +8,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 from dray.engines.rpc import wire
@@ -20,7 +19,9 @@ from dray.train.reported import ReportedCheckpoint, ReportedCheckpointStatus
 from dray.train.storage.checkpoint_files import list_files
 from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.metrics_codec import decode_all, encode, json_bytes
+from dray.train.storage.place import RemotePath
 from dray.train.storage.run_directory import RunDirectory
+from dray.train.storage.transfer import list_remote, look_at
 from dray.train.worker import run_messages
 from dray.train.worker.uploads import Upload, Uploads
 
@@ -34,6 +35,18 @@ class TrainingStopped(BaseException):
 
 # Put in place of an answer when the controller is gone.
 _OVER = object()
+
+
+def files_of(checkpoint: Checkpoint) -> list[str]:
+    """Return the files of a checkpoint, wherever it lies.
+
+    Raises:
+        StorageError: It is not there, or has something that cannot be kept.
+    """
+    place = checkpoint.place
+    return list_remote(place) if isinstance(place, RemotePath) else list_files(checkpoint.path)
+
+
 # Messages that a report beside the train function waits for as well.
 _OF_UPLOADS = (run_messages.Share, run_messages.ReportDone)
 
@@ -65,7 +78,7 @@ class TrainSession:
         self.positions: dict[str, Callable[[], object]] = {}
         self._pid = os.getpid()
         run = assignment.run
-        self.checkpoint = Checkpoint(run.checkpoint) if run.checkpoint else None
+        self.checkpoint = Checkpoint.at(run.place_of(run.checkpoint)) if run.checkpoint else None
         self._report = run.first_report
         self._sequence = 0
         self._requests = 0
@@ -73,13 +86,14 @@ class TrainSession:
         self._answers: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._uploads = Uploads(self._stage_upload)
-        self._directory = RunDirectory(Path(run.path))
+        self._directory = RunDirectory(run.place)
         self._metrics = self._directory.metrics(assignment.rank, run.attempt)
 
     def close(self) -> None:
         """End the uploads; free the metrics file."""
         self._uploads.close()
         self._metrics.close()
+        self._directory.close()
 
     def deliver(self, message: object) -> None:
         """Take a message of the controller, on the control thread."""
@@ -90,7 +104,7 @@ class TrainSession:
             self.wake()
             return
         if isinstance(message, run_messages.ReportDone) and message.path is not None:
-            self.checkpoint = Checkpoint(message.path)
+            self.checkpoint = Checkpoint.at(self.assignment.run.place_of(message.path))
         is_of_upload = isinstance(message, _OF_UPLOADS) and self._uploads.take(message)
         if not is_of_upload:
             self._answers.put(message)
@@ -111,8 +125,10 @@ class TrainSession:
                 self._uploads.finish()
             else:
                 self._uploads.finish_begun()
+            self._directory.storage.flush()
             raise
         self._uploads.finish()
+        self._directory.storage.flush()
 
     def report(
         self,
@@ -139,7 +155,7 @@ class TrainSession:
             self._uploads.check()
             record = encode(metrics)
             number = self._report
-            files = None if checkpoint is None else tuple(list_files(checkpoint.path))
+            files = None if checkpoint is None else tuple(files_of(checkpoint))
             if upload is not None:
                 files = upload.files
             self._metrics.append_text(_line(number, self.assignment.run.attempt, record))
@@ -167,16 +183,19 @@ class TrainSession:
     def _stage(self, number: int, checkpoint: Checkpoint) -> None:
         """Put this rank's share of the files in place, once every rank has reported."""
         share = self._await(run_messages.Share, number)
-        self._put(share, lambda: self.bring(checkpoint.path, share))
+        self._put(share, lambda: self.bring(checkpoint, share))
 
-    def bring(self, source: str, share: run_messages.Share) -> Mapping[str, Fingerprint]:
-        """Put a share of the files of a local directory into the run.
+    def bring(self, checkpoint: Checkpoint, share: run_messages.Share) -> Mapping[str, Fingerprint]:
+        """Put a share of the files of a checkpoint into the run, unless they lie there.
 
         Raises:
             StorageError: A file cannot be read or written.
         """
-        care = self.assignment.run.care
-        return self._directory.storage.stage(source, Path(share.staging), share.files, care)
+        if isinstance(checkpoint.place, RemotePath):
+            return look_at(checkpoint.place, share.files)
+        run = self.assignment.run
+        staging = run.place_of(share.staging)
+        return self._directory.storage.stage(checkpoint.path, staging, share.files, run.care)
 
     def _stage_upload(self, share: run_messages.Share, upload: Upload) -> None:
         self._put(share, lambda: upload.place(share))
@@ -208,9 +227,12 @@ class TrainSession:
         with self._lock:
             listed = self._list(self._report, timeout_s, validated) or self._list(0, None, False)
         assert listed is not None
+        run = self.assignment.run
         return [
             ReportedCheckpoint(
-                Checkpoint(path), decode_all(records), ReportedCheckpointStatus[status]
+                Checkpoint.at(run.place_of(path)),
+                decode_all(records),
+                ReportedCheckpointStatus[status],
             )
             for path, records, status in listed.checkpoints
         ]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any
 
 from dray.errors import ConfigError
 from dray.train.checkpoint import Checkpoint
-from dray.train.storage.filesystem import local_filesystem
+from dray.train.storage.checkpoint_files import list_files
+from dray.train.storage.filesystem import arrow_filesystem, place_at
+from dray.train.storage.place import RemotePath, path_within
 from dray.train.storage.run_directory import check_checkpoint_name
+from dray.train.storage.transfer import upload
 
 
 class StorageContext:
@@ -18,7 +21,8 @@ class StorageContext:
     Args:
         storage_path: The directory of all runs.
         experiment_dir_name: The run's name.
-        storage_filesystem: Its file system; default: pyarrow's local one.
+        storage_filesystem: Its file system, of pyarrow or fsspec; default: the one that the path
+            names.
 
     Attributes:
         storage_fs_path: The directory of all runs.
@@ -31,7 +35,8 @@ class StorageContext:
         experiment_dir_name: str,
         storage_filesystem: Any = None,
     ) -> None:
-        self.storage_fs_path = os.fspath(storage_path)
+        self._place = place_at(storage_path, storage_filesystem, "storage_path")
+        self.storage_fs_path = path_within(self._place)
         self.experiment_dir_name = experiment_dir_name
         self._filesystem = storage_filesystem
 
@@ -42,7 +47,7 @@ class StorageContext:
         Raises:
             MissingDependencyError: None was given, and pyarrow is not installed.
         """
-        return local_filesystem() if self._filesystem is None else self._filesystem
+        return arrow_filesystem(self._place) if self._filesystem is None else self._filesystem
 
     @property
     def experiment_fs_path(self) -> str:
@@ -64,7 +69,7 @@ class StorageContext:
         Raises:
             ConfigError: The path is outside of that directory.
         """
-        path = Path(checkpoint_path)
+        path = PurePosixPath(checkpoint_path)
         if not path.is_relative_to(self.experiment_fs_path):
             raise ConfigError(
                 f"{checkpoint_path} is not in the run's directory {self.experiment_fs_path}"
@@ -91,5 +96,10 @@ class StorageContext:
             StorageError: The files cannot be copied.
         """
         target = self.build_checkpoint_path_from_name(checkpoint_dir_name)
-        checkpoint.to_directory(target)
-        return Checkpoint(target, self._filesystem)
+        place = self._place / self.experiment_dir_name / checkpoint_dir_name
+        if isinstance(place, RemotePath):
+            with checkpoint.as_directory() as path:
+                upload(path, place, list_files(path))
+        else:
+            checkpoint.to_directory(target)
+        return Checkpoint.at(place)

@@ -14,6 +14,7 @@ from dray.engines.rpc import wire
 from dray.engines.rpc.actor_host import set_variables
 from dray.errors import ConfigError, SerializationError, StorageError, describe, text_of
 from dray.train.data_config import Datasets
+from dray.train.storage.place import RemotePath
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker import cpu_affinity, device_visibility, malloc, run_messages
 from dray.train.worker.session import TrainingStopped, TrainSession, leave_session, start_session
@@ -169,10 +170,19 @@ def _change_directory(directory: str | None) -> None:
 def _check_storage(assignment: run_messages.Assignment) -> None:
     """Look whether this node sees what the driver has written into the run directory."""
     run = assignment.run
-    if run.token is None:
+    if isinstance(run.place, RemotePath):
+        if run.token is not None and RunDirectory(run.place).token() != run.token:
+            raise ConfigError(
+                f"the node {assignment.address}, where rank {assignment.rank} runs, does not see "
+                f"what the driver has written to {run.place}. Give RunConfig(storage_path=...) a "
+                "storage that all workers reach (memory:// is that of one process alone, for "
+                "DRAY_ENGINE=inline); if it shows new files late, say so with "
+                "RunConfig(shared_storage=True)"
+            )
+    elif run.token is None:
         with StorageError.instead(f"the run directory {run.path} cannot be written"):
             Path(run.path, "metrics").mkdir(parents=True, exist_ok=True)
-    elif RunDirectory(Path(run.path)).token() != run.token:
+    elif RunDirectory(run.place).token() != run.token:
         raise ConfigError(
             f"the run directory {run.path} is on the driver's machine alone: the node "
             f"{assignment.address}, where rank {assignment.rank} runs, does not see it. Set "

@@ -1,0 +1,187 @@
+"""Checkpoints that lie far away, as directories of this node: downloaded once, and verified.
+
+A directory of the user's own, in the system's temporary one, keeps them under names made from
+their contents. Who reads one holds its lock shared; who downloads another deletes those that nobody
+reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from dray.errors import StorageError
+from dray.train.storage.checkpoint_files import MANIFEST
+from dray.train.storage.manifest import Committed, parse_manifest
+from dray.train.storage.place import RemotePath
+from dray.train.storage.transfer import download
+
+_READERS = 8
+
+
+def fetch(place: RemotePath, target: Path) -> None:
+    """Download a checkpoint into a directory, and compare it with its manifest, if it has one.
+
+    Raises:
+        StorageError: It is not there, is damaged, or cannot be read or written.
+    """
+    _fetch(place, target, _sizes(place), _manifest(place))
+
+
+def _fetch(
+    place: RemotePath, target: Path, sizes: dict[str, int], committed: Committed | None
+) -> None:
+    lost = None if committed is None else committed.damaged_size(sizes)
+    if lost is not None:
+        raise _damaged(place, lost)
+    download(place, target, sizes)
+    if committed is None:
+        return
+    names = list(committed.files)
+    with ThreadPoolExecutor(_READERS, "dray-checksums") as readers:
+        sound = list(readers.map(lambda name: committed.is_sound(name, target), names))
+    for name, good in zip(names, sound, strict=True):
+        if not good:
+            raise _damaged(place, name)
+
+
+def _sizes(place: RemotePath) -> dict[str, int]:
+    sizes = place.sizes()
+    if not sizes:
+        raise StorageError(f"the checkpoint {place} is not there, or has no files")
+    return sizes
+
+
+def _manifest(place: RemotePath) -> Committed | None:
+    try:
+        return parse_manifest(place, (place / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def _damaged(place: RemotePath, name: str) -> StorageError:
+    return StorageError(
+        f"the checkpoint {place} is damaged: {name} is not as it was committed. Take another one "
+        "of Result.best_checkpoints, or delete this one, and fit() under the name of its run goes "
+        "on from the one before"
+    )
+
+
+@contextlib.contextmanager
+def downloaded(place: RemotePath) -> Iterator[Path]:
+    """Give a checkpoint as a directory of this node, to read only.
+
+    Raises:
+        StorageError: It is not there, is damaged, or cannot be read or written.
+    """
+    sizes, committed = _sizes(place), _manifest(place)
+    if committed is None:  # nothing would tell whether a copy of it is still the same
+        with tempfile.TemporaryDirectory(prefix="dray-checkpoint-") as alone:
+            download(place, Path(alone), sizes)
+            yield Path(alone)
+        return
+    known = [str(place), sorted(sizes.items()), sorted(committed.files.items())]
+    key = hashlib.sha256(json.dumps(known).encode()).hexdigest()[:32]
+    cache = _cache()
+
+    def fill() -> None:
+        partial = cache / f"{key}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            partial.mkdir()
+            _fetch(place, partial, sizes, committed)
+            partial.rename(cache / key)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+    with StorageError.instead(f"checkpoints cannot be downloaded into {cache}"):
+        lock = _hold(cache, key, fill)
+    try:
+        yield cache / key
+    finally:
+        os.close(lock)
+
+
+def _hold(cache: Path, key: str, fill: Callable[[], None]) -> int:
+    """Return a shared lock on a directory that is there, made by `fill` if need be."""
+    while True:
+        lock = _locked(cache / f"{key}.lock", fcntl.LOCK_EX)
+        try:
+            if not (cache / key).exists():
+                _make_room(cache, key)
+                fill()
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            if _is_at(lock, cache / f"{key}.lock"):  # else deleted between the two locks
+                return lock
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+
+
+def _cache() -> Path:
+    """Return the directory of this user's downloads, which nobody else may write.
+
+    Raises:
+        StorageError: It cannot be made, or is somebody else's.
+    """
+    path = Path(tempfile.gettempdir()) / f"dray-checkpoints-{os.getuid()}"
+    with StorageError.instead(f"{path} cannot be made"):
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise StorageError(
+            f"{path} is not a directory of this user's alone, so checkpoints cannot be downloaded "
+            "there; delete it, or set TMPDIR"
+        )
+    return path
+
+
+def _locked(path: Path, kind: int) -> int:
+    """Return a lock that is held, on the file that has this name now."""
+    while True:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, kind)
+            if _is_at(lock, path):
+                return lock
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+
+
+def _is_at(lock: int, path: Path) -> bool:
+    try:
+        now = os.stat(path)
+    except FileNotFoundError:
+        return False
+    held = os.fstat(lock)
+    return (held.st_dev, held.st_ino) == (now.st_dev, now.st_ino)
+
+
+def _make_room(cache: Path, key: str) -> None:
+    """Delete the downloads that nobody reads, but for one."""
+    for path in cache.glob("*.lock"):
+        if path.stem == key:
+            continue
+        try:
+            lock = _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            continue
+        try:
+            shutil.rmtree(cache / path.stem, ignore_errors=True)
+            shutil.rmtree(cache / f"{path.stem}.partial", ignore_errors=True)
+            path.unlink()
+        finally:
+            os.close(lock)

@@ -1,0 +1,213 @@
+"""The lease of a run: one driver at a time, on a storage that has no locks.
+
+Each driver that holds the run has a file of its own, `.lease-<number>`, which it alone writes, anew
+every few seconds. Whoever takes over makes the file with the next number, which only one can where
+the storage refuses to write over a file that is there (S3, Google, Azure); elsewhere two that come
+at the same moment find out by reading it again. The number is the fencing token: a driver that
+sees a higher one than its own commits nothing any more, and its growing files have the number in
+their names. The clocks of machines that share a storage must agree to within a few seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from dray.errors import StorageError
+from dray.settings import Settings
+from dray.train.storage.place import RemotePath, missing
+from dray.train.storage.retry import persistently
+
+_NAME = re.compile(r"\.lease-(\d{6,})$")
+# Renewals within the time that a lease lasts.
+_RENEWALS = 4
+
+
+class Lease:
+    """The right of one driver to write a run.
+
+    Args:
+        run: The run's place.
+
+    Attributes:
+        number: The fencing token; 0 before it is held.
+        token: A text that no other driver has.
+    """
+
+    def __init__(self, run: RemotePath) -> None:
+        self.number = 0
+        self.token = secrets.token_hex(16)
+        self._run = run
+        self._lasts_s = Settings().lease_s
+        self._good_until = 0.0
+        self._taken_by = ""
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def take(self) -> None:
+        """Hold the run against other drivers, until `release`.
+
+        Raises:
+            StorageError: Another driver is at it, or the storage cannot be written.
+        """
+        newest = newest_lease(self._run)
+        held = read_lease(self._run, newest)
+        if not _is_over(held):
+            self._wait_for_end(newest, held)
+        self._make(newest + 1)
+        self._thread = threading.Thread(target=self._renew, name="dray-lease", daemon=True)
+        self._thread.start()
+
+    def _wait_for_end(self, number: int, held: dict[str, Any]) -> None:
+        """Wait until a lease is over, whose driver may be dead, or is seen to be alive."""
+        while not _is_over(held):
+            left = float(held["until"]) - time.time()
+            time.sleep(max(0.05, min(left, self._lasts_s / _RENEWALS)))
+            now = read_lease(self._run, number)
+            if now.get("until") != held["until"] and not _is_over(now):
+                raise self._is_taken(now)
+
+    def _is_taken(self, held: dict[str, Any]) -> StorageError:
+        return StorageError(
+            f"another process is at the run {self._run} now: {held.get('who', 'unknown')}. Give "
+            "this one another RunConfig(name=...), or wait for that one to end"
+        )
+
+    def _make(self, number: int) -> None:
+        file = _file(self._run, number)
+        self.number = number
+        try:
+            self._write(lambda text: _create(file, text))
+        except FileExistsError as error:
+            held = read_lease(self._run, number)
+            if held.get("token") != self.token:  # else an attempt succeeded that seemed to fail
+                raise self._is_taken(held) from error
+        held = read_lease(self._run, number)
+        if held.get("token") != self.token:
+            raise self._is_taken(held)
+        with contextlib.suppress(FileNotFoundError, StorageError):  # it says nothing any more
+            self._run.filesystem.rm_file(_file(self._run, number - 1).path)
+
+    def _write(self, put: Any) -> None:
+        """Write the lease, and take note of how long it is good then."""
+        begun = time.monotonic()
+        text = self._text(time.time() + self._lasts_s)
+        file = _file(self._run, self.number)
+        try:
+            persistently(f"{file} cannot be written", lambda: put(text))
+        except FileNotFoundError as error:
+            raise missing(file, error) from error
+        self._good_until = begun + self._lasts_s
+
+    def _text(self, until: float) -> bytes:
+        said = {
+            "token": self.token,
+            "who": f"process {os.getpid()} on {socket.gethostname()}",
+            "process": process_identity(os.getpid()),
+            "until": until,
+        }
+        return json.dumps(said).encode()
+
+    def check(self) -> None:
+        """Check that the run is still this driver's.
+
+        Raises:
+            StorageError: Another one has taken it over, or might have by now.
+        """
+        if not self._taken_by and time.monotonic() > self._good_until:
+            self._look()
+        if self._taken_by:
+            raise StorageError(
+                f"the run {self._run} is not this driver's any more: {self._taken_by}; what was "
+                "committed before stays"
+            )
+
+    def _look(self) -> None:
+        """Look who holds the run; renew the lease if that is this driver."""
+        newest = newest_lease(self._run)
+        if newest > self.number:
+            who = read_lease(self._run, newest).get("who", "another driver")
+            self._taken_by = f"{who} has taken it over"
+            return
+        file = _file(self._run, self.number)
+        self._write(lambda text: file.filesystem.pipe_file(file.path, text))
+
+    def _renew(self) -> None:
+        while not self._ended.wait(self._lasts_s / _RENEWALS):
+            if self._taken_by:
+                return
+            with contextlib.suppress(StorageError):  # it is tried again, and `check` raises
+                self._look()
+
+    def release(self) -> None:
+        """Let other drivers have the run at once."""
+        if self._thread is None:
+            return
+        self._ended.set()
+        self._thread.join()
+        self._thread = None
+        if not self._taken_by:
+            file = _file(self._run, self.number)
+            with contextlib.suppress(StorageError, FileNotFoundError):  # then it ends by itself
+                file.write_bytes(self._text(0.0))
+
+
+def _file(run: RemotePath, number: int) -> RemotePath:
+    return run / f".lease-{number:06d}"
+
+
+def newest_lease(run: RemotePath) -> int:
+    """Return the number of the newest lease of a run; 0 if there is none."""
+    return max((int(m[1]) for name in run.names() if (m := _NAME.match(name))), default=0)
+
+
+def read_lease(run: RemotePath, number: int) -> dict[str, Any]:
+    """Return what a lease says; nothing if there is none, or one that cannot be understood."""
+    try:
+        held = json.loads(_file(run, number).read_bytes()) if number else {}
+    except (FileNotFoundError, ValueError):
+        return {}
+    return held if isinstance(held, dict) and isinstance(held.get("until"), float) else {}
+
+
+def _create(file: RemotePath, text: bytes) -> None:
+    """Write a file that must not be there yet, where the storage can refuse that."""
+    try:
+        file.filesystem.pipe_file(file.path, text, mode="create")
+    except (TypeError, NotImplementedError):  # it cannot
+        if file.exists():
+            raise FileExistsError(str(file)) from None
+        file.filesystem.pipe_file(file.path, text)
+
+
+def _is_over(held: dict[str, Any]) -> bool:
+    """Return whether a lease has ended: it has run out, or its driver is known to be dead."""
+    if not held or time.time() >= held["until"]:
+        return True
+    said = held.get("process")
+    here = process_identity(os.getpid())
+    if not isinstance(said, list) or not here or said[:1] != here[:1]:
+        return False  # of another machine, or of this one before it was started again
+    return process_identity(int(said[1])) != said
+
+
+def process_identity(pid: int) -> list[Any]:
+    """Return what no other process ever is: machine since its start, pid, start of the process.
+
+    Empty where that cannot be known, or there is no such process.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        space = os.readlink("/proc/self/ns/pid")
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return []
+    return [] if fields[0] in "ZX" else [f"{boot} {space}", pid, fields[19]]

@@ -1,0 +1,338 @@
+"""A prefix of an object store as the storage of a run, or any other file system of fsspec.
+
+Nothing can be renamed there, and nothing can be appended to. The files of a checkpoint are uploaded
+where they are to stay, and the manifest after them: it makes the checkpoint exist, as one request
+that is done or not. Before the first upload a file `.staging-<name>` says what is under way, so
+that a later driver deletes what a killed one has left, and takes another number. Whoever deletes a
+checkpoint deletes its manifest first.
+
+A checkpoint that replaces one of its name has that one copied aside before, on the storage itself;
+`.replaced-<name>` is whole when it has a manifest, and is put back if the new one never came to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dray.errors import StorageError
+from dray.train.storage.checkpoint_files import MANIFEST, stage
+from dray.train.storage.checksums import Fingerprint
+from dray.train.storage.copies import Care
+from dray.train.storage.lease import Lease, newest_lease, read_lease
+from dray.train.storage.manifest import Committed, manifest_text, parse_manifest
+from dray.train.storage.parts import PartedLines, PartedLog, Parts, is_part
+from dray.train.storage.place import RemotePath
+from dray.train.storage.retry import persistently
+from dray.train.storage.sealed import records
+from dray.train.storage.transfer import upload
+
+_STAGING = ".staging-"
+_REPLACED = ".replaced-"
+_READERS = 16
+
+
+class ObjectStorage:
+    """A run on an object store.
+
+    Args:
+        path: The run's prefix.
+        warn_once: Tells the user of damage.
+    """
+
+    in_place = True
+
+    def __init__(self, path: RemotePath, warn_once: Callable[[str], object]) -> None:
+        self.path = path
+        self._warn_once = warn_once
+        self._lease: Lease | None = None
+        self._parts = Parts(path, warn_once)
+        self._staged: dict[int, RemotePath] = {}
+        self._used: set[str] = set()  # names of checkpoints that no other may have again
+        self._replacing: set[str] = set()  # those of them that were there before
+
+    # The driver's.
+
+    def open(self) -> None:
+        """Hold the prefix against other drivers.
+
+        Raises:
+            StorageError: It cannot be written, or another driver is at this run.
+        """
+        lease = Lease(self.path)
+        lease.take()
+        self._lease = lease
+        try:
+            self.recover()
+        except BaseException:
+            self.close()
+            raise
+
+    def token(self) -> str | None:
+        """Return what the driver that holds the prefix has written, if it can be seen here."""
+        token = read_lease(self.path, newest_lease(self.path)).get("token")
+        return token if isinstance(token, str) else None
+
+    def flush(self) -> None:
+        """Write what is not written yet.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        self._parts.flush()
+
+    def close(self) -> None:
+        """Write what is not written yet; let other drivers have the prefix.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        try:
+            self._parts.close()
+        finally:
+            if self._lease is not None:
+                self._lease.release()
+                self._lease = None
+
+    def _check_lease(self) -> None:
+        if self._lease is not None:
+            self._lease.check()
+
+    def recover(self) -> None:
+        """Clear away what killed workers, or a killed driver, had not committed or deleted.
+
+        Raises:
+            StorageError: The prefix cannot be written.
+        """
+        names = self.path.names()
+        for name in names:
+            if name.startswith(_REPLACED):
+                self._put_back(name)
+        for marker in names:
+            if marker.startswith(_STAGING):
+                name = marker.removeprefix(_STAGING)
+                self._used.add(name)
+                if not (self.path / name / MANIFEST).exists():
+                    self._delete(self.path / name)
+                self._remove(self.path / marker)
+        self._staged.clear()
+
+    def _put_back(self, aside: str) -> None:
+        """Undo a replacement that did not come to its end; forget one that did."""
+        original = self.path / aside.removeprefix(_REPLACED)
+        if not (original / MANIFEST).exists() and (self.path / aside / MANIFEST).exists():
+            self._delete(original)
+            self._copy(self.path / aside, original)
+        self._delete(self.path / aside)
+
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names in a folder, and of the checkpoints that are under way.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        if folder:
+            return (self.path / folder).names()
+        return sorted({*self.path.names(), *self._used})
+
+    def write(self, name: str, text: bytes) -> None:
+        """Write a file, whole or not at all.
+
+        Raises:
+            StorageError: It cannot be written, or the prefix is another driver's now.
+        """
+        self._check_lease()
+        (self.path / name).write_bytes(text)
+
+    def begin_logs(self, folder: str) -> None:
+        """Write an empty log, by which later drivers know of the attempt.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        self._parts.begin(f"{folder}/rank-00000.log", self._number)
+
+    @property
+    def _number(self) -> int:
+        return 0 if self._lease is None else self._lease.number
+
+    def log(self, name: str) -> PartedLog:
+        """Open a log."""
+        return PartedLog(self._parts, name, self._number)
+
+    # The commit of a checkpoint: ranks upload files, the driver writes the manifest.
+
+    def staging(self, report: int) -> RemotePath:
+        """Return where the files of a report's checkpoint are put together."""
+        return self._staged[report]
+
+    def begin_staging(self, report: int, name: str | None) -> RemotePath:
+        """Make way for the files of a report's checkpoint.
+
+        Raises:
+            StorageError: The prefix cannot be written, or is another driver's now.
+        """
+        assert name is not None
+        self._check_lease()
+        target = self.path / name
+        if (target / MANIFEST).exists():
+            aside = self.path / f"{_REPLACED}{name}"
+            self._delete(aside)
+            self._copy(target, aside)
+            self._delete(target)
+            self._replacing.add(name)
+        (self.path / f"{_STAGING}{name}").write_bytes(b"")
+        self._used.add(name)
+        self._staged[report] = target
+        return target
+
+    def abandon_staging(self, report: int) -> None:
+        """Delete what was put together of a report's checkpoint.
+
+        Raises:
+            StorageError: It cannot be deleted.
+        """
+        target = self._staged.pop(report)
+        self._delete(target)
+        if target.name in self._replacing:
+            self._replacing.remove(target.name)
+            self._put_back(f"{_REPLACED}{target.name}")
+        self._remove(self.path / f"{_STAGING}{target.name}")
+
+    def commit(self, staged: RemotePath, committed: Committed) -> None:
+        """Make a checkpoint exist, whole.
+
+        Raises:
+            StorageError: It cannot be written, files of it are not there, or the prefix is another
+                driver's now.
+        """
+        lost = committed.damaged_size()
+        if lost is not None:
+            raise StorageError(
+                f"the checkpoint {staged} cannot be committed: {lost} is not there as it was "
+                "uploaded; has something else deleted or written it?"
+            )
+        self._check_lease()
+        (staged / MANIFEST).write_bytes(manifest_text(committed))
+        if self._staged.pop(committed.report, None) is not None:
+            self._remove(self.path / f"{_STAGING}{staged.name}")
+        if staged.name in self._replacing:
+            self._replacing.remove(staged.name)
+            self._delete(self.path / f"{_REPLACED}{staged.name}")
+
+    def discard(self, path: RemotePath) -> None:
+        """Delete a checkpoint, so that half of it never counts.
+
+        Raises:
+            StorageError: It cannot be deleted.
+        """
+        self._check_lease()
+        self._delete(path)
+
+    def _delete(self, folder: RemotePath) -> None:
+        """Delete a folder, its manifest first."""
+        self._remove(folder / MANIFEST)
+
+        def delete() -> None:
+            folder.filesystem.invalidate_cache()
+            folder.filesystem.rm(folder.path, recursive=True)
+
+        _gone(f"{folder} cannot be deleted", delete)
+
+    def _remove(self, file: RemotePath) -> None:
+        _gone(f"{file} cannot be deleted", lambda: file.filesystem.rm_file(file.path))
+
+    def _copy(self, source: RemotePath, target: RemotePath) -> None:
+        """Copy a checkpoint on the storage itself, its manifest last."""
+
+        def copy(name: str) -> None:
+            one, other = (source / name).path, (target / name).path
+            persistently(
+                f"{source / name} cannot be copied to {target / name}",
+                lambda: source.filesystem.cp_file(one, other),
+            )
+
+        names = [name for name in source.sizes() if name != MANIFEST]
+        with ThreadPoolExecutor(_READERS, "dray-copies") as pool:
+            list(pool.map(copy, names))
+        copy(MANIFEST)
+
+    # The ranks'.
+
+    def stage(
+        self, source: str, staging: RemotePath, names: Sequence[str], care: Care
+    ) -> dict[str, Fingerprint]:
+        """Upload files of a local directory, and what this process has added to growing files.
+
+        Raises:
+            StorageError: A file cannot be read or written.
+        """
+        fingerprints = stage(source, Path(source), names, replace(care, flush=False))
+        upload(source, staging, names)
+        self._parts.flush()
+        return fingerprints
+
+    # Everybody's.
+
+    def manifests(self, names: Sequence[str]) -> Iterator[Committed | StorageError | None]:
+        """Yield what manifests say; an error for one that is damaged, None for one that is not.
+
+        Raises:
+            StorageError: The storage cannot be read.
+        """
+
+        def read(name: str) -> Committed | StorageError | None:
+            try:
+                text = (self.path / name / MANIFEST).read_bytes()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+            try:
+                return parse_manifest(self.path / name, text)
+            except StorageError as error:
+                return error
+
+        with ThreadPoolExecutor(_READERS, "dray-readers") as pool:
+            yield from pool.map(read, names)
+
+    def lines(self, name: str, generation: int | None) -> PartedLines:
+        """Open a file of lines to add to it."""
+        writer = self._number if generation is None else generation
+        return PartedLines(self._parts, _in_folder(name), writer)
+
+    def read_lines(
+        self,
+        name: str,
+        warn: Callable[[str], object],
+        fits: Callable[[dict[str, Any]], bool] = lambda record: True,
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the records of a file of lines; of those that are damaged, only warn.
+
+        Raises:
+            StorageError: The file cannot be read.
+        """
+        folder, _, own = _in_folder(name).rpartition("/")
+        place = self.path / folder
+        parts = [place / part for part in sorted(place.names()) if is_part(part, own)]
+        with ThreadPoolExecutor(_READERS, "dray-readers") as pool:
+            for part, text in zip(parts, pool.map(RemotePath.read_bytes, parts), strict=True):
+                yield from records(part, text.split(b"\n"), warn, fits)
+
+
+def _in_folder(name: str) -> str:
+    """Return the name of a growing file, whose parts have a folder."""
+    return name if "/" in name else f"{name.partition('.')[0]}/{name}"
+
+
+def _gone(what: str, delete: Callable[[], object]) -> None:
+    """Delete something, which may be gone already."""
+
+    def ask() -> None:
+        try:
+            delete()
+        except FileNotFoundError:
+            return
+
+    persistently(what, ask)

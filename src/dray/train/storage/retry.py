@@ -1,0 +1,92 @@
+"""Requests to a storage over the network: tried again with growing waits, and not for ever."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from dray.errors import StorageError, describe
+from dray.settings import Settings
+
+T = TypeVar("T")
+
+_FIRST_WAIT_S = 0.1
+_LONGEST_WAIT_S = 5.0
+
+# Errors that another attempt would not change; by name if their libraries may be missing.
+_FINAL = (
+    FileNotFoundError,
+    FileExistsError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    NotImplementedError,
+    ImportError,
+    TypeError,
+    ValueError,
+    AttributeError,
+)
+_FINAL_NAMES = (
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "CredentialRetrievalError",
+    "ParamValidationError",
+    "ProfileNotFound",
+    "UnauthorizedSSOTokenError",
+    "InvalidCredentialError",
+    "RefreshError",
+)
+
+
+def persistently(what: str, call: Callable[[], T], limit_s: float | None = None) -> T:
+    """Return what a request returns, tried again while it fails in ways that may pass.
+
+    Args:
+        what: Beginning of the error if it goes on failing, with the URL.
+        call: The request.
+        limit_s: Seconds after which it is given up; default: `DRAY_STORAGE_RETRY_S`.
+
+    Raises:
+        FileNotFoundError: The request says so.
+        FileExistsError: The request says so.
+        StorageError: It has failed for good, or for too long.
+    """
+    limit = Settings().storage_retry_s if limit_s is None else limit_s
+    begin, attempts, wait = time.monotonic(), 0, _FIRST_WAIT_S
+    while True:
+        attempts += 1
+        try:
+            return call()
+        except (FileNotFoundError, FileExistsError, StorageError):
+            raise
+        except Exception as error:  # each library has errors of its own
+            lasted = time.monotonic() - begin
+            if _is_final(error) or lasted + wait > limit:
+                raise _given_up(what, error, attempts, lasted) from error
+        time.sleep(wait * random.uniform(0.5, 1.0))
+        wait = min(2 * wait, _LONGEST_WAIT_S)
+
+
+def _is_final(error: BaseException) -> bool:
+    return isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES
+
+
+def _given_up(what: str, error: Exception, attempts: int, lasted: float) -> StorageError:
+    times = f" ({attempts} attempts in {lasted:.0f} s)" if attempts > 1 else ""
+    if isinstance(error, PermissionError) or type(error).__name__ in _FINAL_NAMES:
+        advice = (
+            "look at the credentials that this process finds (environment, configuration files), "
+            "or give a storage_filesystem that has some"
+        )
+    elif _is_final(error):
+        advice = "look at the storage_filesystem, and at its options"
+    else:
+        advice = (
+            "look whether the endpoint can be reached; DRAY_STORAGE_RETRY_S says how long to try. "
+            "fit() under the same name goes on from the newest checkpoint"
+        )
+    new = StorageError(f"{what}: {describe(error)}{times}; {advice}")
+    new.errno = getattr(error, "errno", None)
+    return new
