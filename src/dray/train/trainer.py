@@ -258,7 +258,8 @@ class DataParallelTrainer:
             engine.name, self._function, self._scaling, self._config, self._backend_config
         )
         before, choice = description.read(directory), self._config.on_mismatch
-        changed = "; ".join(description.differences(before, described))
+        differences = description.differences(before, described)
+        changed = "; ".join(differences)
         otherwise = f"give RunConfig another name, or delete {directory.path}"
         if changed and choice == "error":
             raise ConfigError(
@@ -271,6 +272,8 @@ class DataParallelTrainer:
                 f"{otherwise}"
             )
         directory.write_run(description.with_history(described, before))
+        if changed:
+            directory.record("changed since the last start", changes=differences)
 
     def _follow(
         self,

@@ -375,3 +375,7 @@ def test_a_name_of_another_training_is_told_and_kept(
         fit(train, storage, on_mismatch="error")
     assert json.loads((storage / "run/run.json").read_text())["scaling_config"]["num_workers"] == 1
     fit(train, storage, workers=1, on_mismatch="error")
+    events = map(json.loads, (storage / "run/events.jsonl").read_text().splitlines())
+    changes = [event["changes"] for event in events if "changed" in event["event"]]
+    assert [len(each) for each in changes] == [2, 1]
+    assert changes[0][1] == "scaling_config.num_workers was 2, and is 1 now"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -287,3 +288,54 @@ def test_one_worker_is_not_sharded(storage: Path) -> None:
         return type(prepare_model(nn.Linear(2, 2), parallel_strategy="fsdp")).__name__
 
     assert fit(train, storage, workers=1).return_value == "Linear"
+
+
+def test_replicas_accumulate_gradients_compute_in_bfloat16_and_are_compiled(storage: Path) -> None:
+    def train() -> Any:
+        rank = distributed.get_rank()
+        inputs = torch.randn(8, 6, generator=torch.Generator().manual_seed(rank))
+
+        def loss_of(model: nn.Module, part: torch.Tensor) -> torch.Tensor:
+            return (model(part).float() - part.flip(-1)).square().mean() / 2
+
+        def gradients(model: nn.Module) -> list[float]:
+            return [float(p.grad.sum()) for p in model.parameters() if p.grad is not None]
+
+        def replicas() -> Any:
+            torch.manual_seed(0)
+            return prepare_model(Net())
+
+        found: dict[str, Any] = {}
+        at_once, in_parts = replicas(), replicas()
+        (loss_of(at_once, inputs) * 2).backward()
+        found["at once"] = gather(gradients(at_once))
+        with in_parts.no_sync():
+            loss_of(in_parts, inputs[:4]).backward()
+        found["not synced"] = gather(gradients(in_parts))
+        loss_of(in_parts, inputs[4:]).backward()
+        found["in parts"] = gather(gradients(in_parts))
+
+        mixed = replicas()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found["dtype"] = str(mixed.module.first(inputs).dtype)
+            (loss_of(mixed, inputs) * 2).backward()
+        found["bfloat16"] = gather(gradients(mixed))
+
+        whole = replicas()
+        compiled = torch.compile(whole, backend="aot_eager")
+        (loss_of(compiled, inputs) * 2).backward()
+        found["compiled"] = gather(gradients(whole))
+        return found
+
+    result = fit(train, storage)
+    written = json.loads(Path(result.path, "run.json").read_text())
+    assert written["versions"]["torch"] == torch.__version__
+    found = result.return_value
+    expected, again = found["at once"]
+    assert expected == again
+    mine, other = found["not synced"]
+    assert mine != other
+    for name, within in (("in parts", 1e-5), ("compiled", 1e-5), ("bfloat16", 0.05)):
+        for each in found[name]:
+            assert each == pytest.approx(expected, abs=within), name
+    assert found["dtype"] == "torch.bfloat16"

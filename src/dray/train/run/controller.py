@@ -199,7 +199,6 @@ class Controller:
             with self._failing_as_controller():
                 self._call_back("before_run", self._context)
                 self._move(Event.BEGIN)
-                self._validations.begin()
             while self._state not in FINAL:
                 event = self.mailbox.get()
                 with self._failing_as_controller():
@@ -392,6 +391,7 @@ class Controller:
         assert reservation is not None
         self.directory.recover()
         self._checkpoint = self._commits.newest_good()
+        self._validations.begin()
         size = self._admission.size
         self.progress.started(self._number, size, self._checkpoint)
         self._logs.begin(self._number)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import importlib.util
 import inspect
 import json
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from dray.errors import NoRunError, StorageError
@@ -36,7 +38,11 @@ def describe(
         "format": 1,
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
         "engine": engine,
-        "versions": {"dray": VERSION, "python": platform.python_version()},
+        "versions": {
+            "dray": VERSION,
+            "python": platform.python_version(),
+            **_versions(backend.modules),
+        },
         "train_function": _fingerprint(function),
         "scaling_config": {**_fields(scaling), "resources_per_worker": scaling.bundle},
         "failure_config": _fields(config.failure_config),
@@ -98,6 +104,18 @@ def _changed(name: str, before: object, now: object) -> Iterator[str]:
             yield from _changed(f"{name}.{key}", before.get(key), now.get(key))
     elif before != now:
         yield f"{name} was {before!r}, and is {now!r} now"
+
+
+def _versions(modules: Iterable[str]) -> dict[str, str]:
+    """Return the versions of packages that modules belong to, as far as their folders say them."""
+    found = {}
+    for package in sorted({name.partition(".")[0] for name in modules} - {"dray"}):
+        spec = importlib.util.find_spec(package)  # importlib.metadata takes 30 ms to load and ask
+        if spec is not None and spec.origin is not None:
+            beside = Path(spec.origin).parent.parent
+            for path in beside.glob(f"{package}-*.dist-info"):
+                found[package] = path.stem.removeprefix(f"{package}-")
+    return found
 
 
 def _fields(config: Any) -> dict[str, object]:

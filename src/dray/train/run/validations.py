@@ -86,7 +86,7 @@ class Validations:
         """Take up what an earlier start of the run has left."""
         left = self.commits.pending()
         if left and self.config is None:
-            self.progress.warn(
+            self.directory.warn_once(
                 f"{_names(left)} had been reported with validation=..., and the trainer has no "
                 "validation_config now: nothing is validated"
             )
