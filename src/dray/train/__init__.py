@@ -15,6 +15,7 @@ from dray.train.config import (
 from dray.train.constants import TRAIN_DATASET_KEY
 from dray.train.context import (
     TrainContext,
+    checkpoint_dir,
     get_all_reported_checkpoints,
     get_checkpoint,
     get_context,
@@ -62,6 +63,7 @@ __all__ = [
     "ValidationFn",
     "ValidationTaskConfig",
     "WorkerGroupError",
+    "checkpoint_dir",
     "collective",
     "get_all_reported_checkpoints",
     "get_checkpoint",

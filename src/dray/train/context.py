@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -164,6 +165,34 @@ def get_all_reported_checkpoints(
     return session.checkpoints(wait, validated=validated)
 
 
+def checkpoint_dir() -> contextlib.AbstractContextManager[str]:
+    """Return a context that gives an empty directory to write a checkpoint into.
+
+    It lies on the file system of the run, so that a report of `Checkpoint.from_directory(path)`,
+    within the context or after it, moves its files in place of copying them: nothing is written
+    twice. With the report the directory is the run's: close its files before, and write to none of
+    them afterwards. One that is not reported is deleted when the next is asked for, or when the
+    train function ends. Each rank has its own. With storage that is no directory, it is a temporary
+    directory of the node, which the report uploads and deletes.
+
+    Raises:
+        NotInTrainingError: Called outside a train function.
+        StorageError: The directory cannot be made.
+
+    Example:
+        >>> import os
+        >>> from dray.train import Checkpoint, DataParallelTrainer, checkpoint_dir, report
+        >>> def train_loop():
+        ...     with checkpoint_dir() as path:
+        ...         with open(os.path.join(path, "model.txt"), "w") as file:
+        ...             file.write("weights")
+        ...         report({"loss": 0.5}, Checkpoint.from_directory(path))
+        >>> sorted(os.listdir(DataParallelTrainer(train_loop).fit().checkpoint.path))
+        ['.dray.json', 'model.txt']
+    """
+    return current_session("checkpoint_dir").directories.lend()
+
+
 def report(
     metrics: Mapping[str, object],
     checkpoint: Checkpoint | None = None,
@@ -186,8 +215,8 @@ def report(
 
     Args:
         metrics: Name to value: Python or numpy scalars, None, strings, and dicts or lists of them.
-        checkpoint: A directory whose files are to be kept. They are copied: the directory stays
-            yours.
+        checkpoint: A directory whose files are to be kept. They are copied, and the directory stays
+            yours, unless it is one of `checkpoint_dir()`: that is taken as it is.
         checkpoint_dir_name: The checkpoint's name in the run directory, where it may not be that of
             the run's own files. Default: `checkpoint_` and a number.
         checkpoint_upload_mode: SYNC copies the files. NO_UPLOAD leaves them where they are, which
@@ -262,7 +291,7 @@ def report(
         made = checkpoint_upload_fn(local, name or session.name_to_upload())
         made = _checked(made, _MADE)
         send(made, _name_in_run(made, session), in_place=True)
-    if delete:
+    if delete and os.path.exists(local.path):  # else the run has taken it
         delete_local(local.path)
 
 
@@ -317,6 +346,9 @@ def _upload(
         return session.bring(made, there)
 
     delete_at = local.path if delete else None
+    if bring is None and session.directories.owns(local.path):
+        session.directories.take(local.path)
+        delete_at = local.path
     if bring is None:
         return Upload(tuple(files_of(local)), stage_share, delete_at)
     # What it will bring is not known before; a name of its own keeps ranks apart.

@@ -30,7 +30,7 @@ from dray.train.run.report_tracker import MOST_OPEN, CollectiveTracker, ReportTr
 from dray.train.run.retention import checkpoints_to_delete, ranked
 from dray.train.run.waits import Patience, Wait
 from dray.train.storage.manifest import Committed
-from dray.train.worker.run_messages import CollectiveArrival, Reported, Staged
+from dray.train.worker.run_messages import CollectiveArrival, Prepared, Reported, Staged
 
 
 def committed(report: int, **metrics: Any) -> Committed:
@@ -80,6 +80,23 @@ def test_a_rank_that_ended_is_not_waited_for() -> None:
     assert [(wait.missing, wait.waiting) for wait in book.waits()] == [((1,), (0,))]
     book.ended(1)
     assert [e.report for e in book.to_stage()] == [0]
+
+
+def test_a_rank_that_alone_has_files_ready_is_asked_for_none() -> None:
+    ready = Prepared("here", {"a": (1, None)})
+    book = ReportTracker(2)
+    book.reported(0, Reported(0, {}, ("a",), prepared=ready))
+    assert not list(book.complete())
+    book.reported(1, Reported(0, {}))
+    book.failed(0)  # what it has brought is there
+    assert not list(book.to_stage())
+    (entry,) = book.complete()
+    assert (entry.ready, entry.staged, entry.alone) == (ready, ready.files, True)
+    book = ReportTracker(2)
+    book.reported(0, Reported(0, {}, ("a",), prepared=ready))
+    book.reported(1, Reported(0, {}, ("a", "b")))
+    (entry,) = book.to_stage()
+    assert (entry.ready, entry.shares) == (None, {0: ("a",), 1: ("b",)})
 
 
 def test_who_is_waited_for_in_a_report() -> None:

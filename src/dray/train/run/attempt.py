@@ -112,7 +112,8 @@ class Attempt:
             path = self.commits.commit(entry, len(self.group))
         if entry.files or self.barrier:
             kept = None if path is None else path_within(path)
-            self.group.tell(run_messages.ReportDone(entry.report, kept, entry.trouble))
+            done = run_messages.ReportDone(entry.report, kept, entry.trouble, entry.alone)
+            self.group.tell(done)
         return None if path is None else Checkpoint.at(path)
 
     def check_collectives(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from dray.errors import StorageError
 from dray.train.config import CheckpointConfig
@@ -127,13 +128,18 @@ class Commits:
             None if asked is None else Validation(PENDING, asked),
             entry.positions,
         )
-        staged = path if entry.in_place else self.directory.staging(entry.report)
+        staged = path if entry.in_place else self._staged(entry)
         self.directory.commit(staged, committed)
         self._kept = [*(known for known in self._kept if known.path != path), committed]
         self._look_at_score(committed)
         self._delete_surplus()
         self.progress.committed(path)
         return path
+
+    def _staged(self, entry: PendingReport) -> Place:
+        """Return the directory in which a report's files are."""
+        ready = entry.ready
+        return self.directory.staging(entry.report) if ready is None else Path(ready.path)
 
     def _delete_surplus(self) -> None:
         for old in checkpoints_to_delete(self._kept, self.config, validates=self.validates):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from dray.errors import TrainingFailedError
 from dray.train.run.waits import Wait, name_of
 from dray.train.storage.checksums import Fingerprint
-from dray.train.worker.run_messages import CollectiveArrival, Reported, Staged
+from dray.train.worker.run_messages import CollectiveArrival, Prepared, Reported, Staged
 
 # A rank that reports far ahead of the others (only rank 0 reports, say) is not waited for.
 MOST_OPEN = 1000
@@ -37,6 +37,8 @@ class PendingReport:
         in_place: Whether its files lie under that name already.
         waiting: rank -> since when it waits for the others.
         positions: rank -> dataset -> its position in it, of ranks that read some.
+        prepared: rank -> its files, if it has put them together before its report.
+        ready: The files of a rank that alone has brought any, put together before its report.
         asked: rank -> what it says of the checkpoint's validation, if it asks for one.
     """
 
@@ -53,6 +55,13 @@ class PendingReport:
     waiting: dict[int, float] = field(default_factory=dict)
     positions: dict[int, dict[str, object]] = field(default_factory=dict)
     asked: dict[int, dict[str, object]] = field(default_factory=dict)
+    prepared: dict[int, Prepared] = field(default_factory=dict)
+    ready: Prepared | None = None
+
+    @property
+    def alone(self) -> bool:
+        """True if one rank alone has brought files."""
+        return len(self.files) == 1
 
     @property
     def validation(self) -> dict[str, object] | None:
@@ -66,6 +75,10 @@ class PendingReport:
             self.shares[rank] = tuple(name for name in self.files[rank] if name not in taken)
             taken.update(self.shares[rank])
         self.staging = {rank for rank, names in self.shares.items() if names}
+        if self.alone and self.prepared:
+            (self.ready,) = self.prepared.values()
+            self.staged = self.ready.files
+            self.staging = set()
 
 
 class RankCounts:
@@ -129,6 +142,8 @@ class ReportTracker:
         entry.metrics[rank] = message.metrics
         if message.files is not None:
             entry.files[rank] = message.files
+        if message.prepared is not None:
+            entry.prepared[rank] = message.prepared
         if message.files is not None or self._barrier:
             entry.waiting[rank] = now
         if message.positions is not None:
@@ -187,11 +202,11 @@ class ReportTracker:
             self._failed_at = newest if self._failed_at is None else min(newest, self._failed_at)
 
     def to_stage(self) -> Iterator[PendingReport]:
-        """Yield the reports with a checkpoint that every rank has made now, divided."""
+        """Yield the reports that every rank has made now, if they have files to stage, divided."""
         for entry in self._open.values():
             if entry.files and not entry.shares and self._made_by_all(entry):
                 entry.divide()
-                if not entry.staging & self._failed:
+                if entry.ready is None and not entry.staging & self._failed:
                     yield entry
 
     def complete(self) -> Iterator[PendingReport]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -96,6 +96,8 @@ def stage(
     Raises:
         StorageError: A file cannot be copied or read.
     """
+    if not names:  # nobody waits for this rank: the checkpoint may be there already
+        return {}
     with StorageError.instead(f"the checkpoint {source} cannot be read"):
         lie_there = staging.exists() and os.path.samefile(source, staging)
         movable = _movable(source, names) if move and not lie_there else set()
@@ -121,6 +123,16 @@ def stage(
         with StorageError.instead(f"{staging} cannot be flushed to the disk"):
             in_threads(sync_directory, _folders(staging, names))
     return dict(zip(ordered, found, strict=True))
+
+
+def has_lone_files(top: str, names: Collection[str]) -> bool:
+    """Return whether all files of a directory lie there alone, so that it can be kept as it is.
+
+    Raises:
+        StorageError: The directory cannot be read.
+    """
+    with StorageError.instead(f"the checkpoint {top} cannot be read"):
+        return len(_movable(top, names)) == len(names)
 
 
 def _movable(top: str, names: Iterable[str]) -> set[str]:

@@ -21,7 +21,7 @@ from dray.train.storage.copies import Care
 from dray.train.storage.manifest import Committed, read_manifest, write_manifest
 from dray.train.storage.sealed import LineFile, read_lines
 
-_STAGING = ".staging-"
+STAGING = ".staging-"
 _REPLACED = ".replaced-"
 _DELETED = ".deleted-"
 
@@ -113,7 +113,7 @@ class LocalStorage:
                         entry.rename(original)
                     else:
                         self._discard(entry)
-                elif entry.name.startswith((_STAGING, _DELETED)):
+                elif entry.name.startswith((STAGING, _DELETED)):
                     self._discard(entry)
 
     def _discard(self, entry: Path) -> None:
@@ -186,7 +186,7 @@ class LocalStorage:
 
     def staging(self, report: int) -> Path:
         """Return where the files of a report's checkpoint are put together."""
-        return self.path / f"{_STAGING}{report}"
+        return self.path / f"{STAGING}{report}"
 
     def begin_staging(self, report: int, name: str | None) -> Path:
         """Make the directory in which the files of a report's checkpoint are put together.
@@ -204,12 +204,16 @@ class LocalStorage:
     def stage(
         self, source: str, staging: Path, names: Sequence[str], care: Care
     ) -> dict[str, Fingerprint]:
-        """Copy files into the staging directory, unless they lie there; return fingerprints.
+        """Bring files into the staging directory, unless they lie there; return fingerprints.
+
+        They are moved out of another staging directory of this run, and copied from elsewhere.
 
         Raises:
             StorageError: A file cannot be copied or read.
         """
-        return stage(source, staging, names, care)
+        own = os.path.dirname(source) == str(self.path)
+        move = own and os.path.basename(source).startswith(STAGING)
+        return stage(source, staging, names, care, move=move)
 
     def abandon_staging(self, report: int) -> None:
         """Delete what was put together of a report's checkpoint.

@@ -86,6 +86,19 @@ class Assignment:
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """The files of a checkpoint, put together by a rank before its report.
+
+    Attributes:
+        path: Their directory, which becomes the checkpoint if no other rank brings files.
+        files: Files in it.
+    """
+
+    path: str
+    files: dict[str, Fingerprint]
+
+
+@dataclass(frozen=True)
 class Reported:
     """A rank has made a report; with `files`, it waits for the checkpoint's commit.
 
@@ -94,6 +107,7 @@ class Reported:
         in_place: Whether the files lie in the run's directory already, under that name.
         validation: Wish for a validation, as `ValidationTaskConfig.to_json` says it, or empty;
             None if there is to be none.
+        prepared: The files, if they are put together already.
     """
 
     report: int
@@ -103,6 +117,7 @@ class Reported:
     in_place: bool = False
     validation: dict[str, object] | None = None
     positions: dict[str, object] | None = None
+    prepared: Prepared | None = None
 
 
 @dataclass(frozen=True)
@@ -164,11 +179,13 @@ class ReportDone:
         report: Number of the report.
         path: Its checkpoint.
         trouble: Reason why there is no checkpoint, though ranks have brought one.
+        alone: Whether one rank alone has brought files.
     """
 
     report: int
     path: str | None
     trouble: str | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from dray.engines.rpc import wire
 from dray.engines.rpc.actor_host import refuse_forks
@@ -16,13 +19,14 @@ from dray.errors import NotInTrainingError, StorageError, describe
 from dray.train.checkpoint import Checkpoint
 from dray.train.data_config import DataConfig, Datasets
 from dray.train.reported import ReportedCheckpoint, ReportedCheckpointStatus
-from dray.train.storage.checkpoint_files import list_files
+from dray.train.storage.checkpoint_files import has_lone_files, list_files
 from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.metrics_codec import decode_all, encode, json_bytes
 from dray.train.storage.place import RemotePath
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.storage.transfer import list_remote, look_at
 from dray.train.worker import run_messages
+from dray.train.worker.checkpoint_dirs import CheckpointDirs
 from dray.train.worker.uploads import Upload, Uploads
 
 
@@ -50,8 +54,6 @@ def files_of(checkpoint: Checkpoint) -> list[str]:
 # Messages that a report beside the train function waits for as well.
 _OF_UPLOADS = (run_messages.Share, run_messages.ReportDone)
 
-Answer = TypeVar("Answer")
-
 
 class TrainSession:
     """One rank's place in a run, in its worker: what `report` and the others work on.
@@ -65,6 +67,7 @@ class TrainSession:
         datasets: The datasets of the run.
         shards: Name -> this rank's share, of those that were asked for.
         positions: Name -> tells where in its share the rank is.
+        directories: The directories that it was given for checkpoints.
         outer: The session that its thread had before, if its run is within another.
     """
 
@@ -87,11 +90,15 @@ class TrainSession:
         self._lock = threading.Lock()
         self._uploads = Uploads(self._stage_upload)
         self._directory = RunDirectory(run.place)
+        self.directories = CheckpointDirs(self._directory.storage, run.path, assignment.rank)
+        # Whether this rank alone brings files, as far as it knows.
+        self._alone = assignment.world_size == 1
         self._metrics = self._directory.metrics(assignment.rank, run.attempt)
 
     def close(self) -> None:
-        """End the uploads; free the metrics file."""
+        """End the uploads; delete directories that were not reported; free the metrics file."""
         self._uploads.close()
+        self.directories.close()
         self._metrics.close()
         self._directory.close()
 
@@ -163,27 +170,75 @@ class TrainSession:
             if upload is not None:
                 self._uploads.add(number, upload)
             positions = {name: tell() for name, tell in self.positions.items()}
-            self.post(
-                run_messages.Reported(
-                    number, record, files, directory, in_place, validation, positions or None
-                )
+            prepared = None
+            if checkpoint is not None and files and self._alone:
+                prepared = self._prepare(checkpoint, files, in_place=in_place)
+            message = run_messages.Reported(
+                number, record, files, directory, in_place, validation, positions or None
             )
-            if checkpoint is not None:
-                self._stage(number, checkpoint)
+            self.post(message if prepared is None else replace(message, prepared=prepared))
             if upload is not None:
                 if self.assignment.run.report_barrier:
                     self._uploads.await_share(number)
-            elif checkpoint is not None or self.assignment.run.report_barrier:
-                done = self._await(run_messages.ReportDone, number)
-                if done.trouble is not None:
-                    raise StorageError(f"report {number} has no checkpoint: {done.trouble}")
+            elif checkpoint is not None:
+                source = checkpoint if prepared is None else Checkpoint(prepared.path)
+                self._alone = self._see_through(number, source)
+            elif self.assignment.run.report_barrier:
+                self._see_through(number)
         if self._stop_at is not None and number >= self._stop_at:
             raise TrainingStopped
 
-    def _stage(self, number: int, checkpoint: Checkpoint) -> None:
-        """Put this rank's share of the files in place, once every rank has reported."""
-        share = self._await(run_messages.Share, number)
-        self._put(share, lambda: self.bring(checkpoint, share))
+    def _prepare(
+        self, checkpoint: Checkpoint, files: tuple[str, ...], *, in_place: bool
+    ) -> run_messages.Prepared | None:
+        """Put the files of a checkpoint together before its report: then it costs one round trip.
+
+        Returns:
+            Where they are; None if they must be put together after it.
+        """
+        storage, dirs = self._directory.storage, self.directories
+        if storage.in_place or isinstance(checkpoint.place, RemotePath):
+            return None
+        staging = source = checkpoint.path
+        try:
+            if not in_place and not (dirs.owns(source) and has_lone_files(source, files)):
+                staging = dirs.make()
+            found = storage.stage(source, Path(staging), files, self.assignment.run.care)
+        except Exception:  # noqa: BLE001 (it comes again, when those who wait can hear of it)
+            if staging != source:
+                dirs.delete(staging)
+            return None
+        return run_messages.Prepared(staging, dict(found))
+
+    def _see_through(self, number: int, source: Checkpoint | None = None) -> bool:
+        """Wait until a report is done; put this rank's share of its files in place before.
+
+        Args:
+            number: The report's.
+            source: Checkpoint of the rank, if it has one.
+
+        Returns:
+            Whether one rank alone has brought files.
+
+        Raises:
+            StorageError: There is no checkpoint.
+        """
+        try:
+            while True:
+                answer = self._answer()
+                # That a report is done for which this rank has not waited is nobody's answer.
+                if getattr(answer, "report", None) != number:
+                    continue
+                if isinstance(answer, run_messages.Share) and source is not None:
+                    self._put(answer, functools.partial(self.bring, source, answer))
+                elif isinstance(answer, run_messages.ReportDone):
+                    break
+        finally:
+            if source is not None and self.directories.owns(str(source.place)):
+                self.directories.delete(str(source.place))
+        if answer.trouble is not None:
+            raise StorageError(f"report {number} has no checkpoint: {answer.trouble}")
+        return answer.alone
 
     def bring(self, checkpoint: Checkpoint, share: run_messages.Share) -> Mapping[str, Fingerprint]:
         """Put a share of the files of a checkpoint into the run, unless they lie there.
@@ -250,13 +305,6 @@ class TrainSession:
             except queue.Empty:
                 return None
             if isinstance(answer, run_messages.Listed) and answer.request == self._requests:
-                return answer
-
-    def _await(self, kind: type[Answer], report: int) -> Answer:
-        while True:
-            answer = self._answer()
-            # That a report is done for which this rank has not waited is nobody's answer.
-            if isinstance(answer, kind) and getattr(answer, "report", None) == report:
                 return answer
 
     def _answer(self, deadline: float | None = None) -> object:
