@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import threading
 from collections.abc import Iterator
@@ -62,3 +63,42 @@ def test_who_starts_it_after_its_end_is_told_why(reader: Reader) -> None:
     reader._thread.join(PATIENCE_S)
     with pytest.raises(EngineError, match=r"has ended.*call dray.shutdown"):
         reader.start()
+
+
+def test_who_rests_wakes_nobody_and_is_heard_before_others(reader: Reader) -> None:
+    heard: list[str] = []
+    ears = {name: socket.socketpair() for name in ("resting", "other")}
+    rested, came = threading.Event(), threading.Event()
+
+    def hear(name: str) -> None:
+        try:
+            words = ears[name][0].recv(100, socket.MSG_DONTWAIT).decode()
+        except BlockingIOError:  # its rest has ended, and that is all
+            return
+        if name == "resting":
+            heard.append(words)
+            reader.rest(ears[name][0])
+            rested.set()
+        else:
+            reader.in_order(lambda: (heard.append(words), came.set()))
+
+    def say(name: str, words: str) -> None:
+        ears[name][1].send(words.encode())
+
+    for name in ears:
+        reader.watch(ears[name][0], functools.partial(hear, name))
+    say("resting", "first")
+    assert rested.wait(PATIENCE_S)
+    for ring in (lambda: say("other", "loud"), lambda: reader.doorbell.send(b"!")):
+        rested.clear(), came.clear()
+        say("resting", "quiet")
+        ring()
+        assert rested.wait(PATIENCE_S)
+    rested.clear()
+    say("resting", "late")  # nobody rings: its time comes
+    assert rested.wait(PATIENCE_S)
+    assert heard == ["first", "quiet", "loud", "quiet", "late"]
+    reader.stop()
+    for pair in ears.values():
+        for end in pair:
+            end.close()

@@ -146,8 +146,21 @@ class Actor(ABC):
         """End the process, and every process it started, at once."""
 
 
-# Called in the worker to make the actor's object; its argument pushes a message to the mailbox.
-ActorFactory = Callable[[Callable[[Any], None]], Any]
+class Post(Protocol):
+    """Pushes a message from an actor to its mailbox."""
+
+    def __call__(self, message: Any, /, *, quiet: bool = False) -> None:
+        """Push a message.
+
+        Args:
+            message: Of plain values and importable classes.
+            quiet: Whether nobody need be woken for it: it may come 0.1 s late, but before all that is
+                said after it, and before anybody's end.
+        """
+
+
+# Called in the worker to make the actor's object.
+ActorFactory = Callable[[Post], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,6 +251,13 @@ class Engine(ABC):
     @abstractmethod
     def start_actor(self, spec: ActorSpec) -> Actor:
         """Begin to start an actor; `Started` or `Died` says what came of it."""
+
+    def hear_out(self, then: Callable[[], object]) -> None:
+        """Call something, on any thread, once mailboxes have all that actors have said until now.
+
+        An engine that lets quiet messages lie overrides this.
+        """
+        then()
 
     @abstractmethod
     def drive(self, loop: Callable[[], T]) -> T:

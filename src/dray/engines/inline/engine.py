@@ -62,8 +62,11 @@ class InlineActor(Actor):
     ) -> None:
         """Make the actor's object, on the thread that drives the run."""
         self._around.enter_context(in_environment(variables, directory))
-        self._actor = factory(lambda message: self._mailbox.put(Posted(self, message)))
+        self._actor = factory(self._post)
         self._mailbox.put(Started(self, node.node_id, node.address, devices))
+
+    def _post(self, message: object, /, *, quiet: bool = False) -> None:
+        self._mailbox.put(Posted(self, message))
 
     def call(self, method: str, /, *args: object) -> Future[Any]:
         future: Future[Any] = Future()

@@ -51,6 +51,8 @@ _PRELOADED = ("numpy", "pandas", "torch")
 class TrainingActor(RemoteActor):
     """An actor in a process of this machine."""
 
+    may_rest = True
+
     def __init__(
         self,
         server: Server,
@@ -146,6 +148,12 @@ class ProcessEngine(LocalEngine):
 
     def drive(self, loop: Callable[[], T]) -> T:
         return loop()
+
+    def hear_out(self, then: Callable[[], object]) -> None:
+        if self._reader.is_running:
+            self._reader.run(then)
+        else:
+            then()
 
     @shielded
     def prepare(self, modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
@@ -342,8 +350,6 @@ class ProcessEngine(LocalEngine):
         Raises:
             EngineError: This process may open no more.
         """
-        from multiprocessing.connection import Connection  # who only calls init() needs none
-
         with contextlib.ExitStack() as ours:
 
             def pair() -> tuple[socket.socket, socket.socket]:
@@ -366,8 +372,9 @@ class ProcessEngine(LocalEngine):
                 raise EngineError(f"{actor.name} could not be started: {why}") from error
             ours.pop_all()
         self._open_files.make_room(far_err)
-        actor.attach(Connection(line.detach()))
-        return sock, (out, err), (far_out, far_err, far.fileno(), far_attach.fileno())
+        actor.attach(line)
+        doorbell = self._reader.doorbell.fileno()
+        return sock, (out, err), (far_out, far_err, far.fileno(), far_attach.fileno(), doorbell)
 
     # What follows runs on the reader thread.
 

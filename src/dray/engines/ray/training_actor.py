@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -86,7 +87,7 @@ class RayActor(RemoteActor):
         else:
             self._hello = hello
             self.pid = hello.pid
-            self.attach(connection)
+            self.attach(socket.socket(fileno=_own_descriptor(connection)))
             self.mailbox.put(Started(self, hello.node_id, hello.address, hello.devices))
 
     def refuse(self, error: EngineError) -> None:

@@ -10,6 +10,7 @@ import os
 import pickle
 import queue
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -38,6 +39,7 @@ class ActorHost:
         connection: To the driver.
         enter_environment: Puts this process where the first message says.
         tell_imports: Called, not often, when it has imported many modules.
+        doorbell: Wakes the driver when it is written to; without one, every message does.
     """
 
     def __init__(
@@ -45,8 +47,13 @@ class ActorHost:
         connection: Connection,
         enter_environment: Callable[[wire.Begin], None],
         tell_imports: Callable[[], object] | None = None,
+        doorbell: socket.socket | None = None,
     ) -> None:
         self._connection = connection
+        self._doorbell = doorbell
+        # The same connection, for what must not wait there without having rung.
+        self._sock = None if doorbell is None else socket.socket(fileno=os.dup(connection.fileno()))
+        self._unrung = False  # whether the driver may be asleep with something to read
         self._enter_environment = enter_environment
         self._sending = threading.Lock()
         self._calls: queue.SimpleQueue[wire.Call | None] = queue.SimpleQueue()
@@ -72,9 +79,19 @@ class ActorHost:
         self._over = True
         self._send(wire.Left())
 
-    def post(self, message: object) -> None:
-        """Push a message to the actor's mailbox; it is of plain values and importable classes."""
-        self._send(wire.Message(message))
+    def post(self, message: object, *, quiet: bool = False) -> None:
+        """Push a message to the actor's mailbox; it is of plain values and importable classes.
+
+        Args:
+            message: The message.
+            quiet: Whether nobody need be woken for it, see `base.Post`.
+        """
+        if quiet and isinstance(message, bytes):
+            self._send_quietly(wire.QUIET + message)
+        elif quiet:
+            self._send_quietly(wire.QUIET_PICKLED + pickle.dumps(message, protocol=5))
+        else:
+            self._send(wire.Message(message))
         self._look_at_imports()
 
     def _look_at_imports(self) -> None:
@@ -102,6 +119,35 @@ class ActorHost:
                 self._connection.send_bytes(data)
             except OSError:  # the driver is gone, and with it the reason to live
                 lifeline.end_with_family()
+            if self._unrung:
+                self._ring()
+
+    def _send_quietly(self, data: bytes) -> None:
+        refuse_forks(self._pid)
+        with self._sending:
+            try:
+                if self._sock is None:
+                    self._connection.send_bytes(data)
+                else:
+                    self._send_or_ring(self._sock, wire.framed(data))
+            except OSError:  # as above
+                lifeline.end_with_family()
+
+    def _send_or_ring(self, sock: socket.socket, frame: bytes) -> None:
+        """Leave bytes for the driver; have it read if there is no room."""
+        sent = 0
+        with contextlib.suppress(BlockingIOError):
+            sent = sock.send(frame, socket.MSG_DONTWAIT)
+        if sent < len(frame):
+            self._ring()
+            sock.sendall(frame[sent:])
+        self._unrung = True
+
+    def _ring(self) -> None:
+        assert self._doorbell is not None
+        self._unrung = False
+        with contextlib.suppress(OSError):  # full: it wakes as it is; gone: the connection tells
+            self._doorbell.send(b"\0")
 
     def _control(self) -> None:
         try:
@@ -301,6 +347,8 @@ def run_to_end(serve: Callable[[], int | None]) -> None:
         os._exit(1)
 
 
-def run(connection: Connection, tell_imports: Callable[[], object]) -> None:
+def run(
+    connection: Connection, tell_imports: Callable[[], object], doorbell: socket.socket
+) -> None:
     """Run a worker process to its end; never returns."""
-    run_to_end(ActorHost(connection, enter_environment, tell_imports).serve)
+    run_to_end(ActorHost(connection, enter_environment, tell_imports, doorbell).serve)

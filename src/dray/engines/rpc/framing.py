@@ -9,6 +9,7 @@ from typing import Any
 
 Message = tuple[Any, ...]  # a word, and what it takes
 _HEAD = 4
+_LONG_HEAD, _LONG = 12, (1 << 32) - 1  # of `multiprocessing`, which does not stop at 2 GiB
 # Python allocates as much for each read, and gives it back; more than this takes system calls.
 _CHUNK = 1 << 16
 
@@ -24,14 +25,29 @@ class Inbox:
 
     Args:
         sock: Socket to read from; blocking or not.
+
+    Attributes:
+        has_more: Whether the last read has filled its room, so that there may be more.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._rest = b""
+        self.has_more = False
+
+    @property
+    def amid(self) -> bool:
+        """True while a part of a message has come in, and not all of it."""
+        return bool(self._rest)
 
     def receive(self, flags: int = 0) -> list[Message] | None:
         """Read once; return the messages that are whole now, or None at the stream's end."""
+        frames = self.receive_raw(flags)
+        return None if frames is None else [pickle.loads(frame) for frame in frames]
+
+    def receive_raw(self, flags: int = 0) -> list[memoryview] | None:
+        """The same; returns the messages as they came over the socket."""
+        self.has_more = False
         try:
             data = self._sock.recv(_CHUNK, flags)
         except (BlockingIOError, InterruptedError):
@@ -42,22 +58,33 @@ class Inbox:
             return None
         if self._rest:
             data = self._rest + data
-        messages, at, size = [], 0, len(data)
+        self.has_more = len(data) >= _CHUNK
+        frames, at, size = [], 0, len(data)
+        view = memoryview(data)
         while size - at >= _HEAD:
-            end = at + _HEAD + int.from_bytes(data[at : at + _HEAD], "big")
+            start = at + _HEAD
+            length = int.from_bytes(data[at:start], "big")
+            if length == _LONG:
+                if size - at < _LONG_HEAD:
+                    break
+                start, length = (
+                    at + _LONG_HEAD,
+                    int.from_bytes(data[start : at + _LONG_HEAD], "big"),
+                )
+            end = start + length
             if end > size:
                 if end - size > _CHUNK:
                     data = self._read_rest(data[at:], end - size)
                     if data is None:
                         return None
-                    messages.append(pickle.loads(memoryview(data)[_HEAD:]))
+                    frames.append(memoryview(data)[start - at :])
                     self._rest = b""
-                    return messages
+                    return frames
                 break
-            messages.append(pickle.loads(memoryview(data)[at + _HEAD : end]))
+            frames.append(view[start:end])
             at = end
         self._rest = data[at:]
-        return messages
+        return frames
 
     def _read_rest(self, begun: bytes, missing: int) -> Any:
         """Read the rest of a large message at once, so that it is put together only once."""

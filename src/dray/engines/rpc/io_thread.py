@@ -8,6 +8,8 @@ import queue
 import selectors
 import socket
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,6 +18,9 @@ from dray.errors import EngineError
 _logger = logging.getLogger(__name__)
 
 OnFailure = Callable[[BaseException], object]
+
+# Seconds that a source may rest: so late is heard what nobody waits for.
+REST_S = 0.1
 
 
 class _Watched(NamedTuple):
@@ -29,16 +34,24 @@ class Reader:
     What it calls may raise, which is a bug: then that alone is not called any more, and the thread
     goes on.
 
+    A source can rest: what comes from it wakes nobody until its time is up, or somebody rings at
+    `doorbell`, or something comes from another one that must not be heard before it (`in_order`).
+
     Args:
         on_crash: Called when the thread itself cannot go on: whoever waits must be told.
+
+    Attributes:
+        doorbell: Wakes the thread, and ends all rests, when it is written to, by whoever has it.
     """
 
     def __init__(self, on_crash: Callable[[], None]) -> None:
         self._on_crash = on_crash
         self._selector = selectors.DefaultSelector()
         self._todo: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._wakeup_out, self._wakeup_in = socket.socketpair()
-        self._wakeup_in.setblocking(False)  # the thread itself may hand over more than it takes
+        self._resting: dict[Any, tuple[_Watched, float]] = {}  # until when; the first ends first
+        self._later: deque[Callable[[], object]] | None = None  # while rests are being ended
+        self._wakeup_out, self.doorbell = socket.socketpair()
+        self.doorbell.setblocking(False)  # the thread itself may hand over more than it takes
         self._register(self._wakeup_out, _Watched(self._on_wakeup, None))
         self._closed = False
         self._crash: BaseException | None = None
@@ -57,13 +70,18 @@ class Reader:
         if not self._thread.is_alive():
             self._thread.start()
 
+    @property
+    def is_running(self) -> bool:
+        """True while the thread runs."""
+        return self._thread.is_alive()
+
     def run(self, task: Callable[[], object]) -> None:
-        """Have the thread do something. May be called from any thread."""
+        """Have the thread do something, `in_order`. May be called from any thread."""
         self._todo.put(task)
         with contextlib.suppress(
             OSError
         ):  # full, so it wakes; or closed, and `close` does the rest
-            self._wakeup_in.send(b"\0")
+            self.doorbell.send(b"\0")
 
     def watch(
         self, source: Any, callback: Callable[[], object], on_failure: OnFailure | None = None
@@ -92,8 +110,57 @@ class Reader:
 
     def unwatch(self, source: Any) -> None:
         """Stop to wait on a source; one that is not waited on is fine."""
+        self._resting.pop(source, None)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(source)
+
+    def rest(self, source: Any) -> None:
+        """Let a source rest, which is waited on: nobody is in a hurry to hear more of it.
+
+        What is called for it next may find nothing to read.
+        """
+        watched = self._selector.unregister(source).data
+        self._resting[source] = watched, time.monotonic() + REST_S
+
+    @property
+    def is_ending_rests(self) -> bool:
+        """True while what resting sources have said is being heard."""
+        return self._later is not None
+
+    def in_order(self, task: Callable[[], object]) -> None:
+        """Do something after all that resting sources have said until now has been heard."""
+        if self._later is not None:  # it is being heard
+            self._later.append(task)
+        else:
+            self.end_rests()
+            task()
+
+    def end_rests(self) -> None:
+        """Hear what resting sources have said until now; not within that itself."""
+        if not self._resting:
+            return
+        self._later = deque()
+        for source in list(self._resting):
+            if source in self._resting:
+                self._call(self._end_rest(source), source)
+        later, self._later = self._later, None
+        for task in later:
+            self.isolate(task)
+
+    def _end_rest(self, source: Any) -> _Watched:
+        watched, _ = self._resting.pop(source)
+        self._register(source, watched)
+        return watched
+
+    def _end_due_rests(self) -> float | None:
+        """Wait again on those that have rested for long enough; return when the next one has."""
+        now = time.monotonic()
+        while self._resting:
+            source, (_, until) = next(iter(self._resting.items()))
+            if until > now:
+                return until - now
+            self._end_rest(source)
+        return None
 
     def do_tasks(self) -> None:
         """Do what `run` and `watch` have handed over so far."""
@@ -118,28 +185,33 @@ class Reader:
 
     def _on_wakeup(self) -> None:
         self._wakeup_out.recv(4096)
+        self.end_rests()
         self.do_tasks()
 
     def _read(self) -> None:
         try:
             while not self._closed:
-                for key, _ in self._selector.select():
+                left_s = self._end_due_rests() if self._resting else None
+                for key, _ in self._selector.select(left_s):
                     # One callback may close what another one of the same round waits for.
                     if key.fd in self._selector.get_map():
-                        error = self.isolate(key.data.callback)
-                        if error is not None:
-                            self.unwatch(key.fileobj)  # or it would be called again at once
-                            self._fail(key.data, error)
+                        self._call(key.data, key.fileobj)
         except BaseException as error:
             self._crash = error
             self._on_crash()
             raise
 
+    def _call(self, watched: _Watched, source: Any) -> None:
+        error = self.isolate(watched.callback)
+        if error is not None:
+            self.unwatch(source)  # or it would be called again at once
+            self._fail(watched, error)
+
     def stop(self) -> None:
         """End the thread; what it has not done yet is done by the caller's `do_tasks`."""
         self._closed = True
         with contextlib.suppress(BlockingIOError):
-            self._wakeup_in.send(b"\0")
+            self.doorbell.send(b"\0")
         if self._thread.is_alive():
             self._thread.join()
 
@@ -147,4 +219,4 @@ class Reader:
         """Free the descriptors, after `stop`."""
         self._selector.close()
         self._wakeup_out.close()
-        self._wakeup_in.close()
+        self.doorbell.close()

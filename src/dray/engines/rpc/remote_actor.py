@@ -7,23 +7,32 @@ made, and who says that it is gone, differs from engine to engine; the rest is h
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
+import pickle
+import socket
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dray.engines.base import Actor, Died, Mailbox, Output, Posted
 from dray.engines.rpc import wire
+from dray.engines.rpc.framing import Inbox
 from dray.engines.rpc.io_thread import Reader
 from dray.errors import EngineError
 
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
+# Reads in a row from one process, so that one which talks without end does not keep others waiting.
+_MOST_READS = 4
+_QUIET, _QUIET_PICKLED = wire.QUIET[0], wire.QUIET_PICKLED[0]
 
 
 class RemoteActor(Actor):
     """An actor in another process. What is called `on_...` runs on the engine's reader thread."""
+
+    # Whether its connection rests after a quiet message; it has a doorbell then.
+    may_rest = False
 
     def __init__(self, number: int, name: str, mailbox: Mailbox, reader: Reader) -> None:
         self.number = number
@@ -33,7 +42,8 @@ class RemoteActor(Actor):
         self.stopping = False
         self.has_left = False  # cleanly
         self._reader = reader
-        self._connection: Connection | None = None
+        self._sock: socket.socket | None = None
+        self._inbox: Inbox | None = None
         self._unsent: list[wire.ToWorker] = []
         self._outputs: dict[int, str] = {}  # descriptor -> stream
         self._calls = itertools.count()
@@ -73,12 +83,13 @@ class RemoteActor(Actor):
             self._unsent.insert(0, message)
             self._flush()
 
-    def attach(self, connection: Connection) -> None:
-        """Take the connection to the process, and send what has waited for it."""
+    def attach(self, sock: socket.socket) -> None:
+        """Take, as its owner, the socket to the process, and send what has waited for it."""
         with self._lock:
-            self._connection = connection
+            self._sock = sock
+            inbox = self._inbox = Inbox(sock)
             self._flush()
-        self._reader.watch(connection, self._on_readable, self._on_broken)
+        self._reader.watch(sock, lambda: self._on_readable(inbox), self._on_broken)
 
     def attach_output(self, fd: int, stream: str) -> None:
         """Take, as its owner, a descriptor from which the process's output is read."""
@@ -92,17 +103,27 @@ class RemoteActor(Actor):
             self._send(message)
 
     def _send(self, message: wire.ToWorker) -> None:
-        if self._connection is None:
+        if self._sock is None:
             self._unsent.append(message)
             return
         # A process that is gone: the engine learns of it on its own, and `on_death` answers.
         with contextlib.suppress(OSError):
-            self._connection.send(message)
+            self._sock.sendall(wire.framed(pickle.dumps(message, 5)))
 
-    def _on_readable(self) -> None:
-        if not self.on_message():
-            self._reader.unwatch(self._connection)
-            self.on_hangup()
+    def _on_readable(self, inbox: Inbox) -> None:
+        for _ in range(_MOST_READS):
+            frames = inbox.receive_raw(socket.MSG_DONTWAIT)
+            if frames is None:
+                self._reader.unwatch(self._sock)
+                self.on_hangup()
+                return
+            if not self._deal(frames):
+                return
+            if not inbox.has_more:
+                break
+        is_quiet = bool(frames) and frames[-1][0] in (_QUIET, _QUIET_PICKLED) and not inbox.amid
+        if is_quiet and self.may_rest:
+            self._reader.rest(self._sock)
 
     def _on_broken(self, error: BaseException) -> None:
         """End a process that cannot be understood; nobody may wait for its answers for ever."""
@@ -113,30 +134,49 @@ class RemoteActor(Actor):
     def on_hangup(self) -> None:
         """Called when the process closes its connection, which is before its end is told."""
 
-    def on_message(self) -> bool:
-        """Take one message from the process; return False at the end of the stream."""
-        assert self._connection is not None
+    def _deal(self, frames: Sequence[memoryview]) -> bool:
+        """Take what the process has said; return whether all of it has been taken.
+
+        What is not quiet comes after all that other processes have said before, so it may have to
+        wait for that, and what follows with it.
+        """
+        for at, frame in enumerate(frames):
+            if frame[0] == _QUIET:
+                self.mailbox.put(Posted(self, bytes(frame[1:])))
+            elif frame[0] == _QUIET_PICKLED:
+                self.mailbox.put(Posted(self, pickle.loads(frame[1:])))
+            elif self._reader.is_ending_rests:
+                self._reader.in_order(functools.partial(self._deal_late, frames[at:]))
+                return False
+            else:
+                self._reader.end_rests()
+                self._take(pickle.loads(frame))
+        return True
+
+    def _deal_late(self, frames: Sequence[memoryview]) -> None:
         try:
-            message: wire.ToDriver = self._connection.recv()
-        except (EOFError, OSError):
-            return False
+            self._deal(frames)
+        except Exception as error:  # noqa: BLE001 (it concerns that process alone)
+            self._reader.unwatch(self._sock)
+            self._on_broken(error)
+
+    def _take(self, message: wire.ToDriver) -> None:
         if isinstance(message, wire.Message):
             self.mailbox.put(Posted(self, message.message))
-            return True
+            return
         if isinstance(message, wire.Left):
             self.has_left = True
-            return True
+            return
         future = self._pending.pop(message.number)
         if message.kind == "raised":
             future.set_exception(wire.load_error(message.payload))
-            return True
+            return
         try:
             value = wire.load(message.payload)
         except Exception as error:  # noqa: BLE001 (whatever it is, the caller must learn of it)
             future.set_exception(error)
         else:
             future.set_result(value)
-        return True
 
     def on_output(self, fd: int) -> bool:
         """Take a piece of the process's output; return whether there may be more now."""
@@ -168,14 +208,16 @@ class RemoteActor(Actor):
 
     def on_death(self, error: EngineError, *, expected: bool) -> None:
         """Take what the dead process left, answer what is pending, and tell the mailbox."""
+        self._reader.in_order(lambda: self._die(error, expected))
+
+    def _die(self, error: EngineError, expected: bool) -> None:
         if self._death is not None:
             return
         self._reader.do_tasks()  # what is to be freed here may not be watched yet
-        if self._connection is not None:
-            with contextlib.suppress(OSError):
-                while self._connection.poll() and self.on_message():
-                    pass
-            self._reader.unwatch(self._connection)
+        if self._inbox is not None:
+            self._reader.unwatch(self._sock)
+            while frames := self._inbox.receive_raw(socket.MSG_DONTWAIT):
+                self._deal(frames)
         for fd in list(self._outputs):
             while self.on_output(fd):
                 pass
@@ -192,5 +234,5 @@ class RemoteActor(Actor):
             self._reader.unwatch(fd)
             os.close(fd)
         self._outputs.clear()
-        if self._connection is not None:
-            self._connection.close()
+        if self._sock is not None:
+            self._sock.close()

@@ -143,6 +143,7 @@ class Controller:
         kept = self.config.checkpoint_config
         self._commits = Commits(directory, kept, self.progress, validates)
         self._until_closed = engine.until_closed()
+        self._was_interrupted = False
         self._validations = Validations(
             engine,
             self._until_closed,
@@ -172,14 +173,19 @@ class Controller:
 
     def interrupt(self, cause: str = Event.INTERRUPTED.value) -> None:
         """Ask for a graceful stop, whatever its cause. May be called from a signal handler."""
-        self.mailbox.put(events.Interrupt(cause))
+        event = events.Interrupt(cause)
+        if self._was_interrupted:  # enough has been waited for
+            self.mailbox.put(event)
+        else:
+            self._was_interrupted = True
+            self.engine.hear_out(lambda: self.mailbox.put(event))
         if self._attempt is not None:
             self._attempt.group.interrupt()
 
     def stop(self, reason: str = "") -> None:
         """Have the run end well at the next report of every rank. May be called from any thread."""
         self._stop_reason = reason
-        self.mailbox.put(events.StopRequest())
+        self.engine.hear_out(lambda: self.mailbox.put(events.StopRequest()))
 
     def status(self) -> TrainingStatus:
         """Return what `dray status` shows. May be called from any thread."""
@@ -284,6 +290,8 @@ class Controller:
     def _take_message(self, event: Posted) -> None:
         attempt, message, rank = self._workers, event.message, self._rank_of(event.actor)
         assert rank is not None
+        if isinstance(message, bytes):
+            message = run_messages.reported_in(message)
         if isinstance(message, run_messages.Reported):
             if rank == 0:
                 self.progress.reported(message.report, decode(message.metrics))

@@ -9,6 +9,7 @@ from dray.errors import describe
 from dray.scheduling.requests import Reservation
 from dray.settings import Settings
 from dray.train.backend import Backend, BackendConfig
+from dray.train.callback import UserCallback
 from dray.train.config import RunConfig
 from dray.train.planning.ranks import family_at
 from dray.train.run.failure import is_death
@@ -65,6 +66,7 @@ class Launch:
             checkpoint=path_within(checkpoint.path) if checkpoint else None,
             positions=checkpoint.positions_of_all() if checkpoint else {},
             report_barrier=self.config.report_barrier,
+            reports_wanted=any(map(_wants_reports, self.config.callbacks or ())),
             working_directory=str(self.directory.working_directory) if moved else None,
             validates=self.validates,
             care=Care(kept.flush, kept.checksums),
@@ -119,3 +121,8 @@ class Launch:
         if not is_death(failure):  # the controller tells of a death
             progress.warn(f"{who} failed to shut down cleanly: {describe(failure)}")
         return False
+
+
+def _wants_reports(callback: object) -> bool:
+    hook = getattr(type(callback), "after_report", None)
+    return hook is not UserCallback.after_report

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -25,6 +26,7 @@ _LONGEST_INT_BITS = 2000
 # Beside a key's pointer: what it was. No pointer holds it, since in these "~" comes as "~0".
 _KEY = "~key"
 _KEY_OF_OLD = "#key"
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 # No check for circles: `encode` refuses values that are nested deeply before.
 _STYLE: dict[str, Any] = {"allow_nan": False, "check_circular": False, "separators": (",", ":")}
@@ -32,12 +34,17 @@ encode_json = json.JSONEncoder(ensure_ascii=False, **_STYLE).encode
 _encode_ascii = json.JSONEncoder(**_STYLE).encode
 
 
+def json_text(record: Mapping[str, Any]) -> str:
+    """Return a record as JSON that can be written as UTF-8."""
+    text = encode_json(record)
+    if not text.isascii() and _SURROGATES.search(text):  # as in names of files that are not UTF-8
+        return _encode_ascii(record)
+    return text
+
+
 def json_bytes(record: Mapping[str, Any]) -> bytes:
     """Return a record as JSON in UTF-8."""
-    try:
-        return encode_json(record).encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, as in names of files that are not UTF-8
-        return _encode_ascii(record).encode()
+    return json_text(record).encode()
 
 
 def encode(metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.copies import Care
+from dray.train.storage.metrics_codec import json_text
 from dray.train.storage.place import Place, RemotePath
 
 
@@ -23,6 +25,7 @@ class RunInfo:
         first_report: The number of the attempt's first report.
         checkpoint: Checkpoint to resume from.
         report_barrier: Whether each report waits for every rank.
+        reports_wanted: Whether the driver wants to hear of each report at once.
         positions: rank -> dataset -> the rank's position in it, of the checkpoint; of as many ranks
             as made that.
         working_directory: Working directory of workers; None leaves them where they are.
@@ -37,11 +40,17 @@ class RunInfo:
     first_report: int
     checkpoint: str | None
     report_barrier: bool = False
+    reports_wanted: bool = False
     positions: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     working_directory: str | None = None
     validates: bool = False
     care: Care = Care()  # noqa: RUF009 (it cannot be changed)
     filesystem: Any = field(default=None, repr=False)
+
+    @property
+    def may_be_late(self) -> bool:
+        """True if nobody waits for what a report without files tells."""
+        return not (self.report_barrier or self.reports_wanted)
 
     @property
     def place(self) -> Place:
@@ -118,6 +127,22 @@ class Reported:
     validation: dict[str, object] | None = None
     positions: dict[str, object] | None = None
     prepared: Prepared | None = None
+
+
+def line_of(report: int, attempt: int, now: float, record: Mapping[str, object]) -> bytes:
+    """Return a report as a JSON object: a line of the rank's file, and, without files, a message.
+
+    What is the same each time need not go through the encoder.
+    """
+    rest = json_text(record)[1:]
+    return f'{{"report":{report},"attempt":{attempt},"time":{now:.6f},{rest}'.encode()
+
+
+def reported_in(line: bytes) -> Reported:
+    """Return the report, without files, of which `line_of` has made a message."""
+    record = json.loads(line)
+    del record["attempt"], record["time"]
+    return Reported(record.pop("report"), record)
 
 
 @dataclass(frozen=True)

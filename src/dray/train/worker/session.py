@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from dray.engines.base import Post
 from dray.engines.rpc import wire
 from dray.engines.rpc.actor_host import refuse_forks
 from dray.errors import NotInTrainingError, StorageError, describe
@@ -21,7 +22,7 @@ from dray.train.data_config import DataConfig, Datasets
 from dray.train.reported import ReportedCheckpoint, ReportedCheckpointStatus
 from dray.train.storage.checkpoint_files import has_lone_files, list_files
 from dray.train.storage.checksums import Fingerprint
-from dray.train.storage.metrics_codec import decode_all, encode, json_bytes
+from dray.train.storage.metrics_codec import decode_all, encode
 from dray.train.storage.place import RemotePath
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.storage.transfer import list_remote, look_at
@@ -71,7 +72,7 @@ class TrainSession:
         outer: The session that its thread had before, if its run is within another.
     """
 
-    def __init__(self, assignment: run_messages.Assignment, post: Callable[[object], None]) -> None:
+    def __init__(self, assignment: run_messages.Assignment, post: Post) -> None:
         self.assignment = assignment
         self.post = post
         self.clean_ups = contextlib.ExitStack()
@@ -165,25 +166,31 @@ class TrainSession:
             files = None if checkpoint is None else tuple(files_of(checkpoint))
             if upload is not None:
                 files = upload.files
-            self._metrics.append_text(_line(number, self.assignment.run.attempt, record))
+            run = self.assignment.run
+            line = run_messages.line_of(number, run.attempt, time.time(), record)
+            self._metrics.append_text(line)
             self._report = number + 1
             if upload is not None:
                 self._uploads.add(number, upload)
             positions = {name: tell() for name, tell in self.positions.items()}
             prepared = None
-            if checkpoint is not None and files and self._alone:
-                prepared = self._prepare(checkpoint, files, in_place=in_place)
-            message = run_messages.Reported(
-                number, record, files, directory, in_place, validation, positions or None
-            )
-            self.post(message if prepared is None else replace(message, prepared=prepared))
+            if files is None and not positions:
+                self.post(line, quiet=run.may_be_late)
+            else:
+                told = run_messages.Reported(
+                    number, record, files, directory, in_place, validation, positions or None
+                )
+                if checkpoint is not None and files and self._alone:
+                    prepared = self._prepare(checkpoint, files, in_place=in_place)
+                    told = replace(told, prepared=prepared)
+                self.post(told, quiet=files is None and run.may_be_late)
             if upload is not None:
-                if self.assignment.run.report_barrier:
+                if run.report_barrier:
                     self._uploads.await_share(number)
             elif checkpoint is not None:
                 source = checkpoint if prepared is None else Checkpoint(prepared.path)
                 self._alone = self._see_through(number, source)
-            elif self.assignment.run.report_barrier:
+            elif run.report_barrier:
                 self._see_through(number)
         if self._stop_at is not None and number >= self._stop_at:
             raise TrainingStopped
@@ -329,12 +336,6 @@ class TrainSession:
                     and answer.sequence == sequence
                 ):
                     return wire.load(answer.data)
-
-
-def _line(report: int, attempt: int, record: Mapping[str, object]) -> bytes:
-    """Return a report as JSON; what is the same each time need not go through the encoder."""
-    head = b'{"report":%d,"attempt":%d,"time":%.6f,' % (report, attempt, time.time())
-    return head + json_bytes(record)[1:]
 
 
 # One session a worker process; with the inline engine, one a thread that runs a train function.

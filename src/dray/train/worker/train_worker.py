@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dray import host
+from dray.engines.base import Post
 from dray.engines.rpc import wire
 from dray.engines.rpc.actor_host import set_variables
 from dray.errors import ConfigError, SerializationError, StorageError, describe, text_of
@@ -73,7 +74,7 @@ class TrainWorker:
         own_process: Whether this process belongs to the worker alone.
     """
 
-    def __init__(self, post: Callable[[object], None], *, own_process: bool) -> None:
+    def __init__(self, post: Post, *, own_process: bool) -> None:
         self._post = post
         self._own_process = own_process
         self._session: TrainSession | None = None

@@ -16,6 +16,7 @@ import os
 import selectors
 import signal
 import socket
+import stat
 import sys
 from collections.abc import Sequence
 
@@ -318,7 +319,7 @@ class ForkServer:
 
 def _is_of_tasks(own: Sequence[int]) -> bool:
     """Return whether a worker with these descriptors, besides its output, is one of tasks."""
-    return len(own) > 2
+    return not stat.S_ISSOCK(os.fstat(own[1]).st_mode)
 
 
 def become_worker(open_files: int, inlet: int, fds: list[int]) -> None:
@@ -328,8 +329,8 @@ def become_worker(open_files: int, inlet: int, fds: list[int]) -> None:
         open_files: Its limit of open files.
         inlet: A socket to the server: where to tell what must not be left behind, and where a
             worker of tasks and actors hears of what is cancelled.
-        fds: Future standard output and error, then a socket; then a second one for a training
-            worker, or where objects lie in memory and on the disk.
+        fds: Future standard output and error, then a socket; then a second one and the driver's
+            doorbell for a training worker, or where objects lie in memory and on the disk.
     """
     with contextlib.suppress(PermissionError):  # a spawned worker leads its group already
         os.setpgid(0, 0)
@@ -368,7 +369,7 @@ def become_worker(open_files: int, inlet: int, fds: list[int]) -> None:
         with contextlib.suppress(OSError):  # the server is gone
             os.write(inlet, learned_imports.to_line(learned_imports.imported_since(inherited)))
 
-    actor_host.run(Connection(own[0]), tell_imports)
+    actor_host.run(Connection(own[0]), tell_imports, socket.socket(fileno=own[2]))
 
 
 def _import_for_workers(modules: Sequence[str]) -> None:

@@ -1,0 +1,83 @@
+"""A report wakes nobody, and is known all the same: late, but before all that comes after it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dray.train
+from dray.engines import status_socket
+from dray.errors import WorkerGroupError
+from dray.train import UserCallback
+from tests.support.gates import PATIENCE_S, Gate
+from tests.train.run.test_reports_integration import fit, save
+
+pytestmark = pytest.mark.usefixtures("process_engine")
+
+# More than the socket to the driver holds.
+MANY = 3000
+
+
+def shown_report() -> int | None:
+    """The newest report that `dray status` shows of this program's training."""
+    [own] = [found for found in status_socket.sessions() if found["pid"] == os.getpid()]
+    report: int | None = own["trainings"][0]["report"]
+    return report
+
+
+def test_the_last_of_many_is_shown_though_nothing_follows(storage: Path, tmp_path: Path) -> None:
+    gate = Gate(tmp_path)
+
+    def train() -> None:
+        for step in range(MANY):
+            dray.train.report({"step": step})
+        gate.pass_through()
+
+    running = threading.Thread(target=fit, args=(train, storage))
+    running.start()
+    gate.heard(2)
+    until = time.monotonic() + PATIENCE_S
+    while shown_report() != MANY - 1:
+        assert time.monotonic() < until
+    gate.open()
+    running.join()
+
+
+def test_it_counts_though_its_rank_is_killed_right_after(storage: Path) -> None:
+    def train() -> None:
+        dray.train.report({"step": 0})
+        save(1, storage)
+        if dray.train.get_context().get_world_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(WorkerGroupError, match=r"rank 1.*SIGKILL"):
+        fit(train, storage)
+    assert (storage / "run/checkpoint_000000").is_dir()
+
+
+def test_a_callback_that_wants_reports_gets_each_at_once(storage: Path, tmp_path: Path) -> None:
+    gates = [Gate(tmp_path, str(step)) for step in range(3)]
+
+    class Listens(UserCallback):
+        def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None:
+            times.append(time.monotonic())
+            gates[metrics[0]["step"]].open()
+
+    times: list[float] = []
+
+    def train() -> list[float]:
+        made = []
+        for step in range(3):
+            made.append(time.monotonic())  # the same clock in all processes of a machine
+            dray.train.report({"step": step})
+            gates[step].wait()
+        return made
+
+    made = fit(train, storage, workers=1, callbacks=[Listens()]).return_value
+    assert min(heard - told for heard, told in zip(times, made, strict=True)) < 0.1
