@@ -154,8 +154,8 @@ class Post(Protocol):
 
         Args:
             message: Of plain values and importable classes.
-            quiet: Whether nobody need be woken for it: it may come 0.1 s late, but before all that is
-                said after it, and before anybody's end.
+            quiet: Whether nobody need be woken for it: it may come 0.1 s late, but before all that
+                is said after it, and before anybody's end.
         """
 
 

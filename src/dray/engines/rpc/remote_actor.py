@@ -25,7 +25,7 @@ from dray.errors import EngineError
 
 # Reads in a row from one process, so that one which talks without end does not keep others waiting.
 _MOST_READS = 4
-_QUIET, _QUIET_PICKLED = wire.QUIET[0], wire.QUIET_PICKLED[0]
+_ALL_QUIET = _QUIET, _QUIET_PICKLED = wire.QUIET[0], wire.QUIET_PICKLED[0]
 
 
 class RemoteActor(Actor):
@@ -121,8 +121,7 @@ class RemoteActor(Actor):
                 return
             if not inbox.has_more:
                 break
-        is_quiet = bool(frames) and frames[-1][0] in (_QUIET, _QUIET_PICKLED) and not inbox.amid
-        if is_quiet and self.may_rest:
+        if self.may_rest and frames and not inbox.amid and frames[-1][0] in _ALL_QUIET:
             self._reader.rest(self._sock)
 
     def _on_broken(self, error: BaseException) -> None:

@@ -237,7 +237,8 @@ class TrainSession:
                 if getattr(answer, "report", None) != number:
                     continue
                 if isinstance(answer, run_messages.Share) and source is not None:
-                    self._put(answer, functools.partial(self.bring, source, answer))
+                    if answer.files:  # else nobody waits for it, and its directory may be gone
+                        self._put(answer, functools.partial(self.bring, source, answer))
                 elif isinstance(answer, run_messages.ReportDone):
                     break
         finally:
