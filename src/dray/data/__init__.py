@@ -24,8 +24,10 @@ from dray.data.read_api import (  # noqa: E402
     read_json,
     read_parquet,
 )
+from dray.data.workers import ActorPoolStrategy  # noqa: E402
 
 __all__ = [
+    "ActorPoolStrategy",
     "DataIterator",
     "Dataset",
     "GroupedData",

@@ -257,6 +257,13 @@ def to_batch(table: Table, batch_format: str) -> Batch:
     return {name: column_to_numpy(table.column(name)) for name in table.column_names}
 
 
+def writable(batch: Batch) -> Batch:
+    """Return a batch whose NumPy arrays may be written to."""
+    if not isinstance(batch, dict):
+        return batch
+    return {name: array if array.flags.writeable else array.copy() for name, array in batch.items()}
+
+
 def to_pandas(table: Table) -> Any:
     """Return a table as a pandas.DataFrame; tensors become a column of arrays."""
     import pandas as pd

@@ -29,7 +29,7 @@ from dray.data.operations import (
     UserFunction,
 )
 from dray.data.pipeline import Pipeline, dropped, first_rows, part_of, renamed, selected
-from dray.data.sources import ParquetSource, TableSource, UnionSource
+from dray.data.sources import TableSource, UnionSource
 from dray.data.staging import stage
 from dray.data.workers import in_workers
 from dray.errors import ConfigError
@@ -186,9 +186,12 @@ class Dataset(Pipeline):
     def select_columns(self, cols: str | Sequence[str]) -> Dataset:
         """Return a dataset with some columns alone; files of Parquet are read for them alone."""
         names = [cols] if isinstance(cols, str) else list(cols)
-        if isinstance(self.source, ParquetSource) and not self._operations:
-            return Dataset(self.source.select(names), (), self._seed)
-        return self._with(OnTables(functools.partial(selected, names)))
+        chosen = self.only(names)
+        return (
+            chosen
+            if chosen is not self
+            else self._with(OnTables(functools.partial(selected, names)))
+        )
 
     def drop_columns(self, cols: Sequence[str]) -> Dataset:
         """Return a dataset without some columns."""
@@ -362,14 +365,14 @@ class Dataset(Pipeline):
             equal: Whether all shares have as many rows.
             locality_hints: Nothing; Ray's.
         """
-        counted = self.countable()
-        return [DataIterator(counted, rank, n, equal=equal) for rank in range(n)]
+        ready = self if self.is_stream else self.countable()
+        return [DataIterator(ready, rank, n, equal=equal) for rank in range(n)]
 
     # Rows.
 
     def iterator(self) -> DataIterator:
         """Return an iterator over all rows; each iteration is an epoch."""
-        return DataIterator(self.countable())
+        return DataIterator(self, in_order=True)
 
     def iter_rows(self) -> Iterator[Row]:
         """Yield rows as dicts."""
@@ -471,7 +474,7 @@ class Dataset(Pipeline):
 
     def unique(self, column: str) -> list[Any]:
         """Return the values of a column, each once."""
-        return relational.unique(self.blocks(), column)
+        return relational.unique(self.only([column]).blocks(), column)
 
     def _aggregated(self, how: str, on: str | Sequence[str] | None) -> Any:
         row = getattr(self.groupby(None), how)(on).take(1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeAlias
 
 import pyarrow as pa
@@ -82,7 +82,9 @@ class GroupedData(Generic[P]):
 
         def produce() -> Iterator[Block]:
             names = self._columns(on)
-            table = concat([block.table.select([*self._keys, *names]) for block in self._blocks()])
+            table = concat(
+                [block.table.select([*self._keys, *names]) for block in self._blocks(names)]
+            )
             options = pc.VarianceOptions(ddof=ddof)
             wanted = [(name, "stddev", options) for name in names]
             made = table.group_by(self._keys).aggregate(wanted)
@@ -114,8 +116,11 @@ class GroupedData(Generic[P]):
     def _made(self, produce: Callable[[], Iterator[Block]]) -> P:
         return self._dataset.derived(produce, "aggregated rows")
 
-    def _blocks(self) -> Iterator[Block]:
-        for block in self._dataset.blocks():
+    def _blocks(self, names: Iterable[str] | None = None) -> Iterator[Block]:
+        needed = self._dataset
+        if names is not None:
+            needed = needed.only([*self._keys, *(name for name in names if name not in self._keys)])
+        for block in needed.blocks():
             check_column(block.table, self._keys)
             yield block
 
@@ -146,8 +151,9 @@ class GroupedData(Generic[P]):
             wanted: New name -> column and "sum", "min", "max" or "count".
         """
         parts: list[Table] = []
-        for block in self._blocks():
-            check_column(block.table, [name for name, _ in wanted.values() if name is not None])
+        names = list(dict.fromkeys(name for name, _ in wanted.values() if name is not None))
+        for block in self._blocks(names if names or self._keys else None):
+            check_column(block.table, names)
             parts.append(_aggregated(block.table, self._keys, wanted, first=True))
             if len(parts) > _MOST_PARTS:
                 parts = [_aggregated(concat(parts), self._keys, wanted, first=False)]

@@ -4,60 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from dray.checks import is_whole, plain
 from dray.data.ahead import read_ahead
 from dray.data.blocks import (
     Batch,
     Block,
     Row,
     check_format,
-    rebatched,
     table_rows,
     to_batch,
+    writable,
 )
 from dray.data.pipeline import Pipeline
-from dray.data.position import Position, batch_sizes, resumed, share
-from dray.data.reading import read_numbers
+from dray.data.position import Position, resumed
+from dray.data.shares import Batching, Sharing, share_of
 from dray.data.staging import stage
-from dray.errors import ConfigError
 
 # Converts a block's table into what the program gets.
 Convert = Callable[[Any], Any]
-
-
-@dataclass(frozen=True)
-class Batching:
-    """The choices of an iteration over batches.
-
-    Attributes:
-        size: Rows of a batch; None leaves blocks as they are.
-        ahead: Number of batches that are made ahead.
-        drop_last: Whether to leave out a last one that has fewer rows.
-        window: Number of rows that follow each other, in a random order.
-        seed: Decides that order.
-
-    Raises:
-        ConfigError: One is malformed.
-    """
-
-    size: int | None = 256
-    ahead: int = 1
-    drop_last: bool = False
-    window: int | None = None
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        rows = {"batch_size": self.size, "local_shuffle_buffer_size": self.window}
-        for name, value in rows.items():
-            if value is not None and not is_whole(plain(value), 1):
-                raise ConfigError(f"{name} must be a number of rows, 1 or more, not {value!r}")
-        if not is_whole(plain(self.ahead), 0):
-            raise ConfigError(f"prefetch_batches must be 0 or more, not {self.ahead!r}")
 
 
 class DataIterator:
@@ -67,11 +32,12 @@ class DataIterator:
     with positions goes on where they were.
 
     Args:
-        dataset: The rows; they can be counted.
+        dataset: The rows.
         rank: The rank whose share it is.
         ranks: The number of shares.
         equal: Whether all shares make as many batches; if rows are asked for, whether all have as
             many, so that fewer than `ranks` are left over.
+        in_order: Whether a single rank reads files one after another, and not in lanes.
         positions: The place of each rank when they stopped, however many there were.
         device: Returns where tensors go if nobody says so; None is the CPU.
 
@@ -90,11 +56,12 @@ class DataIterator:
         ranks: int = 1,
         *,
         equal: bool = False,
+        in_order: bool = False,
         positions: list[Position] | None = None,
         device: Callable[[], Any] = lambda: None,
     ) -> None:
         self._dataset = dataset
-        self._rank, self._ranks, self._equal = rank, ranks, equal
+        self._sharing = Sharing(rank, ranks, equal, in_order)
         self._position = Position() if not positions else resumed(positions)
         self._begun = False
         self._device = device
@@ -110,8 +77,7 @@ class DataIterator:
 
     def iter_rows(self) -> Iterator[Row]:
         """Yield rows as dicts."""
-        position = self._begin()
-        blocks = self._read(position, self._rows_left(position), Batching())
+        blocks = self._blocks(self._begin(), Batching(None))
         for block in read_ahead(blocks, 1, self._wait):
             for row in table_rows(block.table):
                 self._took(1)
@@ -154,7 +120,7 @@ class DataIterator:
         chosen = check_format(batch_format)
 
         def convert(table: Any) -> Any:
-            batch = to_batch(table, chosen)
+            batch = writable(to_batch(table, chosen))
             return batch if collate_fn is None else collate_fn(batch)
 
         return self._converted(convert, batching)
@@ -198,7 +164,7 @@ class DataIterator:
         placement = Placement(where, pin=pin_memory)
 
         def convert(table: Any) -> Any:
-            batch = to_batch(table, "numpy")
+            batch = writable(to_batch(table, "numpy"))
             made = to_tensors(batch, dtypes) if collate_fn is None else collate_fn(batch)
             return placement.prepared(made)
 
@@ -259,8 +225,7 @@ class DataIterator:
 
         It counts as no iteration: the position stays.
         """
-        epoch = Position(self._position.epoch)
-        blocks = self._read(epoch, self._rows_left(epoch), Batching())
+        blocks = self._blocks(Position(self._position.epoch), Batching(None))
         return type(self._dataset)(stage(blocks, "the share", self._dataset.arrow_schema()))
 
     def schema(self) -> Any:
@@ -282,20 +247,11 @@ class DataIterator:
 
     # How rows come.
 
+    def _blocks(self, position: Position, batching: Batching) -> Iterator[Block]:
+        return share_of(self._dataset, self._sharing, batching).blocks(position, batching)
+
     def _converted(self, convert: Convert, batching: Batching) -> Iterator[Any]:
-        position = self._begin()
-        if batching.size is None:
-            blocks = self._read(position, self._rows_left(position), batching)
-        else:
-            sizes = batch_sizes(
-                self._left(position),
-                self._rank,
-                self._ranks,
-                batching.size,
-                equal=self._equal,
-                drop_last=batching.drop_last,
-            )
-            blocks = rebatched(self._read(position, sum(sizes), batching), sizes)
+        blocks = self._blocks(self._begin(), batching)
         made = ((convert(block.table), block.table.num_rows) for block in blocks)
         begun = time.perf_counter()
         for batch, rows in read_ahead(made, batching.ahead, self._wait):
@@ -323,25 +279,3 @@ class DataIterator:
     def _ended(self) -> None:
         self._begun = False
         self._position = Position(self._position.epoch + 1, rows=self._dataset.num_rows)
-
-    def _left(self, position: Position) -> int:
-        """Return how many rows of an epoch all ranks together have not seen."""
-        rows = self._dataset.num_rows
-        assert rows is not None
-        return rows - position.seen.count()
-
-    def _rows_left(self, position: Position) -> int:
-        return share(self._left(position), self._rank, self._ranks, equal=self._equal)
-
-    def _read(self, position: Position, rows: int, batching: Batching) -> Iterator[Block]:
-        """Yield the next rows of this rank's share of an epoch."""
-        dataset = self._dataset
-        order = dataset.order(position.epoch, batching.window or 0, batching.seed or 0)
-        return dataset.apply(read_numbers(dataset.source, order, self._chunks(position, rows)))
-
-    def _chunks(self, position: Position, rows: int) -> Iterator[Any]:
-        """Yield the numbers of this rank's next rows, a block at a time."""
-        step = self._dataset.source.block_rows()
-        for begin in range(0, rows, step):
-            places = np.arange(begin, min(begin + step, rows))
-            yield position.seen.number(places * self._ranks + self._rank)

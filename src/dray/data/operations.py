@@ -20,6 +20,7 @@ from dray.data.blocks import (
     to_batch,
     to_column,
     to_table,
+    writable,
 )
 from dray.errors import ConfigError, DataFunctionError, describe, mixed_with
 
@@ -62,6 +63,7 @@ class UserFunction:
         keywords: The same by name.
         constructor: Arguments of the class.
         constructor_keywords: The same by name.
+        called: Its name in messages; default: what it says itself.
     """
 
     function: Callable[..., Any]
@@ -70,6 +72,7 @@ class UserFunction:
     keywords: Mapping[str, Any] = field(default_factory=dict)
     constructor: Sequence[Any] = ()
     constructor_keywords: Mapping[str, Any] = field(default_factory=dict)
+    called: str = ""
 
     def __post_init__(self) -> None:
         if not callable(self.function):
@@ -89,7 +92,8 @@ class UserFunction:
     @property
     def name(self) -> str:
         """Its name in messages."""
-        return f"{self.method}({getattr(self.function, '__name__', repr(self.function))})"
+        own = getattr(self.function, "__name__", type(self.function).__name__)
+        return self.called or f"{self.method}({own})"
 
     def failed(self, error: Exception, origin: str, nth: int | None = None) -> Exception:
         """Return the error that says on which rows it raised; also of the raised one's type.
@@ -141,9 +145,7 @@ class MapBatches(Operation):
 
     def _batch(self, table: Table) -> Any:
         batch = to_batch(table, self.batch_format)
-        if self.copied and isinstance(batch, dict):
-            return {name: array.copy() for name, array in batch.items()}
-        return batch
+        return writable(batch) if self.copied else batch
 
 
 @dataclass(frozen=True)
@@ -277,7 +279,8 @@ class Checked(Operation):
             made += block.table.num_rows
             yield block
         if made != given:
-            name = getattr(getattr(self.operation, "function", None), "name", "an operation")
+            inner = getattr(self.operation, "operation", self.operation)
+            name = getattr(getattr(inner, "function", None), "name", "an operation")
             raise ConfigError(
                 f"{name} has made {made} rows of {given}, and ranks share rows by number: call "
                 "materialize() on the dataset before it is given to a trainer, or use flat_map"

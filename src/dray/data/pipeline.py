@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -12,12 +13,13 @@ from dray.data.blocks import Block, Row, Table, table_rows
 from dray.data.operations import Checked, Operation
 from dray.data.order import Order
 from dray.data.reading import read_numbers
-from dray.data.sources import BlocksSource, SliceSource, Source, TableSource
+from dray.data.sources import BlocksSource, ParquetSource, SliceSource, Source, TableSource
 from dray.data.staging import shippable, stage
 from dray.errors import ConfigError
 
 P = TypeVar("P", bound="Pipeline")
 
+Steps = Callable[[Iterator[Block]], Iterator[Block]]
 # Rows that tell what operations make of others.
 _PROBED_ROWS = 4
 
@@ -92,15 +94,22 @@ class Pipeline:
         read = read_numbers(countable.source, countable.order(), chunks)
         return countable._applied(read)
 
+    def only(self: P, names: Sequence[str]) -> P:
+        """Return the same rows, of which some columns alone are needed."""
+        source = self.source
+        if not isinstance(source, ParquetSource) or self._operations:
+            return self
+        if not set(names) <= set(source.schema().names):
+            return self
+        return type(self)(source.select(names), (), self._seed)
+
     def rows(self) -> Iterator[Row]:
         """Yield all rows as dicts."""
         for block in self.blocks():
             yield from table_rows(block.table)
 
     def _applied(self, blocks: Iterator[Block]) -> Iterator[Block]:
-        for operation in self._operations:
-            blocks = operation.apply(blocks)
-        return blocks
+        return applied(self._operations, blocks)
 
     def arrow_schema(self) -> Any:
         """Return the schema of the rows; None if there are none to tell.
@@ -150,6 +159,28 @@ class Pipeline:
             blocks = Checked(operation).apply(blocks)
         return blocks
 
+    @property
+    def is_shuffled(self) -> bool:
+        """Return whether all rows are in a random order."""
+        return self._seed is not None
+
+    @property
+    def is_stream(self) -> bool:
+        """Return whether rows are taken as they come, since there may be no end to them."""
+        return self.source.is_stream and self._seed is None
+
+    @property
+    def is_countable(self) -> bool:
+        """Return whether each row has a number without being read."""
+        wanted = self._seed is not None and not self.source.indexed
+        return self.source.rows is not None and not wanted and not self._last_change
+
+    def stream_operations(self) -> tuple[Steps, Steps]:
+        """Return what is done to all rows of a stream, and then to one rank's."""
+        before = self._last_change
+        first, last = self._operations[:before], self._operations[before:]
+        return functools.partial(applied, first), functools.partial(applied, last)
+
     def countable(self: P) -> P:
         """Return a dataset of the same rows, each of which has a number.
 
@@ -157,22 +188,22 @@ class Pipeline:
         of which it is not known how many there are, or that are wanted in a random order and
         cannot be read one by one. What comes after that is still done as rows are read.
         """
+        if self.is_countable:
+            return self
         if self._made_countable is None:
-            self._made_countable = self._countable()
+            self._made_countable = self._staged()
         made: P = self._made_countable
         return made
 
-    def _countable(self: P) -> P:
-        before = self._last_change()
-        source = self.source
-        if not before and source.rows is not None and (self._seed is None or source.indexed):
-            return self
+    def _staged(self: P) -> P:
+        before, source = self._last_change, self.source
         of_ranks = type(self)(source, self._operations[:before])
         staged = stage(of_ranks.blocks(), source.name(), of_ranks.source.schema())
         return type(self)(staged, self._operations[before:], self._seed)
 
+    @functools.cached_property
     def _last_change(self) -> int:
-        """Return how many operations there are up to the last that changes the number of rows."""
+        """Number of the operations up to the last that changes the number of rows."""
         changes = [
             number
             for number, operation in enumerate(self._operations, 1)
@@ -200,8 +231,18 @@ class Pipeline:
 
     def to_ship(self: P) -> P:
         """Return a countable dataset that can be sent to many workers."""
-        ready = self.countable()
-        return type(self)(shippable(ready.source), ready._operations, ready._seed)
+        ready = self if self.is_stream else self.countable()
+        shipped = type(self)(shippable(ready.source), ready._operations, ready._seed)
+        if not self.is_stream:
+            shipped._last_change = 0  # or every rank would ask users' functions again
+        return shipped
+
+
+def applied(operations: Iterable[Operation], blocks: Iterator[Block]) -> Iterator[Block]:
+    """Yield what operations make of blocks, one after another."""
+    for operation in operations:
+        blocks = operation.apply(blocks)
+    return blocks
 
 
 def first_rows(blocks: Iterator[Block], rows: int) -> Iterator[Block]:

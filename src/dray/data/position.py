@@ -37,6 +37,10 @@ class Seen:
         unseen_before = self.beyond - np.arange(len(self.beyond)) - self.below
         return places + self.below + np.searchsorted(unseen_before, places, side="right")
 
+    def unseen(self, numbers: Any) -> Any:
+        """Return those of some numbers that are not seen."""
+        return numbers[(numbers >= self.below) & ~np.isin(numbers, self.beyond)]
+
     def after(self, taken: Sequence[int]) -> Seen:
         """Return what is seen once each rank has taken so many.
 
@@ -162,10 +166,14 @@ def resumed(positions: Sequence[Position]) -> Position:
     epoch = min(position.epoch for position in positions)
     behind = next(position for position in positions if position.epoch == epoch)
     seen, rows = behind.seen, behind.rows
-    left = 0 if rows is None else rows - seen.count()
     ranks = len(positions)
+    if rows is None:  # of a stream: all have been at its end, or nearly
+        most = max(position.taken for position in positions if position.epoch == epoch)
+        whole = [most] * ranks
+    else:
+        whole = [share(rows - seen.count(), rank, ranks, equal=False) for rank in range(ranks)]
     taken = [
-        position.taken if position.epoch == epoch else share(left, rank, ranks, equal=False)
+        position.taken if position.epoch == epoch else whole[rank]
         for rank, position in enumerate(positions)
     ]
     return Position(epoch, 0, seen.after(taken), rows)

@@ -76,6 +76,9 @@ class Lane:
         rows = self._order.row_in_lane(self._lane, numbers)
         self._hold(int(windows[0]) * self._window, int(rows.max()) + 1)
         table = concat([block.table for block in self._held])
+        first, number = int(rows[0]) - self._low, len(rows)
+        if self._window == 1 and rows[-1] - rows[0] == number - 1:
+            return Block(table.slice(first, number), self._held[0].origin)
         return Block(table.take(pa.array(rows - self._low)), self._held[0].origin)
 
     def _hold(self, low: int, high: int) -> None:

@@ -17,7 +17,12 @@ from dray.data.blocks import Block, Table, concat, rows_to_table, to_row
 BLOCK_BYTES = 8 << 20
 BLOCK_ROWS = 1 << 16
 # Numbers of lanes, with many divisors, so that each rank's share is made of whole lanes.
-_LANES = (24, 12, 8, 6, 4, 3, 2, 1)
+_LANES = (24, 16, 12, 8, 6, 4, 3, 2, 1)
+# The part of all rows that may be decoded in vain, where lanes begin amid row groups.
+_IN_VAIN = 0.15
+# Rows of a lane that are decoded at once, at least; and bytes that are read of a column.
+_LEAST_ROWS = 4096
+_READ_BYTES = 256 << 10
 
 
 class Source:
@@ -26,12 +31,14 @@ class Source:
     Attributes:
         rows: Their number; None if it is known only once all have been read.
         indexed: Whether `take` reads single rows as fast as it reads rows in order.
+        is_stream: Whether it may have no end, or be too large to be written down.
         lanes: The number of ranges that are best read side by side.
         row_bytes: About how many bytes a row has in memory; 0 if that is not known.
     """
 
     rows: int | None = None
     indexed = False
+    is_stream = False
     lanes = 1
     row_bytes = 0.0
 
@@ -43,6 +50,9 @@ class Source:
             stop: None for the end.
         """
         raise NotImplementedError
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Take note of the epoch whose rows are opened next."""
 
     def take(self, rows: Any) -> Table:
         """Return rows by their numbers; a source that is indexed has this."""
@@ -116,10 +126,18 @@ def _has_many_chunks(table: Table) -> bool:
 
 
 class IterableSource(Source):
-    """Rows that an object yields, such as a torch IterableDataset; each may be read once only."""
+    """Rows that an object yields, such as a torch IterableDataset."""
+
+    is_stream = True
 
     def __init__(self, items: Iterable[Any], called: str) -> None:
         self._items, self._called = items, called
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Tell the object, which may shuffle by epoch as Hugging Face's do."""
+        set_epoch = getattr(self._items, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
 
     def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
         begin = start
@@ -298,8 +316,18 @@ class ParquetSource(Source):
                 row += rows
         self.rows = row
         self.row_bytes = row_bytes
-        most = max(1, len(self._groups))
-        self.lanes = lanes or next(number for number in _LANES if number <= most)
+        self.lanes = lanes or next(number for number in _LANES if self._suits(number))
+
+    def _suits(self, lanes: int) -> bool:
+        """Return whether so many lanes have few rows to decode that belong to the lane before."""
+        if lanes == 1 or lanes > len(self._groups):
+            return lanes == 1
+        assert self.rows is not None
+        ends = np.array([group.stop for group in self._groups])
+        starts = np.array([group.start for group in self._groups])
+        firsts = np.array([self.rows * lane // lanes for lane in range(lanes)])
+        in_vain = firsts - starts[np.searchsorted(ends, firsts, side="right")]
+        return bool(in_vain.sum() <= _IN_VAIN * self.rows)
 
     def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
         """Yield rows, decoding a piece of a row group at a time."""
@@ -323,13 +351,12 @@ class ParquetSource(Source):
         import pyarrow.parquet as pq
 
         options = {
-            "batch_size": self.block_rows(),
+            "batch_size": max(_LEAST_ROWS, self.block_rows() // self.lanes),
             "columns": self._schema.names,
-            "use_threads": False,
         }
         path = self._files[file]
         if isinstance(self._filesystem, pa.fs.LocalFileSystem):
-            with pq.ParquetFile(path, memory_map=True) as local:
+            with pq.ParquetFile(path, buffer_size=_READ_BYTES) as local:
                 yield from local.iter_batches(row_groups=groups, **options)
             return
         for group in groups:  # what is far away is read ahead, a row group at a time

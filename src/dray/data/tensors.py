@@ -35,8 +35,6 @@ def _tensor(name: str, array: Any, dtype: Any) -> Any:
             f"the column {name!r} holds {array.dtype} and cannot be a tensor: drop it "
             "(drop_columns), make numbers of it (map_batches), or give collate_fn"
         )
-    if not array.flags.writeable:
-        array = array.copy()  # torch has no tensors that may not be written to
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     return tensor if dtype is None else tensor.to(dtype)
 

@@ -1,14 +1,51 @@
-"""Operations in workers: users' functions that run in so many tasks or actors."""
+"""Operations in workers: users' functions that run in so many actors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from dray.answers import check_arguments
-from dray.data.operations import Operation
+from dray.checks import is_whole, plain
+from dray.core.objects import get
+from dray.core.remote import remote
+from dray.data.blocks import Block, rebatched
+from dray.data.operations import MapBatches, Operation, UserFunction
+from dray.errors import ConfigError
 
-_KNOWN = ("concurrency", "compute", "num_cpus", "num_gpus", "memory", "resources")
+_OF_ACTORS = ("num_cpus", "num_gpus", "memory", "resources")
+_KNOWN = ("concurrency", "compute", *_OF_ACTORS)
+# Blocks that a worker has, beside the one that it is at.
+_WAITING = 1
+
+
+@dataclass(frozen=True)
+class ActorPoolStrategy:
+    """A number of workers, as Ray Data has it: `compute=ActorPoolStrategy(size=4)`.
+
+    Args:
+        size: The number.
+        min_size: The least, if there is no number.
+        max_size: The most, and that many are taken.
+
+    Example:
+        >>> import dray.data
+        >>> dray.data.ActorPoolStrategy(size=4).number
+        4
+    """
+
+    size: int | None = None
+    min_size: int | None = None
+    max_size: int | None = None
+
+    @property
+    def number(self) -> int:
+        """The number of workers."""
+        return self.size or self.max_size or self.min_size or 1
 
 
 def in_workers(operation: Operation, options: Mapping[str, Any]) -> Operation:
@@ -16,7 +53,7 @@ def in_workers(operation: Operation, options: Mapping[str, Any]) -> Operation:
 
     Args:
         operation: The work that they do.
-        options: `concurrency`, `num_cpus` and so on.
+        options: `concurrency`, `compute`, and what each worker takes, such as `num_gpus`.
 
     Raises:
         ConfigError: One is malformed or unknown.
@@ -24,4 +61,66 @@ def in_workers(operation: Operation, options: Mapping[str, Any]) -> Operation:
     unknown = {name: value for name, value in options.items() if name not in _KNOWN}
     if unknown:
         check_arguments("Dataset.map_batches", unknown, _KNOWN)
-    return operation
+    number = _number(options)
+    if number is None:
+        return operation
+    takes = {name: options[name] for name in _OF_ACTORS if options.get(name) is not None}
+    return InWorkers(operation, number, {"num_cpus": 0, **takes}, operation.keeps_rows)
+
+
+def _number(options: Mapping[str, Any]) -> int | None:
+    compute, asked = options.get("compute"), options.get("concurrency")
+    if isinstance(compute, ActorPoolStrategy):
+        asked = compute.number
+    most = asked[-1] if isinstance(asked, tuple) and asked else asked
+    if most is not None and not is_whole(plain(most), 1):
+        raise ConfigError(
+            f"concurrency must be a number of workers, or the least and the most, not {asked!r}"
+        )
+    return None if most is None else int(plain(most))
+
+
+@dataclass(frozen=True)
+class InWorkers(Operation):
+    """Another operation, done block by block in actors; blocks keep their order.
+
+    Attributes:
+        operation: The other one.
+        number: The number of actors.
+        takes: Resources of each; none unless they are asked for, since a training may have all.
+        keeps_rows: As the other one.
+    """
+
+    operation: Operation
+    number: int
+    takes: Mapping[str, Any]
+    keeps_rows: bool | None = None
+
+    def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """Yield what becomes of blocks."""
+        operation = self.operation
+        if isinstance(operation, MapBatches) and operation.batch_size is not None:
+            blocks = rebatched(blocks, itertools.repeat(operation.batch_size))
+            operation = dataclasses.replace(operation, batch_size=None)
+        kind = remote(**self.takes)(_Worker)
+        actors = itertools.cycle([kind.remote(operation) for _ in range(self.number)])
+        pending: deque[Any] = deque()
+        for block in blocks:
+            pending.append(next(actors).apply.remote(block))
+            if len(pending) > self.number * (1 + _WAITING):
+                yield from get(pending.popleft())
+        while pending:
+            yield from get(pending.popleft())
+
+
+class _Worker:
+    """An actor that applies an operation; a class of the user has one instance here."""
+
+    def __init__(self, operation: Any) -> None:
+        function = operation.function
+        made = UserFunction(function.made(), function.method, called=function.name)
+        self._operation = dataclasses.replace(operation, function=made)
+
+    def apply(self, block: Block) -> list[Block]:
+        """Return what becomes of a block."""
+        return list(self._operation.apply([block]))

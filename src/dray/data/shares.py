@@ -1,0 +1,168 @@
+"""The share of one rank: rows that it takes by number, or from a stream that every rank reads."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from dray.checks import is_whole, plain
+from dray.data.blocks import Block, rebatched
+from dray.data.pipeline import Pipeline
+from dray.data.position import Position, batch_sizes, share
+from dray.data.reading import read_numbers
+from dray.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Batching:
+    """The choices of an iteration over batches.
+
+    Attributes:
+        size: Rows of a batch; None leaves blocks as they are.
+        ahead: Number of batches that are made ahead.
+        drop_last: Whether to leave out a last one that has fewer rows.
+        window: Number of rows that follow each other, in a random order.
+        seed: Decides that order.
+
+    Raises:
+        ConfigError: One is malformed.
+    """
+
+    size: int | None = 256
+    ahead: int = 1
+    drop_last: bool = False
+    window: int | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        rows = {"batch_size": self.size, "local_shuffle_buffer_size": self.window}
+        for name, value in rows.items():
+            if value is not None and not is_whole(plain(value), 1):
+                raise ConfigError(f"{name} must be a number of rows, 1 or more, not {value!r}")
+        if not is_whole(plain(self.ahead), 0):
+            raise ConfigError(f"prefetch_batches must be 0 or more, not {self.ahead!r}")
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """The choices of how rows are shared.
+
+    Attributes:
+        rank: The rank whose share it is.
+        ranks: The number of shares.
+        equal: Whether all shares make as many batches; without batches, as many rows.
+        in_order: Whether files are read one after another by a single rank, and not in lanes.
+    """
+
+    rank: int = 0
+    ranks: int = 1
+    equal: bool = False
+    in_order: bool = False
+
+
+class Share(Protocol):
+    """The rows of one rank in an epoch."""
+
+    def blocks(self, position: Position, batching: Batching) -> Iterator[Block]:
+        """Yield the rows that are left of an epoch, as batches are to have them."""
+
+
+def share_of(dataset: Pipeline, sharing: Sharing, batching: Batching) -> Share:
+    """Return the share of a rank.
+
+    A stream is taken as it comes; so is what a single rank reads without a random order. All else
+    is counted first.
+    """
+    alone = sharing.ranks == 1 and not batching.window and not dataset.is_shuffled
+    if dataset.is_stream or (alone and (sharing.in_order or not dataset.is_countable)):
+        return StreamedShare(dataset, sharing)
+    return NumberedShare(dataset.countable(), sharing)
+
+
+@dataclass(frozen=True)
+class NumberedShare:
+    """A share of rows that have numbers, of which no other rank's are read."""
+
+    dataset: Pipeline
+    sharing: Sharing
+
+    def blocks(self, position: Position, batching: Batching) -> Iterator[Block]:
+        """Yield the rows that are left of an epoch."""
+        rank, ranks, equal = self.sharing.rank, self.sharing.ranks, self.sharing.equal
+        rows = self.dataset.num_rows
+        assert rows is not None
+        left = rows - position.seen.count()
+        if batching.size is None:
+            return self._read(position, share(left, rank, ranks, equal=equal), batching)
+        sizes = batch_sizes(
+            left, rank, ranks, batching.size, equal=equal, drop_last=batching.drop_last
+        )
+        return rebatched(self._read(position, sum(sizes), batching), sizes)
+
+    def _read(self, position: Position, rows: int, batching: Batching) -> Iterator[Block]:
+        dataset = self.dataset
+        order = dataset.order(position.epoch, batching.window or 0, batching.seed or 0)
+        return dataset.apply(read_numbers(dataset.source, order, self._chunks(position, rows)))
+
+    def _chunks(self, position: Position, rows: int) -> Iterator[Any]:
+        """Yield the numbers of the next rows, a block at a time."""
+        step = self.dataset.source.block_rows()
+        for begin in range(0, rows, step):
+            places = np.arange(begin, min(begin + step, rows))
+            yield position.seen.number(places * self.sharing.ranks + self.sharing.rank)
+
+
+@dataclass(frozen=True)
+class StreamedShare:
+    """A share of rows that come one after another: every rank reads all, and keeps its own.
+
+    As it is not known how many there are, rows are kept back until each rank has one more.
+    """
+
+    dataset: Pipeline
+    sharing: Sharing
+
+    def blocks(self, position: Position, batching: Batching) -> Iterator[Block]:
+        """Yield the rows that are left of an epoch."""
+        if batching.window:
+            raise ConfigError(
+                "rows of a stream have no local_shuffle_buffer_size: shuffle the stream itself"
+            )
+        self.dataset.source.begin_epoch(position.epoch)
+        if self.sharing.ranks > 1 or position.seen.count():
+            before, after = self.dataset.stream_operations()
+            blocks = after(self._own(before(self.dataset.source.open()), position))
+        else:
+            blocks = self.dataset.blocks()
+        if batching.size is None:
+            return blocks
+        made = rebatched(blocks, itertools.repeat(batching.size))
+        if not batching.drop_last:
+            return made
+        return (block for block in made if block.table.num_rows == batching.size)
+
+    def _own(self, blocks: Iterator[Block], position: Position) -> Iterator[Block]:
+        """Yield this rank's rows; with `equal`, of rounds alone in which each rank has one."""
+        rank, ranks = self.sharing.rank, self.sharing.ranks
+        row = place = 0
+        held: Block | None = None
+        for block in blocks:
+            unseen = position.seen.unseen(np.arange(row, row + block.table.num_rows))
+            places = np.arange(place, place + len(unseen))
+            mine = pa.array((unseen - row)[places % ranks == rank])
+            own = Block(block.table.take(mine), block.origin)
+            row, place = row + block.table.num_rows, place + len(unseen)
+            if held is not None:
+                yield held
+                held = None
+            if self.sharing.equal and place % ranks > rank and own.table.num_rows:
+                last = own.table.num_rows - 1  # others have none yet of this round
+                held = Block(own.table.slice(last), own.origin)
+                own = Block(own.table.slice(0, last), own.origin)
+            if own.table.num_rows:
+                yield own

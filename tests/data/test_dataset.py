@@ -1,0 +1,302 @@
+"""Datasets under Ray Data's names: where rows come from, what is done with them, what comes out."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset
+import pyarrow.parquet as pq
+import pytest
+
+import dray.data
+from dray.data.accepted import dataset_of
+from dray.data.iterator import DataIterator
+from dray.errors import ConfigError, DataFunctionError, StorageError
+
+# It sets a variable when it is imported, and tests leave none behind.
+POLARS = importlib.import_module("polars") if importlib.util.find_spec("polars") else None
+ROWS = [{"x": number, "name": f"n{number % 3}"} for number in range(10)]
+FRAME = pd.DataFrame(ROWS)
+
+
+class Squares:
+    """A dataset whose rows are had by number, as torch's are."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> dict[str, int]:
+        if index > 9:
+            raise IndexError
+        return {"x": index}
+
+
+class Stream:
+    """A dataset whose rows come one after another, with no end that is known."""
+
+    def __iter__(self) -> Iterator[dict[str, int]]:
+        return ({"x": number} for number in range(10))
+
+
+def of_hugging_face(_: Path) -> Any:
+    datasets = pytest.importorskip("datasets")
+    return datasets.Dataset.from_pandas(pd.concat([FRAME, FRAME])).select(range(10))
+
+
+def streamed_by_hugging_face(_: Path) -> Any:
+    datasets = pytest.importorskip("datasets")
+    return datasets.Dataset.from_pandas(FRAME).to_iterable_dataset()
+
+
+def of_polars(_: Path) -> Any:
+    if POLARS is None:
+        pytest.skip("polars is not installed")
+    return POLARS.DataFrame(ROWS)
+
+
+def parquet(folder: Path) -> str:
+    pq.write_table(pa.Table.from_pandas(FRAME), folder / "a.parquet", row_group_size=3)
+    return str(folder / "*.parquet")
+
+
+def csv(folder: Path) -> str:
+    FRAME.to_csv(folder / "a.csv", index=False)
+    return f"file://{folder}/a.csv"
+
+
+def json_lines(folder: Path) -> Path:
+    (folder / "a.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
+    return folder / "a.jsonl"
+
+
+def json_list(folder: Path) -> Path:
+    (folder / "a.json").write_text(json.dumps(ROWS))
+    return folder / "a.json"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda _: ROWS,
+        lambda _: FRAME,
+        lambda _: pa.Table.from_pandas(FRAME),
+        lambda _: pa.dataset.dataset(pa.Table.from_pandas(FRAME)),
+        lambda _: Squares(),
+        lambda _: Stream(),
+        of_hugging_face,
+        streamed_by_hugging_face,
+        of_polars,
+        parquet,
+        csv,
+        json_lines,
+        json_list,
+    ],
+)
+def test_every_kind_of_data_is_shared_and_goes_on(
+    make: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    dataset = dataset_of(make(tmp_path), "train")
+    assert [row["x"] for row in dataset.take(3)] == [0, 1, 2]
+    assert dataset.count() == 10
+    shares = dataset.to_ship().streaming_split(3, equal=True)
+    parts = [[row["x"] for row in share.iter_rows()] for share in shares]
+    assert [len(part) for part in parts] == [3, 3, 3]
+    assert len(set(itertools.chain(*parts))) == 9
+    begun = iter(shares[1].iter_rows())
+    first = [next(begun)["x"], next(begun)["x"]]
+    positions = [share.position for share in shares]
+    again = DataIterator(dataset, positions=positions)
+    assert shares[0].position.epoch == 1
+    assert sorted([row["x"] for row in again.iter_rows()] + first) == list(range(10))
+
+
+def test_what_is_no_data_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"datasets\['train'\] is a int, of which no rows"):
+        dataset_of(3, "train")
+    with pytest.raises(ConfigError, match="there is no file"):
+        dray.data.read_parquet(str(tmp_path / "nothing.parquet"))
+    with pytest.raises(ConfigError, match="there are no files at"):
+        dray.data.read_csv(str(tmp_path))
+    (tmp_path / "bad.parquet").write_text("no")
+    with pytest.raises(StorageError, match=r"bad\.parquet is no file of Parquet"):
+        dray.data.read_parquet(str(tmp_path))
+    with pytest.raises(ConfigError, match="there is no column 'y'; the columns are x, name"):
+        dray.data.from_items(ROWS).select_columns(["y"]).take(1)
+
+
+def values(dataset: Any, column: str = "x") -> list[Any]:
+    return [row[column] for row in dataset.take_all()]
+
+
+@pytest.fixture(params=["memory", "files", "unknown"])
+def rows(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """The same rows from memory, from files, and from something that nobody has counted."""
+    if request.param == "memory":
+        return dray.data.from_items(ROWS)
+    if request.param == "files":
+        return dray.data.read_parquet(parquet(tmp_path))
+    return dray.data.from_items([*ROWS, {"x": 99, "name": ""}]).filter(lambda row: row["x"] < 99)
+
+
+def test_operations_on_rows_and_batches(rows: Any) -> None:
+    doubled = rows.map_batches(lambda batch, by: {"x": batch["x"] * by}, fn_args=(2,), batch_size=4)
+    assert values(doubled.map(lambda row: {"x": row["x"] + 1})) == list(range(1, 20, 2))
+    assert values(rows.flat_map(lambda row: [row] * (row["x"] % 2))) == [1, 3, 5, 7, 9]
+    assert values(rows.filter(lambda row: row["x"] > 7)) == [8, 9]
+    assert values(rows.filter(expr=pc.field("x") > 7)) == [8, 9]
+    pandas = rows.map_batches(lambda frame: frame[frame.x < 2], batch_format="pandas")
+    assert pandas.take_all() == ROWS[:2]
+    assert pandas.count() == 2
+    arrow = rows.map_batches(lambda table: table.slice(0, 1), batch_format="pyarrow", batch_size=5)
+    assert values(arrow) == [0, 5]
+    assert rows.add_column("y", lambda frame: frame["x"] ** 2).columns() == ["x", "name", "y"]
+    assert rows.drop_columns(["name"]).rename_columns({"x": "y"}).columns() == ["y"]
+    assert values(rows.union(rows.limit(2))) == [*range(10), 0, 1]
+    assert rows.zip(rows.rename_columns({"x": "y"})).take(1) == [
+        {"x": 0, "name": "n0", "y": 0, "name_1": "n0"}
+    ]
+    assert values(rows.sort("name", descending=True).limit(4)) == [2, 5, 8, 1]
+    assert values(rows.sort(["name", "x"], [False, True]))[:4] == [9, 6, 3, 0]
+    assert sorted(values(rows.random_shuffle(seed=1))) == list(range(10))
+    assert rows.unique("name") == ["n0", "n1", "n2"]
+    with pytest.raises(ConfigError, match="must have as many rows as each other"):
+        rows.zip(rows.limit(3)).take_all()
+
+
+def test_groups_and_aggregates(rows: Any) -> None:
+    by_name = rows.groupby("name")
+    assert by_name.count().take(1) == [{"name": "n0", "count()": 4}]
+    assert values(by_name.sum("x"), "sum(x)") == [18, 12, 15]
+    assert values(by_name.mean("x"), "mean(x)") == [4.5, 4.0, 5.0]
+    assert values(by_name.max("x"), "max(x)") == [9, 7, 8]
+    assert values(by_name.min(), "min(x)") == [0, 1, 2]
+    assert values(by_name.std("x"), "std(x)") == pytest.approx(FRAME.groupby("name").x.std())
+    first = by_name.map_groups(lambda frame: frame.head(1), batch_format="pandas")
+    assert values(first) == [0, 1, 2]
+    assert (rows.sum("x"), rows.mean("x"), rows.max("x"), rows.min("x")) == (45, 4.5, 9, 0)
+    assert rows.std("x") == pytest.approx(FRAME.x.std())
+    assert rows.sum(["x"]) == {"sum(x)": 45} or rows.sum(["x"]) == 45
+
+
+def test_parts_of_rows(rows: Any) -> None:
+    train, test = rows.train_test_split(0.3)
+    assert (train.count(), values(test)) == (7, [7, 8, 9])
+    shuffled = rows.train_test_split(2, shuffle=True, seed=1)
+    assert sorted(values(shuffled[0]) + values(shuffled[1])) == list(range(10))
+    assert [values(part) for part in rows.split(3)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]
+    assert [part.count() for part in rows.split(3, equal=True)] == [3, 3, 3]
+    assert [part.count() for part in rows.split_proportionately([0.2, 0.5])] == [2, 5, 3]
+    assert values(rows.limit(3)) == [0, 1, 2]
+    assert rows.limit(0).take_all() == []
+    assert len(rows.random_sample(0.5, seed=2).take_all()) < 10
+
+
+def test_forms_of_batches(rows: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    batch = rows.take_batch(3)
+    assert batch["x"].tolist() == [0, 1, 2]
+    assert batch["x"].dtype == np.int64
+    assert isinstance(rows.take_batch(2, batch_format="pandas"), pd.DataFrame)
+    assert rows.to_pandas().equals(FRAME)
+    assert [
+        table.num_rows for table in rows.iter_batches(batch_size=4, batch_format="pyarrow")
+    ] == [*(4, 4, 2)]
+    sizes = [len(b["x"]) for b in rows.iter_batches(batch_size=4, drop_last=True)]
+    assert sizes == [4, 4]
+    made = list(rows.iter_batches(batch_size=5, collate_fn=lambda batch: batch["x"].sum()))
+    assert made == [10, 35]
+    rows.show(1)
+    assert capsys.readouterr().out == "{'x': 0, 'name': 'n0'}\n"
+    assert repr(rows.schema()).split()[-4:-1] == ["x", "int64", "name"]
+    with pytest.raises(ConfigError, match="batch_format must be one of default, numpy"):
+        rows.iter_batches(batch_format="list")
+    with pytest.raises(ConfigError, match="more than 3 rows"):
+        rows.take_all(3)
+
+
+def test_arrays_and_objects_keep_their_shape_and_kind() -> None:
+    images: Any = np.arange(24, dtype=np.uint8).reshape(4, 3, 2)
+    dataset = dray.data.from_numpy(images).map_batches(
+        lambda batch: {"image": batch["data"], "label": np.arange(len(batch["data"]))}
+    )
+    batch = next(iter(dataset.iter_batches(batch_size=3)))
+    assert batch["image"].shape == (3, 3, 2)
+    assert (batch["image"] == images[:3]).all()
+    assert (dataset.take(2)[1]["image"] == images[1]).all()
+    assert dataset.random_shuffle(seed=1).take_batch(4)["image"].shape == (4, 3, 2)
+    several = dray.data.from_items(
+        [{"a": np.zeros((2, 2)), "o": {1, 2}}, {"a": np.ones(3), "o": 1}]
+    )
+    assert [row["o"] for row in several.take_all()] == [{1, 2}, 1]
+    assert several.take_batch(2)["a"][1].tolist() == [1, 1, 1]
+    ragged = dray.data.from_items([{"tokens": [1]}, {"tokens": [1, 2]}]).take_batch(2)["tokens"]
+    assert [list(value) for value in ragged] == [[1], [1, 2]]
+    assert dray.data.from_items([1, "a"]).take_all() == [{"item": 1}, {"item": "a"}]
+
+
+def test_tensors_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    dataset = dray.data.from_items([{"x": float(n), "y": [n, n], "z": "a"} for n in range(4)])
+    numbers = dataset.select_columns(["x", "y"])
+    batch = next(iter(numbers.iter_torch_batches(batch_size=3, dtypes={"x": torch.float32})))
+    assert batch["x"].dtype == torch.float32
+    assert batch["y"].tolist() == [[0, 0], [1, 1], [2, 2]]
+    with pytest.raises(ConfigError, match=r"column 'z' .*cannot be a tensor"):
+        next(iter(dataset.iter_torch_batches()))
+    made = numbers.iter_torch_batches(batch_size=2, collate_fn=lambda b: torch.as_tensor(b["x"]))
+    assert [each.tolist() for each in made] == [[0, 1], [2, 3]]
+    loader = torch.utils.data.DataLoader(numbers.to_torch(batch_size=2), batch_size=None)
+    assert len(list(loader)) == 2
+
+
+def test_a_failing_function_names_its_rows_and_keeps_its_type(tmp_path: Path) -> None:
+    files = dray.data.read_parquet(parquet(tmp_path))
+
+    def fails(row: dict[str, Any]) -> dict[str, Any]:
+        return {"x": 1 // (row["x"] - 4)}
+
+    with pytest.raises(ZeroDivisionError, match=r"map\(fails\) failed on row") as caught:
+        files.map(fails).take_all()
+    assert isinstance(caught.value, DataFunctionError)
+    assert f"rows 0 to 9 of {tmp_path}/a.parquet" in str(caught.value) or "rows 3 to 5" in str(
+        caught.value
+    )
+    assert any(entry.name == "fails" for entry in caught.traceback) or caught.value.__cause__
+    with pytest.raises(KeyError, match="map_batches"):
+        files.map_batches(lambda batch: batch["y"]).take_all()
+    with pytest.raises(ConfigError, match="must return a row, a dict of columns, not a int"):
+        files.map(lambda row: cast(Any, 3)).take_all()
+    with pytest.raises(ConfigError, match="must be a dict of columns"):
+        files.map_batches(lambda batch: 3).take_all()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_what_is_written_is_read(kind: str, tmp_path: Path) -> None:
+    dataset = dray.data.from_items(ROWS)
+    getattr(dataset, f"write_{kind}")(tmp_path / "out")
+    read = getattr(dray.data, f"read_{kind}")(tmp_path / "out")
+    assert read.take_all() == ROWS
+    assert os.listdir(tmp_path / "out") == [f"part-000000.{kind}"]
+
+
+def test_rows_that_are_large_go_through_a_file_that_ends_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dray.data.staging.IN_MEMORY_BYTES", 1000)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    kept = dray.data.range(20_000).filter(lambda row: row["id"] % 2 == 0).materialize()
+    assert len(os.listdir(tmp_path)) == 1
+    assert kept.count() == 10_000
+    assert kept.random_shuffle(seed=1).take_batch(5)["id"].tolist() != [0, 2, 4, 6, 8]
+    del kept
+    assert os.listdir(tmp_path) == []
