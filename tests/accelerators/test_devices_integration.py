@@ -108,13 +108,19 @@ def test_the_device_is_chosen_before_the_function_runs(
     assert [each["set"] for each in found] == [f"{name}:0", f"{name}:1"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "resource", "variable", "shown", "devices", "backend", "stub"),
-    FAMILIES,
-    ids=[kind or resource for kind, resource, *_ in FAMILIES],
-)
-def test_every_family(
-    session: Any,
+def test_every_family(session: Any, storage: Path) -> None:
+    """On a node of each, in one session."""
+    nodes: list[dict[str, Any]] = [{"num_cpus": 0, "resources": {row[1]: 2}} for row in FAMILIES]
+    for node, (kind, *_) in zip(nodes, FAMILIES, strict=True):
+        node.update({"accelerator_type": kind} if kind else {})
+    with FakeHost(modules=STUBS):
+        session({"num_cpus": 4}, *nodes)
+        for row in FAMILIES:
+            check_family(storage, *row)
+        dray.shutdown()
+
+
+def check_family(
     storage: Path,
     kind: str | None,
     resource: str,
@@ -124,18 +130,15 @@ def test_every_family(
     backend: str,
     stub: str,
 ) -> None:
-    with FakeHost(modules=STUBS):
-        node: dict[str, Any] = {"num_cpus": 4, "resources": {resource: 2}}
-        session({**node, "accelerator_type": kind} if kind else node)
-        config = ScalingConfig(
-            num_workers=2,
-            use_gpu=resource == "GPU",
-            resources_per_worker=None if resource == "GPU" else {resource: 1},
-        )
-        assert TorchTrainer(look, scaling_config=config).plan().backend == backend
-        run = {"worker_runtime_env": {"env_vars": {"FI_EFA_FORK_SAFE": "0"}}}  # the user's own
-        found = fit(config, storage, variable, stub=stub, run=run)
-        dray.shutdown()
+    config = ScalingConfig(
+        num_workers=2,
+        use_gpu=resource == "GPU",
+        resources_per_worker={"CPU": 0, resource: 1},
+        accelerator_type=kind,
+    )
+    assert TorchTrainer(look, scaling_config=config).plan().backend == backend
+    run = {"worker_runtime_env": {"env_vars": {"FI_EFA_FORK_SAFE": "0"}}}  # the user's own
+    found = fit(config, storage, variable, stub=stub, run=run)
     assert [each["devices"] for each in found] == [[device] for device in devices]
     assert [each["shown"] for each in found] == [shown, shown]
     rest = {"FI_PROVIDER": "efa", "FI_EFA_USE_DEVICE_RDMA": "1"} if backend == "xla" else {}
