@@ -110,8 +110,9 @@ class Result:
         """Return the result of a run of any time, finished or not.
 
         Lines of metrics and checkpoints that are damaged are left out, and a warning names the
-        file. Checkpoints are compared with the sizes of their files at once, and with their
-        checksums when they are first used.
+        file; of more than 4 MiB of metrics only the end is read, unless you ask for the
+        `metrics_dataframe`. Checkpoints are compared with the sizes of their files at once, and
+        with their checksums when they are first used.
 
         Args:
             path: The run's directory, or its URL, such as `s3://bucket/prefix/name`.
@@ -145,9 +146,7 @@ class Result:
             StorageError: The directory cannot be read.
         """
         committed = directory.sound_checkpoints()
-        last = None
-        for record in history(directory, rank=0):
-            last = record
+        last = directory.last_report(0, _is_report)
         metrics = None if last is None else {**decode(last), **_found(committed[-1:], last)}
         handed = {
             each.path: Checkpoint.of_run(

@@ -371,3 +371,32 @@ def test_a_storage_error_crosses_processes_whole() -> None:
     again = pickle.loads(pickle.dumps(error))
     assert (again.errno, str(again)) == (errno.ENOSPC, str(error))
     assert "make room" in str(error)
+
+
+def test_the_last_report_of_many_is_read_alone(tmp_path: Path) -> None:
+    """Whatever is damaged before it; if it is damaged itself, all are read."""
+    directory = RunDirectory(tmp_path)
+    told: list[str] = []
+    directory.warn = told.append
+    directory.open()
+    lines = directory.metrics(0, 0)
+    for number in range(60_000):
+        lines.append({"report": number, "metrics": {"padding": "x" * 40}})
+    lines.close()
+    directory.close()
+    path = tmp_path / "metrics/rank-00000.jsonl"
+    text = bytearray(path.read_bytes())
+    text[10] ^= 1
+    path.write_bytes(text)
+
+    def last() -> object:
+        found = directory.last_report(0, lambda record: "report" in record)
+        return found and found["report"]
+
+    assert last() == 59_999
+    assert told == []
+    path.write_bytes(text[:-9])
+    assert last() == 59_998
+    assert [line.partition("jsonl: ")[2] for line in told] == [
+        "2 lines (1, 60000) are damaged or cut short, and left out"
+    ]

@@ -129,3 +129,10 @@ class Storage(Protocol[P]):
         fits: Callable[[dict[str, Any]], bool] = lambda record: True,
     ) -> Iterator[dict[str, Any]]:
         """Yield the records of a file of lines; of those that are damaged, only warn."""
+
+    def last_line(self, name: str, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
+        """Return the last record of a long file of lines, without a look at the others.
+
+        Returns:
+            The record; None if it is damaged, or the file is short enough to read all of it.
+        """

@@ -19,11 +19,15 @@ from dray.train.storage.checkpoint_files import stage, sync_directory
 from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.copies import Care
 from dray.train.storage.manifest import Committed, read_manifest, write_manifest
-from dray.train.storage.sealed import LineFile, read_lines
+from dray.train.storage.sealed import LineFile, last_record, read_lines
 
 STAGING = ".staging-"
 _REPLACED = ".replaced-"
 _DELETED = ".deleted-"
+# A file of so many bytes is read within 0.2 s, checksums and all.
+_SHORT = 4 << 20
+# Of a line that is read from the end of a longer one.
+_LONGEST_LINE = 64 << 10
 
 
 class LocalStorage:
@@ -181,6 +185,20 @@ class LocalStorage:
             StorageError: The file cannot be read.
         """
         return read_lines(self.path / name, warn, fits)
+
+    def last_line(self, name: str, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
+        """Return the last record of a long file of lines; None if it is damaged, or short.
+
+        Raises:
+            StorageError: The file cannot be read.
+        """
+        path = self.path / name
+        with StorageError.instead(f"{path} cannot be read"):
+            if not path.exists() or path.stat().st_size <= _SHORT:
+                return None
+            with open(path, "rb") as file:
+                file.seek(-_LONGEST_LINE, os.SEEK_END)
+                return last_record(file.read(), fits)
 
     # The commit of a checkpoint: ranks stage files, the driver commits.
 

@@ -27,7 +27,7 @@ from dray.train.storage.manifest import Committed, manifest_text, parse_manifest
 from dray.train.storage.parts import PartedLines, PartedLog, Parts, is_part
 from dray.train.storage.place import RemotePath
 from dray.train.storage.retry import persistently
-from dray.train.storage.sealed import records
+from dray.train.storage.sealed import last_record, records
 from dray.train.storage.transfer import upload
 
 _STAGING = ".staging-"
@@ -313,12 +313,28 @@ class ObjectStorage:
         Raises:
             StorageError: The file cannot be read.
         """
-        folder, _, own = _in_folder(name).rpartition("/")
-        place = self.path / folder
-        parts = [place / part for part in sorted(place.names()) if is_part(part, own)]
+        parts = self._parts_of(name)
         with ThreadPoolExecutor(_READERS, "dray-readers") as pool:
             for part, text in zip(parts, pool.map(RemotePath.read_bytes, parts), strict=True):
                 yield from records(part, text.split(b"\n"), warn, fits)
+
+    def last_line(self, name: str, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
+        """Return the last record of a long file of lines; None if it is damaged, or short.
+
+        Raises:
+            StorageError: The file cannot be read.
+        """
+        parts = self._parts_of(name)
+        for part in reversed(parts if len(parts) > _READERS else []):
+            text = part.read_bytes()
+            if text:
+                return last_record(text, fits)
+        return None
+
+    def _parts_of(self, name: str) -> list[RemotePath]:
+        folder, _, own = _in_folder(name).rpartition("/")
+        place = self.path / folder
+        return [place / part for part in sorted(place.names()) if is_part(part, own)]
 
 
 def _in_folder(name: str) -> str:

@@ -19,6 +19,7 @@ import os
 import re
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -91,6 +92,20 @@ class RunDirectory:
             StorageError: They cannot be read.
         """
         return self.storage.read_lines(_metrics_name(rank), self.warn_once, fits)
+
+    def last_report(
+        self, rank: int, fits: Callable[[dict[str, Any]], bool]
+    ) -> dict[str, Any] | None:
+        """Return a rank's last report; of damage at their end, or if they are few, only warn.
+
+        Raises:
+            StorageError: They cannot be read.
+        """
+        last = self.storage.last_line(_metrics_name(rank), fits)
+        if last is None:
+            newest = deque(self.reports(rank, fits), maxlen=1)
+            last = newest[0] if newest else None
+        return last
 
     def begin_logs(self, attempt: int) -> None:
         """Make room for the logs of an attempt.

@@ -153,6 +153,24 @@ def read_lines(
                 yield from records(path, file, warn, fits)
 
 
+def last_record(
+    text: bytes, fits: Callable[[dict[str, Any]], bool] = lambda record: True
+) -> dict[str, Any] | None:
+    """Return the record of the last line, or None if it is not whole and sound.
+
+    Args:
+        text: End of a file of lines.
+        fits: Whether a record is such as the file should hold.
+    """
+    if not text.endswith(b"\n"):
+        return None
+    try:
+        record = unseal(text[:-1].rpartition(b"\n")[2])
+    except ValueError:
+        return None
+    return record if fits(record) else None
+
+
 def records(
     source: object,
     lines: Iterable[bytes],
