@@ -149,7 +149,7 @@ def test_files_that_are_also_elsewhere_stay_there(process_engine: None, storage:
 
 
 @pytest.mark.usefixtures("_quiet")
-def test_on_a_storage_far_away_they_are_uploaded_and_deleted() -> None:
+def test_on_a_storage_far_away_they_are_uploaded_and_deleted(tmp_path: Path) -> None:
     def train() -> list[str]:
         paths = []
         for mode in (CheckpointUploadMode.SYNC, CheckpointUploadMode.ASYNC):
@@ -165,7 +165,7 @@ def test_on_a_storage_far_away_they_are_uploaded_and_deleted() -> None:
         run_config=RunConfig(name="run", storage_path="memory://dirs"),
     ).fit()
     assert len(result.best_checkpoints) == 2
-    for checkpoint, _ in result.best_checkpoints:
-        with checkpoint.as_directory() as path:
-            assert Path(path, "below/it").read_text() == "below/it of rank 0"
+    for number, (checkpoint, _) in enumerate(result.best_checkpoints):
+        copy = checkpoint.to_directory(tmp_path / str(number))
+        assert Path(copy, "below/it").read_text() == "below/it of rank 0"
     assert not any(map(os.path.exists, result.return_value))
