@@ -69,10 +69,8 @@ class Checkpoint:
     @classmethod
     def at(cls, place: Place) -> Checkpoint:
         """Return a reference to a checkpoint at a place, for dray's own use."""
-        if not isinstance(place, RemotePath):
-            return cls(place)
-        checkpoint = cls(place.path, place.filesystem)
-        checkpoint._filesystem = None
+        checkpoint = cls.__new__(cls)  # what `__init__` looks at is known, of many in a run
+        checkpoint._place, checkpoint._filesystem, checkpoint._unread = place, None, None
         return checkpoint
 
     @classmethod

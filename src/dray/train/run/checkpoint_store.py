@@ -130,7 +130,9 @@ class Commits:
         )
         staged = path if entry.in_place else self._staged(entry)
         self.directory.commit(staged, committed)
-        self._kept = [*(known for known in self._kept if known.path != path), committed]
+        if entry.directory is not None:  # else it has a name of its own
+            self._kept = [known for known in self._kept if known.path != path]
+        self._kept.append(committed)
         self._look_at_score(committed)
         self._delete_surplus()
         self.progress.committed(path)

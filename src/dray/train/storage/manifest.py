@@ -101,9 +101,10 @@ class Committed:
         if isinstance(self.path, RemotePath):
             sizes = self.path.sizes() if sizes is None else sizes
             return next((n for n, (size, _) in self.files.items() if sizes.get(n) != size), None)
+        top = str(self.path)
         for name, (size, _) in self.files.items():
             try:
-                now = os.stat(self.path / name)
+                now = os.stat(f"{top}/{name}")
             except OSError:
                 return name
             if now.st_size != size or not stat.S_ISREG(now.st_mode):
@@ -164,7 +165,8 @@ def read_manifest(path: Path) -> Committed | None:
         StorageError: The manifest cannot be read, or is damaged.
     """
     try:
-        text = (path / MANIFEST).read_bytes()
+        with open(f"{path}/{MANIFEST}", "rb", buffering=0) as file:
+            text = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -69,6 +69,7 @@ class RunDirectory:
         self._warned: set[str] = set()
         self._verified: set[Place] = set()
         self._damaged: set[Place] = set()
+        self._newest: int | None = None  # the highest number of a checkpoint, once that is known
 
     @property
     def name(self) -> str:
@@ -224,22 +225,22 @@ class RunDirectory:
             StorageError: The directory cannot be read.
         """
         found = []
+        damaged = {path.name for path in self._damaged}
         names = [
             name
             for name in sorted(self.storage.names())
-            if not (name.startswith(".") or name in _OWN or self.path / name in self._damaged)
+            if not (name.startswith(".") or name in _OWN or name in damaged)
         ]
         for name, committed in zip(names, self.storage.manifests(names), strict=True):
-            path = self.path / name
             if isinstance(committed, StorageError):
                 self.warn_once(f"{committed}. {name} is left out")
             elif committed is not None:
                 found.append(committed)
-            elif _NUMBERED.match(name) and path.is_dir():
+            elif _NUMBERED.match(name) and (self.path / name).is_dir():
                 self.warn_once(
-                    f"{path} has no manifest (.dray.json), so it is no checkpoint of this run: the "
-                    "rest of one that was being deleted, or yours; nothing uses it, and nothing "
-                    "deletes it"
+                    f"{self.path / name} has no manifest (.dray.json), so it is no checkpoint of "
+                    "this run: the rest of one that was being deleted, or yours; nothing uses it, "
+                    "and nothing deletes it"
                 )
         return sorted(found, key=lambda c: (c.report, c.time))
 
@@ -275,9 +276,15 @@ class RunDirectory:
         return committed.path in self._verified
 
     def next_checkpoint_name(self) -> str:
-        """Return `checkpoint_` and the first number that is higher than all there are."""
-        numbers = [int(m[1]) for name in self.storage.names() if (m := _NUMBERED.match(name))]
-        return f"checkpoint_{max(numbers, default=-1) + 1:06d}"
+        """Return `checkpoint_` and a number that is higher than all there were at first."""
+        if self._newest is None:
+            numbers = [int(m[1]) for name in self.storage.names() if (m := _NUMBERED.match(name))]
+            self._newest = max(numbers, default=-1)
+        while True:
+            self._newest += 1
+            name = f"checkpoint_{self._newest:06d}"
+            if not (self.path / name).exists():  # else it is the user's
+                return name
 
     # The commit of a checkpoint: ranks stage files, the driver commits.
 
