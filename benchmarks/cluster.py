@@ -44,15 +44,19 @@ class Cluster:
         self._nodes = nodes
         return bool(nodes) and self._address is None
 
-    def run(self, command: Sequence[str]) -> Finished:
+    def run(self, command: Sequence[str], **variables: str) -> Finished:
         """Run a program to its end, on the cluster.
+
+        Args:
+            command: The program.
+            **variables: Environment variables of its own.
 
         Raises:
             ProgramFailed: It ended with an error, or not in time, or the cluster did not start.
         """
         if self._address is None:
             self._address = self._start()
-        return run(command, {"RAY_ADDRESS": self._address, "DRAY_ENGINE": "ray"})
+        return run(command, {"RAY_ADDRESS": self._address, "DRAY_ENGINE": "ray", **variables})
 
     def _start(self) -> str:
         with contextlib.ExitStack() as stack:

@@ -3,15 +3,21 @@
 from collections.abc import Callable
 
 from benchmarks.cases import DRAY_ON_RAY, RAY, Case, Comparison, Options, Sample
+from benchmarks.harness import Finished
 
 FIRST_FIT = "fit() to first all-reduce"
 SECOND_FIT = "second fit() to first all-reduce"
 PER_CALL = "report(), median"
 RESTART = "kill to all-reduce"
+FIRST_STEP = "fit() to first optimizer step"
+SECOND_STEP = "second fit() to first optimizer step"
+RECOVERY_STEP = "kill to first optimizer step"
 TO_FUNCTION = "fit() to the train function of all ranks"
 CPU_TIME = "driver's CPU time for a report"
 WALL_TIME = "time for a report"
 
+# Every worker an actor of Ray's own, as before there were agents.
+WITHOUT_AGENTS = f"{DRAY_ON_RAY}, without agents"
 _ONE_NODE = (4,)
 _FOUR_NODES = (0, 4, 4, 4)  # a head, and nodes for the workers
 
@@ -67,6 +73,47 @@ def cluster_recovery(options: Options) -> list[Case]:
     return [_pair(options, sample, Comparison(RESTART, DRAY_ON_RAY, RAY, 0.4))]
 
 
+def cluster_step_refit(options: Options) -> list[Case]:
+    """On a Ray cluster: a second fit() of a connected driver, to its first optimizer step."""
+
+    def sample(name: str) -> Sample:
+        finished = _run(options, name, "refit", "ddp", 2)
+        first, second = (finished.between("called", "stepped", turn) for turn in (0, 1))
+        return Sample({FIRST_STEP: first, SECOND_STEP: second})
+
+    return [_steps(options, sample, SECOND_STEP, FIRST_STEP)]
+
+
+def cluster_step_recovery(options: Options) -> list[Case]:
+    """On a Ray cluster: kill -9 of a worker to the next optimizer step of all ranks."""
+
+    def sample(name: str) -> Sample:
+        finished = _run(options, name, "recovery", "ddp")
+        return Sample({RECOVERY_STEP: finished.between("killed", "stepped")})
+
+    return [_steps(options, sample, RECOVERY_STEP)]
+
+
+def _run(options: Options, name: str, program: str, *rest: object) -> Finished:
+    variables = {"DRAY_RAY_AGENTS": "0"} if name == WITHOUT_AGENTS else {}
+    return options.cluster.run(options.command(name, program, 2, *rest), **variables)
+
+
+def _steps(options: Options, sample: Callable[[str], Sample], *quantities: str) -> Case:
+    """Return a case of dray's agents, of dray without them, and of Ray Train."""
+    target, *others = quantities
+    comparisons = (
+        Comparison(target, DRAY_ON_RAY, target=0.4),
+        *(
+            Comparison(quantity, DRAY_ON_RAY, peer)
+            for quantity in (target, *others)
+            for peer in (WITHOUT_AGENTS, RAY)
+        ),
+    )
+    turns = options.in_turn(sample, DRAY_ON_RAY, WITHOUT_AGENTS, RAY)
+    return Case("2 workers, DDP", "s", turns, comparisons, nodes=_ONE_NODE)
+
+
 def scaling(options: Options) -> list[Case]:
     """On a Ray cluster of four nodes: what many workers that report cost the driver."""
     reports = 200
@@ -98,5 +145,7 @@ MEASURES: dict[str, Callable[[Options], list[Case]]] = {
     "cluster_start": cluster_start,
     "cluster_report": cluster_report,
     "cluster_recovery": cluster_recovery,
+    "cluster_step_refit": cluster_step_refit,
+    "cluster_step_recovery": cluster_step_recovery,
     "scaling": scaling,
 }

@@ -96,9 +96,19 @@ def _is_rays(process: psutil.Process) -> bool:
         return session._engine is not None and session._engine.name == "ray"
     return (
         words[0].startswith("ray::")
+        or _is_agents(process)
         or "raylet" in " ".join(words)
         or any(word.startswith("/") and "/ray/" in word for word in words)
     )
+
+
+def _is_agents(process: psutil.Process) -> bool:
+    """Whether it is a fork server of an agent, or an heir; each worker leads a group of its own."""
+    try:
+        leader = psutil.Process(os.getpgid(process.pid))
+        return leader.pid != process.pid and "RayWorker" in " ".join(leader.cmdline())
+    except (psutil.NoSuchProcess, ProcessLookupError):
+        return False
 
 
 def _is_orphan(pid: int) -> bool:

@@ -25,7 +25,8 @@ scheduling
 engines.local
 * engines session connection
 * engines.rpc engines.status_socket
-engines.inline engines.process engines.ray
+engines.inline engines.process
+engines.ray
 core
 util
 data

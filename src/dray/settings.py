@@ -48,8 +48,15 @@ def _seconds(variable: str, default: float) -> float:
 
 
 def is_rays_worker() -> bool:
-    """Return whether Ray runs this process as a worker, without an import."""
-    module = sys.modules.get("ray._private.worker")
+    """Return whether this process is a worker in a Ray cluster, without an import.
+
+    Ray runs it, or it is a fork of the session's agent on its node.
+    """
+    module, forked = (
+        sys.modules.get(name) for name in ("ray._private.worker", "dray.engines.ray.forked_worker")
+    )
+    if forked is not None and forked.is_one():
+        return True
     return module is not None and module.global_worker.mode == module.WORKER_MODE
 
 
@@ -79,6 +86,8 @@ class Settings:
         engine: `DRAY_ENGINE`: the engine when `dray.init` names none; within a Ray job, "ray".
             In a task or actor of Ray's it is "ray" whatever the variable says.
         start_method: `DRAY_START_METHOD`: how the process engine makes workers.
+        agents: `DRAY_RAY_AGENTS`: whether training workers on a Ray cluster are forks of an agent
+            on their node, rather than actors of Ray's.
         share_imports: `DRAY_SHARE_IMPORTS`: whether the fork server may be a fork of the driver.
         progress: `DRAY_PROGRESS`: whether runs print to the terminal.
         fold_output: `DRAY_FOLD_OUTPUT`, or else Ray's `RAY_DEDUP_LOGS`: whether lines that ranks
@@ -112,6 +121,7 @@ class Settings:
     start_method: str = field(
         default_factory=lambda: _choice("DRAY_START_METHOD", "", ("", *START_METHODS))
     )
+    agents: bool = field(default_factory=lambda: _flag("DRAY_RAY_AGENTS", True))
     share_imports: bool = field(default_factory=lambda: _flag("DRAY_SHARE_IMPORTS", True))
     progress: bool = field(default_factory=lambda: _flag("DRAY_PROGRESS", True))
     fold_output: bool = field(

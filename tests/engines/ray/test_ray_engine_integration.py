@@ -128,8 +128,9 @@ def test_a_group_over_two_nodes(storage: Path) -> None:
     assert of_nccl == (None if master == "127.0.0.1" else f"={interface}")
 
 
-def test_a_run_needs_no_actors_besides_its_workers(storage: Path) -> None:
+def test_a_run_needs_no_actors_but_an_agent_on_each_node(storage: Path) -> None:
     def alive() -> set[str]:
+        assert ray.is_initialized()
         actors = ray._private.state.actors()
         return {actor for actor, entry in actors.items() if entry["State"] == "ALIVE"}
 
@@ -140,7 +141,7 @@ def test_a_run_needs_no_actors_besides_its_workers(storage: Path) -> None:
         return len(new)
 
     before = alive()  # those of tests before this one, of whose end the cluster hears later
-    assert fit(train, storage, num_workers=3).return_value == 3
+    assert fit(train, storage, num_workers=3).return_value <= 2
 
 
 def test_workers_can_use_ray_themselves(storage: Path) -> None:

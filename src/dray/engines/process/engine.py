@@ -25,7 +25,7 @@ from dray.engines.process import system_limits
 from dray.engines.process.launch.server import Basis, Server
 from dray.engines.process.lock import IN_A_FINALISER
 from dray.engines.process.system_limits import OpenFiles
-from dray.engines.rpc import lifeline, wire
+from dray.engines.rpc import wire
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.remote_actor import RemoteActor
 from dray.engines.runtime import Described
@@ -66,7 +66,7 @@ class TrainingActor(RemoteActor):
         self._server = server
         self._devices = devices
         self._lost_node: Node | None = None
-        self._oom_before = _out_of_memory_kills()
+        self._oom_before = system_limits.out_of_memory_kills()
 
     def kill(self) -> None:
         self._server.kill(self.number)
@@ -91,21 +91,13 @@ class TrainingActor(RemoteActor):
             why = f"its process ended, because its node {self._lost_node.title} is gone"
             self.on_death(NodeDiedError(exitcode, details=why), expected=False)
             return
-        starved = exitcode == -9 and not killed and _out_of_memory_kills() > self._oom_before
+        kills = system_limits.out_of_memory_kills()
+        starved = exitcode == -9 and not killed and kills > self._oom_before
         kind = OutOfMemoryError if starved else WorkerDiedError
         error = kind(exitcode, out_of_memory=starved)
         # One that was ending on its own when it was killed has an exit status of its own.
         by_us = killed and exitcode in (None, 0, -signal.SIGKILL)
         self.on_death(error, expected=by_us or (self.stopping and exitcode == 0))
-
-
-def _out_of_memory_kills() -> int:
-    """Return how many processes the kernel has killed for want of memory since it started."""
-    with contextlib.suppress(OSError), open("/proc/vmstat", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0
 
 
 class ProcessEngine(LocalEngine):
@@ -402,26 +394,11 @@ class ProcessEngine(LocalEngine):
         sock.close()
 
     def _on_notice(self, server: Server) -> None:
-        try:
-            data = server.control.recv(wire.NOTICE.size, socket.MSG_WAITALL)
-        except ConnectionError:  # it died with requests unread
-            data = b""
-        if len(data) < wire.NOTICE.size:
+        told = server.hear()
+        if told is None:
             self._on_server_gone(server)
-            return
-        kind, number, value, killed = wire.NOTICE.unpack(data)
-        if kind == wire.STARTED:
-            actor, node = server.actors[number]
-            self._reader.isolate(lambda: actor.on_start(value, node))
-        elif kind == wire.FAILED:
-            actor, _ = server.actors.pop(number)
-            error = EngineError(
-                f"its process could not be started: {system_limits.describe(value)}"
-            )
-            self._reader.isolate(lambda: actor.on_failure(error))
         else:
-            actor, _ = server.actors.pop(number)
-            self._reader.isolate(lambda: actor.on_exit(value, killed))
+            self._reader.isolate(told)
 
     def _on_server_gone(self, server: Server) -> None:
         """The fork server died on its own: its workers died with it, and what they started must."""
@@ -440,12 +417,8 @@ class ProcessEngine(LocalEngine):
                     if isinstance(worker, WorkerProcess)
                 ]
             )
-        server.close()  # first: `lifeline.end_well_without_parent` says why
-        for actor, _ in list(server.actors.values()):
-            if actor.pid is not None:
-                lifeline.kill_worker(actor.pid)
-            self._reader.isolate(functools.partial(actor.on_exit, None, killed=False))
-        server.actors.clear()
+        for told in server.bury():
+            self._reader.isolate(told)
 
     @shielded
     def close(self) -> None:

@@ -96,3 +96,12 @@ def _container_limit() -> str:
             found = Path("/sys/fs/cgroup", name).read_text(encoding="ascii").strip()
             return "" if found == "max" else found
     return ""
+
+
+def out_of_memory_kills() -> int:
+    """Return how many processes the kernel has killed for want of memory since it started."""
+    with contextlib.suppress(OSError), open("/proc/vmstat", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
@@ -13,6 +15,7 @@ import ray
 
 from dray.engines.base import Options
 from dray.engines.ray.errors import translate
+from dray.engines.rpc.actor_host import set_variables
 from dray.engines.runtime import Described
 from dray.errors import ClusterUnreachableError, ConfigError
 
@@ -102,9 +105,19 @@ def _own_resources(options: Options) -> Described:
     }
 
 
+@contextlib.contextmanager
+def own_breakpoint() -> Iterator[None]:
+    """Have `breakpoint()` mean what it meant before: Ray sets its own as it starts."""
+    debugger = os.environ.get("PYTHONBREAKPOINT")
+    try:
+        yield
+    finally:
+        set_variables({"PYTHONBREAKPOINT": debugger})
+
+
+@own_breakpoint()
 def _initialise(options: Options, address: str, **further: Any) -> None:
     environment = options.runtime_env.as_dict()
-    debugger = os.environ.get("PYTHONBREAKPOINT")
     try:
         ray.init(
             address=address,
@@ -136,11 +149,6 @@ def _initialise(options: Options, address: str, **further: Any) -> None:
         raise ConfigError(f"Ray refuses this: {error}") from error
     except ray.exceptions.RayError as error:
         raise translate(error) from error
-    finally:  # Ray has set its own: breakpoint() in this program means what it meant before
-        if debugger is None:
-            os.environ.pop("PYTHONBREAKPOINT", None)
-        else:
-            os.environ["PYTHONBREAKPOINT"] = debugger
 
 
 def _probe(address: str) -> None:

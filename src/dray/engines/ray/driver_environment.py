@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from dray.engines.rpc import wire
@@ -79,6 +79,12 @@ def take(begin: wire.Begin, directory: str | None) -> None:
     elif os.path.isdir(begin.cwd):
         os.chdir(begin.cwd)
     sys.path += [entry for entry in begin.path if entry not in sys.path]
+
+
+def drop_guesses(names: Iterable[str]) -> dict[str, str]:
+    """Unset those of some variables that Ray has set since this process began; return them."""
+    guessed = [name for name in names if name in os.environ and not _was_given(name)]
+    return {name: os.environ.pop(name) for name in guessed}
 
 
 def _was_given(variable: str) -> bool:

@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from dray.engines.base import CLOSED, Actor, ActorSpec, Engine, Options
+from dray.engines.base import CLOSED, Actor, ActorFactory, ActorSpec, Engine, Mailbox, Options
 from dray.engines.rpc import wire
 from dray.engines.runtime_env import RuntimeEnv
 from dray.engines.status_socket import StatusSocket
@@ -47,20 +47,26 @@ from ray.exceptions import ActorUnavailableError
 from ray.util.placement_group import (
     PlacementGroup,
     placement_group,
-    placement_group_table,
     remove_placement_group,
 )
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 
-from dray.engines.ray import cluster, driver_environment
+from dray.engines.ray import cluster, driver_environment, forked_worker
+from dray.engines.ray.bundles import PlacedBundles, resources_of
 from dray.engines.ray.connect import connect
 from dray.engines.ray.errors import translate
+from dray.engines.ray.forked_worker import Membership
+from dray.engines.ray.node_agents import ForkedActor, NodeAgents, needs_rays_process
 from dray.engines.ray.runtime import RayRuntime
 from dray.engines.ray.tpu_slices import ask_for_slices, whole_hosts
 from dray.engines.ray.training_actor import RayActor
 from dray.engines.ray.worker import RayWorker
 from dray.engines.ray.worker_channel import VERSIONS, Hello, WorkerListener
 from dray.engines.rpc.io_thread import Reader
+from dray.engines.rpc.remote_actor import RemoteActor
 from dray.engines.runtime import Described, Runtime
 from dray.scheduling.labels import NODE_ID
 from dray.status import ProgramStatus, to_json
@@ -75,33 +81,6 @@ _LAG_S = 2.0
 _LAG_OF_THE_IMPOSSIBLE_S = 0.8
 
 
-class _PlacementGroup(Reservation):
-    """Bundles that Ray has set aside."""
-
-    def __init__(
-        self,
-        groups: Sequence[PlacementGroup],
-        bundles: Sequence[Mapping[str, float]],
-        engine: RayEngine,
-    ) -> None:
-        *self._others, self.group = groups
-        self.bundles = bundles
-        self._engine = engine
-        table = placement_group_table(self.group)
-        self._nodes = set(table["bundles_to_node_id"].values())
-        self._released = False
-
-    @property
-    def broken(self) -> bool:
-        return self._engine.any_gone(self._nodes)
-
-    def release(self) -> None:
-        if not self._released:
-            self._released = True
-            self._engine.remove_groups([self.group, *self._others])
-            self._engine.note_release()
-
-
 class RayEngine(Engine):
     """Runs actors in a Ray cluster."""
 
@@ -111,13 +90,14 @@ class RayEngine(Engine):
     def __init__(self, options: Options, settings: Settings) -> None:
         self.env_vars = options.runtime_env.env_vars
         self.shows_output = options.log_to_driver
+        forked_worker.join()
         self._owns_connection = connect(options)
         # What Ray has taken for the whole job needs not be said again for every actor.
         self._runtime_env = RuntimeEnv() if self._owns_connection else options.runtime_env
         self._has_working_dir = options.runtime_env.working_dir is not None
         self._patience_s = options.wait_for_nodes_s
         self._numbers = itertools.count()
-        self._actors: dict[int, RayActor] = {}
+        self._actors: dict[int, RayActor | ForkedActor] = {}
         self._suspects: dict[str, float] = {}
         self._released_at = -math.inf
         self._closed = False
@@ -126,7 +106,15 @@ class RayEngine(Engine):
         self._connection_lock = threading.RLock()
         self._reader = Reader(self._on_crash)
         self._runtime = RayRuntime(self._runtime_env, options.wait_for_nodes_s)
-        self._address = ray.get_runtime_context().gcs_address
+        context = ray.get_runtime_context()
+        self._address = context.gcs_address
+        self._forks = (
+            settings.agents
+            and settings.start_method != "spawn"
+            and not needs_rays_process(context.runtime_env)
+        )
+        membership = Membership(self._address, context.namespace, "", {})
+        self._agents = NodeAgents(membership, self._reader.isolate)
         self._listener_lock = threading.Lock()
         self._status_socket: StatusSocket | None = None
         self._shown: dict[str, list[Callable[[], object]]] = {}
@@ -177,10 +165,10 @@ class RayEngine(Engine):
         return cluster.nodes()
 
     def available(self) -> dict[str, float]:
-        return dict(ray.available_resources())
+        return dict(ray.availableresources_of())
 
     def prepare(self, modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
-        return None
+        self._agents.prepare(modules)
 
     def drive(self, loop: Callable[[], T]) -> T:
         return loop()
@@ -247,7 +235,9 @@ class RayEngine(Engine):
                     bundles = whole_hosts(request, request.slices)
                 ask(bundles, strategy, selectors)
                 with wanted():
-                    reservation = _PlacementGroup(groups, request.bundles, self)
+                    reservation = PlacedBundles(
+                        groups, request.bundles, self.any_gone, self._give_back
+                    )
             except Exception as error:  # noqa: BLE001 (whoever asked must learn of it)
                 self.remove_groups(groups)
                 if future.set_running_or_notify_cancel():
@@ -287,8 +277,9 @@ class RayEngine(Engine):
                 for group in groups:
                     remove_placement_group(group)
 
-    def note_release(self) -> None:
-        """Take note that Ray does not tell the truth for a moment about what is free."""
+    def _give_back(self, reservation: PlacedBundles) -> None:
+        self.remove_groups(reservation.groups)
+        # For a moment Ray does not tell the truth about what is free.
         self._released_at = time.monotonic()
 
     def any_gone(self, node_ids: Iterable[str]) -> bool:
@@ -307,33 +298,87 @@ class RayEngine(Engine):
 
     def start_actor(self, spec: ActorSpec) -> Actor:
         reservation = spec.reservation
-        assert isinstance(reservation, _PlacementGroup)
-        payload = wire.dump(spec.factory, spec.name)
-        actor = RayActor(
-            next(self._numbers),
-            spec.name,
-            spec.mailbox,
-            self._reader,
-            self.is_gone,
-            lambda actor: self._actors.pop(actor.number, None),
-        )
-        actor.begin(
-            wire.Begin(
-                driver_environment.portable(os.environ), self._cwd(), list(sys.path), payload
-            )
-        )
+        assert isinstance(reservation, PlacedBundles)
         environment, directory = _split(self._runtime_env | spec.runtime_env)
+        if self._forks and not needs_rays_process(environment.further):
+            try:
+                return self._fork(spec, reservation, environment, directory)
+            except EngineError:  # an agent that is gone: the next one serves
+                return self._fork(spec, reservation, environment, directory)
+        bundle = reservation.bundles[spec.bundle]
+        place = PlacementGroupSchedulingStrategy(
+            reservation.group, placement_group_bundle_index=spec.bundle
+        )
+        make = functools.partial(_make, place, resources_of(bundle), environment)
+        return self._start(spec.factory, spec.name, spec.mailbox, make, spec.modules, directory)
+
+    def _fork(
+        self,
+        spec: ActorSpec,
+        reservation: PlacedBundles,
+        environment: RuntimeEnv,
+        directory: str | None,
+    ) -> ForkedActor:
+        """Have a worker forked by the agent of its node."""
+        node_id, shown = reservation.places[spec.bundle], reservation.shown[spec.bundle]
+        start = functools.partial(self._start_agent, node_id, environment)
         with self._connection():
             if self._closed:
                 raise EngineError(CLOSED)
-            handle = self._make(reservation, spec.bundle, environment)
-            actor.lives_in(lambda: self._kill(handle))
-            self._actors[actor.number] = actor
-            address = self._listener.address(actor.number)
-            self._follow(
-                actor, handle, handle.serve.remote(address, tuple(spec.modules), directory)
-            )
+            agent = self._agents.at(node_id, environment, spec.modules, start)
+            number = next(self._numbers)
+            actor = ForkedActor(number, spec.name, spec.mailbox, self._reader, agent, shown.devices)
+            begin = self._begin(wire.dump(spec.factory, spec.name))
+            self._actors[number] = actor
+            address = self._listener.address(number)
+            try:
+                agent.fork(actor, begin, address, spec.modules, shown.variables, directory)
+            except EngineError:
+                del self._actors[number]
+                raise
         return actor
+
+    def _start_agent(
+        self, node_id: str, environment: RuntimeEnv, factory: ActorFactory, mailbox: Mailbox
+    ) -> RayActor:
+        place = NodeAffinitySchedulingStrategy(node_id, soft=False)
+        make = functools.partial(_make, place, resources_of({}), environment)
+        name = f"dray's agent on node {node_id[:8]}"
+        return self._start(factory, name, mailbox, make, (), None, is_agent=True)
+
+    def _start(
+        self,
+        factory: ActorFactory,
+        name: str,
+        mailbox: Mailbox,
+        make: Callable[[], Any],
+        modules: Sequence[str],
+        directory: str | None,
+        *,
+        is_agent: bool = False,
+    ) -> RayActor:
+        """Have Ray start a process, and serve an actor in it."""
+        number = next(self._numbers)
+        actor = RayActor(number, name, mailbox, self._reader, self.is_gone, self._forget)
+        begin = self._begin(wire.dump(factory, name))
+        actor.begin(begin._replace(environment={}, cwd="") if is_agent else begin)
+        with self._connection():
+            if self._closed:
+                raise EngineError(CLOSED)
+            handle = make()
+            actor.lives_in(lambda: self._kill(handle))
+            self._actors[number] = actor
+            address = self._listener.address(number)
+            life = handle.serve.remote(address, tuple(modules), directory, is_agent=is_agent)
+            self._follow(actor, handle, life)
+        return actor
+
+    def _begin(self, payload: bytes) -> wire.Begin:
+        variables = driver_environment.portable(os.environ)
+        return wire.Begin(variables, self._cwd(), list(sys.path), payload)
+
+    def _forget(self, actor: RemoteActor) -> None:
+        self._actors.pop(actor.number, None)
 
     def _kill(self, handle: Any) -> None:
         with self._connection() as is_there:
@@ -356,27 +401,6 @@ class RayEngine(Engine):
         if not actor.is_over() and ray.is_initialized():
             self._follow(actor, handle, handle.over.remote())
 
-    def _make(self, reservation: _PlacementGroup, bundle: int, environment: RuntimeEnv) -> Any:
-        """Have Ray make an actor; return its handle."""
-        place = PlacementGroupSchedulingStrategy(
-            reservation.group,
-            placement_group_bundle_index=bundle,
-        )
-        try:
-            return (
-                _worker_class()
-                .options(
-                    **_resources(reservation.bundles[bundle]),
-                    max_restarts=0,
-                    max_task_retries=0,
-                    runtime_env=environment.as_dict() or None,
-                    scheduling_strategy=place,
-                )
-                .remote()
-            )
-        except (ValueError, TypeError) as error:
-            raise ConfigError(f"Ray refuses this worker: {error}") from error
-
     def _cwd(self) -> str:
         """Return where workers run if their node has it; Ray has moved them if asked to."""
         return "" if self._has_working_dir else wire.working_directory()
@@ -388,7 +412,7 @@ class RayEngine(Engine):
         if actor is None:
             connection.close()
             return
-        if hello.versions == VERSIONS:
+        if hello.versions == VERSIONS or isinstance(actor, ForkedActor):
             actor.on_hello(hello, connection)
             return
         connection.close()
@@ -415,8 +439,11 @@ class RayEngine(Engine):
         with self._connection():
             self._closed = True
         self._asked.close()
+        links = self._agents.links()
         for actor in list(self._actors.values()):
-            actor.kill()
+            if actor not in links:
+                actor.kill()
+        self._agents.close()
         self._reader.stop()
         self._reader.do_tasks()
         for actor in list(self._actors.values()):
@@ -437,15 +464,22 @@ def _worker_class() -> Any:
     return ray.remote(RayWorker)
 
 
-def _resources(bundle: Mapping[str, float]) -> Described:
-    """Return a bundle in the words of an actor's options."""
-    further = dict(bundle)
-    options = {
-        "num_cpus": further.pop("CPU", 0),
-        "num_gpus": further.pop("GPU", 0),
-        "memory": further.pop("memory", 0),
-    }
-    return {**options, "resources": further}
+def _make(place: Any, resources: Described, environment: RuntimeEnv) -> Any:
+    """Have Ray make an actor; return its handle."""
+    try:
+        return (
+            _worker_class()
+            .options(
+                **resources,
+                max_restarts=0,
+                max_task_retries=0,
+                runtime_env=environment.as_dict() or None,
+                scheduling_strategy=place,
+            )
+            .remote()
+        )
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"Ray refuses this worker: {error}") from error
 
 
 def _split(environment: RuntimeEnv) -> tuple[RuntimeEnv, str | None]:

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +61,11 @@ def showing_actor(kind: type) -> type:
     return type(kind)(kind.__name__, (kind,), members)
 
 
-def restore_user_variables() -> None:
-    """Set the variables that the runtime environment names to what it says, in a worker.
+def restore_user_variables(given: Mapping[str, str]) -> None:
+    """Set the variables that a runtime environment names to what it says, in a worker.
 
     A family's other variables are unset: each would count within what the user's leaves.
     """
-    given = ray.get_runtime_context().runtime_env.get("env_vars") or {}
     for family in families():
         if given.keys() & set(family.variables):
             set_variables({name: given.get(name) for name in family.variables})

@@ -11,6 +11,7 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
 
+from dray.engines.ray import forked_worker
 from dray.engines.ray.errors import raise_result, result_error
 from dray.engines.result_lists import DynamicObjectRefGenerator
 from dray.engines.runtime import Args, Described, Kwargs, ObjectRef, ObjectRefGenerator, Returned
@@ -66,6 +67,7 @@ class RayRef(ObjectRef):
 
 
 def _arrived(pickled: bytes) -> RayRef:
+    forked_worker.join()  # a reference that was there before is not counted
     return RayRef(pickle.loads(pickled))
 
 

@@ -65,6 +65,10 @@ class RayActor(RemoteActor):
         """Return whether its end has been told."""
         return self._over.is_set()
 
+    def wait(self, timeout_s: float) -> None:
+        """Wait until its end has been told, but not for longer than that."""
+        self._over.wait(timeout_s)
+
     def lives_in(self, end: Callable[[], None]) -> None:
         """Take what ends the process."""
         self._end = end

@@ -18,20 +18,30 @@ from dray.engines.rpc.actor_host import ActorHost, import_quietly, text_stream
 class RayWorker:
     """Lives in a worker process of Ray's; the worker's life is one long call of `serve`."""
 
-    def serve(self, driver: DriverAddress, modules: tuple[str, ...], directory: str | None) -> None:
+    def serve(
+        self,
+        driver: DriverAddress,
+        modules: tuple[str, ...],
+        directory: str | None,
+        *,
+        is_agent: bool = False,
+    ) -> None:
         """Serve the driver, on this process's main thread, until it says stop or goes away.
 
         Args:
             driver: Channel to the driver.
             modules: Modules that will be needed.
             directory: Working directory, if one was asked for.
+            is_agent: Whether it runs nothing of the user's.
         """
         if os.getpgid(0) != os.getpid():
             os.setpgid(0, 0)
         lifeline.children_die_with_me()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray's raises SystemExit in users' code
-        gpu_variables.restore_user_variables()
-        _keep_output(driver)
+        given = ray.get_runtime_context().runtime_env.get("env_vars") or {}
+        gpu_variables.restore_user_variables(given)
+        if not is_agent:
+            _keep_output(driver)
         connection = call(driver, _hello(driver, "wire"))
         import_quietly(modules)
         ActorHost(connection, lambda begin: driver_environment.take(begin, directory)).serve()

@@ -221,6 +221,10 @@ def users_part(error: BaseException) -> TracebackType | None:
 
 def enter_environment(begin: wire.Begin) -> None:
     """Put this process where the driver is: environment, directory, import path."""
+    if begin.enter is not None:
+        begin.enter(begin)
+        _reset_inherited_state()
+        return
     os.environ.clear()
     os.environ.update(begin.environment)
     if begin.cwd:
@@ -348,7 +352,9 @@ def run_to_end(serve: Callable[[], int | None]) -> None:
 
 
 def run(
-    connection: Connection, tell_imports: Callable[[], object], doorbell: socket.socket
+    connection: Connection,
+    tell_imports: Callable[[], object],
+    doorbell: socket.socket | None,
 ) -> None:
     """Run a worker process to its end; never returns."""
     run_to_end(ActorHost(connection, enter_environment, tell_imports, doorbell).serve)

@@ -7,7 +7,7 @@ import pickle
 import struct
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, TracebackType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -32,12 +32,21 @@ CANCELLED = struct.Struct("!Q")
 
 
 class Begin(NamedTuple):
-    """First message to a worker: the driver's environment, and what to make there."""
+    """First message to a worker: the driver's environment, and what to make there.
+
+    Attributes:
+        environment: Environment variables.
+        cwd: The directory that the driver is in.
+        path: Where the driver imports from.
+        factory: Makes the actor's object; pickled.
+        enter: Puts the worker there, given this message, where the engine has a way of its own.
+    """
 
     environment: dict[str, str]
     cwd: str
     path: list[str]
     factory: bytes = b""
+    enter: Callable[[Any], None] | None = None
 
     @classmethod
     def like_here(

@@ -329,8 +329,9 @@ def become_worker(open_files: int, inlet: int, fds: list[int]) -> None:
         open_files: Its limit of open files.
         inlet: A socket to the server: where to tell what must not be left behind, and where a
             worker of tasks and actors hears of what is cancelled.
-        fds: Future standard output and error, then a socket; then a second one and the driver's
-            doorbell for a training worker, or where objects lie in memory and on the disk.
+        fds: Future standard output and error, then a socket; then, for a training worker, a second
+            one by which it attaches and the driver's doorbell, if there are; or where objects lie
+            in memory and on the disk.
     """
     with contextlib.suppress(PermissionError):  # a spawned worker leads its group already
         os.setpgid(0, 0)
@@ -362,14 +363,17 @@ def become_worker(open_files: int, inlet: int, fds: list[int]) -> None:
 
     if _is_of_tasks(own):
         worker.run(inlet, own)
-    worker.attach_when_used(socket.socket(fileno=own[1]))
+    doorbell = None
+    if own[1:]:
+        worker.attach_when_used(socket.socket(fileno=own[1]))
+        doorbell = socket.socket(fileno=own[2])
     inherited = frozenset(sys.modules)
 
     def tell_imports() -> None:
         with contextlib.suppress(OSError):  # the server is gone
             os.write(inlet, learned_imports.to_line(learned_imports.imported_since(inherited)))
 
-    actor_host.run(Connection(own[0]), tell_imports, socket.socket(fileno=own[2]))
+    actor_host.run(Connection(own[0]), tell_imports, doorbell)
 
 
 def _import_for_workers(modules: Sequence[str]) -> None:

@@ -10,14 +10,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from dray.engines.process import system_limits
 from dray.engines.process.launch import driver_fork, fork_server
 from dray.engines.process.launch.driver_fork import Clone
 from dray.engines.process.system_limits import OpenFiles
-from dray.engines.rpc import wire
+from dray.engines.rpc import lifeline, wire
 from dray.errors import EngineError
 from dray.scheduling.requests import Node
 
@@ -88,12 +88,20 @@ class Server:
                 raise EngineError(f"the fork server could not be started: {why}") from error
             ours.pop_all()
 
-    def fork(self, actor: Forked, node: Node, fds: Sequence[int]) -> None:
-        """Ask for a worker process for an actor."""
+    def fork(self, actor: Forked, node: Node, fds: Sequence[int], *, learned: bool = True) -> None:
+        """Ask for a worker process for an actor.
+
+        Args:
+            actor: Hears what becomes of it.
+            node: Where it counts as running.
+            fds: Its descriptors; `fork_server.become_worker` says which.
+            learned: Whether it may have what earlier workers have imported.
+        """
         with self._lock:
             self.actors[actor.number] = (actor, node)
             try:
-                unlearned = wire.UNLEARNED if os.environ != self._environment else 0
+                as_before = learned and os.environ == self._environment
+                unlearned = 0 if as_before else wire.UNLEARNED
                 request = wire.REQUEST.pack(wire.FORK, actor.number, len(fds) | unlearned)
                 socket.send_fds(self.control, [request], fds)
             except OSError as error:
@@ -101,6 +109,38 @@ class Server:
                 raise EngineError(
                     f"the fork server is gone (status {self._process.poll()}): {error}"
                 ) from error
+
+    def hear(self) -> Callable[[], object] | None:
+        """Take a notice; return what tells the worker that it is of, or None if this has ended."""
+        try:
+            data = self.control.recv(wire.NOTICE.size, socket.MSG_WAITALL)
+        except ConnectionError:  # it died with requests unread
+            data = b""
+        if len(data) < wire.NOTICE.size:
+            return None
+        kind, number, value, killed = wire.NOTICE.unpack(data)
+        if kind == wire.STARTED:
+            actor, node = self.actors[number]
+            return functools.partial(actor.on_start, value, node)
+        actor, _ = self.actors.pop(number)
+        if kind == wire.FAILED:
+            why = f"its process could not be started: {system_limits.describe(value)}"
+            return functools.partial(actor.on_failure, EngineError(why))
+        return functools.partial(actor.on_exit, value, killed)
+
+    def bury(self) -> list[Callable[[], object]]:
+        """Take note that the process is gone, and its workers with it: end what they started.
+
+        Returns:
+            What tells each of the workers.
+        """
+        self.close()  # first: `lifeline.end_well_without_parent` says why
+        lost = [actor for actor, _ in self.actors.values()]
+        self.actors.clear()
+        for actor in lost:
+            if actor.pid is not None:
+                lifeline.kill_worker(actor.pid)
+        return [functools.partial(actor.on_exit, None, False) for actor in lost]
 
     def ended(self) -> bool:
         """Return whether the server process is over."""

@@ -1,0 +1,253 @@
+"""The agent of a session on one node: an actor of Ray's that forks the session's training workers.
+
+It holds no resources, and a fork server with what the workers import. A worker speaks to the
+driver over a connection of its own, which the agent has opened; of what it prints, and of its end,
+the agent tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import ray
+
+from dray.accelerators import families
+from dray.engines.process import system_limits
+from dray.engines.process.launch.server import Basis, Server
+from dray.engines.process.system_limits import OpenFiles
+from dray.engines.ray import driver_environment
+from dray.engines.ray.worker_channel import DriverAddress, Hello, call
+from dray.engines.rpc import lifeline
+from dray.engines.rpc.io_thread import Reader
+from dray.errors import EngineError, text_of
+from dray.scheduling.requests import Node
+
+# Modules of every worker of this engine.
+_OF_EVERY_WORKER = ("dray.engines.ray.forked_worker",)
+_PIECE = 65536
+
+
+class Ready(NamedTuple):
+    """An agent's first word.
+
+    Attributes:
+        inherited: Of the driver's variables those that the node does not set itself.
+        hidden: The variables by which Ray hides devices from who has asked for none.
+        runtime_env: What Ray has made of the runtime environment.
+    """
+
+    inherited: tuple[str, ...]
+    hidden: Mapping[str, str]
+    runtime_env: Mapping[str, Any]
+
+
+class Forked(NamedTuple):
+    """A worker's process is there."""
+
+    number: int
+    pid: int
+
+
+class Failed(NamedTuple):
+    """A worker's process could not be started."""
+
+    number: int
+    why: str
+
+
+class Printed(NamedTuple):
+    """A worker wrote to its standard output or error."""
+
+    number: int
+    stream: str
+    data: bytes
+
+
+class Exited(NamedTuple):
+    """A worker's process has ended, and what it started with it.
+
+    Attributes:
+        number: The worker's.
+        status: As `subprocess` has it; None if nobody knows.
+        killed: Whether the driver has asked for it.
+        starved: Whether the system has killed it for want of memory.
+    """
+
+    number: int
+    status: int | None
+    killed: bool
+    starved: bool
+
+
+class _Child:
+    """One worker, as its agent knows it."""
+
+    def __init__(self, number: int, agent: Agent) -> None:
+        self.number = number
+        self.pid: int | None = None
+        self.outputs: dict[int, str] = {}
+        self._agent = agent
+        self._kills_before = system_limits.out_of_memory_kills()
+
+    def on_start(self, pid: int, node: Node) -> None:
+        self.pid = pid
+        self._agent.tell(Forked(self.number, pid))
+
+    def on_exit(self, exitcode: int | None, killed: bool) -> None:
+        kills = system_limits.out_of_memory_kills()
+        starved = exitcode == -9 and not killed and kills > self._kills_before
+        self._agent.drain(self)
+        self._agent.tell(Exited(self.number, exitcode, killed, starved))
+
+    def on_failure(self, error: EngineError) -> None:
+        self._agent.drain(self)
+        self._agent.tell(Failed(self.number, text_of(error)))
+
+
+class Agent:
+    """Lives in an actor of Ray's, one on each node that a session uses.
+
+    Args:
+        post: Pushes a message to the driver.
+        modules: What the first workers will need.
+        variables: The driver's environment variables, as far as they mean something here.
+    """
+
+    def __init__(
+        self,
+        post: Callable[[object], None],
+        *,
+        modules: Sequence[str],
+        variables: Mapping[str, str],
+    ) -> None:
+        self.tell = post
+        hidden = driver_environment.drop_guesses(
+            name for family in families() for name in family.variables
+        )
+        self._inherited = {n: v for n, v in variables.items() if n not in os.environ}
+        self._open_files = OpenFiles()
+        self._servers: dict[Basis, Server] = {}
+        self._lock = threading.Lock()
+        self._node = Node("", "", {})
+        self._reader = Reader(lifeline.end_with_family)
+        self._reader.start()
+        environment = dict(ray.get_runtime_context().runtime_env)
+        self.tell(Ready(tuple(self._inherited), hidden, environment))
+        self.prepare(modules)
+
+    # Signals, on the control thread.
+
+    def prepare(self, modules: Sequence[str]) -> None:
+        """Begin to import what workers will need."""
+        self._server((*_OF_EVERY_WORKER, *modules))
+
+    def fork(
+        self, number: int, driver: DriverAddress, modules: Sequence[str], learned: bool
+    ) -> None:
+        """Start a worker, which calls the driver.
+
+        Args:
+            number: The worker's.
+            driver: Where it calls.
+            modules: What it will need.
+            learned: Whether it may have what earlier workers have imported.
+        """
+        child = _Child(number, self)
+        try:
+            with contextlib.ExitStack() as theirs:
+                fds = self._open(child, driver, theirs)
+                server = self._server((*_OF_EVERY_WORKER, *modules))
+                server.fork(child, self._node, fds, learned=learned)
+        except (EngineError, OSError) as error:
+            failure = EngineError(text_of(error))
+            self._reader.run(lambda: child.on_failure(failure))
+
+    def kill(self, number: int) -> None:
+        """End a worker, if it is there."""
+        with self._lock:
+            servers = list(self._servers.values())
+        for server in servers:
+            if number in server.actors:
+                server.kill(number)
+
+    def close(self) -> None:
+        """End all workers."""
+        self._reader.stop()
+        for server in self._servers.values():
+            server.close()
+        self._reader.close()
+
+    def _open(
+        self, child: _Child, driver: DriverAddress, theirs: contextlib.ExitStack
+    ) -> Sequence[int]:
+        """Return the descriptors of a worker: two pipes, and a connection to the driver."""
+        far: list[int] = []
+        for stream in ("stdout", "stderr"):
+            here, there = os.pipe()
+            theirs.callback(os.close, there)
+            os.set_blocking(here, False)
+            child.outputs[here] = stream
+            self._reader.watch(here, functools.partial(self._relay, child, here))
+            far.append(there)
+        connection = call(driver, Hello(driver.number, "wire", 0, "", "", {}))
+        theirs.callback(connection.close)
+        self._open_files.make_room(connection.fileno())
+        return (*far, connection.fileno())
+
+    def _server(self, modules: tuple[str, ...]) -> Server:
+        """Return a fork server that has modules, and start it if there is none."""
+        basis = Basis(modules, tuple(sorted(self._inherited.items())))
+        with self._lock:
+            for server in self._servers.values():
+                if not server.ended() and basis.is_part_of(server.basis):
+                    return server
+            for old, server in list(self._servers.items()):
+                if server.dismiss_if_idle():
+                    del self._servers[old]
+            server = Server(basis, "fork", False, self._open_files)
+            self._servers[basis] = server
+            self._reader.watch(server.control, lambda: self._on_notice(server))
+            return server
+
+    # On the reader thread.
+
+    def _relay(self, child: _Child, fd: int) -> bool:
+        """Pass on a piece of what a worker has printed; return whether there may be more now."""
+        try:
+            data = os.read(fd, _PIECE)
+        except BlockingIOError:
+            return False
+        if data:
+            self.tell(Printed(child.number, child.outputs[fd], data))
+            return True
+        self._reader.unwatch(fd)
+        del child.outputs[fd]
+        os.close(fd)
+        return False
+
+    def drain(self, child: _Child) -> None:
+        """Pass on the last words of a worker, and close its pipes."""
+        for fd in list(child.outputs):
+            while self._relay(child, fd):
+                pass
+            if fd in child.outputs:
+                self._reader.unwatch(fd)
+                os.close(fd)
+        child.outputs.clear()
+
+    def _on_notice(self, server: Server) -> None:
+        told = server.hear()
+        if told is not None:
+            self._reader.isolate(told)
+            return
+        with self._lock:
+            if self._servers.get(server.basis) is server:
+                del self._servers[server.basis]
+        self._reader.unwatch(server.control)
+        for told in server.bury():
+            self._reader.isolate(told)

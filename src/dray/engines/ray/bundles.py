@@ -1,0 +1,119 @@
+"""Bundles that Ray has set aside: on which node each lies, and which devices it holds."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group_table
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from dray.accelerators import families
+from dray.engines.runtime import Described
+from dray.scheduling.infeasible import families_on
+from dray.scheduling.requests import Reservation
+
+# For Ray to start a process, also on a node that is busy.
+_PATIENCE_S = 60.0
+
+
+class Shown(NamedTuple):
+    """The devices of a bundle.
+
+    Attributes:
+        devices: Their ids, by resource name.
+        variables: Those that show them to a process; None is not set.
+    """
+
+    devices: Mapping[str, Sequence[str]]
+    variables: Mapping[str, str | None]
+
+
+class PlacedBundles(Reservation):
+    """Bundles that Ray has set aside.
+
+    Args:
+        groups: The placement groups that hold them; the last one has the bundles.
+        bundles: Name to quantity, for each.
+        is_gone: Calls some nodes, and returns whether one does not answer.
+        give_back: Removes the groups.
+
+    Attributes:
+        places: For each bundle the id of its node.
+        shown: For each bundle its devices.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[PlacementGroup],
+        bundles: Sequence[Mapping[str, float]],
+        is_gone: Callable[[Sequence[str]], bool],
+        give_back: Callable[[PlacedBundles], object],
+    ) -> None:
+        self.groups = groups
+        self.group = groups[-1]
+        self.bundles = bundles
+        self._is_gone = is_gone
+        self._give_back = give_back
+        where = placement_group_table(self.group)["bundles_to_node_id"]
+        self.places = [where[number] for number in range(len(bundles))]
+        self.shown = _look_at_devices(self.group, bundles)
+        self._released = False
+
+    @property
+    def broken(self) -> bool:
+        return self._is_gone(list(dict.fromkeys(self.places)))
+
+    def release(self) -> None:
+        if not self._released:
+            self._released = True
+            self._give_back(self)
+
+
+def resources_of(bundle: Mapping[str, float]) -> Described:
+    """Return a bundle in the words of an actor's options."""
+    further = dict(bundle)
+    options = {
+        "num_cpus": further.pop("CPU", 0),
+        "num_gpus": further.pop("GPU", 0),
+        "memory": further.pop("memory", 0),
+    }
+    return {**options, "resources": further}
+
+
+def _look_at_devices(group: PlacementGroup, bundles: Sequence[Mapping[str, float]]) -> list[Shown]:
+    """Return the devices of each bundle: they are the same for as long as the group is there.
+
+    Ray tells them to who runs in the bundle: a task that is over at once.
+    """
+    asked = {
+        number: _looker()
+        .options(
+            **resources_of(bundle),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                group, placement_group_bundle_index=number
+            ),
+        )
+        .remote()
+        for number, bundle in enumerate(bundles)
+        if families_on(bundle)
+    }
+    found = dict(zip(asked, ray.get(list(asked.values()), timeout=_PATIENCE_S), strict=True))
+    return [found.get(number, Shown({}, {})) for number in range(len(bundles))]
+
+
+@functools.cache
+def _looker() -> Any:
+    return ray.remote(max_calls=0, max_retries=0)(_look)
+
+
+def _look() -> Shown:
+    ids = ray.get_runtime_context().get_accelerator_ids()
+    names = [name for family in families() for name in family.variables]
+    return Shown(
+        {name: tuple(given) for name, given in ids.items() if given},
+        {name: os.environ.get(name) for name in names},
+    )

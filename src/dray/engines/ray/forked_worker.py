@@ -1,0 +1,136 @@
+"""A training worker of the Ray engine that is a fork of its node's agent, in the worker itself.
+
+Ray does not know its process. It joins the cluster as a driver of a job of its own, in the
+namespace of its session, when its code first uses Ray: to get, to call, or to load a reference.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import ray
+from ray._private import auto_init_hook, services
+
+from dray.engines.ray import driver_environment, gpu_variables
+from dray.engines.ray.connect import own_breakpoint
+from dray.engines.rpc import wire
+from dray.engines.rpc.actor_host import set_variables
+
+
+class Membership(NamedTuple):
+    """The way into the cluster.
+
+    Attributes:
+        address: The cluster's.
+        namespace: The session's.
+        node_id: The worker's node.
+        runtime_env: What tasks and actors of this worker find around themselves.
+    """
+
+    address: str
+    namespace: str
+    node_id: str
+    runtime_env: Mapping[str, Any]
+
+
+class Entry(NamedTuple):
+    """Puts a worker where its driver is; called in the worker with the driver's first message.
+
+    Attributes:
+        membership: How it joins the cluster.
+        inherited: Variables that the fork server has of the driver as it was.
+        variables: Those that show the worker its devices; None is to be unset.
+        own_variables: Those that the user sets for workers.
+        directory: Where it must run; None leaves it to what the node has.
+    """
+
+    membership: Membership
+    inherited: tuple[str, ...]
+    variables: Mapping[str, str | None]
+    own_variables: Mapping[str, str]
+    directory: str | None
+
+    def enter(self, begin: wire.Begin) -> None:
+        """Go where the driver is."""
+        set_variables(dict.fromkeys(self.inherited))
+        set_variables(self.variables)
+        gpu_variables.restore_user_variables(self.own_variables)
+        driver_environment.take(begin, self.directory)
+        _join_when_used(self.membership)
+
+
+_membership: Membership | None = None
+_joining = threading.RLock()
+
+
+def is_one() -> bool:
+    """Return whether this process is such a worker."""
+    return _membership is not None
+
+
+def _join_when_used(membership: Membership) -> None:
+    """Have Ray's own functions join, those that load what a pickle refers to among them.
+
+    Who asks whether this process is connected, as it is in a worker of Ray's, means to use it.
+    """
+    global _membership
+    _membership = membership
+    worker = ray._private.worker.global_worker
+    check: Callable[[], None] = worker.check_connected
+
+    def join_and_check() -> None:
+        join()
+        check()
+
+    def is_initialized() -> bool:
+        join()
+        return True
+
+    worker.check_connected = join_and_check
+    auto_init_hook.auto_init_ray = join
+    ray.is_initialized = is_initialized
+
+
+def join() -> None:
+    """Connect this process to its cluster, unless it is."""
+    with _joining:
+        membership = _membership
+        if membership is None or ray._private.worker.global_worker.connected:
+            return
+        terminated = signal.getsignal(signal.SIGTERM)
+        choose = services.get_node_to_connect_for_driver
+        services.get_node_to_connect_for_driver = _choose_node(membership.node_id, choose)
+        try:
+            with own_breakpoint():
+                ray.init(
+                    address=membership.address,
+                    namespace=membership.namespace,
+                    runtime_env=dict(membership.runtime_env) or None,
+                    logging_level="ERROR",
+                )
+        finally:
+            services.get_node_to_connect_for_driver = choose
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, terminated)
+        pid = os.getpid()
+        atexit.register(lambda: ray.shutdown() if os.getpid() == pid else None)
+
+
+def _choose_node(node_id: str, choose: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what finds this worker's node, where several are on one machine.
+
+    Ray takes the head, or any of them.
+    """
+
+    def find(client: Any, *args: object, **kwargs: Any) -> Any:
+        for known, node in client.get_all_node_info().items():
+            if known.hex() == node_id:
+                return node
+        return choose(client, *args, **kwargs)
+
+    return find
