@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -41,14 +40,19 @@ def fit(train: Any, storage: Path, gate: Gate) -> Any:
     ).fit()
 
 
-def test_a_worker_that_dies_is_not_a_node_that_is_gone(
+def test_an_agent_that_dies_is_not_a_node_that_is_gone(
     node: psutil.Process, storage: Path, gate: Gate
 ) -> None:
     """Ray says "unavailable" when it has not heard within a second or two why a call failed."""
 
     def train(config: dict[str, Gate]) -> None:
         config["gate"].pass_through()
-        os._exit(5)
+        server = psutil.Process().parent()
+        assert server is not None
+        agent = server.parent()
+        assert agent is not None
+        agent.kill()
+        threading.Event().wait()
 
     def be_late() -> None:
         gate.heard()
@@ -57,5 +61,5 @@ def test_a_worker_that_dies_is_not_a_node_that_is_gone(
         gate.open()
 
     threading.Thread(target=be_late).start()
-    with pytest.raises(WorkerGroupError, match=r"rank 0 failed.*its process ended on its own"):
+    with pytest.raises(WorkerGroupError, match=r"rank 0 failed.*ended with dray's agent on"):
         fit(train, storage, gate)

@@ -206,18 +206,14 @@ def segfault() -> None:
         (lambda: os.kill(os.getpid(), signal.SIGTERM), "was killed by signal 15 (SIGTERM)", -15),
     ],
 )
-def test_worker_that_dies(
-    storage: Path, engine: str, action: Any, cause: str, exitcode: int
-) -> None:
-    """On Ray only the node knows a worker's exit status, and it does not tell."""
+def test_worker_that_dies(storage: Path, action: Any, cause: str, exitcode: int) -> None:
     with pytest.raises(WorkerGroupError) as caught:
         fit(functools.partial(fail_on_rank_one, action), storage, workers=3)
     error = caught.value
-    cause = "ended on its own" if engine == "ray" else cause
     assert f"rank 1 failed: its process {cause}" in str(error)
     assert error.rank == 1
     assert isinstance(error.worker_failures[1], WorkerDiedError)
-    assert error.worker_failures[1].exitcode == (None if engine == "ray" else exitcode)
+    assert error.worker_failures[1].exitcode == exitcode
     assert list(error.worker_failures) == [1]  # the others did nothing wrong
     assert error.log_path is not None
     log = Path(error.log_path).read_text()

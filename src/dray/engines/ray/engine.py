@@ -113,7 +113,7 @@ class RayEngine(Engine):
             and settings.start_method != "spawn"
             and not needs_rays_process(context.runtime_env)
         )
-        membership = Membership(self._address, context.namespace, "", {})
+        membership = Membership(self._address, context.namespace, context.get_job_id())
         self._agents = NodeAgents(membership, self._reader.isolate)
         self._listener_lock = threading.Lock()
         self._status_socket: StatusSocket | None = None
@@ -320,19 +320,19 @@ class RayEngine(Engine):
         directory: str | None,
     ) -> ForkedActor:
         """Have a worker forked by the agent of its node."""
-        node_id, shown = reservation.places[spec.bundle], reservation.shown[spec.bundle]
+        node_id, devices = reservation.places[spec.bundle], reservation.shown[spec.bundle].devices
         start = functools.partial(self._start_agent, node_id, environment)
         with self._connection():
             if self._closed:
                 raise EngineError(CLOSED)
             agent = self._agents.at(node_id, environment, spec.modules, start)
             number = next(self._numbers)
-            actor = ForkedActor(number, spec.name, spec.mailbox, self._reader, agent, shown.devices)
+            actor = ForkedActor(number, spec.name, spec.mailbox, self._reader, agent, devices)
             begin = self._begin(wire.dump(spec.factory, spec.name))
             self._actors[number] = actor
             address = self._listener.address(number)
             try:
-                agent.fork(actor, begin, address, spec.modules, shown.variables, directory)
+                agent.fork(actor, begin, address, spec.modules, reservation, spec.bundle, directory)
             except EngineError:
                 del self._actors[number]
                 raise

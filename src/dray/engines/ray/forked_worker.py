@@ -10,11 +10,12 @@ import atexit
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import ray
 from ray._private import auto_init_hook, services
+from ray.util.placement_group import PlacementGroup
 
 from dray.engines.ray import driver_environment, gpu_variables
 from dray.engines.ray.connect import own_breakpoint
@@ -23,19 +24,29 @@ from dray.engines.rpc.actor_host import set_variables
 
 
 class Membership(NamedTuple):
-    """The way into the cluster.
+    """The way of a worker into the cluster, and what it is there.
 
     Attributes:
         address: The cluster's.
         namespace: The session's.
+        job_id: The session's.
         node_id: The worker's node.
         runtime_env: What tasks and actors of this worker find around themselves.
+        actor_id: Its own.
+        resources: What it holds.
+        devices: The ids of the devices among that, by resource name.
+        group: The placement group of its run.
     """
 
     address: str
     namespace: str
-    node_id: str
-    runtime_env: Mapping[str, Any]
+    job_id: str
+    node_id: str = ""
+    runtime_env: Mapping[str, Any] = {}
+    actor_id: str = ""
+    resources: Mapping[str, float] = {}
+    devices: Mapping[str, Sequence[str]] = {}
+    group: PlacementGroup | None = None
 
 
 class Entry(NamedTuple):
@@ -71,6 +82,11 @@ _joining = threading.RLock()
 def is_one() -> bool:
     """Return whether this process is such a worker."""
     return _membership is not None
+
+
+def own_membership() -> Membership | None:
+    """Return what this process is in the cluster; None if it is no such worker."""
+    return _membership
 
 
 def _join_when_used(membership: Membership) -> None:

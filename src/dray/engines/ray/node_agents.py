@@ -15,6 +15,7 @@ from typing import Any
 from dray.engines.base import ActorFactory, Died, Mailbox, Output, Posted, Started
 from dray.engines.ray import driver_environment
 from dray.engines.ray.agent import Agent, Exited, Failed, Forked, Printed, Ready
+from dray.engines.ray.bundles import PlacedBundles
 from dray.engines.ray.forked_worker import Entry, Membership
 from dray.engines.ray.training_actor import RayActor
 from dray.engines.ray.worker_channel import DriverAddress, Hello
@@ -173,7 +174,8 @@ class NodeAgent:
         begin: wire.Begin,
         driver: DriverAddress,
         modules: Sequence[str],
-        variables: Mapping[str, str | None],
+        reservation: PlacedBundles,
+        bundle: int,
         directory: str | None,
     ) -> None:
         """Ask for a worker.
@@ -183,7 +185,8 @@ class NodeAgent:
             begin: Its first message.
             driver: Where it calls.
             modules: What it will need.
-            variables: Those that show it its devices.
+            reservation: What its run has.
+            bundle: Which bundle of that is the worker's.
             directory: Where it must run, if that was asked for.
 
         Raises:
@@ -194,7 +197,14 @@ class NodeAgent:
         def ask() -> None:
             ready = self._ready
             assert ready is not None
-            membership = self._membership._replace(runtime_env=ready.runtime_env)
+            devices, variables = reservation.shown[bundle]
+            membership = self._membership._replace(
+                runtime_env=ready.runtime_env,
+                actor_id=os.urandom(16).hex(),
+                resources=reservation.bundles[bundle],
+                devices=devices,
+                group=reservation.group,
+            )
             shown = {**ready.hidden, **variables}
             own = ready.runtime_env.get("env_vars") or {}
             entry = Entry(membership, ready.inherited, shown, own, directory)

@@ -20,6 +20,7 @@ from dray.engines.ray import cluster, gpu_variables, ray_options
 from dray.engines.ray.actor_handles import RayObject
 from dray.engines.ray.errors import raise_result, refused
 from dray.engines.ray.feasibility import Capacity, check_bundle
+from dray.engines.ray.forked_worker import own_membership
 from dray.engines.ray.generators import iterable, with_iterable_methods
 from dray.engines.ray.placement_groups import RayGroup, all_groups
 from dray.engines.ray.references import RayRef, bare, bare_named, own_refs, ray_refs, wrapper
@@ -223,6 +224,19 @@ class RayRuntime(Runtime):
             "directory": _told(context, "get_temp_dir"),
             "cluster": context.gcs_address,
         }
+        forked = own_membership()
+        if forked is not None:
+            return ExecutionContext(
+                forked.job_id,
+                node_id,
+                worker_id,
+                namespace,
+                actor_id=forked.actor_id,
+                resources=forked.resources,
+                accelerator_ids=forked.devices,
+                group=None if forked.group is None else RayGroup(forked.group),
+                **of_cluster,
+            )
         if context.worker.mode != ray.WORKER_MODE:
             return ExecutionContext(job_id, node_id, worker_id, namespace, **of_cluster)
         actor_id = context.get_actor_id()
