@@ -158,7 +158,8 @@ BUSY = """
     import subprocess, time
 
     def train():
-        children = [subprocess.Popen(["sleep", "1000"]) for _ in range(2)]
+        apart = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+        children = [subprocess.Popen(["sleep", "1000"]), apart]
         print("pids", os.getpid(), *[child.pid for child in children], flush=True)
         dray.train.collective.barrier()
         threading.Event().wait()
@@ -168,19 +169,44 @@ BUSY = """
 """
 
 
-@pytest.mark.parametrize("victim", ["driver", "worker"])
-def test_kill_9_leaves_nothing(own_cluster: Cluster, tmp_path: Path, victim: str) -> None:
-    """Of a killed driver, and of a killed worker, nothing is left: no process, no reservation."""
+# Whoever is killed, and how its run ends.
+VICTIMS = {
+    "worker": "failed: its process was killed by signal 9",
+    "server": "failed: its process is gone",
+    "agent": "ended with dray's agent on its node",
+    "driver": "",
+}
+
+
+def test_kill_9_leaves_nothing(own_cluster: Cluster, tmp_path: Path) -> None:
+    """Whoever is killed, nothing is left of the program: no process, no reservation."""
     script = write(tmp_path / "script.py", BUSY)
-    with Program(script, tmp_path / "runs", RAY_ADDRESS=own_cluster.address) as program:
-        lines = [program.wait_for("pids"), program.wait_for("pids")]
-        pids = [int(word) for line in lines for word in line.partition("pids")[2].split()]
-        assert len(pids) == 6
-        assert all(psutil.pid_exists(pid) for pid in pids)
-        if victim == "driver":
-            program.process.kill()
-        else:
-            os.kill(pids[0], signal.SIGKILL)
-            program.end()
-        assert survivors(pids) == []
-    until(lambda: dray.available_resources().get("CPU") == 4)
+    for victim, said in VICTIMS.items():
+        storage = tmp_path / victim
+        with Program(script, storage, RAY_ADDRESS=own_cluster.address) as program:
+            lines = [program.wait_for("pids"), program.wait_for("pids")]
+            pids = [int(word) for line in lines for word in line.partition("pids")[2].split()]
+            assert len(pids) == 6
+            server, agent = psutil.Process(pids[0]).parents()[:2]
+            kept = {process.pid for pid in (pids[0], pids[3]) for process in _agent_of(pid)}
+            assert {server.pid, agent.pid} <= kept
+            assert all(psutil.pid_exists(pid) for pid in pids)
+            os.kill(
+                {
+                    "worker": pids[0],
+                    "server": server.pid,
+                    "agent": agent.pid,
+                    "driver": program.process.pid,
+                }[victim],
+                signal.SIGKILL,
+            )
+            if victim != "driver":
+                assert said in program.end()[1]
+            assert survivors(pids) == []
+            assert survivors(kept) == []
+        until(lambda: dray.available_resources().get("CPU") == 4)
+
+
+def _agent_of(worker: int) -> list[psutil.Process]:
+    """Return the agent of a worker, and the fork server between."""
+    return psutil.Process(worker).parents()[:2]

@@ -33,6 +33,7 @@ from dray.errors import (
     WorkerDiedError,
 )
 from dray.train import DataParallelTrainer, Result, RunConfig, ScalingConfig
+from dray.util.placement_group import get_current_placement_group
 from tests.support.clusters import Cluster
 from tests.support.programs import environment, run, write
 
@@ -145,10 +146,33 @@ def test_a_run_needs_no_actors_but_an_agent_on_each_node(storage: Path) -> None:
 
 
 def test_workers_can_use_ray_themselves(storage: Path) -> None:
-    def train() -> int:
-        return ray.get(ray.remote(num_cpus=0)(lambda: 6 * 7).remote())
+    """It joins the cluster for that, in its session's namespace; references load there."""
 
-    assert fit(train, storage).return_value == 42
+    @dray.remote(num_cpus=0)
+    class Keeper:
+        def kept(self) -> int:
+            return 7
+
+    keeper = Keeper.options(name="keeper").remote()
+    six = dray.put(6)
+
+    def train(config: dict[str, Any]) -> Any:
+        own = get_current_placement_group()
+        return (
+            dray.get(config["six"]) * dray.get(dray.get_actor("keeper").kept.remote()),
+            dray.get(config["keeper"].kept.remote()),
+            ray.get(ray.remote(num_cpus=0)(lambda: 6 * 7).remote()),
+            ray.get_runtime_context().namespace,
+            own is not None and own.bundle_specs,
+        )
+
+    trainer = DataParallelTrainer(
+        train,
+        train_loop_config={"six": six, "keeper": keeper},
+        run_config=RunConfig(storage_path=storage),
+    )
+    namespace = ray.get_runtime_context().namespace
+    assert trainer.fit().return_value == (42, 7, 42, namespace, [{"CPU": 1}])
 
 
 # Connecting.

@@ -38,7 +38,7 @@ class Ready(NamedTuple):
     Attributes:
         inherited: Of the driver's variables those that the node does not set itself.
         hidden: The variables by which Ray hides devices from who has asked for none.
-        runtime_env: What Ray has made of the runtime environment.
+        runtime_env: The runtime environment as Ray has made it.
     """
 
     inherited: tuple[str, ...]
@@ -114,7 +114,7 @@ class Agent:
 
     Args:
         post: Pushes a message to the driver.
-        modules: What the first workers will need.
+        modules: Modules that the first workers will need.
         variables: The driver's environment variables, as far as they mean something here.
     """
 
@@ -153,8 +153,8 @@ class Agent:
 
         Args:
             number: The worker's.
-            driver: Where it calls.
-            modules: What it will need.
+            driver: Channel to the driver.
+            modules: Modules that it will need.
             learned: Whether it may have what earlier workers have imported.
         """
         child = _Child(number, self)

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import ray
 from ray._private import auto_init_hook, services
-from ray.util.placement_group import PlacementGroup
 
 from dray.engines.ray import driver_environment, gpu_variables
 from dray.engines.ray.connect import own_breakpoint
@@ -31,11 +30,11 @@ class Membership(NamedTuple):
         namespace: The session's.
         job_id: The session's.
         node_id: The worker's node.
-        runtime_env: What tasks and actors of this worker find around themselves.
+        runtime_env: Environment of the tasks and actors that it starts.
         actor_id: Its own.
-        resources: What it holds.
+        resources: Its resources.
         devices: The ids of the devices among that, by resource name.
-        group: The placement group of its run.
+        group: Id of its run's placement group.
     """
 
     address: str
@@ -46,18 +45,18 @@ class Membership(NamedTuple):
     actor_id: str = ""
     resources: Mapping[str, float] = {}
     devices: Mapping[str, Sequence[str]] = {}
-    group: PlacementGroup | None = None
+    group: str = ""
 
 
 class Entry(NamedTuple):
     """Puts a worker where its driver is; called in the worker with the driver's first message.
 
     Attributes:
-        membership: How it joins the cluster.
+        membership: Its way into the cluster.
         inherited: Variables that the fork server has of the driver as it was.
         variables: Those that show the worker its devices; None is to be unset.
         own_variables: Those that the user sets for workers.
-        directory: Where it must run; None leaves it to what the node has.
+        directory: Working directory; None leaves it to the node.
     """
 
     membership: Membership

@@ -129,7 +129,7 @@ class NodeAgent:
     """The agent of this session on one node; the mailbox of its actor.
 
     Args:
-        membership: How its workers join the cluster, but for what it says of itself.
+        membership: Way of its workers into the cluster, but for what each is there.
         isolate: Calls something that may raise what concerns nobody else.
     """
 
@@ -154,7 +154,7 @@ class NodeAgent:
 
         Args:
             begin: Starts an actor, whose mailbox this is, with no resources on the node.
-            modules: What its first workers will need.
+            modules: Modules that its first workers will need.
         """
         made = functools.partial(Agent, modules=tuple(modules), variables=self.variables)
         self.link = begin(made, self)
@@ -183,11 +183,11 @@ class NodeAgent:
         Args:
             actor: Hears what becomes of it.
             begin: Its first message.
-            driver: Where it calls.
-            modules: What it will need.
-            reservation: What its run has.
-            bundle: Which bundle of that is the worker's.
-            directory: Where it must run, if that was asked for.
+            driver: Channel to the driver.
+            modules: Modules that it will need.
+            reservation: Bundles of its run.
+            bundle: Number of the worker's bundle.
+            directory: Working directory, if one was asked for.
 
         Raises:
             EngineError: The agent is gone.
@@ -203,7 +203,7 @@ class NodeAgent:
                 actor_id=os.urandom(16).hex(),
                 resources=reservation.bundles[bundle],
                 devices=devices,
-                group=reservation.group,
+                group=reservation.group.id.hex(),
             )
             shown = {**ready.hidden, **variables}
             own = ready.runtime_env.get("env_vars") or {}
@@ -298,7 +298,7 @@ class NodeAgents:
     """The agents of a session, one for each node and runtime environment.
 
     Args:
-        membership: How workers join the cluster, but for their node and what it has made.
+        membership: Way of workers into the cluster, but for their node and what each is there.
         isolate: Calls something that may raise what concerns nobody else.
     """
 
@@ -325,7 +325,7 @@ class NodeAgents:
         Args:
             node_id: The node.
             environment: The runtime environment of its workers.
-            modules: What they need.
+            modules: Modules that they need.
             start: Starts an actor, with a mailbox, on that node.
         """
         described = json.dumps(environment.as_dict(), sort_keys=True, default=repr)

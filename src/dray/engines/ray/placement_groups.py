@@ -70,6 +70,11 @@ class RayGroup(Group):
         return (RayGroup, (self.ray_group,))
 
 
+def group_of(group_id: str) -> RayGroup:
+    """Return the placement group with an id."""
+    return RayGroup(PlacementGroup(ray.PlacementGroupID(bytes.fromhex(group_id))))
+
+
 def all_groups() -> list[Described]:
     """Return what Ray knows of every placement group."""
     shown = ("placement_group_id", "name", "state", "strategy", "bundles", "bundles_to_node_id")

@@ -22,7 +22,7 @@ from dray.engines.ray.errors import raise_result, refused
 from dray.engines.ray.feasibility import Capacity, check_bundle
 from dray.engines.ray.forked_worker import own_membership
 from dray.engines.ray.generators import iterable, with_iterable_methods
-from dray.engines.ray.placement_groups import RayGroup, all_groups
+from dray.engines.ray.placement_groups import RayGroup, all_groups, group_of
 from dray.engines.ray.references import RayRef, bare, bare_named, own_refs, ray_refs, wrapper
 from dray.engines.ray.status import status
 from dray.engines.runtime import (
@@ -234,7 +234,7 @@ class RayRuntime(Runtime):
                 actor_id=forked.actor_id,
                 resources=forked.resources,
                 accelerator_ids=forked.devices,
-                group=None if forked.group is None else RayGroup(forked.group),
+                group=group_of(forked.group),
                 **of_cluster,
             )
         if context.worker.mode != ray.WORKER_MODE:

@@ -37,7 +37,7 @@ class Begin(NamedTuple):
     Attributes:
         environment: Environment variables.
         cwd: The directory that the driver is in.
-        path: Where the driver imports from.
+        path: Import path of the driver.
         factory: Makes the actor's object; pickled.
         enter: Puts the worker there, given this message, where the engine has a way of its own.
     """

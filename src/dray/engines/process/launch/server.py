@@ -93,7 +93,7 @@ class Server:
 
         Args:
             actor: Hears what becomes of it.
-            node: Where it counts as running.
+            node: Node that it counts as running on.
             fds: Its descriptors; `fork_server.become_worker` says which.
             learned: Whether it may have what earlier workers have imported.
         """
