@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,7 @@ from dray.engines.ray import driver_environment
 from dray.engines.ray.agent import Agent, Exited, Failed, Forked, Printed, Ready
 from dray.engines.ray.bundles import PlacedBundles
 from dray.engines.ray.forked_worker import Entry, Membership
-from dray.engines.ray.training_actor import RayActor
+from dray.engines.ray.training_actor import RayActor, own_descriptor
 from dray.engines.ray.worker_channel import DriverAddress, Hello
 from dray.engines.rpc import wire
 from dray.engines.rpc.io_thread import Reader
@@ -81,7 +82,7 @@ class ForkedActor(RemoteActor):
         if self.over.is_set():
             connection.close()
         else:
-            self.attach(connection)
+            self.attach(socket.socket(fileno=own_descriptor(connection)))
 
     def on_start(self, pid: int) -> None:
         """Take note of the process's start."""

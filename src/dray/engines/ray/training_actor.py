@@ -87,11 +87,11 @@ class RayActor(RemoteActor):
         if self.is_over():
             connection.close()
         elif hello.stream != "wire":
-            self.attach_output(_own_descriptor(connection), hello.stream)
+            self.attach_output(own_descriptor(connection), hello.stream)
         else:
             self._hello = hello
             self.pid = hello.pid
-            self.attach(socket.socket(fileno=_own_descriptor(connection)))
+            self.attach(socket.socket(fileno=own_descriptor(connection)))
             self.mailbox.put(Started(self, hello.node_id, hello.address, hello.devices))
 
     def refuse(self, error: EngineError) -> None:
@@ -179,7 +179,7 @@ class RayActor(RemoteActor):
         self._timers.append(timer)
 
 
-def _own_descriptor(connection: Connection) -> int:
+def own_descriptor(connection: Connection) -> int:
     """Take the descriptor out of a connection, which closes."""
     fd = os.dup(connection.fileno())
     connection.close()

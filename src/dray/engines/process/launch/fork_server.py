@@ -319,7 +319,7 @@ class ForkServer:
 
 def _is_of_tasks(own: Sequence[int]) -> bool:
     """Return whether a worker with these descriptors, besides its output, is one of tasks."""
-    return not stat.S_ISSOCK(os.fstat(own[1]).st_mode)
+    return len(own) > 1 and not stat.S_ISSOCK(os.fstat(own[1]).st_mode)
 
 
 def become_worker(open_files: int, inlet: int, fds: list[int]) -> None:
