@@ -286,7 +286,8 @@ def test_best_checkpoints_are_kept_and_ranked(storage: Path) -> None:
         checkpoint_config=CheckpointConfig(num_to_keep=2, checkpoint_score_attribute="val/acc"),
     )
     names = [os.path.basename(checkpoint.path) for checkpoint, _ in result.best_checkpoints]
-    assert names == ["checkpoint_000003", "checkpoint_000001"]  # the newest, and the best
+    # The newest, and the best two.
+    assert names == ["checkpoint_000003", "checkpoint_000002", "checkpoint_000001"]
     assert result.get_best_checkpoint("val/acc", "max").path.endswith("checkpoint_000001")
     assert result.get_best_checkpoint("step", "max").path.endswith("checkpoint_000003")
     with pytest.raises(ValueError, match="there are step, val"):

@@ -90,7 +90,7 @@ class CheckpointConfig:
     """Retention of checkpoints.
 
     Args:
-        num_to_keep: Keep this many, the newest always among them; None keeps all.
+        num_to_keep: Keep this many, the best ones, and the newest besides; None keeps all.
         checkpoint_score_attribute: The metric that says which are best; "a/b" names a nested one.
             Without it the newest are best.
         checkpoint_score_order: "max" or "min".

@@ -191,7 +191,7 @@ def test_a_collective_names_who_can_never_come() -> None:
 
 def test_retention_without_a_score_keeps_the_newest() -> None:
     checkpoints = [committed(i) for i in range(5)]
-    assert numbers(checkpoints_to_delete(checkpoints, CheckpointConfig(num_to_keep=2))) == [2, 1, 0]
+    assert numbers(checkpoints_to_delete(checkpoints, CheckpointConfig(num_to_keep=2))) == [0, 1, 2]
     assert checkpoints_to_delete(checkpoints, CheckpointConfig()) == []
 
 
@@ -202,9 +202,8 @@ def test_retention_keeps_the_newest_and_the_best(scores: list[Any], keep: int) -
     gone = set(numbers(checkpoints_to_delete(checkpoints, config)))
     kept = [c for c in checkpoints if c.report not in gone]
     assert checkpoints[-1] in kept
-    assert len(kept) == min(keep, len(checkpoints))
-    best = numbers(ranked(checkpoints[:-1], config))
-    assert set(numbers(kept[:-1])) == set(best[len(best) - (len(kept) - 1) :])
+    best = numbers(ranked(checkpoints, config))[-keep:]
+    assert set(numbers(kept)) == {*best, checkpoints[-1].report}
 
 
 def test_back_off_grows_to_a_limit() -> None:

@@ -59,7 +59,8 @@ def checkpoints_to_delete(
 ) -> list[Committed]:
     """Return the checkpoints to delete, given all of them, oldest first.
 
-    The newest is always kept, since a restart resumes from it.
+    The newest is kept in any case, since a restart resumes from it: so one more than asked for, if
+    it is not among the best.
 
     Args:
         checkpoints: All of them.
@@ -69,6 +70,5 @@ def checkpoints_to_delete(
     if config.num_to_keep is None or not checkpoints:
         return []
     newest = checkpoints[-1]
-    best_first = [newest, *reversed(ranked(checkpoints[:-1], config))]
-    surplus = best_first[config.num_to_keep :]
-    return [each for each in surplus if not (validates and each.is_pending)]
+    surplus = ranked(checkpoints, config)[: -config.num_to_keep]
+    return [each for each in surplus if each is not newest and not (validates and each.is_pending)]
