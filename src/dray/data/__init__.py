@@ -46,4 +46,4 @@ __all__ = [
     "read_parquet",
 ]
 
-answer_for(__name__)
+answer_for(__name__, later=("preprocessors",))

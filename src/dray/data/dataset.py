@@ -216,6 +216,10 @@ class Dataset(Pipeline):
         function = UserFunction(fn, "add_column")
         return self._with(AddColumn(function, col, check_format(batch_format)))
 
+    def on_tables(self, function: Callable[[Table], Table]) -> Dataset:
+        """Return a dataset of what a function makes of blocks, each a table of as many rows."""
+        return self._with(OnTables(function))
+
     def random_shuffle(self, *, seed: int | None = None) -> Dataset:
         """Return a dataset whose rows are in a random order, another one in every epoch.
 
