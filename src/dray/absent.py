@@ -253,14 +253,6 @@ _TRAIN_TORCH: dict[str, str | Absent] = {
     ),
 }
 
-_BOOSTS = "call {}.train() in train_loop_per_worker, on rows that each worker loads for itself"
-
-
-def _boosts_itself(package: str) -> dict[str, str | Absent]:
-    """Return what a trainer lacks that once called the framework itself, on data of Ray Data."""
-    return _each("params label_column num_boost_round", _gone(_BOOSTS.format(package)))
-
-
 _TRAINER: dict[str, str | Absent] = {
     "metadata": _gone(_IN_CONFIG),
     "resume_from_checkpoint": _gone(
@@ -288,8 +280,6 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     },
     "DataParallelTrainer()": _TRAINER,
     "JaxTrainer()": _TRAINER,
-    "XGBoostTrainer()": _boosts_itself("xgboost"),
-    "LightGBMTrainer()": _boosts_itself("lightgbm"),
     "LightGBMTrainer": {"get_model": _gone("call RayTrainReportCallback.get_model(checkpoint)")},
     "dray.train.lightgbm": {"normalize_pandas_for_lightgbm": _INTERNALS},
     "XGBoostTrainer": {"get_model": _gone("call RayTrainReportCallback.get_model(checkpoint)")},

@@ -6,11 +6,16 @@ import ctypes
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from dray.answers import check_arguments
 from dray.checks import is_whole, plain
 from dray.errors import ConfigError, StorageError
 from dray.train.checkpoint import Checkpoint
+from dray.train.constants import TRAIN_DATASET_KEY
 from dray.train.context import get_context, report
+from dray.train.datasets import get_dataset_shard
 from dray.train.worker.cpu_affinity import asked_threads
 
 Results = Mapping[str, float]
@@ -149,3 +154,88 @@ def saved_model(save: Callable[[str], object], filename: str, path: str | None) 
     os.makedirs(directory, exist_ok=True)
     save(os.path.join(directory, filename))
     return directory
+
+
+@dataclass(frozen=True)
+class OlderForm:
+    """A training that a trainer was given by its data and parameters, without a function.
+
+    Attributes:
+        label_column: The column that is to be predicted.
+        params: Parameters of the framework.
+        num_boost_round: Rounds of the model, those before a restart included.
+        datasets: Names of the datasets; one is for training, the others are evaluated.
+        options: Further arguments of the framework's `train`.
+    """
+
+    label_column: str
+    params: Mapping[str, Any]
+    num_boost_round: int = 10
+    datasets: Sequence[str] = (TRAIN_DATASET_KEY,)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def rows(self, name: str) -> tuple[Any, Any]:
+        """Return this rank's share of a dataset: a DataFrame, and the labels.
+
+        Raises:
+            ConfigError: It lacks the column of labels.
+        """
+        frame = get_dataset_shard(name).materialize().to_pandas()
+        if self.label_column not in frame:
+            raise ConfigError(
+                f"label_column is {self.label_column!r}, and the columns of datasets[{name!r}] are "
+                f"{', '.join(map(str, frame.columns))}"
+            )
+        return frame.drop(columns=[self.label_column]), frame[self.label_column]
+
+    @property
+    def evaluated(self) -> list[str]:
+        """The names of the datasets that are only evaluated."""
+        return [name for name in self.datasets if name != TRAIN_DATASET_KEY]
+
+
+def older_form(
+    trainer: str,
+    known: Sequence[str],
+    train_loop: object,
+    label_column: str | None,
+    params: Mapping[str, Any] | None,
+    num_boost_round: int | None,
+    datasets: Mapping[str, Any] | None,
+    options: Mapping[str, Any],
+) -> OlderForm | None:
+    """Return the older form of a trainer's arguments; None if it was given a function.
+
+    Args:
+        trainer: Name of the trainer.
+        known: Names of its arguments.
+        train_loop: The train function.
+        label_column: As in `OlderForm`, like those that follow.
+        params: The parameters.
+        num_boost_round: The rounds.
+        datasets: The datasets.
+        options: Further arguments.
+
+    Raises:
+        ConfigError: There are both, or neither, or something of the older form is missing.
+    """
+    if label_column is None and params is None and num_boost_round is None:
+        check_arguments(trainer, options, known)
+        if train_loop is None:
+            raise ConfigError(f"{trainer} needs train_loop_per_worker, or params and label_column")
+        return None
+    if train_loop is not None:
+        raise ConfigError(
+            f"{trainer} takes train_loop_per_worker, or params, label_column and num_boost_round: "
+            "call the framework's train() with them in the function"
+        )
+    named = tuple(datasets or ())
+    if label_column is None or TRAIN_DATASET_KEY not in named:
+        raise ConfigError(
+            f"{trainer} without train_loop_per_worker needs label_column=..., and "
+            f"datasets={{{TRAIN_DATASET_KEY!r}: ...}}"
+        )
+    rounds = plain(10 if num_boost_round is None else num_boost_round)
+    if not is_whole(rounds, 1):
+        raise ConfigError(f"num_boost_round must be 1 or more, not {num_boost_round!r}")
+    return OlderForm(label_column, dict(params or {}), rounds, named, dict(options))

@@ -179,8 +179,23 @@ def test_wrong_arguments_and_places() -> None:
     with pytest.raises(ConfigError, match="must be a LightGBMConfig, not 3"):
         LightGBMTrainer(print, lightgbm_config=3)  # type: ignore[arg-type]
     older: Any = LightGBMTrainer
-    with pytest.raises(ConfigError, match=r"has no argument 'label_column'.*lightgbm\.train"):
-        older(label_column="y", params={}, num_boost_round=3, datasets={"train": 1})
+    with pytest.raises(ConfigError, match="needs train_loop_per_worker, or params"):
+        older()
+
+
+@on_processes
+def test_the_older_form_boosts_on_datasets(tmp_path: Path) -> None:
+    rows = [{"x": float(number % 50), "y": int(number % 50 > 20)} for number in range(200)]
+    result: Any = LightGBMTrainer(
+        label_column="y",
+        params={"objective": "binary", "verbosity": -1, "num_threads": 1},
+        num_boost_round=3,
+        datasets={"train": rows, "valid": rows},
+        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
+        run_config=RunConfig(storage_path=tmp_path),
+    ).fit()
+    assert RayTrainReportCallback.get_model(result.checkpoint).current_iteration() == 3
+    assert sorted(result.metrics) == ["train-binary_logloss", "valid-binary_logloss"]
 
 
 @on_processes

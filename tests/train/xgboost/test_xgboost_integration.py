@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dray.train
@@ -209,10 +210,42 @@ def test_wrong_arguments() -> None:
     with pytest.raises(ConfigError, match="filename must be the name of a file, not 'a/b'"):
         RayTrainReportCallback(filename="a/b")
     older: Any = XGBoostTrainer
-    with pytest.raises(ConfigError, match=r"has no argument 'label_column'.*xgboost.train"):
-        older(label_column="y", params={}, num_boost_round=3, datasets={"train": 1})
+    with pytest.raises(ConfigError, match=r"needs label_column=\.\.\., and datasets="):
+        older(params={}, num_boost_round=3, datasets={"train": []})
+    with pytest.raises(ConfigError, match="takes train_loop_per_worker, or params, label_column"):
+        older(print, label_column="y")
+    with pytest.raises(ConfigError, match="'scaling_confg'; did you mean scaling_config"):
+        older(print, scaling_confg=None)
     with pytest.raises(AttributeError, match=r"has no get_model.*RayTrainReportCallback.get_model"):
         older.get_model(Checkpoint("/tmp"))
+
+
+@on_processes
+def test_the_older_form_boosts_on_datasets_and_goes_on(storage: Path) -> None:
+    table = pd.DataFrame({"x": np.arange(80.0), "y": np.arange(80) % 2})
+    storage.mkdir(exist_ok=True)
+    table.to_parquet(storage / "rows.parquet")
+
+    def fit(rounds: int) -> Any:
+        return XGBoostTrainer(
+            label_column="y",
+            params={"objective": "binary:logistic", "eval_metric": ["logloss"]},
+            num_boost_round=rounds,
+            datasets={"train": str(storage / "rows.parquet"), "valid": table},
+            scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
+            run_config=RunConfig(name="older", storage_path=storage),
+            verbose_eval=False,
+        ).fit()
+
+    first = fit(2)
+    assert sorted(first.metrics) == ["train-logloss", "valid-logloss"]
+    assert first.metrics["train-logloss"] == pytest.approx(first.metrics["valid-logloss"])
+    result = fit(5)
+    assert RayTrainReportCallback.get_model(result.checkpoint).num_boosted_rounds() == 5
+    with pytest.raises(WorkerGroupError, match="label_column is 'z', and the columns of"):
+        XGBoostTrainer(
+            label_column="z", datasets={"train": table}, run_config=RunConfig(storage_path=storage)
+        ).fit()
 
 
 @on_processes

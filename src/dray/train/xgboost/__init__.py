@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dray.answers import AbsentMember, answer_for, answers_arguments
+from dray.answers import AbsentMember, answer_for
 from dray.checks import require
 from dray.errors import ConfigError
 from dray.train.backend import Backend, BackendConfig
-from dray.train.boosting import limit_threads
+from dray.train.boosting import OlderForm, limit_threads, older_form
 from dray.train.config import RunConfig
 from dray.train.data_config import DataConfig
 from dray.train.planning.ranks import RankAssignment
@@ -80,7 +82,6 @@ class XGBoostConfig(BackendConfig):
         return "xgboost"
 
 
-@answers_arguments("XGBoostTrainer")
 class XGBoostTrainer(DataParallelTrainer):
     """Runs a train function on many workers whose `xgboost.train` grows the same trees together.
 
@@ -99,6 +100,11 @@ class XGBoostTrainer(DataParallelTrainer):
         validation_config: Function for `report(validation=...)`, and its task.
         metadata: None; deprecated.
         resume_from_checkpoint: None; deprecated.
+
+        label_column: Column of the labels, in the older form without a function.
+        params: Parameters of `xgboost.train`, in the older form.
+        num_boost_round: Number of rounds, in the older form; default: 10.
+        **train_kwargs: Further arguments of `xgboost.train`, in the older form.
 
     Raises:
         ConfigError: An argument is malformed.
@@ -121,7 +127,7 @@ class XGBoostTrainer(DataParallelTrainer):
 
     def __init__(
         self,
-        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any],
+        train_loop_per_worker: Callable[[], Any] | Callable[[dict[str, Any]], Any] | None = None,
         *,
         train_loop_config: Mapping[str, Any] | None = None,
         xgboost_config: XGBoostConfig | None = None,
@@ -132,12 +138,30 @@ class XGBoostTrainer(DataParallelTrainer):
         validation_config: ValidationConfig | None = None,
         metadata: Any = None,
         resume_from_checkpoint: Any = None,
+        label_column: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        num_boost_round: int | None = None,
+        **train_kwargs: Any,
     ) -> None:
         require("xgboost", "dray[xgboost]")
         if xgboost_config is not None and not isinstance(xgboost_config, XGBoostConfig):
             raise ConfigError(f"xgboost_config must be an XGBoostConfig, not {xgboost_config!r}")
-        super().__init__(
+        form = older_form(
+            "XGBoostTrainer",
+            tuple(inspect.signature(XGBoostTrainer.__init__).parameters)[1:-1],
             train_loop_per_worker,
+            label_column,
+            params,
+            num_boost_round,
+            datasets,
+            train_kwargs,
+        )
+        function = train_loop_per_worker
+        if form is not None:
+            function = functools.partial(_train_older, form)
+        assert function is not None  # or there would be neither
+        super().__init__(
+            function,
             train_loop_config=train_loop_config,
             backend_config=xgboost_config or XGBoostConfig(),
             scaling_config=scaling_config,
@@ -150,6 +174,12 @@ class XGBoostTrainer(DataParallelTrainer):
         )
 
     get_model = AbsentMember()
+
+
+def _train_older(form: OlderForm) -> None:
+    from dray.train.xgboost.older_form import train
+
+    train(form)
 
 
 class XGBoostBackend(Backend):

@@ -1,0 +1,36 @@
+"""The train function of a trainer that was given parameters of `xgboost.train` and datasets."""
+
+from __future__ import annotations
+
+import xgboost
+
+from dray.train.boosting import OlderForm
+from dray.train.constants import TRAIN_DATASET_KEY
+from dray.train.context import get_checkpoint
+from dray.train.xgboost.callback import RayTrainReportCallback
+
+
+def train(form: OlderForm) -> None:
+    """Boost the rounds that are left, on this rank's share of the rows."""
+    checkpoint = get_checkpoint()
+    model = None if checkpoint is None else RayTrainReportCallback.get_model(checkpoint)
+    begun = 0 if model is None else model.num_boosted_rounds()
+    options = dict(form.options)
+    callbacks = list(options.pop("callbacks", None) or [])
+    if not any(isinstance(callback, RayTrainReportCallback) for callback in callbacks):
+        callbacks.append(RayTrainReportCallback())
+    tables = {name: _table(form, name) for name in (TRAIN_DATASET_KEY, *form.evaluated)}
+    xgboost.train(
+        dict(form.params),
+        tables[TRAIN_DATASET_KEY],
+        form.num_boost_round - begun,
+        evals=[(table, name) for name, table in tables.items()],
+        xgb_model=model,
+        callbacks=callbacks,
+        **options,
+    )
+
+
+def _table(form: OlderForm, name: str) -> xgboost.DMatrix:
+    rows, labels = form.rows(name)
+    return xgboost.DMatrix(rows, labels, enable_categorical=True)
