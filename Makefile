@@ -14,7 +14,10 @@ UNIT := --ignore-glob='*_integration.py' --ignore=tests/cluster -m "not ray and 
 # coverage.py, with the data of all processes in one place, wherever they run.
 MEASURED := COVERAGE_FILE=$(CURDIR)/build/coverage/data $(BIN)/coverage
 
-.PHONY: demo unit test test-docs test-ray test-cluster test-gpu coverage check bench bench-before diagrams docs release-check stress clean
+# Where its tests are: other files import what is not in its environment.
+OF_TENSORFLOW := tests/train/tensorflow $(wildcard tests/docs/test_frameworks*.py tests/docs/test_examples*.py tests/docs/test_snippets*.py tests/docs/test_reference.py)
+
+.PHONY: demo unit test test-docs test-tensorflow test-ray test-cluster test-gpu coverage check bench bench-before diagrams docs release-check stress clean
 
 demo: $(VENV)/demo-installed  ## Train a ResNet-18 on handwritten digits with two worker processes.
 	$(BIN)/python examples/image_classification.py --num-workers 2
@@ -27,6 +30,9 @@ test: $(VENV)/dev-installed  ## Run the tests, on the process engine and the inl
 
 test-docs: $(VENV)/dev-installed  ## Run every program of the README, the pages and examples/, as a reader would.
 	$(BIN)/python $(SIDE_BY_SIDE) 3 tests/docs -m "not ray and not cluster"
+
+test-tensorflow: $(VENV)-tensorflow/installed  ## Run the tests of TensorFlow, in an environment of its own.
+	$(VENV)-tensorflow/bin/python $(SIDE_BY_SIDE) 2 -m "not ray" -k tensorflow $(OF_TENSORFLOW)
 
 test-ray: $(VENV)/dev-installed  ## Run the same tests on a Ray cluster.
 	$(BIN)/python $(SIDE_BY_SIDE) 2 -m "ray and not cluster"
@@ -79,7 +85,7 @@ stress: $(VENV)/dev-installed  ## Tasks, actors and objects in numbers; then the
 	HYPOTHESIS_PROFILE=explore $(BIN)/python tools/stress.py
 
 clean:
-	rm -rf $(VENV) $(VENV)-ray $(VENV)-before $(VENV)-unit $(VENV)-docs $(VENV)-release build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(VENV)-ray $(VENV)-before $(VENV)-unit $(VENV)-tensorflow $(VENV)-docs $(VENV)-release build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache
 
 $(VENV)/pyvenv.cfg:
 	$(PYTHON) -m venv $(VENV)
@@ -96,6 +102,13 @@ $(VENV)-unit/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-unit
 	$(VENV)-unit/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[unit]'
 	$(VENV)-unit/bin/python tools/installed.py
+	touch $@
+
+# tf-keras asks for tensorflow, which tensorflow-cpu is in all but name.
+$(VENV)-tensorflow/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-tensorflow
+	$(VENV)-tensorflow/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[unit]' tensorflow-cpu scikit-learn
+	$(VENV)-tensorflow/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps tf-keras
 	touch $@
 
 $(VENV)-docs/installed: pyproject.toml constraints.txt

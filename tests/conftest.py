@@ -33,8 +33,8 @@ ENGINES = ("process", "inline", "ray")
 # What tasks, actors and objects are tested on.
 CORE_ENGINES = ("process", "ray")
 
-# What libraries leave in the temp directory for themselves, once a process.
-_NOT_OURS = ("torchinductor_", "ray", "pymp-")
+# What libraries leave in the temp directory for themselves, once a process, or when it is killed.
+_NOT_OURS = ("torchinductor_", "ray", "pymp-", "__autograph_generated_file", "__pycache__")
 
 
 # A variable by which everything that a run of the tests has started can be told from the rest.
@@ -129,8 +129,11 @@ def _described(pid: int) -> str:
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that neither pytest, Ray nor scikit-learn changes, nor PyTorch for CUDA."""
-    theirs = ("PYTEST_CURRENT_TEST", "RAY_", "TORCHINDUCTOR_CACHE_DIR", "PYTORCH_NVML", "KMP_")
+    """The variables that no library changes: pytest, Ray, PyTorch, scikit-learn, TensorFlow."""
+    theirs = (
+        *("PYTEST_CURRENT_TEST", "RAY_", "TORCHINDUCTOR_CACHE_DIR", "PYTORCH_NVML", "KMP_"),
+        *("TF2_BEHAVIOR", "TPU_ML_PLATFORM", "HDF5_PLUGIN_PATH", "ENABLE_RUNTIME_UPTIME_TELEMETRY"),
+    )
     return {k: v for k, v in environment.items() if not k.startswith(theirs)}
 
 

@@ -43,7 +43,7 @@ train.planning
 train.run
 train
 train.boosting
-train.torch train.jax train.xgboost train.lightgbm
+train.torch train.jax train.xgboost train.lightgbm train.tensorflow
 train.lightning train.huggingface
 testing
 *

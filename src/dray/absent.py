@@ -234,7 +234,6 @@ _TRAIN: dict[str, str | Absent] = {
     "session": "report, get_context and get_checkpoint are names of dray.train",
     "integrations": "docs/tracking.md shows how TensorBoard, MLflow and W&B hear of reports",
     **_each("util utils _internal", _INTERNALS),
-    "tensorflow": _OWN_LOOP.format("tensorflow"),
     "horovod": "use dray.train.torch.TorchTrainer, whose DistributedDataParallel does the same",
     "error": "the errors of training are names of dray.train",
     "predictor": "load the checkpoint in a task or an actor, and predict there",

@@ -24,6 +24,8 @@ MODULES = (
     "dray.train.collective",
     "dray.train.jax",
     "dray.train.lightgbm",
+    "dray.train.tensorflow",
+    "dray.train.tensorflow.keras",
     "dray.train.torch",
     "dray.train.xgboost",
     "dray.util",
@@ -40,9 +42,9 @@ MODULES = (
 
 @pytest.mark.parametrize("module", MODULES)
 def test_every_name_has_an_example(module: str) -> None:
-    framework = module.rpartition(".")[2]
-    if framework in ("lightgbm", "xgboost"):
-        pytest.importorskip(framework)
+    for framework in ("lightgbm", "tensorflow", "xgboost"):
+        if framework in module:
+            pytest.importorskip(framework)
     public = importlib.import_module(module)
     named = {f"{module}.{name}": getattr(public, name) for name in public.__all__}
     assert not [name for name, value in named.items() if not has_example(value)]

@@ -31,6 +31,7 @@ def run_example(name: str, storage: Path, *options: str) -> str:
     ("name", "options", "measure", "bound"),
     [
         ("accelerate_digits.py", ["--epochs=4"], "epoch 3: accuracy", (0.8, 1)),
+        ("tensorflow_digits.py", ["--epochs=4"], "accuracy", (0.8, 1)),
         ("lightning_digits.py", ["--epochs=4"], "epoch 3: accuracy", (0.8, 1)),
         (
             "transformers_language_model.py",
@@ -47,6 +48,8 @@ def test_the_example_learns(
     measure: str,
     bound: tuple[float, float],
 ) -> None:
+    if "tensorflow" in name:
+        pytest.importorskip("tensorflow")
     output = run_example(name, tmp_path, *options)
     (value,) = re.findall(rf"^{measure} ([\d.]+)$", output, re.MULTILINE)
     assert bound[0] < float(value) <= bound[1]

@@ -22,13 +22,14 @@ PAGES = Path(__file__).resolve().parents[2] / "docs" / "reference"
         ("jax", "dray.train.jax"),
         ("lightgbm", "dray.train.lightgbm"),
         ("xgboost", "dray.train.xgboost"),
+        ("tensorflow", "dray.train.tensorflow"),
         ("accelerators", "dray.accelerators"),
         ("testing", "dray.testing"),
     ],
 )
 def test_every_name_has_an_entry(page: str, module: str) -> None:
     entries = re.findall(r"^::: (\S+)$", (PAGES / f"{page}.md").read_text(), re.MULTILINE)
-    if page in ("lightgbm", "xgboost"):
+    if page in ("lightgbm", "tensorflow", "xgboost"):
         pytest.importorskip(page)
     public = importlib.import_module(module)
     names = [

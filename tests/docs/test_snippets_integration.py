@@ -22,6 +22,7 @@ PAGES = (
     "docs/lightning.md",
     "docs/transformers.md",
     "docs/accelerate.md",
+    "docs/tensorflow.md",
     "docs/migrate.md",
     "docs/sweeps.md",
     "docs/tracking.md",
@@ -86,7 +87,7 @@ def run_snippet(code: str, tmp_path: Path, *, trains: bool = True, **variables: 
     for package, stub in STUBS.items():
         if f"import {package}" in code and importlib.util.find_spec(package) is None:
             (tmp_path / f"{package}.py").write_text(stub)
-    for package in ("optuna", "tensorboard"):
+    for package in ("optuna", "tensorboard", "tensorflow"):
         if package in code:
             pytest.importorskip(package)
     script = tmp_path / "snippet.py"

@@ -250,14 +250,16 @@ PAIRS = [(module, name) for module, names in NAMES.items() for name in names.spl
 ABSENT = """
     SyncConfig NCCLHangError PreemptionError PreemptionInfo
     get_preemption_info accelerate backward
-    prepare_optimizer TorchXLAConfig BaseTrainer TensorflowTrainer
-    prepare_dataset_shard ReportCheckpointCallback HorovodTrainer HorovodConfig
+    prepare_optimizer TorchXLAConfig BaseTrainer
+    HorovodTrainer HorovodConfig
 """
 
 
 @pytest.mark.parametrize(("module", "name"), PAIRS)
 def test_every_public_name_is_there_or_says_what_to_use(module: str, name: str) -> None:
     found: dict[str, Any] = {}
+    if name == "ReportCheckpointCallback":
+        pytest.importorskip("tensorflow")  # it is one of Keras' callbacks
     if name not in ABSENT.split():
         exec(f"from {module} import {name}", found)
         assert found[name] is getattr(importlib.import_module(module), name)

@@ -1,0 +1,245 @@
+"""TensorFlow: the trainer, and the cluster of its workers for MultiWorkerMirroredStrategy."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dray.answers import answer_for, answers_arguments
+from dray.checks import require
+from dray.errors import ConfigError
+from dray.train.backend import Backend, BackendConfig
+from dray.train.config import RunConfig
+from dray.train.data_config import DataConfig
+from dray.train.planning.ranks import RankAssignment
+from dray.train.run.worker_group import WorkerGroup
+from dray.train.scaling import ScalingConfig
+from dray.train.trainer import DataParallelTrainer
+from dray.train.validation import ValidationConfig
+from dray.train.worker.cpu_affinity import asked_threads
+from dray.train.worker.session import current_session
+
+if TYPE_CHECKING:
+    from dray.train.tensorflow.checkpoint import TensorflowCheckpoint
+
+__all__ = [
+    "TensorflowCheckpoint",
+    "TensorflowConfig",
+    "TensorflowTrainer",
+    "prepare_dataset_shard",
+]
+
+# TensorFlow reads it as it is imported: whether tf.keras is Keras 2, of the package tf_keras.
+_KERAS_2 = "TF_USE_LEGACY_KERAS"
+
+
+@dataclass
+class TensorflowConfig(BackendConfig):
+    """Options of TensorFlow on several workers: none so far.
+
+    Example:
+        >>> from dray.train.tensorflow import TensorflowConfig
+        >>> TensorflowConfig().framework
+        'tensorflow'
+    """
+
+    def __post_init__(self) -> None:
+        self.modules = (*BackendConfig.modules, "tensorflow", "dray.train.tensorflow")
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        """The hooks that tell every worker where the others are."""
+        return TensorflowBackend
+
+    @property
+    def framework(self) -> str:
+        """TensorFlow."""
+        return "tensorflow"
+
+
+@answers_arguments("TensorflowTrainer")
+class TensorflowTrainer(DataParallelTrainer):
+    """Runs a TensorFlow train function on many workers, which form one TensorFlow cluster.
+
+    Around the function `TF_CONFIG` names all workers, as
+    `tf.distribute.MultiWorkerMirroredStrategy()` wants it. Where the package tf_keras is installed,
+    `tf.keras` is Keras 2 in the workers, unless `TF_USE_LEGACY_KERAS` says otherwise: `fit` of
+    Keras 3 does not work with that strategy.
+
+    Args:
+        train_loop_per_worker: The function; it takes no argument, or one: the config.
+        train_loop_config: Argument of the function, if it takes one.
+        tensorflow_config: There is nothing to set yet.
+        scaling_config: Number of workers, and resources of each; default: one, with one CPU.
+        dataset_config: Choices of how ranks share them.
+        run_config: The run's name, place and behaviour.
+        datasets: Name -> data, of which `get_dataset_shard` gives each rank its share: a
+            `dray.data.Dataset`, or what one is made of.
+        validation_config: Function for `report(validation=...)`, and its task.
+        metadata: None; deprecated.
+        resume_from_checkpoint: None; deprecated.
+
+    Raises:
+        ConfigError: An argument is malformed.
+        MissingDependencyError: TensorFlow is not installed.
+
+    Example:
+        >>> from dray.train import ScalingConfig, report
+        >>> from dray.train.tensorflow import TensorflowTrainer
+        >>> def train_loop():
+        ...     import tensorflow as tf
+        ...     strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        ...     report({"workers": strategy.num_replicas_in_sync})
+        >>> scaling = ScalingConfig(num_workers=2)
+        >>> TensorflowTrainer(train_loop, scaling_config=scaling).fit().metrics
+        {'workers': 2}
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[[], object] | Callable[[dict[str, Any]], object],
+        *,
+        train_loop_config: Mapping[str, object] | None = None,
+        tensorflow_config: TensorflowConfig | None = None,
+        scaling_config: ScalingConfig | None = None,
+        dataset_config: DataConfig | None = None,
+        run_config: RunConfig | None = None,
+        datasets: Mapping[str, Any] | None = None,
+        validation_config: ValidationConfig | None = None,
+        metadata: object = None,
+        resume_from_checkpoint: object = None,
+    ) -> None:
+        require("tensorflow", "dray[tensorflow]")
+        if not isinstance(tensorflow_config, TensorflowConfig | None):
+            raise ConfigError(
+                f"tensorflow_config must be a TensorflowConfig, not {tensorflow_config!r}"
+            )
+        super().__init__(
+            train_loop_per_worker,
+            train_loop_config=train_loop_config,
+            backend_config=tensorflow_config or TensorflowConfig(),
+            scaling_config=scaling_config,
+            run_config=_with_keras_2(run_config or RunConfig()),
+            datasets=datasets,
+            dataset_config=dataset_config,
+            validation_config=validation_config,
+            metadata=metadata,
+            resume_from_checkpoint=resume_from_checkpoint,
+        )
+
+
+def _with_keras_2(config: RunConfig) -> RunConfig:
+    """Return a config whose workers have Keras 2 as `tf.keras`, if it is there and not refused."""
+    if (
+        not isinstance(config, RunConfig)
+        or _KERAS_2 in {**os.environ, **config.runtime_env.env_vars}
+        or importlib.util.find_spec("tf_keras") is None
+    ):
+        return config
+    given = dict(config.worker_runtime_env or {})
+    given["env_vars"] = {_KERAS_2: "1", **config.runtime_env.env_vars}
+    return dataclasses.replace(config, worker_runtime_env=given)
+
+
+class TensorflowBackend(Backend):
+    """Has every worker hold a port for TensorFlow, and tells all of them which."""
+
+    def collectives(
+        self,
+        positions: Sequence[RankAssignment],
+        backend_config: BackendConfig,
+        environ: Mapping[str, str],
+    ) -> tuple[str, str]:
+        """Return what TensorFlow has on CPUs; on GPUs it uses NCCL besides."""
+        return "gRPC", ""
+
+    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        """Have all workers hold a port each, and tell everybody."""
+        ports = worker_group.execute(_hold_port)
+        addresses = [worker.address for worker in worker_group.workers]
+        worker_group.execute(_know_cluster, addresses, ports)
+        worker_group.collectives = "gRPC"
+
+
+# In the worker.
+
+
+def _hold_port() -> int:
+    """Take a port for TensorFlow, which binds it beside this socket; nobody else can.
+
+    A socket that is bound and does not listen gets no connections.
+    """
+    held = current_session("TensorflowTrainer").clean_ups.enter_context(socket.socket())
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held.bind(("", 0))
+    port: int = held.getsockname()[1]
+    return port
+
+
+def _know_cluster(addresses: Sequence[str], ports: Sequence[int]) -> None:
+    """Set what TensorFlow reads when the train function makes a strategy."""
+    session = current_session("TensorflowTrainer")
+    pairs = zip(addresses, ports, strict=True)
+    workers = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in pairs]
+    direct = ",".join(filter(None, (os.environ.get("no_proxy"), *sorted(set(addresses)))))
+    variables = {
+        "TF_CONFIG": json.dumps(
+            {
+                "cluster": {"worker": workers},
+                "task": {"type": "worker", "index": session.assignment.rank},
+            }
+        ),
+        "TF_GRPC_REUSE_PORT": "true",  # beside the socket that holds the port
+        "no_grpc_proxy": direct,  # else gRPC looks for the other workers behind a proxy
+    }
+    threads = asked_threads(os.environ)
+    if threads and "TF_NUM_INTRAOP_THREADS" not in os.environ:
+        variables["TF_NUM_INTRAOP_THREADS"] = str(threads)
+    before = {name: os.environ.get(name) for name in variables}
+    session.clean_ups.callback(_set_back, before)
+    os.environ.update(variables)
+
+
+def _set_back(variables: Mapping[str, str | None]) -> None:
+    """Set variables as they were, in a process that goes on."""
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def prepare_dataset_shard(tf_dataset_shard: Any) -> Any:
+    """Return a dataset that TensorFlow does not divide among the workers once more.
+
+    Args:
+        tf_dataset_shard: A `tf.data.Dataset` with this worker's part of the data alone.
+
+    Returns:
+        The dataset with automatic sharding off, and batches fetched ahead.
+
+    Example:
+        >>> import tensorflow as tf
+        >>> from dray.train.tensorflow import prepare_dataset_shard
+        >>> prepare_dataset_shard(tf.data.Dataset.range(4)).cardinality().numpy().item()
+        4
+    """
+    require("tensorflow", "dray[tensorflow]")
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return tf_dataset_shard.with_options(options).prefetch(tf.data.AUTOTUNE)
+
+
+answer_for(
+    __name__,
+    later=("keras",),
+    names={"dray.train.tensorflow.checkpoint": ["TensorflowCheckpoint"]},
+)

@@ -1,0 +1,134 @@
+"""The Keras callback that reports metrics, and the model as a checkpoint."""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from dray.answers import answer_for
+from dray.checks import plain, require
+from dray.errors import ConfigError
+from dray.train.checkpoint import Checkpoint
+from dray.train.context import get_context, report
+from dray.train.reported import CheckpointUploadMode
+from dray.train.tensorflow.checkpoint import MODEL, TensorflowCheckpoint
+from dray.train.worker.session import current_session
+
+__all__ = ["DrayReportCheckpointCallback", "ReportCheckpointCallback"]
+
+require("tensorflow", "dray[tensorflow]")
+
+import tensorflow as tf  # noqa: E402 (what is above says how to install it)
+
+_EVENTS = tuple(
+    f"{what}_{end}"
+    for what in ("epoch", "train_batch", "test_batch", "predict_batch", "train", "test", "predict")
+    for end in ("begin", "end")
+)
+
+
+class ReportCheckpointCallback(tf.keras.callbacks.Callback):
+    """Reports what Keras logs, and brings the model as a checkpoint.
+
+    The checkpoint has one file, `model.keras`: the model with its optimizer. Rank 0 writes it into
+    the run's directory, and nothing is copied.
+
+    Args:
+        checkpoint_on: Events after which the model is saved: a name such as "epoch_end" or
+            "train_batch_end" (a method of a callback without `on_`), or names.
+        report_metrics_on: Events after which metrics are reported; where the model is saved, they
+            are reported in any case.
+        metrics: Logs to report: a name, names, or a dict of new name -> name; default: all.
+
+    Raises:
+        ConfigError: An argument is malformed; or, as an event comes, a log is not there.
+
+    Example:
+        >>> from dray.train import ScalingConfig
+        >>> from dray.train.tensorflow import TensorflowTrainer
+        >>> def train_loop():
+        ...     import tensorflow as tf
+        ...     from dray.train.tensorflow.keras import ReportCheckpointCallback
+        ...     with tf.distribute.MultiWorkerMirroredStrategy().scope():
+        ...         model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
+        ...         model.compile("sgd", "mse")
+        ...     points = tf.data.Dataset.from_tensors(([[1.0]], [[3.0]])).repeat(4)
+        ...     model.fit(points, epochs=2, verbose=0, callbacks=[ReportCheckpointCallback()])
+        >>> result = TensorflowTrainer(train_loop).fit()
+        >>> list(result.metrics), len(result.best_checkpoints)
+        (['loss'], 2)
+    """
+
+    CHECKPOINT_NAME: ClassVar[str] = MODEL
+
+    def __init__(
+        self,
+        checkpoint_on: str | Sequence[str] = "epoch_end",
+        report_metrics_on: str | Sequence[str] = "epoch_end",
+        metrics: str | Sequence[str] | Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__()
+        self._saves = _events(checkpoint_on, "checkpoint_on")
+        self._names = _names(metrics)
+        for event in {*self._saves, *_events(report_metrics_on, "report_metrics_on")}:
+            # Of these alone: Keras gathers the logs of each batch if anybody wants them.
+            setattr(self, f"on_{event}", functools.partial(self._report, event))
+
+    def _report(self, event: str, *given: Any, **named: Any) -> None:
+        """Report the logs of an event, whose number comes before them if it has one."""
+        found = [value for value in (*given, *named.values()) if isinstance(value, Mapping)]
+        metrics = self._chosen(found[0] if found else {})
+        if event not in self._saves:
+            report(metrics)
+        elif get_context().get_world_rank() == 0:
+            session = current_session("ReportCheckpointCallback")
+            directory = session.name_to_upload()
+            path = get_context().get_storage().build_checkpoint_path_from_name(directory)
+            os.makedirs(path)
+            self._save(path)
+            checkpoint = Checkpoint(path)
+            numbers = {"epoch": given[0]} if event == "epoch_end" else {}
+            checkpoint.set_metadata({TensorflowCheckpoint.MODEL_FILENAME_KEY: MODEL, **numbers})
+            report(metrics, checkpoint, checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD)
+        else:
+            with tempfile.TemporaryDirectory(prefix="dray-model-") as path:
+                self._save(path)  # on every rank: a variable may be the mean over all of them
+            report(metrics)
+
+    def _save(self, directory: str) -> None:
+        self.model.save(os.path.join(directory, MODEL))
+
+    def _chosen(self, logs: Mapping[str, Any]) -> dict[str, Any]:
+        names = {name: name for name in logs} if self._names is None else self._names
+        unknown = [name for name in names.values() if name not in logs]
+        if unknown:
+            raise ConfigError(
+                f"metrics has {', '.join(map(repr, unknown))}, and Keras has logged "
+                f"{', '.join(logs) or 'nothing'}"
+            )
+        return {new: plain(logs[name]) for new, name in names.items()}
+
+
+DrayReportCheckpointCallback = ReportCheckpointCallback
+
+
+def _events(given: str | Sequence[str], what: str) -> tuple[str, ...]:
+    events = (given,) if isinstance(given, str) else tuple(given)
+    for event in events:
+        if event not in _EVENTS:
+            raise ConfigError(f"{what} has {event!r}; there are {', '.join(_EVENTS)}")
+    return events
+
+
+def _names(metrics: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, str] | None:
+    if metrics is None:
+        return None
+    if isinstance(metrics, str):
+        return {metrics: metrics}
+    return dict(metrics) if isinstance(metrics, Mapping) else {name: name for name in metrics}
+
+
+answer_for(__name__)

@@ -1,0 +1,170 @@
+"""TensorFlow on several processes: one model, restarts, errors of a rank, Keras' reports.
+
+They run by `make test-tensorflow`, and are skipped where TensorFlow is not installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dray.train
+from dray.errors import ConfigError, WorkerGroupError
+from dray.train import FailureConfig, Result, RunConfig, ScalingConfig
+
+pytest.importorskip("tensorflow", reason="tensorflow is not installed: make test-tensorflow")
+
+from dray.train.tensorflow import TensorflowCheckpoint, TensorflowTrainer
+
+on_engines = pytest.mark.parametrize("engine_name", ["process", "ray"], indirect=True)
+on_processes = pytest.mark.parametrize("engine_name", ["process"], indirect=True)
+pytestmark = [
+    pytest.mark.usefixtures("engine"),
+    pytest.mark.filterwarnings("ignore"),  # of TensorFlow itself: what NumPy has deprecated
+]
+
+
+def make_model() -> Any:
+    import tensorflow as tf
+
+    layers = tf.keras.layers
+    model = tf.keras.Sequential(
+        [tf.keras.Input((1,)), layers.Dense(4), layers.BatchNormalization(), layers.Dense(1)]
+    )
+    model.compile(tf.keras.optimizers.Adam(0.1), "mse")
+    return model
+
+
+def learn(config: dict[str, Any]) -> tuple[int, int, str]:
+    """Fits a line with Keras, and goes on where it was."""
+    import tensorflow as tf
+
+    from dray.train.tensorflow.keras import ReportCheckpointCallback
+
+    tf.keras.utils.set_random_seed(0)
+    rank = dray.train.get_context().get_world_rank()
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    checkpoint, first = dray.train.get_checkpoint(), 0
+    with strategy.scope():
+        if checkpoint is None:
+            model = make_model()
+        else:
+            model = TensorflowCheckpoint(checkpoint.path).get_model()
+            first = checkpoint.get_metadata()["epoch"] + 1
+
+    def fail(epoch: int, logs: Any) -> None:
+        if epoch == 1 and first == 0 and rank == 1 and config.get("how"):
+            if config["how"] == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise tf.errors.DataLossError(None, None, "of rank 1")
+
+    points = tf.reshape(tf.linspace(-1.0, 1.0, 64), (64, 1))
+    batches = tf.data.Dataset.from_tensor_slices((points, 3 * points)).batch(16)
+    report = ReportCheckpointCallback(metrics={"error": "loss"})
+    failing = tf.keras.callbacks.LambdaCallback(on_epoch_end=fail)
+    model.fit(batches, initial_epoch=first, epochs=3, verbose=0, callbacks=[report, failing])
+    return first, strategy.num_replicas_in_sync, tf.keras.Model.__module__.partition(".")[0]
+
+
+def fit(storage: Path, function: Any = learn, workers: int = 2, **config: Any) -> Result:
+    return TensorflowTrainer(
+        function,
+        train_loop_config=config,
+        scaling_config=ScalingConfig(num_workers=workers),
+        run_config=RunConfig(
+            storage_path=storage, failure_config=FailureConfig(int(config.get("how") == "kill"))
+        ),
+    ).fit()
+
+
+@on_processes
+def test_after_a_kill_it_ends_as_if_nothing_had_happened(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://nowhere.invalid:1")  # gRPC is not to look there
+    undisturbed = fit(storage / "undisturbed")
+    assert undisturbed.return_value == (0, 2, "tf_keras")
+    assert undisturbed.metrics is not None
+    assert 0 < undisturbed.metrics["error"] < 9
+    assert len(undisturbed.best_checkpoints) == 3
+    killed = fit(storage / "killed", how="kill")
+    assert killed.return_value == (2, 2, "tf_keras")
+    assert killed.metrics == undisturbed.metrics
+    assert killed.checkpoint is not None
+    assert {name for name in os.listdir(killed.checkpoint.path) if name[0] != "."} == {
+        "model.keras"
+    }
+
+
+@on_processes
+def test_error_of_rank_1_in_a_callback_comes_with_its_rank(storage: Path) -> None:
+    with pytest.raises(WorkerGroupError, match=r"rank 1 failed: DataLossError: .*of rank 1"):
+        fit(storage, how="raise")
+
+
+def by_hand(config: dict[str, Any]) -> tuple[list[float], int]:
+    """Trains by a loop of its own, on this worker's part of the data alone."""
+    import tensorflow as tf
+
+    from dray.train.tensorflow import prepare_dataset_shard
+
+    rank = dray.train.get_context().get_world_rank()
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with strategy.scope():
+        weight = tf.Variable(0.0)
+    # TensorFlow takes a batch for that of all workers, and each step has this worker's part of it.
+    size = strategy.num_replicas_in_sync
+    mine = tf.data.Dataset.from_tensors(tf.fill([2 * size], [1.0, 3.0][rank]))
+    shared = strategy.experimental_distribute_dataset(prepare_dataset_shard(mine))
+
+    @tf.function  # type: ignore[untyped-decorator]
+    def step(points: Any) -> Any:
+        def on_this_worker(points: Any) -> Any:
+            context = tf.distribute.get_replica_context()
+            total = context.all_reduce(tf.distribute.ReduceOp.SUM, tf.reduce_sum(points))
+            weight.assign(total, read_value=False)
+            return total
+
+        return strategy.run(on_this_worker, args=(points,))
+
+    totals = [float(strategy.reduce("MEAN", step(points), axis=None)) for points in shared]
+    described = json.loads(os.environ["TF_CONFIG"])
+    assert described["task"] == {"type": "worker", "index": rank}
+    dray.train.report({"total": totals[-1]})
+    return totals, len(described["cluster"]["worker"])
+
+
+@on_engines
+def test_a_loop_of_its_own_sees_each_workers_part(storage: Path) -> None:
+    result = fit(storage, by_hand)
+    assert result.return_value == ([8.0, 8.0], 2)
+    assert result.metrics == {"total": 8.0}
+    assert fit(storage, by_hand, workers=1).return_value == ([2.0], 1)
+
+
+@on_processes
+def test_callback_reports_what_is_asked(storage: Path) -> None:
+    def train(config: dict[str, Any]) -> str:
+        import tensorflow as tf
+
+        from dray.train.tensorflow.keras import ReportCheckpointCallback
+
+        points = tf.data.Dataset.from_tensors(([[1.0]], [[3.0]])).repeat(4)
+        model = make_model()
+        report = ReportCheckpointCallback("train_end", ["train_batch_end"], ["loss"])
+        model.fit(points, epochs=2, verbose=0, callbacks=[report])
+        with pytest.raises(ConfigError, match="checkpoint_on has 'epoch'; there are epoch_begin"):
+            ReportCheckpointCallback(checkpoint_on="epoch")
+        with pytest.raises(ConfigError, match="metrics has 'mae', and Keras has logged loss"):
+            model.fit(points, verbose=0, callbacks=[ReportCheckpointCallback(metrics="mae")])
+        return "refused"
+
+    result = fit(storage, train, workers=1)
+    assert result.return_value == "refused"
+    assert Path(result.path, "metrics", "rank-00000.jsonl").read_text().count("\n") == 9
+    assert len(result.best_checkpoints) == 1
