@@ -12,7 +12,7 @@ import lightning.pytorch as pl
 import torch
 
 import dray.train
-from dray.train import FailureConfig, Result, RunConfig, ScalingConfig
+from dray.train import Checkpoint, FailureConfig, Result, RunConfig, ScalingConfig, ValidationConfig
 from dray.train.lightning import (
     RayDDPStrategy,
     RayLightningEnvironment,
@@ -103,6 +103,11 @@ def train(config: dict[str, Any]) -> tuple[float, int]:
     return model.layer.weight.item(), counter.batches
 
 
+def files_in(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Validates a checkpoint."""
+    return {"files": sorted(os.listdir(checkpoint.path))}
+
+
 def fit(storage: Path, function: Any = train, workers: int = 2, **config: Any) -> Result:
     """Trains with some workers, which may fail once."""
     return TorchTrainer(
@@ -110,4 +115,5 @@ def fit(storage: Path, function: Any = train, workers: int = 2, **config: Any) -
         train_loop_config=config,
         scaling_config=ScalingConfig(num_workers=workers),
         run_config=RunConfig(storage_path=storage, failure_config=FailureConfig(max_failures=1)),
+        validation_config=ValidationConfig(files_in),
     ).fit()

@@ -80,8 +80,12 @@ def test_reports_come_when_asked_for(storage: Path) -> None:
 
 @process_engine
 @pytest.mark.parametrize("mode", [CheckpointUploadMode.SYNC, CheckpointUploadMode.ASYNC])
-def test_it_can_save_elsewhere_first(storage: Path, mode: CheckpointUploadMode) -> None:
-    result = fit(storage, epochs=1, reports={"checkpoint_upload_mode": mode})
+def test_it_can_save_elsewhere_first_and_have_it_validated(
+    storage: Path, mode: CheckpointUploadMode
+) -> None:
+    result = fit(storage, epochs=1, reports={"checkpoint_upload_mode": mode, "validation": True})
+    assert result.metrics is not None
+    assert result.metrics["files"][-1:] == ["checkpoint.ckpt"]
     assert result.checkpoint is not None
     assert saved(result.checkpoint) == ["checkpoint.ckpt"]
 
