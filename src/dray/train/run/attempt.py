@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,6 +23,9 @@ from dray.train.worker import run_messages
 
 # The arguments of `UserCallback.after_report`: the metrics of each rank, and the checkpoint.
 Reports = tuple[list[dict[str, Any]], Checkpoint | None]
+
+# Attempts to read the books while the run's own thread writes them.
+_LOOKS = 10
 
 
 @dataclass(eq=False)
@@ -188,6 +192,14 @@ class Attempt:
     def waits(self) -> list[Wait]:
         """Return who is waited for."""
         return [*self._book.waits(), *self._collectives.waits()]
+
+    def told_waits(self) -> list[str]:
+        """Return who is waited for, in words. May be called from any thread."""
+        now = time.monotonic()
+        for _ in range(_LOOKS):
+            with contextlib.suppress(RuntimeError, LookupError, ValueError):
+                return [wait.short(now) for wait in self.waits()]
+        return []
 
     def where(self, rank: int) -> str:
         """Return where a rank runs, and how to look at it."""

@@ -45,7 +45,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import queue
-import time
 from collections.abc import Callable, Iterator, Set
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -82,8 +81,6 @@ from dray.train.worker.train_worker import Ended, Job
 
 _PARTING_S = 5.0
 _SLOW_START_S = 10.0
-# Attempts to read the books while another thread writes them.
-_LOOKS = 10
 
 
 @dataclass(eq=False)
@@ -147,9 +144,7 @@ class Controller:
         self._validations = Validations(
             engine,
             self._until_closed,
-            directory,
             self._commits,
-            self.progress,
             self.validation,
             self.mailbox,
             settings.wait_warning_s,
@@ -189,14 +184,9 @@ class Controller:
 
     def status(self) -> TrainingStatus:
         """Return what `dray status` shows. May be called from any thread."""
-        attempt, now = self._attempt, time.monotonic()
-        for _ in range(_LOOKS):
-            try:
-                waits = [] if attempt is None or self._state not in AT_WORK else attempt.waits()
-            except (RuntimeError, LookupError, ValueError):  # the run's own thread has just written
-                continue
-            return self.progress.training([wait.short(now) for wait in waits])
-        return self.progress.training([])
+        attempt = self._attempt
+        at_work = attempt is not None and self._state in AT_WORK
+        return self.progress.training(attempt.told_waits() if attempt and at_work else [])
 
     def run(self) -> events.Outcome:
         """Run until a final state; never leaves a worker or a reservation behind."""

@@ -22,10 +22,8 @@ from dray.train.run.events import (
     ValidationEnded,
     ValidationTimedOut,
 )
-from dray.train.run.progress import Progress
 from dray.train.storage.manifest import Committed, Validation
 from dray.train.storage.metrics_codec import encode
-from dray.train.storage.run_directory import RunDirectory
 from dray.train.validation import ValidationConfig, ValidationFn
 
 _VALIDATED = ReportedCheckpointStatus.VALIDATED
@@ -62,9 +60,7 @@ class Validations:
 
     engine: Engine
     closed: Future[None]
-    directory: RunDirectory
     commits: Commits
-    progress: Progress
     config: ValidationConfig | None
     mailbox: Mailbox
     patience_s: float
@@ -73,6 +69,7 @@ class Validations:
     _retried: Committed | None = None
 
     def __post_init__(self) -> None:
+        self._directory, self._progress = self.commits.directory, self.commits.progress
         self._limit = Alarm(self.mailbox)
         self._slow = Alarm(self.mailbox)
         self._slow_s = 0.0
@@ -86,7 +83,7 @@ class Validations:
         """Take up what an earlier start of the run has left."""
         left = self.commits.pending()
         if left and self.config is None:
-            self.directory.warn_once(
+            self._directory.warn_once(
                 f"{_names(left)} had been reported with validation=..., and the trainer has no "
                 "validation_config now: nothing is validated"
             )
@@ -104,7 +101,7 @@ class Validations:
         assert committed.validation is not None
         fn = self.config.fn
         kwargs, timeout_s = self.config.limits(committed.validation.asked)
-        checkpoint = Checkpoint.of_run(committed, verified=self.directory.is_verified(committed))
+        checkpoint = Checkpoint.of_run(committed, verified=self._directory.is_verified(committed))
         given = {"name": f"validate {committed.path.name}", **self.config.ray_remote_kwargs}
         try:
             submit = self.engine.runtime.bind_function(validate, task_options(validate, given))
@@ -128,7 +125,7 @@ class Validations:
     def _tell_slow(self) -> None:
         """Tell the user that one takes long, and again when it is twice as old."""
         assert self._current is not None
-        self.progress.warn(
+        self._progress.warn(
             f"the validation of {self._current.path.name} has not ended for {self._slow_s:g} s; if "
             "there is no room for it beside the workers, it starts when they have ended"
         )
@@ -137,7 +134,7 @@ class Validations:
 
     def tell_awaited(self) -> None:
         """Tell for what the run waits now."""
-        self.progress.warn(f"waiting for the validation of {_names(self.commits.to_validate())}")
+        self._progress.warn(f"waiting for the validation of {_names(self.commits.to_validate())}")
 
     def take(self, event: OfValidation) -> None:
         """Take an event of theirs."""
@@ -165,7 +162,7 @@ class Validations:
             self._conclude(_VALIDATED, event.future.result())
             return
         name = event.committed.path.name
-        self.progress.warn(
+        self._progress.warn(
             f"the validation of {name} failed, the checkpoint stays as it was reported: "
             f"{describe(error)}"
         )
@@ -173,7 +170,7 @@ class Validations:
 
     def _give_up(self, event: ValidationTimedOut) -> None:
         assert self._current is not None
-        self.progress.warn(
+        self._progress.warn(
             f"the validation of {self._current.path.name} was given up after {event.after_s:g} s; "
             "the checkpoint stays as it was reported"
         )
@@ -195,7 +192,7 @@ class Validations:
         asked = committed.validation.asked
         self.commits.validated(committed, Validation(status.name, asked, metrics))
         name = committed.path.name
-        self.directory.record("validation", checkpoint=name, status=status.name, **details)
+        self._directory.record("validation", checkpoint=name, status=status.name, **details)
         self.look()
 
     def close(self) -> None:
