@@ -165,7 +165,7 @@ class RayEngine(Engine):
         return cluster.nodes()
 
     def available(self) -> dict[str, float]:
-        return dict(ray.availableresources_of())
+        return dict(ray.available_resources())
 
     def prepare(self, modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
         self._agents.prepare(modules)
