@@ -83,7 +83,7 @@ def pytest_collection_finish() -> None:
 
 
 # What an engine keeps for the next run; Ray's own threads have the names that Python gives.
-_KEPT_THREADS = ("dray-reader", "dray-hub", "Dummy-", "ray_")
+_KEPT_THREADS = ("dray-reader", "dray-kept", "dray-hub", "Dummy-", "ray_")
 
 
 def _is_rays(process: psutil.Process) -> bool:
@@ -336,8 +336,12 @@ def _use(name: str, **options: Any) -> None:
     if not dray.is_initialized() or _kept != (session.current_engine(), name, options):
         _restart(name, options)
     if name == "ray":
+        from dray.engines.ray.engine import RayEngine
         from tests.support.clusters import comes_free
 
+        engine = session.current_engine()
+        assert isinstance(engine, RayEngine)
+        engine.give_up_kept()
         if not comes_free():
             _restart(name, options)  # the end of a job frees what it has not given back
 

@@ -95,6 +95,8 @@ class Settings:
         plan_path: `DRAY_PLAN`: where `fit()` writes its plan, and ends the program instead of
             training; `dray plan` sets it.
         start_timeout_s: `DRAY_START_TIMEOUT_S`: how long a run waits for what it needs to start.
+        keep_reservation_s: `DRAY_KEEP_RESERVATION_S`: how long a session keeps what a run had
+            reserved in a Ray cluster for a run that asks for the same.
         own_directories: Ray's `RAY_CHDIR_TO_TRIAL_DIR`: whether the workers of a run work in a
             directory of its own, rather than in the driver's.
         share_devices: Ray's `TRAIN_ENABLE_SHARE_CUDA_VISIBLE_DEVICES`: whether workers see the
@@ -129,6 +131,9 @@ class Settings:
     )
     plan_path: str = field(default_factory=lambda: os.environ.get("DRAY_PLAN", ""))
     start_timeout_s: float = field(default_factory=lambda: _seconds("DRAY_START_TIMEOUT_S", 600))
+    keep_reservation_s: float = field(
+        default_factory=lambda: _seconds("DRAY_KEEP_RESERVATION_S", 3)
+    )
     own_directories: bool = field(
         default_factory=lambda: bool(_rays_flag("RAY_CHDIR_TO_TRIAL_DIR"))
     )

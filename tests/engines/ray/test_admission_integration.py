@@ -11,7 +11,7 @@ from ray.util.placement_group import PlacementGroup, placement_group
 
 import dray
 import dray.train
-from dray.engines.ray import engine
+from dray.engines.ray import reservations
 from dray.train import DataParallelTrainer, RunConfig, ScalingConfig
 from tests.support.gates import until
 
@@ -32,7 +32,7 @@ def test_a_run_does_not_take_its_own_resources_for_those_of_others(
             return ready
 
     monkeypatch.setattr(
-        engine, "placement_group", lambda *a, **k: SlowToAnswer(placement_group(*a, **k).id)
+        reservations, "placement_group", lambda *a, **k: SlowToAnswer(placement_group(*a, **k).id)
     )
     monkeypatch.setenv("DRAY_START_TIMEOUT_S", limit_s)
     until(lambda: dray.available_resources().get("special") == 2)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +16,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from dray.accelerators import families
 from dray.engines.runtime import Described
 from dray.scheduling.infeasible import families_on
-from dray.scheduling.requests import Reservation
+from dray.scheduling.requests import Request, Reservation
 
 # For Ray to start a process, also on a node that is busy.
 _PATIENCE_S = 60.0
@@ -37,11 +39,12 @@ class PlacedBundles(Reservation):
 
     Args:
         groups: The placement groups that hold them; the last one has the bundles.
-        bundles: Name to quantity, for each.
+        request: Request that they answer.
         is_gone: Calls some nodes, and returns whether one does not answer.
-        give_back: Removes the groups.
+        give_back: Takes them when they are released.
 
     Attributes:
+        taken: Set once they are not kept for another run any more.
         places: For each bundle the id of its node.
         shown: For each bundle its devices.
     """
@@ -49,23 +52,32 @@ class PlacedBundles(Reservation):
     def __init__(
         self,
         groups: Sequence[PlacementGroup],
-        bundles: Sequence[Mapping[str, float]],
+        request: Request,
         is_gone: Callable[[Sequence[str]], bool],
         give_back: Callable[[PlacedBundles], object],
     ) -> None:
         self.groups = groups
         self.group = groups[-1]
-        self.bundles = bundles
+        self.request = request
+        self.bundles = request.bundles
+        self.taken = threading.Event()
         self._is_gone = is_gone
         self._give_back = give_back
         where = placement_group_table(self.group)["bundles_to_node_id"]
-        self.places = [where[number] for number in range(len(bundles))]
-        self.shown = _look_at_devices(self.group, bundles)
+        self.places = [where[number] for number in range(len(self.bundles))]
+        self.shown = _look_at_devices(self.group, self.bundles)
         self._released = False
 
     @property
     def broken(self) -> bool:
         return self._is_gone(list(dict.fromkeys(self.places)))
+
+    def again(self) -> PlacedBundles:
+        """Return the same bundles for another run, after they have been released."""
+        self.taken.set()
+        other = copy.copy(self)
+        other.taken, other._released = threading.Event(), False
+        return other
 
     def release(self) -> None:
         if not self._released:

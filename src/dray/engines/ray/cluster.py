@@ -144,18 +144,28 @@ def still_lacking(
     return error
 
 
+def somebody_waits() -> bool:
+    """Return whether anybody waits for resources of the cluster, as far as Ray knows."""
+    state = _cluster_status().cluster_resource_state
+    return bool(state.pending_resource_requests or state.pending_gang_resource_requests)
+
+
 def autoscales() -> bool:
     """Return whether an autoscaler may add nodes to this cluster.
 
     Ray's newer autoscaler puts its state beside the cluster's. The older one publishes a report, in
     which a cluster without one shows every node as a type of its own.
     """
-    reply = GetClusterStatusReply()
-    client = ray._raylet.GcsClient(address=ray.get_runtime_context().gcs_address)
-    reply.ParseFromString(client.get_cluster_status(timeout_s=_STALL_S))
-    if reply.HasField("autoscaling_state"):
+    if _cluster_status().HasField("autoscaling_state"):
         return True
     status = ray.experimental.internal_kv._internal_kv_get("__autoscaling_status") or "{}"
     report = json.loads(status).get("autoscaler_report") or {}  # it comes a little later
     types = report.get("node_type_mapping") or {}
     return any(not name.startswith("node_") for name in types.values())
+
+
+def _cluster_status() -> GetClusterStatusReply:
+    reply = GetClusterStatusReply()
+    client = ray._raylet.GcsClient(address=ray.get_runtime_context().gcs_address)
+    reply.ParseFromString(client.get_cluster_status(timeout_s=_STALL_S))
+    return reply

@@ -11,12 +11,11 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import math
 import os
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
@@ -32,7 +31,6 @@ from dray.errors import (
     InfeasibleError,
     MissingDependencyError,
 )
-from dray.scheduling.pending import PendingRequests
 from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
 from dray.settings import Settings
 
@@ -44,11 +42,6 @@ except ImportError as missing:
     ) from missing
 
 from ray.exceptions import ActorUnavailableError
-from ray.util.placement_group import (
-    PlacementGroup,
-    placement_group,
-    remove_placement_group,
-)
 from ray.util.scheduling_strategies import (
     NodeAffinitySchedulingStrategy,
     PlacementGroupSchedulingStrategy,
@@ -57,18 +50,17 @@ from ray.util.scheduling_strategies import (
 from dray.engines.ray import cluster, driver_environment, forked_worker
 from dray.engines.ray.bundles import PlacedBundles, resources_of
 from dray.engines.ray.connect import connect
-from dray.engines.ray.errors import translate
 from dray.engines.ray.forked_worker import Membership
 from dray.engines.ray.node_agents import ForkedActor, NodeAgents, needs_rays_process
+from dray.engines.ray.reservations import Reservations
 from dray.engines.ray.runtime import RayRuntime
-from dray.engines.ray.tpu_slices import ask_for_slices, whole_hosts
+from dray.engines.ray.silent_nodes import SilentNodes
 from dray.engines.ray.training_actor import RayActor
 from dray.engines.ray.worker import RayWorker
 from dray.engines.ray.worker_channel import VERSIONS, Hello, WorkerListener
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.remote_actor import RemoteActor
 from dray.engines.runtime import Described, Runtime
-from dray.scheduling.labels import NODE_ID
 from dray.status import ProgramStatus, to_json
 
 T = TypeVar("T")
@@ -98,14 +90,15 @@ class RayEngine(Engine):
         self._patience_s = options.wait_for_nodes_s
         self._numbers = itertools.count()
         self._actors: dict[int, RayActor | ForkedActor] = {}
-        self._suspects: dict[str, float] = {}
-        self._released_at = -math.inf
+        self._silent = SilentNodes()
         self._closed = False
-        self._asked = PendingRequests()
         self._connected = True
         self._connection_lock = threading.RLock()
         self._reader = Reader(self._on_crash)
-        self._runtime = RayRuntime(self._runtime_env, options.wait_for_nodes_s)
+        self._reservations = Reservations(
+            self._connection, self._silent, settings.keep_reservation_s
+        )
+        self._runtime = RayRuntime(self._runtime_env, options.wait_for_nodes_s, self.available)
         context = ray.get_runtime_context()
         self._address = context.gcs_address
         self._forks = (
@@ -165,7 +158,13 @@ class RayEngine(Engine):
         return cluster.nodes()
 
     def available(self) -> dict[str, float]:
-        return dict(ray.available_resources())
+        free = Counter(ray.available_resources())
+        free.update(self._reservations.kept())
+        return dict(free)
+
+    def give_up_kept(self) -> None:
+        """Give back what is kept for the next run."""
+        self._reservations.give_up()
 
     def prepare(self, modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
         self._agents.prepare(modules)
@@ -186,115 +185,13 @@ class RayEngine(Engine):
         cluster.still_lacking(lambda: cluster.lacking(request, cluster.nodes()), self._patience_s)
 
     def lacking(self, request: Request) -> InfeasibleError | None:
-        return cluster.lacking(request, self._reachable_nodes())
+        return self._reservations.lacking(request)
 
     def preview(self, request: Request) -> PlacementPreview:
-        while True:
-            found = cluster.preview(request, self._reachable_nodes())
-            since_s = time.monotonic() - self._released_at
-            if found.fits or since_s > _LAG_S:
-                return found
-            if since_s > _LAG_OF_THE_IMPOSSIBLE_S and self.lacking(request) is not None:
-                return found
-            time.sleep(_LAG_S / 40)  # Ray tells nobody that a resource is free
+        return self._reservations.preview(request)
 
     def reserve(self, request: Request) -> Future[Reservation]:
-        future: Future[Reservation] = Future()
-        groups: list[PlacementGroup] = []
-
-        @contextlib.contextmanager
-        def wanted() -> Iterator[None]:
-            with self._connection() as is_there:
-                if future.cancelled() or not is_there:
-                    raise EngineError(CLOSED)
-                yield
-
-        def ask(
-            bundles: Sequence[Mapping[str, float]],
-            strategy: str,
-            selectors: Sequence[Mapping[str, str]],
-        ) -> PlacementGroup:
-            """Ask for a group and wait for it; who takes the request back ends the waiting."""
-            chosen = {"bundle_label_selector": selectors} if any(selectors) else {}
-            with wanted():
-                group = placement_group([dict(b) for b in bundles], strategy=strategy, **chosen)
-                groups.append(group)
-            while not future.cancelled() and not group.wait(_WAIT_STEP_S):
-                pass
-            return group
-
-        def wait() -> None:
-            try:
-                selectors = self._selectors(request)
-                bundles, strategy = request.bundles, request.strategy
-                if request.slices is not None:
-                    strategy = "SPREAD"  # the labels of the slices decide
-                    selectors = ask_for_slices(
-                        request, request.slices, selectors, ask, self._reachable_nodes()
-                    )
-                    bundles = whole_hosts(request, request.slices)
-                ask(bundles, strategy, selectors)
-                with wanted():
-                    reservation = PlacedBundles(
-                        groups, request.bundles, self.any_gone, self._give_back
-                    )
-            except Exception as error:  # noqa: BLE001 (whoever asked must learn of it)
-                self.remove_groups(groups)
-                if future.set_running_or_notify_cancel():
-                    future.set_exception(translate(error))
-                return
-            if future.set_running_or_notify_cancel():
-                future.set_result(reservation)
-            else:
-                reservation.release()
-
-        def take_back(future: Future[Reservation]) -> None:
-            if future.cancelled():
-                self.remove_groups(groups)
-
-        future.add_done_callback(take_back)
-        self._asked.add(future)
-        threading.Thread(target=wait, name="dray-reserve", daemon=True).start()
-        return future
-
-    def _selectors(self, request: Request) -> list[dict[str, str]]:
-        """Return which nodes each bundle may lie on, those that do not answer left out."""
-        suspects = self._suspected()
-        selectors = [dict(s) for s in request.selectors or [{}] * len(request.bundles)]
-        if suspects and cluster.lacking(request, self._reachable_nodes()) is None:
-            for selector in selectors:
-                selector.setdefault(NODE_ID, f"!in({','.join(sorted(suspects))})")
-        return selectors
-
-    def _suspected(self) -> set[str]:
-        now = time.monotonic()
-        return {node for node, since in self._suspects.items() if now - since < _SUSPICION_S}
-
-    def remove_groups(self, groups: Sequence[PlacementGroup]) -> None:
-        """Give back what Ray has set aside, or do so no more."""
-        with self._connection() as is_there:
-            if is_there:
-                for group in groups:
-                    remove_placement_group(group)
-
-    def _give_back(self, reservation: PlacedBundles) -> None:
-        self.remove_groups(reservation.groups)
-        # For a moment Ray does not tell the truth about what is free.
-        self._released_at = time.monotonic()
-
-    def any_gone(self, node_ids: Iterable[str]) -> bool:
-        """Call nodes, and return whether one does not answer; it is left out for a while."""
-        gone = cluster.unreachable(node_ids)
-        self._suspects.update(dict.fromkeys(gone, time.monotonic()))
-        return bool(gone)
-
-    def is_gone(self, node_id: str) -> bool:
-        """Call a node, and return whether it does not answer."""
-        return self.any_gone([node_id])
-
-    def _reachable_nodes(self) -> list[Node]:
-        suspects = self._suspected()
-        return [node for node in cluster.nodes() if node.node_id not in suspects]
+        return self._reservations.reserve(request)
 
     def start_actor(self, spec: ActorSpec) -> Actor:
         reservation = spec.reservation
@@ -359,7 +256,7 @@ class RayEngine(Engine):
     ) -> RayActor:
         """Have Ray start a process, and serve an actor in it."""
         number = next(self._numbers)
-        actor = RayActor(number, name, mailbox, self._reader, self.is_gone, self._forget)
+        actor = RayActor(number, name, mailbox, self._reader, self._silent.is_gone, self._forget)
         begin = self._begin(wire.dump(factory, name))
         actor.begin(begin._replace(environment={}, cwd="") if is_agent else begin)
         with self._connection():
@@ -431,14 +328,14 @@ class RayEngine(Engine):
             )
 
     def until_closed(self) -> Future[None]:
-        return self._asked.add(Future())
+        return self._reservations.until_closed()
 
     def close(self) -> None:
         if self._closed:
             return
         with self._connection():
             self._closed = True
-        self._asked.close()
+        self._reservations.close()
         links = self._agents.links()
         for actor in list(self._actors.values()):
             if actor not in links:

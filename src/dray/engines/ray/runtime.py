@@ -56,10 +56,17 @@ class RayRuntime(Runtime):
     Args:
         environment: The environment of tasks and actors, where Ray does not know it.
         patience_s: For how long nodes may yet come that can hold what none can now.
+        available: Returns the resources that are free for this session.
     """
 
-    def __init__(self, environment: RuntimeEnv, patience_s: float) -> None:
+    def __init__(
+        self,
+        environment: RuntimeEnv,
+        patience_s: float,
+        available: Callable[[], dict[str, float]],
+    ) -> None:
         self._environment = environment
+        self._available = available
         self._capacity = Capacity(patience_s)
         # Ray sends a function to the cluster once for each remote function that it makes of it;
         # `.options()` makes a new one of dray's each time.
@@ -286,7 +293,7 @@ class RayRuntime(Runtime):
         return dict(ray.cluster_resources())
 
     def available_resources(self) -> dict[str, float]:
-        return dict(ray.available_resources())
+        return self._available()
 
     def status(self) -> ProgramStatus:
         return status(self.nodes())
