@@ -7,7 +7,7 @@ import json
 import os
 import random
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +50,15 @@ def fit(
 def read(config: dict[str, Any]) -> None:
     """Read epochs, and say at every step what was read, with a checkpoint every so often."""
     rank = dray.train.get_context().get_world_rank()
-    shard = dray.train.get_dataset_shard("train")
+    batches = batches_of_torch(config) if config.get("torch") else batches_of_shard(config)
     fails = config.get("fails_at", -1)
     checkpoint = dray.train.get_checkpoint()
     begin = json.loads(Path(checkpoint.path, "epoch").read_text()) if checkpoint else 0
     steps = itertools.count()
     for epoch in range(begin, config["epochs"]):
         unsaved: list[int] = []
-        for batch in shard.iter_batches(batch_size=config["batch"]):
-            unsaved += batch["id"].tolist()
+        for batch in batches(epoch):
+            unsaved += batch.tolist()
             step = next(steps)
             if step == fails and rank == config["rank"]:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -66,6 +66,32 @@ def read(config: dict[str, Any]) -> None:
                 save(epoch, epoch, unsaved)
                 unsaved = []
         save(epoch + 1, epoch, unsaved)
+
+
+def batches_of_shard(config: dict[str, Any]) -> Callable[[int], Iterable[Any]]:
+    shard = dray.train.get_dataset_shard("train")
+    return lambda _: (batch["id"] for batch in shard.iter_batches(batch_size=config["batch"]))
+
+
+def batches_of_torch(config: dict[str, Any]) -> Callable[[int], Iterable[Any]]:
+    from torch.utils.data import DataLoader
+
+    from dray.train.torch import prepare_data_loader
+
+    loader = DataLoader(
+        range(ROWS),
+        config["batch"],
+        shuffle=True,
+        num_workers=config["torch"] - 1,
+    )
+    loader = prepare_data_loader(loader, resumable=True)
+
+    def epoch_of(epoch: int) -> Iterable[Any]:
+        loader.sampler.set_epoch(epoch)
+        assert len(loader) <= ROWS // config["batch"]
+        return loader
+
+    return epoch_of
 
 
 def save(begin: int, epoch: int, rows: list[int]) -> None:
@@ -107,11 +133,9 @@ def epochs_of(storage: Path) -> dict[int, list[int]]:
 ROWS = 240
 
 
-@pytest.fixture(params=["table", "files"])
-def numbers(request: pytest.FixtureRequest, tmp_path: Path) -> dray.data.Dataset:
-    """The numbers below ROWS, in memory in a random order, or in files of Parquet."""
-    if request.param == "table":
-        return dray.data.range(ROWS).random_shuffle(seed=3)
+@pytest.fixture
+def numbers(tmp_path: Path) -> dray.data.Dataset:
+    """The numbers below ROWS, in files of Parquet."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -125,9 +149,17 @@ def numbers(request: pytest.FixtureRequest, tmp_path: Path) -> dray.data.Dataset
 def test_a_killed_epoch_goes_on_with_other_ranks_and_each_row_comes_once(
     numbers: dray.data.Dataset, tmp_path: Path
 ) -> None:
-    drawn = random.Random(7)
     datasets = {"train": numbers.map_batches(lambda batch: {"id": batch["id"]})}
-    config = {"epochs": 2, "batch": 5, "every": 3}
+    fit_with_kills(tmp_path, datasets, {"epochs": 2, "batch": 5, "every": 3})
+
+
+def test_a_loader_of_torch_that_is_resumable_does_as_well(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    fit_with_kills(tmp_path, {}, {"epochs": 2, "batch": 5, "every": 3, "torch": 1})
+
+
+def fit_with_kills(tmp_path: Path, datasets: Mapping[str, Any], config: dict[str, Any]) -> None:
+    drawn = random.Random(7)
     for workers in (2, 3):
         failing = {**config, "fails_at": drawn.randrange(2, 12), "rank": drawn.randrange(workers)}
         with pytest.raises(WorkerGroupError):

@@ -1,30 +1,8 @@
 """Datasets: rows from files and memory, lazily, for programs and for the workers of a training."""
 
+from typing import TYPE_CHECKING
+
 from dray.answers import answer_for
-from dray.checks import require
-
-require("numpy", "dray[data]")
-require("pyarrow", "dray[data]")
-
-from dray.data.dataset import Dataset  # noqa: E402
-from dray.data.grouped import GroupedData  # noqa: E402
-from dray.data.iterator import DataIterator  # noqa: E402
-from dray.data.pipeline import Schema  # noqa: E402
-from dray.data.read_api import (  # noqa: E402
-    from_arrow,
-    from_huggingface,
-    from_items,
-    from_numpy,
-    from_pandas,
-    from_polars,
-    from_torch,
-    range,
-    range_tensor,
-    read_csv,
-    read_json,
-    read_parquet,
-)
-from dray.data.workers import ActorPoolStrategy  # noqa: E402
 
 __all__ = [
     "ActorPoolStrategy",
@@ -46,4 +24,40 @@ __all__ = [
     "read_parquet",
 ]
 
-answer_for(__name__, later=("preprocessors",))
+# Names imported at first use, since they bring pyarrow.
+_HOMES = {
+    "dray.data.dataset": ("Dataset",),
+    "dray.data.grouped": ("GroupedData",),
+    "dray.data.iterator": ("DataIterator",),
+    "dray.data.pipeline": ("Schema",),
+    "dray.data.read_api": (
+        *("from_arrow", "from_huggingface", "from_items", "from_numpy", "from_pandas"),
+        *("from_polars", "from_torch", "range", "range_tensor"),
+        *("read_csv", "read_json", "read_parquet"),
+    ),
+    "dray.data.workers": ("ActorPoolStrategy",),
+}
+
+answer_for(__name__, later=("preprocessors",), names=_HOMES)
+
+if TYPE_CHECKING:
+    from dray.data import preprocessors as preprocessors
+    from dray.data.dataset import Dataset
+    from dray.data.grouped import GroupedData
+    from dray.data.iterator import DataIterator
+    from dray.data.pipeline import Schema
+    from dray.data.read_api import (
+        from_arrow,
+        from_huggingface,
+        from_items,
+        from_numpy,
+        from_pandas,
+        from_polars,
+        from_torch,
+        range,
+        range_tensor,
+        read_csv,
+        read_json,
+        read_parquet,
+    )
+    from dray.data.workers import ActorPoolStrategy

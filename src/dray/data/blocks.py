@@ -7,10 +7,14 @@ import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-import pyarrow as pa
-
+from dray.checks import require
 from dray.errors import ConfigError, describe
+
+require("numpy", "dray[data]")
+require("pyarrow", "dray[data]")
+
+import numpy as np  # noqa: E402 (what is above says how to install it)
+import pyarrow as pa  # noqa: E402
 
 # A pyarrow.Table; pyarrow has no types that mypy could read.
 Table: TypeAlias = Any

@@ -17,7 +17,7 @@ from dray.data.blocks import (
     writable,
 )
 from dray.data.pipeline import Pipeline
-from dray.data.position import Position, resumed
+from dray.data.position import Bookmark, Position
 from dray.data.shares import Batching, Sharing, share_of
 from dray.data.staging import stage
 
@@ -62,8 +62,7 @@ class DataIterator:
     ) -> None:
         self._dataset = dataset
         self._sharing = Sharing(rank, ranks, equal, in_order)
-        self._position = Position() if not positions else resumed(positions)
-        self._begun = False
+        self._bookmark = Bookmark(positions or (), dataset.num_rows)
         self._device = device
         self._waited_s = self._used_s = 0.0
         self._batches = 0
@@ -71,18 +70,18 @@ class DataIterator:
     @property
     def position(self) -> Position:
         """The epoch, and how much of it the program has been given."""
-        return self._position
+        return self._bookmark.position
 
     # Iterations.
 
     def iter_rows(self) -> Iterator[Row]:
         """Yield rows as dicts."""
-        blocks = self._blocks(self._begin(), Batching(None))
+        blocks = self._blocks(self._bookmark.begin(), Batching(None))
         for block in read_ahead(blocks, 1, self._wait):
             for row in table_rows(block.table):
-                self._took(1)
+                self._bookmark.take(1)
                 yield row
-        self._ended()
+        self._bookmark.end()
 
     def iter_batches(
         self,
@@ -225,7 +224,7 @@ class DataIterator:
 
         It counts as no iteration: the position stays.
         """
-        blocks = self._blocks(Position(self._position.epoch), Batching(None))
+        blocks = self._blocks(Position(self.position.epoch), Batching(None))
         return type(self._dataset)(stage(blocks, "the share", self._dataset.arrow_schema()))
 
     def schema(self) -> Any:
@@ -234,7 +233,7 @@ class DataIterator:
 
     def stats(self) -> str:
         """Return how many batches there were, and how long the program waited for them."""
-        epoch, taken = self._position.epoch, self._position.taken
+        epoch, taken = self.position.epoch, self.position.taken
         return (
             f"epoch {epoch}, {taken} rows of it; {self._batches} batches in all, waited for "
             f"{self._waited_s:.3f} s of {self._used_s + self._waited_s:.3f} s"
@@ -251,31 +250,15 @@ class DataIterator:
         return share_of(self._dataset, self._sharing, batching).blocks(position, batching)
 
     def _converted(self, convert: Convert, batching: Batching) -> Iterator[Any]:
-        blocks = self._blocks(self._begin(), batching)
+        blocks = self._blocks(self._bookmark.begin(), batching)
         made = ((convert(block.table), block.table.num_rows) for block in blocks)
         begun = time.perf_counter()
         for batch, rows in read_ahead(made, batching.ahead, self._wait):
-            self._took(rows)
+            self._bookmark.take(rows)
             self._batches += 1
             yield batch
         self._used_s += time.perf_counter() - begun
-        self._ended()
+        self._bookmark.end()
 
     def _wait(self, seconds: float) -> None:
         self._waited_s += seconds
-
-    def _begin(self) -> Position:
-        """Begin an epoch, or go on with the one that was interrupted; return where."""
-        if self._begun:  # an earlier iteration was left before its end
-            self._ended()
-        self._begun = True
-        return self._position
-
-    def _took(self, rows: int) -> None:
-        last = self._position
-        rows_of_all = self._dataset.num_rows
-        self._position = Position(last.epoch, last.taken + rows, last.seen, rows_of_all)
-
-    def _ended(self) -> None:
-        self._begun = False
-        self._position = Position(self._position.epoch + 1, rows=self._dataset.num_rows)

@@ -115,6 +115,44 @@ class Position:
         return cls(int(data["epoch"]), int(data["taken"]), seen, data["rows"])
 
 
+class Bookmark:
+    """The place of one rank, as it moves through its iterations.
+
+    Args:
+        positions: The place of each rank when they stopped, however many there were; none is the
+            beginning.
+        rows: The number of rows; None if it is not known.
+    """
+
+    def __init__(self, positions: Sequence[Position] = (), rows: int | None = None) -> None:
+        self.position = resumed(positions) if positions else Position()
+        self.rows = rows
+        self._begun = False
+
+    def begin(self) -> Position:
+        """Begin an epoch, or go on with the one that was interrupted; return where."""
+        if self._begun:  # an earlier iteration was left before its end
+            self.end()
+        self._begun = True
+        return self.position
+
+    def take(self, rows: int) -> None:
+        """Take note that the program has been given rows."""
+        last = self.position
+        self.position = Position(last.epoch, last.taken + rows, last.seen, self.rows)
+
+    def end(self) -> None:
+        """Take note that the epoch is over."""
+        self._begun = False
+        self.position = Position(self.position.epoch + 1, rows=self.rows)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch comes next; the one that was interrupted goes on."""
+        if self._begun or epoch != self.position.epoch:
+            self._begun = False
+            self.position = Position(epoch, rows=self.rows)
+
+
 def share(left: int, rank: int, ranks: int, *, equal: bool) -> int:
     """Return how many of the rows that are left a rank gets.
 

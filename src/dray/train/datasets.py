@@ -67,22 +67,28 @@ def _shard(session: TrainSession, name: str) -> Any:
         assignment.rank if splits else 0,
         assignment.world_size if splits else 1,
         equal=config.equal and splits,
-        positions=_positions(session, name) if config.resume else None,
+        positions=positions_of(session, name, splits=splits) if config.resume else None,
         device=_device,
     )
     session.positions[name] = lambda: shard.position.to_json()
     return shard
 
 
-def _positions(session: TrainSession, name: str) -> list[Position]:
-    """Return where ranks were in a dataset, as the checkpoint that the run resumes from tells."""
+def positions_of(session: TrainSession, name: str, *, splits: bool = True) -> list[Position]:
+    """Return where ranks were in a dataset, as the checkpoint that the run resumes from tells.
+
+    Args:
+        session: This rank's.
+        name: Name of the dataset, or of what else has positions.
+        splits: Whether each rank has a share of it.
+    """
     from dray.data.position import Position
 
     ranks = session.assignment.run.positions
     known = {rank: of[name] for rank, of in ranks.items() if name in of}
     if not known:
         return []
-    if not session.datasets.config.splits(name):
+    if not splits:
         own = known.get(session.assignment.rank, known[min(known)])
         return [Position.from_json(own)]
     positions = {rank: Position.from_json(place) for rank, place in known.items()}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dray.train.context import TrainContext
 from dray.train.torch.devices import get_device
+from dray.train.torch.resumable import changed_loader, resumable_loader
 from dray.train.worker.session import current_session
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def prepare_data_loader(
     add_dist_sampler: bool = True,
     move_to_device: bool = True,
     auto_transfer: bool = True,
+    *,
+    resumable: bool = False,
 ) -> DataLoader[Any]:
     """Give each rank its share of a data loader, on its device.
 
@@ -62,11 +65,15 @@ def prepare_data_loader(
         move_to_device: Whether to move batches to this worker's device.
         auto_transfer: Whether to copy the next batch, by way of pinned memory, while this one is
             used.
+        resumable: Whether each checkpoint of the run says what ranks have seen of the epoch, so
+            that a run that goes on from it sees the rest, also with another number of ranks. The
+            loader must shuffle or run in order; all rows are seen, and no row twice.
 
     Returns:
         The loader to iterate over.
 
     Raises:
+        ConfigError: It is to be resumable, and has a sampler of its own or an IterableDataset.
         NotInTrainingError: Called outside a train function.
 
     Example:
@@ -80,8 +87,11 @@ def prepare_data_loader(
         >>> TorchTrainer(train_loop, scaling_config=scaling).fit().return_value
         [[0, 2], [4, 6]]
     """
-    context = TrainContext(current_session("prepare_data_loader").assignment)
-    if add_dist_sampler and context.get_world_size() > 1:
+    session = current_session("prepare_data_loader")
+    context = TrainContext(session.assignment)
+    if resumable:
+        data_loader = resumable_loader(data_loader, session)
+    elif add_dist_sampler and context.get_world_size() > 1:
         data_loader = _shared(data_loader, context)
     device = get_device()
     if not move_to_device or device.type == "cpu":
@@ -101,21 +111,13 @@ def _shared(loader: DataLoader[Any], context: TrainContext) -> DataLoader[Any]:
         return loader
     if loader.batch_sampler is not None and loader.batch_size is None:
         turns = InterleavedSampler(loader.batch_sampler, world_size, rank)
-        return _changed(loader, batch_sampler=turns, sampler=turns)
+        return changed_loader(loader, batch_sampler=turns, sampler=turns)
     sampler = _sampler(loader, rank, world_size)
     if loader.batch_sampler is None:
-        return _changed(loader, sampler=sampler)
+        return changed_loader(loader, sampler=sampler)
     batches: Any = type(loader.batch_sampler)
     batch_sampler = batches(sampler, loader.batch_size, loader.drop_last)
-    return _changed(loader, sampler=sampler, batch_sampler=batch_sampler)
-
-
-def _changed(loader: DataLoader[Any], **attributes: object) -> DataLoader[Any]:
-    """Return a copy of a loader, with all that it was made with but for some attributes."""
-    changed = copy.copy(loader)
-    # The loader's own __setattr__ forbids these; its workers, if it has some, follow the old ones.
-    vars(changed).update(attributes, _iterator=None)
-    return changed
+    return changed_loader(loader, sampler=sampler, batch_sampler=batch_sampler)
 
 
 def _nested(sampler: object) -> Iterator[object]:
