@@ -31,6 +31,7 @@ def run_example(name: str, storage: Path, *options: str) -> str:
     ("name", "options", "measure", "bound"),
     [
         ("accelerate_digits.py", ["--epochs=4"], "epoch 3: accuracy", (0.8, 1)),
+        ("jax_digits.py", ["--epochs=3"], "epoch 2: accuracy", (0.8, 1)),
         ("tensorflow_digits.py", ["--epochs=4"], "accuracy", (0.8, 1)),
         ("lightning_digits.py", ["--epochs=4"], "epoch 3: accuracy", (0.8, 1)),
         (

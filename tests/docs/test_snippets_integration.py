@@ -23,6 +23,7 @@ PAGES = (
     "docs/transformers.md",
     "docs/accelerate.md",
     "docs/tensorflow.md",
+    "docs/jax.md",
     "docs/migrate.md",
     "docs/sweeps.md",
     "docs/tracking.md",
