@@ -127,7 +127,8 @@ class Validations:
         assert self._current is not None
         self._progress.warn(
             f"the validation of {self._current.path.name} has not ended for {self._slow_s:g} s; if "
-            "there is no room for it beside the workers, it starts when they have ended"
+            "there is no room for it beside the workers, it starts when they have ended, and who "
+            "waits for it in get_all_reported_checkpoints() waits in vain"
         )
         self._slow.set(self._slow_s, LookAtValidation())
         self._slow_s *= 2
