@@ -33,8 +33,16 @@ ENGINES = ("process", "inline", "ray")
 # What tasks, actors and objects are tested on.
 CORE_ENGINES = ("process", "ray")
 
-# What libraries leave in the temp directory for themselves, once a process, or when it is killed.
-_NOT_OURS = ("torchinductor_", "ray", "pymp-", "__autograph_generated_file", "__pycache__")
+# What libraries leave in the temp directory for themselves, once a process, or when it is killed;
+# and the checkpoints that dray has downloaded.
+_NOT_OURS = (
+    "torchinductor_",
+    "ray",
+    "pymp-",
+    "__autograph_generated_file",
+    "__pycache__",
+    "dray-checkpoints-",
+)
 
 
 # A variable by which everything that a run of the tests has started can be told from the rest.
@@ -82,8 +90,16 @@ def pytest_collection_finish() -> None:
         torch.set_num_threads(1)
 
 
-# What an engine keeps for the next run; Ray's own threads have the names that Python gives.
-_KEPT_THREADS = ("dray-reader", "dray-kept", "dray-hub", "Dummy-", "ray_")
+# What an engine, or fsspec, keeps for the next run; Ray's threads have the names that Python gives.
+_KEPT_THREADS = (
+    "dray-reader",
+    "dray-kept",
+    "dray-hub",
+    "Dummy-",
+    "ray_",
+    "fsspecIO",
+    "asyncio_",
+)
 
 
 def _is_rays(process: psutil.Process) -> bool:

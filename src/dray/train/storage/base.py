@@ -113,6 +113,9 @@ class Storage(Protocol[P]):
     def manifests(self, names: Sequence[str]) -> Iterator[Committed | StorageError | None]:
         """Yield the checkpoints of these names: an error if damaged, None without a manifest."""
 
+    def is_abandoned(self, name: str) -> bool:
+        """Return whether something without a manifest is there, and nobody is at it."""
+
     def lines(self, name: str, generation: int | None) -> Lines:
         """Open a file of lines to add to it.
 

@@ -113,20 +113,23 @@ def downloaded(place: RemotePath) -> Iterator[Path]:
 
 
 def _hold(cache: Path, key: str, fill: Callable[[], None]) -> int:
-    """Return a shared lock on a directory that is there, made by `fill` if need be."""
+    """Return a shared lock on a directory that is there, made by `fill` if need be.
+
+    Who waits for others holds no lock that they may wait for: a rank that reads a checkpoint may
+    well be waited for by one that wants to.
+    """
     while True:
-        lock = _locked(cache / f"{key}.lock", fcntl.LOCK_EX)
+        lock = _locked(cache / f"{key}.lock", fcntl.LOCK_SH)
+        if (cache / key).exists():
+            return lock
+        os.close(lock)
+        filling = _locked(cache / "filling", fcntl.LOCK_EX)
         try:
             if not (cache / key).exists():
                 _make_room(cache, key)
                 fill()
-            fcntl.flock(lock, fcntl.LOCK_SH)
-            if _is_at(lock, cache / f"{key}.lock"):  # else deleted between the two locks
-                return lock
-        except BaseException:
-            os.close(lock)
-            raise
-        os.close(lock)
+        finally:
+            os.close(filling)
 
 
 def _cache() -> Path:

@@ -271,6 +271,10 @@ class LocalStorage:
             except StorageError as error:
                 yield error
 
+    def is_abandoned(self, name: str) -> bool:
+        """Return whether something without a manifest is a directory."""
+        return (self.path / name).is_dir()
+
     def discard(self, path: Path) -> None:
         """Delete a checkpoint, so that half of it never counts.
 

@@ -2,9 +2,9 @@
 
 Nothing can be renamed there, and nothing can be appended to. The files of a checkpoint are uploaded
 where they are to stay, and the manifest after them: it makes the checkpoint exist, as one request
-that is done or not. Before the first upload a file `.staging-<name>` says what is under way, so
-that a later driver deletes what a killed one has left, and takes another number. Whoever deletes a
-checkpoint deletes its manifest first.
+that is done or not. Whoever deletes a checkpoint deletes its manifest first. While either is under
+way a file `.unfinished-<name>` says so: a later driver deletes what a killed one has left, and
+takes another number, since a worker that is not dead yet may still upload.
 
 A checkpoint that replaces one of its name has that one copied aside before, on the storage itself;
 `.replaced-<name>` is whole when it has a manifest, and is put back if the new one never came to be.
@@ -30,7 +30,7 @@ from dray.train.storage.retry import persistently
 from dray.train.storage.sealed import last_record, records
 from dray.train.storage.transfer import upload
 
-_STAGING = ".staging-"
+_UNFINISHED = ".unfinished-"
 _REPLACED = ".replaced-"
 _READERS = 16
 
@@ -112,8 +112,8 @@ class ObjectStorage:
             if name.startswith(_REPLACED):
                 self._put_back(name)
         for marker in names:
-            if marker.startswith(_STAGING):
-                name = marker.removeprefix(_STAGING)
+            if marker.startswith(_UNFINISHED):
+                name = marker.removeprefix(_UNFINISHED)
                 self._used.add(name)
                 if not (self.path / name / MANIFEST).exists():
                     self._delete(self.path / name)
@@ -184,7 +184,7 @@ class ObjectStorage:
             self._copy(target, aside)
             self._delete(target)
             self._replacing.add(name)
-        (self.path / f"{_STAGING}{name}").write_bytes(b"")
+        (self.path / f"{_UNFINISHED}{name}").write_bytes(b"")
         self._used.add(name)
         self._staged[report] = target
         return target
@@ -200,7 +200,7 @@ class ObjectStorage:
         if target.name in self._replacing:
             self._replacing.remove(target.name)
             self._put_back(f"{_REPLACED}{target.name}")
-        self._remove(self.path / f"{_STAGING}{target.name}")
+        self._remove(self.path / f"{_UNFINISHED}{target.name}")
 
     def commit(self, staged: RemotePath, committed: Committed) -> None:
         """Make a checkpoint exist, whole.
@@ -218,7 +218,7 @@ class ObjectStorage:
         self._check_lease()
         (staged / MANIFEST).write_bytes(manifest_text(committed))
         if self._staged.pop(committed.report, None) is not None:
-            self._remove(self.path / f"{_STAGING}{staged.name}")
+            self._remove(self.path / f"{_UNFINISHED}{staged.name}")
         if staged.name in self._replacing:
             self._replacing.remove(staged.name)
             self._delete(self.path / f"{_REPLACED}{staged.name}")
@@ -230,7 +230,10 @@ class ObjectStorage:
             StorageError: It cannot be deleted.
         """
         self._check_lease()
+        marker = self.path / f"{_UNFINISHED}{path.name}"
+        marker.write_bytes(b"")
         self._delete(path)
+        self._remove(marker)
 
     def _delete(self, folder: RemotePath) -> None:
         """Delete a folder, its manifest first."""
@@ -296,6 +299,12 @@ class ObjectStorage:
 
         with ThreadPoolExecutor(_READERS, "dray-readers") as pool:
             yield from pool.map(read, names)
+
+    def is_abandoned(self, name: str) -> bool:
+        """Return whether something without a manifest is not just being made or deleted."""
+        if not (self.path / name).is_dir() or (self.path / f"{_UNFINISHED}{name}").exists():
+            return False
+        return not (self.path / name / MANIFEST).exists()  # else made since it was looked for
 
     def lines(self, name: str, generation: int | None) -> PartedLines:
         """Open a file of lines to add to it."""

@@ -58,7 +58,7 @@ class Parts:
     def __init__(self, place: RemotePath, failed: Callable[[str], object]) -> None:
         self._place = place
         self._failed = failed
-        self._files: dict[str, _Growing] = {}
+        self._files: dict[tuple[str, int], _Growing] = {}
         self._changed = threading.Condition()
         self._writing = threading.Lock()
         self._error: StorageError | None = None
@@ -84,7 +84,7 @@ class Parts:
             error, self._error = self._error, None
             if error is not None:
                 raise error.with_traceback(None)
-            file = self._files.setdefault(name, _Growing(name, writer))
+            file = self._files.setdefault((name, writer), _Growing(name, writer))
             file.text += data
             self._changed.notify_all()
             if self._thread is None and data:

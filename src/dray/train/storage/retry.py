@@ -74,7 +74,7 @@ def _is_final(error: BaseException) -> bool:
 
 
 def _given_up(what: str, error: Exception, attempts: int, lasted: float) -> StorageError:
-    times = f" ({attempts} attempts in {lasted:.0f} s)" if attempts > 1 else ""
+    times = f" ({attempts} attempt{'s' if attempts > 1 else ''} in {lasted:.1f} s)"
     if isinstance(error, PermissionError) or type(error).__name__ in _FINAL_NAMES:
         advice = (
             "look at the credentials that this process finds (environment, configuration files), "

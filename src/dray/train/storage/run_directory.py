@@ -236,7 +236,7 @@ class RunDirectory:
                 self.warn_once(f"{committed}. {name} is left out")
             elif committed is not None:
                 found.append(committed)
-            elif _NUMBERED.match(name) and (self.path / name).is_dir():
+            elif _NUMBERED.match(name) and self.storage.is_abandoned(name):
                 self.warn_once(
                     f"{self.path / name} has no manifest (.dray.json), so it is no checkpoint of "
                     "this run: the rest of one that was being deleted, or yours; nothing uses it, "

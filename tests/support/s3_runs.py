@@ -1,0 +1,63 @@
+"""Trainings on S3, for tests and for the programs that they kill."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import dray.train
+from dray.train import (
+    Checkpoint,
+    CheckpointConfig,
+    DataParallelTrainer,
+    FailureConfig,
+    Result,
+    RunConfig,
+    ScalingConfig,
+)
+from tests.support.s3_server import BUCKET, Server
+
+
+def report(step: int, size: int = 10, **options: Any) -> None:
+    rank = dray.train.get_context().get_world_rank()
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, f"rank-{rank}").write_text(f"weights of step {step}")
+        Path(directory, "large").write_bytes(bytes([step]) * size)
+        dray.train.report({"step": step}, Checkpoint(directory), **options)
+
+
+def steps(config: dict[str, Any]) -> tuple[int, str]:
+    first = 0
+    checkpoint = dray.train.get_checkpoint()
+    if checkpoint is not None:
+        with checkpoint.as_directory() as path:
+            first = int(Path(path, "rank-0").read_text().split()[-1]) + 1
+            assert Path(path, "large").read_bytes()[:1] == bytes([first - 1])
+    for step in range(first, config["steps"]):
+        report(step, config.get("size", 10))
+        if step == config.get("fails_at"):
+            raise RuntimeError("as asked")
+    return first, dray.train.get_context().get_storage().experiment_fs_path
+
+
+def fit(s3: Server, name: str, *, keep: int | None = None, **config: Any) -> Result:
+    return DataParallelTrainer(
+        steps,
+        train_loop_config=config,
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(
+            name=name,
+            storage_path=f"s3://{BUCKET}/prefix",
+            storage_filesystem=s3.filesystem(),
+            checkpoint_config=CheckpointConfig(num_to_keep=keep),
+            failure_config=FailureConfig(max_failures=config.get("max_failures", 0)),
+        ),
+    ).fit()
+
+
+if __name__ == "__main__":
+    _, port, name, count = sys.argv
+    result = fit(Server(int(port)), name, steps=int(count), keep=2)
+    print(result.return_value[0], result.metrics and result.metrics["step"])

@@ -1,0 +1,187 @@
+"""Runs on `memory://`: what a kill of the driver leaves, leases, and growing files."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from dray.errors import StorageError
+from dray.train.storage.copies import Care
+from dray.train.storage.downloads import fetch
+from dray.train.storage.filesystem import place_at
+from dray.train.storage.manifest import Committed
+from dray.train.storage.place import RemotePath
+from dray.train.storage.run_directory import RunDirectory
+
+memory = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem
+
+# What changes anything in a file system.
+CHANGES = ("pipe_file", "put_file", "cp_file", "rm_file", "rm")
+
+
+class Killed(BaseException):
+    """The driver ends here."""
+
+
+@pytest.fixture
+def run() -> Iterator[RemotePath]:
+    place = place_at("memory://tests/run", None, "path")
+    assert isinstance(place, RemotePath)
+    yield place
+    memory.store.clear()
+    memory.pseudo_dirs[:] = [""]
+
+
+def killed_at(count: int) -> Any:
+    """Die before so many-th change from now on, and let nothing be done after it."""
+    left = itertools.count(count, -1)
+
+    def counted(change: Any) -> Any:
+        def call(self: Any, *args: Any, **options: Any) -> Any:
+            if next(left) <= 0:
+                raise Killed
+            return change(self, *args, **options)
+
+        return call
+
+    return mock.patch.multiple(memory, **{name: counted(getattr(memory, name)) for name in CHANGES})
+
+
+def commit(directory: RunDirectory, report: int, name: str | None, source: Path) -> None:
+    staging = directory.begin_staging(report, name)
+    files = directory.storage.stage(str(source), staging, ["model", "sub/more"], Care())
+    where = directory.destination(report, name)
+    directory.commit(staging, Committed(where, report, 1, files, {}, report))
+
+
+def opened(run: RemotePath) -> RunDirectory:
+    directory = RunDirectory(run)
+    directory.open()
+    return directory
+
+
+def die(directory: RunDirectory) -> None:
+    """Have a driver end without a word, and long ago."""
+    storage: Any = directory.storage
+    lease, storage._lease = storage._lease, None
+    lease._ended.set()
+    lease._thread.join()
+    lease._run.filesystem.pipe_file(
+        f"{lease._run.path}/.lease-{lease.number:06d}", lease._text(0.0)
+    )
+    directory.close()
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> list[Path]:
+    for text in ("old", "new"):
+        (tmp_path / text / "sub").mkdir(parents=True)
+        for name in ("model", "sub/more"):
+            (tmp_path / text / name).write_text(text)
+    return [tmp_path / "old", tmp_path / "new"]
+
+
+@pytest.mark.parametrize("same_name", [False, True])
+def test_a_kill_leaves_the_old_or_the_new_whole(
+    run: RemotePath, sources: list[Path], tmp_path: Path, same_name: bool
+) -> None:
+    """Die before each change of the storage in turn; what is left is recovered from."""
+    finished, at = False, 0
+    while not finished:
+        memory.store.clear()
+        directory = opened(run)
+        commit(directory, 0, "first", sources[0])
+        try:
+            with killed_at(at):
+                commit(directory, 1, "first" if same_name else "second", sources[1])
+            finished = True
+        except Killed:
+            pass
+        die(directory)
+        again = opened(run)
+        texts = []
+        for found in again.sound_checkpoints():
+            target = tmp_path / f"{at}-{found.report}"
+            target.mkdir()
+            assert isinstance(found.path, RemotePath)
+            fetch(found.path, target)
+            texts.append((target / "model").read_text())
+            assert (target / "sub" / "more").read_text() == texts[-1]
+        if same_name:
+            assert texts == ["new"] if finished else texts in (["old"], ["new"])
+        else:
+            assert texts == ["old", "new"] if finished else texts in (["old"], ["old", "new"])
+        kept = {name.split("/")[0] for name in run.sizes()}
+        assert kept - {"events", ".lease-000002"} <= {"first", "second"}
+        again.close()
+        at += 1
+    assert at > 5
+
+
+def test_one_driver_at_a_time(
+    run: RemotePath, sources: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAY_LEASE_S", "0.4")
+    first = opened(run)
+    with pytest.raises(StorageError, match=r"another process is at the run .* process \d+ on "):
+        RunDirectory(run).open()
+    commit(first, 0, None, sources[0])
+    # A driver elsewhere takes it over; this one hears so before it commits anything more.
+    lease = {"token": "x", "who": "process 1 on mars", "until": time.time() + 0.3}
+    (run / ".lease-000002").write_bytes(json.dumps(lease).encode())
+    storage: Any = first.storage
+    storage._lease._thread.join(10)
+    with pytest.raises(StorageError, match="process 1 on mars has taken it over"):
+        commit(first, 1, None, sources[1])
+    first.close()
+    # That one shows no sign of life any more.
+    second = opened(run)
+    assert [each.report for each in second.checkpoints()] == [0]
+    assert storage.token() == second.token() != "x"
+    commit(second, 1, None, sources[1])
+    second.close()
+    third = opened(run)  # at once, as the second has let it go
+    third.close()
+
+
+def test_growing_files(run: RemotePath) -> None:
+    writer, reader = RunDirectory(run), RunDirectory(run)
+    for attempt in range(2):
+        lines = writer.metrics(0, attempt)
+        for report in range(3000):
+            lines.append({"report": report, "metrics": {"loss": 0.5, "text": "x" * 60}})
+            if report % 1000 == 999:
+                writer.storage.flush()
+        lines.close()
+    assert [r["report"] for r in reader.reports(0, lambda _: True)] == [*range(3000)] * 2
+    assert len((run / "metrics").names()) == 4
+    writer.close()
+    part = run / "metrics" / min((run / "metrics").names())
+    text = part.read_bytes()
+    part.write_bytes(text[:50] + b"?" + text[51:])
+    warned: list[str] = []
+    reader.warn = warned.append
+    assert len([*reader.reports(0, lambda _: True)]) == 5999
+    assert warned == [f"{part}: line 1 is damaged or cut short, and left out"]
+
+
+def test_damage_is_found_in_a_download(
+    run: RemotePath, sources: list[Path], tmp_path: Path
+) -> None:
+    directory = opened(run)
+    commit(directory, 0, None, sources[0])
+    (found,) = directory.checkpoints()
+    assert isinstance(found.path, RemotePath)
+    (found.path / "model").write_bytes(b"OLD")
+    with pytest.raises(StorageError, match="checkpoint_000000 is damaged: model is not as it was"):
+        fetch(found.path, tmp_path / "a")
+    (found.path / "model").write_bytes(b"o")
+    assert directory.first_damaged_file(found) == "model"
+    directory.close()
