@@ -17,6 +17,7 @@ import dray.data
 import dray.train
 from dray.errors import ConfigError, WorkerGroupError
 from dray.train import (
+    BackendConfig,
     Checkpoint,
     DataConfig,
     DataParallelTrainer,
@@ -26,6 +27,12 @@ from dray.train import (
 )
 
 pytestmark = pytest.mark.usefixtures("process_engine")
+
+
+class ForTorch(BackendConfig):
+    """Has torch imported once, and not by every worker."""
+
+    modules = (*BackendConfig.modules, "torch.utils.data")
 
 
 def fit(
@@ -40,6 +47,7 @@ def fit(
     return DataParallelTrainer(
         function,
         train_loop_config=config,
+        backend_config=ForTorch() if config and config.get("torch") else None,
         scaling_config=ScalingConfig(num_workers=workers, resources_per_worker={"CPU": 0.1}),
         run_config=RunConfig(name="run", storage_path=storage, **run),
         datasets=datasets,
