@@ -26,7 +26,7 @@ from dray.train import (
     ScalingConfig,
 )
 
-pytestmark = pytest.mark.usefixtures("process_engine")
+on_processes = pytest.mark.usefixtures("process_engine")
 
 
 class ForTorch(BackendConfig):
@@ -154,6 +154,7 @@ def numbers(tmp_path: Path) -> dray.data.Dataset:
     return dray.data.read_parquet(str(tmp_path / "files"))
 
 
+@on_processes
 def test_a_killed_epoch_goes_on_with_other_ranks_and_each_row_comes_once(
     numbers: dray.data.Dataset, tmp_path: Path
 ) -> None:
@@ -161,6 +162,7 @@ def test_a_killed_epoch_goes_on_with_other_ranks_and_each_row_comes_once(
     fit_with_kills(tmp_path, datasets, {"epochs": 2, "batch": 5, "every": 3})
 
 
+@on_processes
 def test_a_loader_of_torch_that_is_resumable_does_as_well(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     fit_with_kills(tmp_path, {}, {"epochs": 2, "batch": 5, "every": 3, "torch": 1})
@@ -178,6 +180,7 @@ def fit_with_kills(tmp_path: Path, datasets: Mapping[str, Any], config: dict[str
     }
 
 
+@on_processes
 def test_every_rank_gets_as_many_batches_and_whole_datasets_if_asked(tmp_path: Path) -> None:
     def train_loop() -> None:
         shards = {name: dray.train.get_dataset_shard(name) for name in ("train", "test")}
@@ -195,3 +198,30 @@ def test_every_rank_gets_as_many_batches_and_whole_datasets_if_asked(tmp_path: P
     assert [json.loads(line)["metrics"] for line in lines] == [
         {"sizes": sizes, "rows": [0, 1, 2]} for sizes in ([4, 1], [4, 1], [3, 1])
     ]
+
+
+@pytest.mark.parametrize("engine_name", ["process", "ray"], indirect=True)
+def test_datasets_of_ray_data_are_split_by_ray(engine: str, tmp_path: Path) -> None:
+    class Dataset:
+        __module__ = "ray.data.dataset"
+
+    if engine == "process":
+        given: Any = Dataset()
+        with pytest.raises(ConfigError, match=r"are not on Ray: make it with dray\.data"):
+            fit(read, tmp_path, {"train": given})
+        return
+    import ray.data
+
+    ray.data.DataContext.get_current().enable_progress_bars = False  # they leave a thread
+
+    def train_loop() -> None:
+        shard = dray.train.get_dataset_shard("train")
+        rows = [int(row["id"]) for _ in range(2) for row in shard.iter_rows()]
+        own = [row["id"] for row in dray.train.get_dataset_shard("own").iter_rows()]
+        dray.train.report({"rows": rows, "own": own})
+
+    fit(train_loop, tmp_path, {"train": ray.data.range(20), "own": dray.data.range(4)})
+    lines = [path.read_text() for path in sorted((tmp_path / "run/metrics").glob("rank-*.jsonl"))]
+    said = [json.loads(line)["metrics"] for line in lines]
+    assert [each["own"] for each in said] == [[0, 2], [1, 3]]
+    assert sorted(itertools.chain(*(each["rows"] for each in said))) == sorted([*range(20)] * 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from dray.data.blocks import Block, Table, concat, rows_to_table, to_row
+from dray.errors import StorageError
 
 # Bytes of a block, and rows at most.
 BLOCK_BYTES = 8 << 20
@@ -194,6 +196,11 @@ class ArrowFileSource(Source):
 
     def _mapped(self) -> Table:
         if self._open_table is None:
+            if not os.path.exists(self._path):
+                raise StorageError(
+                    f"{self._called} was written to {self._path} by the program, and this node "
+                    "does not see it: set TMPDIR in the program to a directory that all nodes share"
+                )
             with pa.memory_map(self._path) as file:
                 self._open_table = pa.ipc.open_file(file).read_all()
         return self._open_table

@@ -25,6 +25,7 @@ from dray.train.backend import Backend, BackendConfig
 from dray.train.config import CheckpointConfig, RunConfig
 from dray.train.data_config import DataConfig, Datasets, checked_datasets
 from dray.train.planning.plan import Plan, Planned, make_plan
+from dray.train.ray_datasets import check_engine, is_rays, split_on_start
 from dray.train.result import Result
 from dray.train.run import description
 from dray.train.run.controller import Controller
@@ -150,6 +151,9 @@ class DataParallelTrainer:
         wished = Settings().share_devices
         if wished is not None:
             backend.share_cuda_visible_devices = wished
+        of_ray = {name: value for name, value in self._datasets.by_name.items() if is_rays(value)}
+        if of_ray:
+            split_on_start(backend, of_ray, self._datasets.config)
         return backend, self._backend_config
 
     def fit(self) -> Result:
@@ -203,23 +207,29 @@ class DataParallelTrainer:
         function = _in_context(self._function, self._backend_config.train_func_context)
         arguments = (config,) if self._takes_config else ()
         if not engine.distributed:
-            return Job(function, arguments, self._shipped())
+            return Job(function, arguments, self._shipped(engine))
         if self._validation is not None:
             wire.dump(self._validation.fn, "the function of validation_config")
         name = getattr(self._function, "__name__", repr(self._function))
         wire.dump(function, f"the train function {name!r}")
         wire.dump(arguments, "train_loop_config")
-        return wire.dump(Job(function, arguments, self._shipped()), "datasets")
+        return wire.dump(Job(function, arguments, self._shipped(engine)), "datasets")
 
-    def _shipped(self) -> Datasets:
+    def _shipped(self, engine: Engine) -> Datasets:
         """Return the datasets as workers read them: what ranks cannot share by number is staged."""
         given = self._datasets
         if not given.by_name:
             return given
         from dray.data.accepted import dataset_of
 
-        named = {name: dataset_of(value, name) for name, value in given.by_name.items()}
-        return Datasets({name: each.to_ship() for name, each in named.items()}, given.config)
+        named: dict[str, Any] = {}
+        for name, value in given.by_name.items():
+            if is_rays(value):
+                check_engine(engine, name)
+                named[name] = None  # each rank is given its share as it starts
+            else:
+                named[name] = dataset_of(value, name).to_ship()
+        return Datasets(named, given.config)
 
     def _run(
         self, engine: Engine, directory: RunDirectory, job: bytes | Job, termination: Termination
