@@ -14,6 +14,7 @@ import dray.train
 from dray.errors import WorkerGroupError
 from dray.train import FailureConfig, Result, RunConfig, ScalingConfig
 from dray.train.torch import TorchTrainer
+from tests.support import ctrl_c
 from tests.support.torch_runs import fit
 
 process_engine = pytest.mark.usefixtures("process_engine")
@@ -71,7 +72,7 @@ def learn(config: dict[str, Any]) -> tuple[str, int]:
     if checkpoint is not None:
         accelerator.load_state(checkpoint.path)
         first = checkpoint.get_metadata()["epoch"] + 1
-    for epoch in range(first, 3):
+    for epoch in range(first, config["epochs"]):
         loader.set_epoch(epoch)
         steps = 0
         for batch in loader:
@@ -100,13 +101,15 @@ def load_nothing(accelerator: Any) -> None:
     accelerator.load_state("nowhere")
 
 
-def fit_learning(storage: Path, fails: Any = None) -> Result:
+def fit_learning(storage: Path, fails: Any = None, epochs: int = 3, callbacks: Any = ()) -> Result:
     return TorchTrainer(
         learn,
-        train_loop_config={"fails": fails},
+        train_loop_config={"fails": fails, "epochs": epochs},
         scaling_config=ScalingConfig(num_workers=2),
         run_config=RunConfig(
-            storage_path=storage, failure_config=FailureConfig(max_failures=int(fails is kill))
+            storage_path=storage,
+            failure_config=FailureConfig(max_failures=int(fails is kill)),
+            callbacks=list(callbacks),
         ),
     ).fit()
 
@@ -126,6 +129,11 @@ def test_after_a_kill_it_ends_as_if_nothing_had_happened(storage: Path) -> None:
 def test_its_own_error_comes_with_its_rank(storage: Path) -> None:
     with pytest.raises(WorkerGroupError, match=r"rank 1 failed: ValueError: .*nowhere"):
         fit_learning(storage, fails=load_nothing)
+
+
+@process_engine
+def test_ctrl_c_ends_it(storage: Path) -> None:
+    ctrl_c.ends_run(lambda callbacks: fit_learning(storage, epochs=10**6, callbacks=callbacks))
 
 
 @pytest.mark.parametrize("engine_name", ["ray"], indirect=True)

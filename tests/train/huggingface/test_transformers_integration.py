@@ -17,6 +17,7 @@ from dray.errors import ConfigError, WorkerGroupError
 from dray.train import FailureConfig, Result, RunConfig, ScalingConfig
 from dray.train.huggingface.transformers import RayTrainReportCallback, prepare_trainer
 from dray.train.torch import TorchTrainer
+from tests.support import ctrl_c
 
 process_engine = pytest.mark.usefixtures("process_engine")
 
@@ -70,7 +71,7 @@ def train(config: dict[str, Any]) -> list[str]:
     args = transformers.TrainingArguments(
         str(output),
         per_device_train_batch_size=2,
-        max_steps=6,
+        max_steps=config.get("steps", 6),
         save_steps=2,
         logging_steps=1,
         report_to="none",
@@ -90,12 +91,16 @@ def train(config: dict[str, Any]) -> list[str]:
     return sorted(name.name for name in output.iterdir())
 
 
-def fit(storage: Path, function: Any = train, **config: Any) -> Result:
+def fit(storage: Path, function: Any = train, told: Any = (), **config: Any) -> Result:
     return TorchTrainer(
         function,
         train_loop_config=config,
         scaling_config=ScalingConfig(num_workers=2),
-        run_config=RunConfig(storage_path=storage, failure_config=FailureConfig(max_failures=1)),
+        run_config=RunConfig(
+            storage_path=storage,
+            failure_config=FailureConfig(max_failures=1),
+            callbacks=list(told),
+        ),
     ).fit()
 
 
@@ -126,6 +131,11 @@ def test_an_error_of_a_rank_is_its_own(storage: Path) -> None:
     with pytest.raises(WorkerGroupError, match="of rank 1") as caught:
         fit(storage, callbacks=[Fails(fail, 1)])
     assert isinstance(caught.value.worker_failures[1], FloatingPointError)
+
+
+@process_engine
+def test_ctrl_c_ends_it(storage: Path) -> None:
+    ctrl_c.ends_run(lambda callbacks: fit(storage, told=callbacks, steps=10**6))
 
 
 @process_engine

@@ -14,6 +14,7 @@ import dray.train
 from dray.train import FailureConfig, Result, RunConfig, ScalingConfig
 from dray.train.jax import JaxTrainer
 from examples import jax_digits
+from tests.support import ctrl_c
 
 pytestmark = [
     pytest.mark.usefixtures("process_engine"),
@@ -38,7 +39,9 @@ def train(config: dict[str, Any]) -> None:
     jax_digits.train_loop(config)
 
 
-def fit(path: Path, epochs: int, workers: int = 2, *, kill: bool = False) -> Result:
+def fit(
+    path: Path, epochs: int, workers: int = 2, *, kill: bool = False, callbacks: Any = ()
+) -> Result:
     return JaxTrainer(
         train,
         train_loop_config={"epochs": epochs, "kill": kill},
@@ -48,6 +51,7 @@ def fit(path: Path, epochs: int, workers: int = 2, *, kill: bool = False) -> Res
             name=path.name,
             failure_config=FailureConfig(max_failures=1),
             on_mismatch="ignore",
+            callbacks=list(callbacks),
         ),
     ).fit()
 
@@ -59,3 +63,7 @@ def test_a_killed_run_ends_alike_and_goes_on_with_other_processes(storage: Path)
     assert alone.metrics is not None
     assert alone.metrics["epoch"] == 2
     assert alone.metrics == pytest.approx(whole.metrics, abs=0.01)
+
+
+def test_ctrl_c_ends_it(storage: Path) -> None:
+    ctrl_c.ends_run(lambda callbacks: fit(storage / "long", 10**6, callbacks=callbacks))

@@ -16,6 +16,7 @@ import pytest
 import dray.train
 from dray.errors import ConfigError, MissingDependencyError
 from dray.train import FailureConfig, Result, RunConfig, ScalingConfig, WorkerGroupError
+from tests.support import ctrl_c
 
 lightgbm = pytest.importorskip("lightgbm")
 
@@ -59,7 +60,7 @@ def boost(config: dict[str, Any]) -> int:
     callbacks: list[Any] = [RayTrainReportCallback(frequency=2)]
     if model is None and config.get("fail"):
         callbacks.append(failing(config["fail"]))
-    left = ROUNDS - (0 if model is None else model.current_iteration())
+    left = config.get("rounds", ROUNDS) - (0 if model is None else model.current_iteration())
     lightgbm.train(
         PARAMS | get_network_params(),
         data,
@@ -84,13 +85,15 @@ def failing(how: str) -> Any:
     return callback
 
 
-def fit(storage: Path, workers: int = 2, **config: Any) -> Result:
+def fit(storage: Path, workers: int = 2, callbacks: Any = (), **config: Any) -> Result:
     return LightGBMTrainer(
         boost,
         train_loop_config=config,
         scaling_config=ScalingConfig(num_workers=workers, resources_per_worker={"CPU": 1}),
         run_config=RunConfig(
-            storage_path=storage, failure_config=FailureConfig(config.get("failures", 0))
+            storage_path=storage,
+            failure_config=FailureConfig(config.get("failures", 0)),
+            callbacks=list(callbacks),
         ),
     ).fit()
 
@@ -135,6 +138,11 @@ def test_killed_worker_goes_on_with_the_rounds_that_are_left(storage: Path) -> N
     result = fit(storage, fail="kill", failures=1)
     assert result.return_value == ROUNDS - 4
     np.testing.assert_allclose(predictions(result), predictions(fit(storage)), rtol=1e-12)
+
+
+@on_processes
+def test_ctrl_c_ends_it(storage: Path) -> None:
+    ctrl_c.ends_run(lambda callbacks: fit(storage, callbacks=callbacks, rounds=10**6))
 
 
 @on_processes

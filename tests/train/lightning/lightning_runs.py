@@ -108,12 +108,18 @@ def files_in(checkpoint: Checkpoint) -> dict[str, Any]:
     return {"files": sorted(os.listdir(checkpoint.path))}
 
 
-def fit(storage: Path, function: Any = train, workers: int = 2, **config: Any) -> Result:
+def fit(
+    storage: Path, function: Any = train, workers: int = 2, callbacks: Any = (), **config: Any
+) -> Result:
     """Trains with some workers, which may fail once."""
     return TorchTrainer(
         function,
         train_loop_config=config,
         scaling_config=ScalingConfig(num_workers=workers),
-        run_config=RunConfig(storage_path=storage, failure_config=FailureConfig(max_failures=1)),
+        run_config=RunConfig(
+            storage_path=storage,
+            failure_config=FailureConfig(max_failures=1),
+            callbacks=list(callbacks),
+        ),
         validation_config=ValidationConfig(files_in),
     ).fit()

@@ -19,6 +19,7 @@ from dray.train.lightning import (
     RayTrainReportCallback,
     prepare_trainer,
 )
+from tests.support import ctrl_c
 from tests.train.lightning import lightning_runs
 from tests.train.lightning.lightning_runs import fit
 
@@ -61,6 +62,11 @@ def test_an_error_of_a_rank_is_its_own(storage: Path) -> None:
     with pytest.raises(WorkerGroupError, match="of rank 1") as caught:
         fit(storage, fail_at=2, fails=fail)
     assert type(caught.value.worker_failures[1]).__name__ == "MisconfigurationException"
+
+
+@process_engine
+def test_ctrl_c_ends_it(storage: Path) -> None:
+    ctrl_c.ends_run(lambda callbacks: fit(storage, callbacks=callbacks, epochs=10**6))
 
 
 @process_engine

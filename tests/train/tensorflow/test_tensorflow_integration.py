@@ -16,6 +16,7 @@ import pytest
 import dray.train
 from dray.errors import ConfigError, WorkerGroupError
 from dray.train import FailureConfig, Result, RunConfig, ScalingConfig
+from tests.support import ctrl_c
 
 pytest.importorskip("tensorflow", reason="tensorflow is not installed: make test-tensorflow")
 
@@ -65,19 +66,24 @@ def learn(config: dict[str, Any]) -> tuple[int, int, str]:
 
     points = tf.reshape(tf.linspace(-1.0, 1.0, 64), (64, 1))
     batches = tf.data.Dataset.from_tensor_slices((points, 3 * points)).batch(16)
+    epochs = config.get("epochs", 3)
     report = ReportCheckpointCallback(metrics={"error": "loss"})
     failing = tf.keras.callbacks.LambdaCallback(on_epoch_end=fail)
-    model.fit(batches, initial_epoch=first, epochs=3, verbose=0, callbacks=[report, failing])
+    model.fit(batches, initial_epoch=first, epochs=epochs, verbose=0, callbacks=[report, failing])
     return first, strategy.num_replicas_in_sync, tf.keras.Model.__module__.partition(".")[0]
 
 
-def fit(storage: Path, function: Any = learn, workers: int = 2, **config: Any) -> Result:
+def fit(
+    storage: Path, function: Any = learn, workers: int = 2, callbacks: Any = (), **config: Any
+) -> Result:
     return TensorflowTrainer(
         function,
         train_loop_config=config,
         scaling_config=ScalingConfig(num_workers=workers),
         run_config=RunConfig(
-            storage_path=storage, failure_config=FailureConfig(int(config.get("how") == "kill"))
+            storage_path=storage,
+            failure_config=FailureConfig(int(config.get("how") == "kill")),
+            callbacks=list(callbacks),
         ),
     ).fit()
 
@@ -105,6 +111,11 @@ def test_after_a_kill_it_ends_as_if_nothing_had_happened(
 def test_error_of_rank_1_in_a_callback_comes_with_its_rank(storage: Path) -> None:
     with pytest.raises(WorkerGroupError, match=r"rank 1 failed: DataLossError: .*of rank 1"):
         fit(storage, how="raise")
+
+
+@on_processes
+def test_ctrl_c_ends_it(storage: Path) -> None:
+    ctrl_c.ends_run(lambda callbacks: fit(storage, callbacks=callbacks, epochs=10**6))
 
 
 def by_hand(config: dict[str, Any]) -> tuple[list[float], int]:

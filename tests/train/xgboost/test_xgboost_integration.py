@@ -16,6 +16,7 @@ import pytest
 import dray.train
 from dray.errors import ConfigError, MissingDependencyError, StorageError
 from dray.train import Checkpoint, FailureConfig, Result, RunConfig, ScalingConfig, WorkerGroupError
+from tests.support import ctrl_c
 
 xgboost = pytest.importorskip("xgboost")
 
@@ -54,7 +55,7 @@ def boost(config: dict[str, Any]) -> tuple[int, int]:
     callbacks = [RayTrainReportCallback(frequency=2)]
     if model is None and config.get("fail"):
         callbacks.append(Failing(config["fail"]))
-    left = ROUNDS - (0 if model is None else model.num_boosted_rounds())
+    left = config.get("rounds", ROUNDS) - (0 if model is None else model.num_boosted_rounds())
     xgboost.train(
         PARAMS,
         data,
@@ -81,13 +82,15 @@ class Failing(TrainingCallback):
         return False
 
 
-def fit(storage: Path, workers: int = 2, **config: Any) -> Result:
+def fit(storage: Path, workers: int = 2, callbacks: Any = (), **config: Any) -> Result:
     return XGBoostTrainer(
         boost,
         train_loop_config=config,
         scaling_config=ScalingConfig(num_workers=workers, resources_per_worker={"CPU": 1}),
         run_config=RunConfig(
-            storage_path=storage, failure_config=FailureConfig(config.get("failures", 0))
+            storage_path=storage,
+            failure_config=FailureConfig(config.get("failures", 0)),
+            callbacks=list(callbacks),
         ),
     ).fit()
 
@@ -155,6 +158,11 @@ def test_killed_worker_goes_on_with_the_rounds_that_are_left(storage: Path) -> N
     result = fit(storage, fail="kill", failures=1)
     assert result.return_value == (ROUNDS - 4, 0)
     assert np.array_equal(predictions(result), predictions(fit(storage)))
+
+
+@on_processes
+def test_ctrl_c_ends_it(storage: Path) -> None:
+    ctrl_c.ends_run(lambda callbacks: fit(storage, callbacks=callbacks, rounds=10**6))
 
 
 @on_processes
