@@ -261,10 +261,12 @@ def shutdown(*, wait_for_processes: bool = False, _exiting_interpreter: bool = F
 
 def current_engine() -> Engine:
     """Return this process's engine, and start the default one if there is none."""
+    global _engine, _ahead
+    if _engine is not None and not _ahead and _is_owner():  # as with every call
+        return _engine
     from dray import engines
     from dray.engines.base import Options
 
-    global _engine, _ahead
     with _lock:
         _ahead = False
         if _is_owner() and _engine is not None:

@@ -29,6 +29,8 @@ NOTICE = struct.Struct("!cQq?")
 STARTED, EXITED, FAILED = b"s", b"x", b"f"
 # Fork server -> worker: which task or call is cancelled.
 CANCELLED = struct.Struct("!Q")
+# The same with a dispatch in place of a task: which one is not to begin any more.
+RECALLED = 1 << 63
 
 
 class Begin(NamedTuple):

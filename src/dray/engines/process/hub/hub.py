@@ -6,6 +6,7 @@ one kind of thing, and is made after the parts that it uses:
     hub.py               objects, who holds them, and answers
     generators.py        streams of items
     functions.py         functions and classes, and the class of demand that each belongs to
+    lookahead.py         short tasks that are sent ahead, and recalled
     tasks.py             tasks, from the call to the results; the books in which calls stand too
     actors.py            actors, and the order of their calls
     placement_groups.py  bundles that are set aside

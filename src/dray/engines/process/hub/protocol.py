@@ -129,6 +129,9 @@ class TaskOperations(Protocol):
     ) -> None:
         """Cancel the task or call of a result."""
 
+    def on_recalled(self, client: Client, dispatch: int, given_back: bool) -> None:
+        """Note whether a worker has given back a task that was sent ahead."""
+
     def on_cancel_acknowledged(self, client: Client, number: int) -> None:
         """Note that a worker knows that a call is cancelled."""
 
@@ -287,6 +290,7 @@ def operations(parts: Parts) -> dict[str, Callable[..., Any]]:
         "done": tasks.on_done,
         "raised": tasks.on_raised,
         "cancel": tasks.on_cancel,
+        "recalled": tasks.on_recalled,
         "cancel_acknowledged": tasks.on_cancel_acknowledged,
         "item": streams.on_item,
         "create": actors.on_create,

@@ -68,6 +68,10 @@ class WorkerProcess(Channel):
         actor: The actor that lives in it.
         lease: The resources that it works with.
         retiring: Whether it was asked to end.
+        ahead: Tasks that were sent to it before it was done with `task`.
+        dispatches: Number of tasks that were sent to it.
+        since: When it began with `task`, as far as is known.
+        doomed: Whether its process is being ended.
     """
 
     def __init__(
@@ -86,6 +90,10 @@ class WorkerProcess(Channel):
         self.known: set[bytes] = set()
         self.calls: dict[bytes, int] = {}
         self.retiring = False
+        self.ahead: deque[Task] = deque()
+        self.dispatches = 0
+        self.doomed = False
+        self.since = 0.0
         self._on_exit = on_exit
 
     @property
@@ -159,6 +167,7 @@ class SchedulingClass:
         runtime_env: Runtime environment: variables, as pairs, and a directory.
         resources: The same quantities, as the tasks see them.
         waiting: Those that can run, oldest first.
+        followed: Workers to which tasks were sent ahead that are not recalled.
         asked: Whether the ledger has a request of this shape.
         group: The placement group they run in.
         capture: Whether what they start runs there as well.
@@ -169,6 +178,7 @@ class SchedulingClass:
     runtime_env: tuple[tuple[tuple[str, str], ...], str | None]
     resources: Mapping[str, float]
     waiting: deque[Task] = field(default_factory=deque)
+    followed: set[WorkerProcess] = field(default_factory=set)
     asked: bool = False
     group: int | None = None
     capture: bool = False
@@ -185,6 +195,7 @@ class FunctionDescriptor:
     options: Mapping[str, Any]
     shape: SchedulingClass
     name: str
+    short: bool = False
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -206,6 +217,8 @@ class Task:
         worker: Worker that runs it.
         actor: Actor of the method.
         details: Of a call: method, name, concurrency group, retries, retried exceptions.
+        dispatch: Its number among those that were sent to its worker.
+        forced: Whether it was cancelled by force.
         items: Of a stream: the numbers of its items so far.
     """
 
@@ -228,6 +241,8 @@ class Task:
     attempt: int = 0
     since: float = 0.0
     items: list[int] | None = None
+    dispatch: int = 0
+    forced: bool = False
 
     @property
     def title(self) -> str:

@@ -79,7 +79,9 @@ class Status(StatusOperations):
         )
 
     def _task(self, task: Task) -> TaskStatus:
-        if task.worker is not None:
+        if task.worker is not None and task.worker.task is not task and task.actor is None:
+            state, why = "waiting", "for a short task before it on its worker"
+        elif task.worker is not None:
             state, why = "running", ""
         elif task.unready:
             state, why = "waiting", f"for {task.unready} of its arguments"

@@ -8,7 +8,8 @@ Tasks that ask for the same resources, runtime environment and place are of one 
 class, not once for each task: a queue has at most one request in the ledger (`asked`), and what is
 granted goes to the first in the queue, with an idle worker or a new one. A worker that is done
 takes the next task of its queue with the resources that it has (`left`): between two tasks of one
-kind there is one message each way and no word with the ledger. It gives up its resources only when
+kind there is one message each way, or less if they are short (`lookahead.py`), and no word with the
+ledger. It gives up its resources only when
 the queue is empty or somebody waits for other resources, so no class starves another.
 
 A task that waits for others' work lends its CPUs out (`release_cpus`) and gets them back at once
@@ -38,6 +39,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dray.engines.process.hub.functions import FunctionTable
 from dray.engines.process.hub.generators import Streams
 from dray.engines.process.hub.hub import Hub
+from dray.engines.process.hub.lookahead import LATE_S, Lookahead, later
 from dray.engines.process.hub.protocol import TaskOperations
 from dray.engines.process.hub.records import (
     Client,
@@ -100,6 +102,7 @@ class Tasks(TaskOperations):
         self.send = send
         self.stop = stop
         self._tell_cancelled = tell_cancelled
+        self._ahead = Lookahead(self.frames_of, send, tell_cancelled)
         self.kinds = FunctionTable(hub, ledger)
         self.running: dict[int, Task] = {}  # by number, calls of actors as well; also those waiting
         self._children: dict[int, dict[int, Task]] = {}  # by the number of who has submitted them
@@ -184,7 +187,7 @@ class Tasks(TaskOperations):
 
     def pump(self, shape: SchedulingClass) -> None:
         """Ask for resources, if somebody in the queue needs them."""
-        if shape.asked or not shape.waiting:
+        if shape.asked or not (shape.waiting or shape.followed):
             return
         shape.asked = True
         future = shape.ledger.reserve_checked(shape.demand)
@@ -197,6 +200,7 @@ class Tasks(TaskOperations):
         shape.asked = False
         self._skip_over(shape)
         if not shape.waiting:
+            self._ahead.recall_some(shape)
             held.release()
             return
         if self._begin(shape, held):
@@ -237,9 +241,8 @@ class Tasks(TaskOperations):
         return most
 
     def _run(self, task: Task, worker: WorkerProcess) -> None:
-        worker.task = task
-        task.worker = worker
-        task.attempt += 1
+        self._ahead.began(task, worker, time.monotonic())
+        self._ahead.dispatched(task, worker)
         self.dispatch(task, worker, ("run", self.grant(worker.lease, task.kind.shape)))
 
     def grant(self, lease: Held | None, shape: SchedulingClass) -> Grant | None:
@@ -333,8 +336,17 @@ class Tasks(TaskOperations):
             return
         shape, done = worker.shape, worker.task
         worker.task = None
-        if shape is None or done is None:
+        if shape is None or done is None or worker.doomed:
             return
+        now = time.monotonic()
+        if self._ahead.next(done, worker, now):
+            if shape.ledger.contended(shape.demand):
+                self._ahead.recall_all(worker)
+            else:
+                self._ahead.refill(worker)
+            return
+        shape.followed.discard(worker)
+        self._ahead.recall_late(shape, now)
         key, most = done.kind.key, self._most_calls(done)
         if most:
             worker.calls[key] = worker.calls.get(key, 0) + 1
@@ -346,9 +358,32 @@ class Tasks(TaskOperations):
             fits = not self._most_calls(shape.waiting[0]) or done.kind is shape.waiting[0].kind
             if fits and not shape.ledger.contended(shape.demand):
                 self._run(shape.waiting.popleft(), worker)
+                self._ahead.refill(worker)
                 return
         self.rest(worker)
         self.pump(shape)
+
+    def on_recalled(self, client: Client, dispatch: int, given_back: bool) -> None:
+        worker = client.worker
+        if worker is None:
+            return
+        shape, task = worker.shape, worker.task
+        if shape is None:
+            return
+        if given_back:
+            self._put_back(self._ahead.take_back(worker, dispatch), shape)
+            if worker.task is None:  # that was all that it had
+                self.rest(worker)
+        elif task is not None and task.dispatch == dispatch and task.cancelled:
+            self._end_running(task, worker)
+        self.pump(shape)
+
+    def _put_back(self, task: Task | None, shape: SchedulingClass) -> None:
+        """Put a task that was sent ahead, and has not begun, to the front of its queue."""
+        if task is not None and task.cancelled:
+            self.end(task, self._cancelled(task))
+        elif task is not None:
+            shape.waiting.appendleft(task)
 
     def rest(self, worker: WorkerProcess) -> None:
         """Take a worker's resources back, and keep it for later."""
@@ -402,6 +437,7 @@ class Tasks(TaskOperations):
 
     def release_cpus(self, worker: WorkerProcess) -> None:
         """Let others use the CPUs of a worker that waits."""
+        self._ahead.recall_all(worker)
         if worker.lease is not None:
             worker.lease.release_cpus()
         if worker.shape is not None:
@@ -433,6 +469,8 @@ class Tasks(TaskOperations):
             else:
                 self.end(task, failed(self._died(task, worker, error)))
         if shape is not None:
+            for waiting in reversed(self._ahead.left_behind(worker)):
+                self._put_back(waiting, shape)
             self.pump(shape)
 
     def _died(self, task: Task, worker: WorkerProcess, error: WorkerDiedError) -> WorkerDiedError:
@@ -479,10 +517,25 @@ class Tasks(TaskOperations):
                 self.cancel(child, force and child.actor is None, True)
         if task.over or (task.cancelled and not force):
             return
-        task.cancelled = True
+        task.cancelled, task.forced = True, force
         if task.worker is None:
             self.end(task, self._cancelled(task))
-        elif task.actor is None and force:
-            self.stop(task.worker)
+        elif self._ahead.is_ahead(task):
+            self._ahead.recall([task])
         else:
-            self._tell_cancelled(task.worker, task.number)
+            self._end_running(task, task.worker)
+
+    def _end_running(self, task: Task, worker: WorkerProcess) -> None:
+        if task.actor is not None or not task.forced:
+            self._tell_cancelled(worker, task.number)
+        elif not worker.ahead:
+            self._stop_if_at(task, worker)
+        else:  # what follows might begin before the process has ended
+            self._ahead.recall_all(worker)
+            lock = self.hub.lock
+            later(LATE_S, lambda: lock.later(lambda: self._stop_if_at(task, worker)))
+
+    def _stop_if_at(self, task: Task, worker: WorkerProcess) -> None:
+        if worker.task is task:
+            worker.doomed = True
+            self.stop(worker)

@@ -52,6 +52,9 @@ class TaskWorker:
         self._blobs: dict[bytes, tuple[Any, Mapping[str, Any]]] = {}
         self._current = 0
         self._cancelled = 0
+        self._beginning = threading.Lock()
+        self._begun = 0  # the number of the latest dispatch that was reached
+        self._recalled: set[int] = set()  # dispatches beyond it that are not to begin
         self._over = False
         self._status = 0
         self._threads = 0
@@ -106,7 +109,8 @@ class TaskWorker:
     def _do(self, message: Message) -> None:
         kind = message[0]
         if kind == "run":
-            self._run(*message[1:])
+            if self._begins():
+                self._run(*message[1:])
         elif kind == "call":
             self._call(message)
         elif kind == "kind":
@@ -115,6 +119,15 @@ class TaskWorker:
             self._make(*message[1:])
         elif kind == "stop":
             self._over = True
+
+    def _begins(self) -> bool:
+        """Reach the next task; return whether it is not recalled."""
+        with self._beginning:
+            self._begun += 1
+            if self._begun in self._recalled:
+                self._recalled.discard(self._begun)
+                return False
+        return True
 
     # What runs.
 
@@ -230,10 +243,19 @@ class TaskWorker:
         with contextlib.suppress(OSError):
             while len(data := self._control.recv(size, socket.MSG_WAITALL)) == size:
                 (number,) = wire.CANCELLED.unpack(data)
-                self._cancel(number)
-                self.runtime.say("cancel_acknowledged", number)
+                if number & wire.RECALLED:
+                    self._recall(number ^ wire.RECALLED)
+                else:
+                    self._cancel(number)
+                    self.runtime.say("cancel_acknowledged", number)
         if not self._over:
             lifeline.end_with_family()
+
+    def _recall(self, dispatch: int) -> None:
+        with self._beginning:  # until it is said, so that nothing is heard before of what follows
+            if given_back := dispatch > self._begun:
+                self._recalled.add(dispatch)
+            self.runtime.say("recalled", dispatch, given_back)
 
     def _cancel(self, number: int) -> None:
         if self.calls is not None:
