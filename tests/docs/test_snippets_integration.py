@@ -17,6 +17,7 @@ PAGES = (
     "README.md",
     "docs/guide.md",
     "docs/checkpoints.md",
+    "docs/storage.md",
     "docs/scaling.md",
     "docs/boosting.md",
     "docs/lightning.md",

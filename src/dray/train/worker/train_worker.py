@@ -177,7 +177,7 @@ def _check_storage(assignment: run_messages.Assignment) -> None:
                 f"the node {assignment.address}, where rank {assignment.rank} runs, does not see "
                 f"what the driver has written to {run.place}. Give RunConfig(storage_path=...) a "
                 "storage that all workers reach (memory:// is that of one process alone, for "
-                "DRAY_ENGINE=inline); if it shows new files late, say so with "
+                "ScalingConfig(num_workers=0)); if it shows new files late, say so with "
                 "RunConfig(shared_storage=True)"
             )
     elif run.token is None:
