@@ -118,7 +118,10 @@ class Attempt:
             kept = None if path is None else path_within(path)
             done = run_messages.ReportDone(entry.report, kept, entry.trouble, entry.alone)
             self.group.tell(done)
-        return None if path is None else Checkpoint.at(path)
+        if path is None:
+            return None
+        self.commits.delete_surplus()  # ranks do not wait for it
+        return Checkpoint.at(path)
 
     def check_collectives(self) -> None:
         """Look whether those who wait in a collective can still be met there.

@@ -107,11 +107,11 @@ class Commits:
                 except StorageError as error:
                     self.directory.warn_once(f"{error}; who reads the run later does not see it")
                 self._look_at_score(now)
-                self._delete_surplus()
+                self.delete_surplus()
                 return
 
     def commit(self, entry: PendingReport, world_size: int) -> Place:
-        """Make the staged files of a report a checkpoint, and delete what is not to be kept.
+        """Make the staged files of a report a checkpoint.
 
         Raises:
             StorageError: It cannot be written.
@@ -134,7 +134,6 @@ class Commits:
             self._kept = [known for known in self._kept if known.path != path]
         self._kept.append(committed)
         self._look_at_score(committed)
-        self._delete_surplus()
         self.progress.committed(path)
         return path
 
@@ -143,7 +142,8 @@ class Commits:
         ready = entry.ready
         return self.directory.staging(entry.report) if ready is None else Path(ready.path)
 
-    def _delete_surplus(self) -> None:
+    def delete_surplus(self) -> None:
+        """Delete what is not to be kept."""
         for old in checkpoints_to_delete(self._kept, self.config, validates=self.validates):
             self._delete(old)
 

@@ -23,6 +23,8 @@ METADATA_DRAFT = ".metadata.draft"
 
 # More than there are cores: they wait for the disk, which is flushed faster by many at a time.
 _THREADS = 8
+# A file of so many bytes is worth a thread to flush it while it is read.
+_LARGE = 16 << 20
 _OTHER_KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
@@ -154,11 +156,17 @@ def _movable(top: str, names: Iterable[str]) -> set[str]:
 def _settle(path: str, care: Care) -> Fingerprint:
     """Take a file as it is."""
     with open(path, "rb", buffering=0) as file:
-        if care.flush:
-            os.fsync(file.fileno())
-        if care.checksums:
-            return digest_open(file.fileno())
-        return os.fstat(file.fileno()).st_size, None
+        descriptor = file.fileno()
+        size = os.fstat(descriptor).st_size
+        if not care.checksums or not care.flush or size < _LARGE:
+            if care.flush:
+                os.fsync(descriptor)
+            return digest_open(descriptor) if care.checksums else (size, None)
+        with ThreadPoolExecutor(1, "dray-files") as beside:  # the disk is busy, and so is a core
+            flushed = beside.submit(os.fsync, descriptor)
+            found = digest_open(descriptor)
+            flushed.result()
+        return found
 
 
 def _folders(top: Path, names: Iterable[str]) -> list[Path]:

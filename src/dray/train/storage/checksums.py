@@ -10,7 +10,8 @@ from typing import Protocol
 # A file's size in bytes, and its checksum if one is kept.
 Fingerprint = tuple[int, str | None]
 
-CHUNK = 1 << 20
+# Bytes at a time, few enough to be in a core's cache when they are read again.
+CHUNK = 1 << 18
 NEW = "xxh3_64"
 # Of checkpoints that earlier versions have written.
 OLD = "crc32"
