@@ -51,6 +51,7 @@ def make_trainer(
     framework: str = "torch",
     config: dict[str, Any] | None = None,
     max_failures: int = 0,
+    checkpoints: dict[str, Any] | None = None,
 ) -> Any:
     """Make a library's trainer of a framework; workers share cores if there are too few."""
     train = importlib.import_module(f"{library}.train")
@@ -66,6 +67,7 @@ def make_trainer(
         run_config=train.RunConfig(
             storage_path=str(Path("results").absolute()),
             failure_config=train.FailureConfig(max_failures=max_failures),
+            checkpoint_config=train.CheckpointConfig(**(checkpoints or {})),
         ),
     )
 

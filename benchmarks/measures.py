@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Callable, Sequence
 
-from benchmarks import cluster_measures, core_measures, step_measures
+from benchmarks import checkpoint_measures, cluster_measures, core_measures, step_measures
 from benchmarks.cases import (
     DRAY,
     PLAIN_JAX,
@@ -343,6 +343,7 @@ MEASURES: dict[str, Callable[[Options], list[Case]]] = {
     "jax_start": jax_start,
     "import": imports,
     **step_measures.MEASURES,
+    **checkpoint_measures.MEASURES,
     **core_measures.MEASURES,
     **cluster_measures.MEASURES,
 }

@@ -129,7 +129,7 @@ class Commits:
             entry.positions,
         )
         staged = path if entry.in_place else self._staged(entry)
-        self.directory.commit(staged, committed)
+        self.directory.commit(staged, committed, flush=self.config.flush)
         if entry.directory is not None:  # else it has a name of its own
             self._kept = [known for known in self._kept if known.path != path]
         self._kept.append(committed)

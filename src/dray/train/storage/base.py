@@ -95,7 +95,7 @@ class Storage(Protocol[P]):
     def abandon_staging(self, report: int) -> None:
         """Delete what was put together of a report's checkpoint."""
 
-    def commit(self, staged: P, committed: Committed) -> None:
+    def commit(self, staged: P, committed: Committed, *, flush: bool) -> None:
         """Make a checkpoint exist, whole, under its final name, where it may lie already."""
 
     def discard(self, path: P) -> None:

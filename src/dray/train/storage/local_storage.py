@@ -242,7 +242,7 @@ class LocalStorage:
         with StorageError.instead(f"{self.staging(report)} cannot be deleted"):
             self._discard(self.staging(report))
 
-    def commit(self, staged: Path, committed: Committed) -> None:
+    def commit(self, staged: Path, committed: Committed, *, flush: bool) -> None:
         """Make a checkpoint exist, whole, under its final name, where it may lie already.
 
         Raises:
@@ -252,14 +252,16 @@ class LocalStorage:
         replaced = self.path / f"{_REPLACED}{path.name}"
         with StorageError.instead(f"the checkpoint {path} cannot be committed"):
             staged.mkdir(exist_ok=True)
-            write_manifest(staged, committed)
-            sync_directory(staged)
+            write_manifest(staged, committed, flush=flush)
+            if flush:
+                sync_directory(staged)
             if staged != path:
                 if path.exists():
                     os.listdir(path)  # a file is somebody's, and is not replaced
                     path.rename(replaced)
                 staged.rename(path)
-            sync_directory(self.path)
+            if flush:
+                sync_directory(self.path)
             if replaced.exists():
                 self._discard(replaced)
 

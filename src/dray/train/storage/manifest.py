@@ -148,13 +148,14 @@ def manifest_text(committed: Committed) -> bytes:
     return seal(json_bytes(manifest))
 
 
-def write_manifest(directory: Path, committed: Committed) -> None:
+def write_manifest(directory: Path, committed: Committed, *, flush: bool = True) -> None:
     """Write the manifest of a checkpoint into a directory, whole, and see it onto the disk."""
     draft = directory / MANIFEST_DRAFT
     with open(draft, "wb") as file:
         file.write(manifest_text(committed))
         file.flush()
-        os.fsync(file.fileno())
+        if flush:
+            os.fsync(file.fileno())
     draft.replace(directory / MANIFEST)
 
 

@@ -202,7 +202,7 @@ class ObjectStorage:
             self._put_back(f"{_REPLACED}{target.name}")
         self._remove(self.path / f"{_UNFINISHED}{target.name}")
 
-    def commit(self, staged: RemotePath, committed: Committed) -> None:
+    def commit(self, staged: RemotePath, committed: Committed, *, flush: bool) -> None:
         """Make a checkpoint exist, whole.
 
         Raises:

@@ -318,13 +318,13 @@ class RunDirectory:
         """
         self.storage.abandon_staging(report)
 
-    def commit(self, staged: Place, committed: Committed) -> None:
+    def commit(self, staged: Place, committed: Committed, *, flush: bool = True) -> None:
         """Make a checkpoint exist, whole, under its final name, where it may lie already.
 
         Raises:
             StorageError: It cannot be written.
         """
-        self.storage.commit(staged, committed)
+        self.storage.commit(staged, committed, flush=flush)
         self._verified.add(committed.path)
         self._damaged.discard(committed.path)
 
@@ -335,7 +335,7 @@ class RunDirectory:
             StorageError: It cannot be written.
         """
         if committed.damaged_size() is None:  # else somebody has deleted it meanwhile
-            self.storage.commit(committed.path, committed)
+            self.storage.commit(committed.path, committed, flush=True)
 
     def delete(self, committed: Committed) -> None:
         """Delete a checkpoint, so that half of it never counts.

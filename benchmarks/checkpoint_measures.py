@@ -1,0 +1,116 @@
+"""The measures of checkpoints: what a save costs the training, and how long a long run is read."""
+
+import statistics
+from collections.abc import Callable, Mapping
+
+from benchmarks.cases import RAY, Case, Comparison, Options, Sample
+from benchmarks.harness import run
+
+BLOCKED = "report(), blocked"
+KEPT = "report(), to the commit"
+WRITTEN = "written, times the checkpoint"
+READ = "Result.from_path"
+
+LENT = "checkpoint_dir()"
+LENT_ASYNC = "checkpoint_dir(), ASYNC"
+LENT_UNSAFE = "checkpoint_dir(), no flush, no checksums"
+COPY = "a directory"
+COPY_ASYNC = "a directory, ASYNC"
+COPY_UNFLUSHED = "a directory, no flush"
+CP = "cp -r"
+
+_WAYS = {
+    LENT: "dir",
+    LENT_ASYNC: "dir+async",
+    LENT_UNSAFE: "dir+unsafe",
+    COPY: "copy",
+    COPY_ASYNC: "copy+async",
+    COPY_UNFLUSHED: "copy+unflushed",
+    CP: "cp",
+    RAY: "copy",
+}
+
+
+def save(options: Options) -> list[Case]:
+    """report() of a checkpoint of 1 GiB by two workers, each with half of it in one file."""
+    size = (64 << 20) if options.quick else (512 << 20)
+    comparisons = (
+        Comparison(BLOCKED, LENT_ASYNC, target=50e-3),
+        Comparison(BLOCKED, LENT_UNSAFE, target=50e-3),
+        Comparison(BLOCKED, LENT),
+        Comparison(BLOCKED, COPY, RAY, 0.5),
+        Comparison(BLOCKED, COPY_UNFLUSHED, CP, 1.15),
+        Comparison(BLOCKED, COPY_ASYNC, COPY, 0.1),
+        Comparison(KEPT, LENT_ASYNC),
+        Comparison(KEPT, COPY_ASYNC),
+    )
+    return [_saves("2 workers, a file each", options, (2, 1, size, 3), [*_WAYS], comparisons)]
+
+
+def save_small(options: Options) -> list[Case]:
+    """report() of many small files: 10,000 of one worker, and 16 of each of 64 workers."""
+    numbers = {"1 worker, 10,000 files of 4 kB": (1, 10_000, 4096, 3)}
+    if not options.quick:
+        numbers["64 workers, 16 files of 4 kB each"] = (64, 16, 4096, 3)
+    names = [LENT, LENT_UNSAFE, COPY, COPY_UNFLUSHED, CP]
+    comparisons = (
+        *(Comparison(BLOCKED, name) for name in names[:-1]),
+        Comparison(BLOCKED, COPY_UNFLUSHED, CP),
+    )
+    return [_saves(title, options, of, names, comparisons) for title, of in numbers.items()]
+
+
+def _saves(
+    title: str,
+    options: Options,
+    numbers: tuple[int, int, int, int],
+    names: list[str],
+    comparisons: tuple[Comparison, ...],
+) -> Case:
+    """Return a case of workers, files of each, bytes of each, and reports."""
+    workers, *rest = numbers
+
+    def sample(name: str) -> Sample:
+        told = run(options.command(name, "checkpoint", workers, _WAYS[name], *rest)).every("saved")
+        return Sample(_slowest(told, workers), told)
+
+    return Case(title, "s", options.in_turn(sample, *names), comparisons)
+
+
+def _slowest(told: list[dict[str, float]], workers: int) -> dict[str, float]:
+    """Return what a report takes on its slowest rank, in the median report."""
+    steps = [told[at : at + workers] for at in range(0, len(told), workers)]
+    return {
+        quantity: statistics.median(max(each[key] for each in step) for step in steps)
+        for quantity, key in ((BLOCKED, "seconds"), (KEPT, "until_kept"))
+    }
+
+
+def save_bytes(options: Options) -> list[Case]:
+    """Count of bytes that workers write for a checkpoint, from its first one to its commit."""
+
+    def sample(name: str) -> Sample:
+        told = run(options.command(name, "checkpoint", 2, _WAYS[name], 1, 64 << 20, 2))
+        return Sample({WRITTEN: max(each["times"] for each in told.every("saved"))})
+
+    comparisons = (Comparison(WRITTEN, LENT, target=1.001), Comparison(WRITTEN, COPY))
+    return [Case("2 workers", "x", options.in_turn(sample, LENT, COPY), comparisons)]
+
+
+def read_run(options: Options) -> list[Case]:
+    """Result.from_path of a run with 10,000 checkpoints and 1,000,000 reports."""
+
+    def sample(name: str) -> Sample:
+        told = run(options.command(name, "listing", 10_000, 1_000_000)).last("read")
+        return Sample({READ: told["seconds"]})
+
+    comparison = Comparison(READ, "dray", target=1.0)
+    return [Case("one process", "s", options.in_turn(sample, "dray"), (comparison,))]
+
+
+MEASURES: Mapping[str, Callable[[Options], list[Case]]] = {
+    "save": save,
+    "save_small": save_small,
+    "save_bytes": save_bytes,
+    "read_run": read_run,
+}

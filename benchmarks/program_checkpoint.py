@@ -1,0 +1,93 @@
+"""Program: ranks report checkpoints, and tell how long the call took and what was written.
+
+Arguments: the library, the number of workers, the way, files of each rank, bytes of each, reports.
+Ways: "dir" and "copy" (of a directory of the rank's own), with "async", "unsafe" (neither flushed
+nor with checksums) or "unflushed" after a plus sign; "cp", which is the program in place of report.
+"""
+
+import contextlib
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.launch import launch
+from benchmarks.records import record
+
+_BLOCK = os.urandom(1 << 20)
+
+
+def write(folder: str, rank: int, config: dict[str, Any]) -> None:
+    """Write a rank's files."""
+    for number in range(config["files"]):
+        with open(os.path.join(folder, f"rank-{rank}-{number}"), "wb", buffering=0) as file:
+            for start in range(0, config["bytes"], len(_BLOCK)):
+                file.write(_BLOCK[: config["bytes"] - start])
+            if "dir" not in config["way"]:  # a copy is not to wait for what it is made of
+                os.fsync(file.fileno())
+
+
+def written() -> int:
+    """Return how many bytes this process has caused to be written to disks."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
+
+
+def save(folder: str, step: int, train: Any, config: dict[str, Any]) -> float:
+    """Return the seconds that a report of a directory takes."""
+    way = config["way"]
+    if "dir" not in way:
+        os.sync()  # nor for what earlier steps have left
+    importlib.import_module(f"{config['library']}.train.collective").barrier()
+    began = time.perf_counter()
+    if way[0] == "cp":
+        subprocess.run(["cp", "-r", folder, f"{folder}-copy"], check=True)
+    else:
+        mode = train.CheckpointUploadMode("ASYNC" if "async" in way else "SYNC")
+        checkpoint = train.Checkpoint.from_directory(folder)
+        train.report({"step": step}, checkpoint, checkpoint_upload_mode=mode)
+    return time.perf_counter() - began
+
+
+@contextlib.contextmanager
+def made_by_rank(config: dict[str, Any]) -> Iterator[str]:
+    """Give a directory that the report leaves, or deletes once it is copied."""
+    path = tempfile.mkdtemp(dir=config["place"])
+    yield path
+    if "async" not in config["way"]:
+        subprocess.run(["rm", "-r", path], check=True)
+
+
+def train_function(config: dict[str, Any]) -> None:
+    train = importlib.import_module(f"{config['library']}.train")
+    rank = train.get_context().get_world_rank()
+    for step in range(config["reports"]):
+        before = written()
+        folder = train.checkpoint_dir() if "dir" in config["way"] else made_by_rank(config)
+        with folder as path:
+            write(path, rank, config)
+            seconds = save(path, step, train, config)
+        began = time.perf_counter()
+        if "async" in config["way"]:
+            train.get_all_reported_checkpoints()
+        record(
+            "saved",
+            seconds=seconds,
+            until_kept=seconds + time.perf_counter() - began,
+            times=(written() - before) / (config["files"] * config["bytes"]),
+        )
+
+
+if __name__ == "__main__":
+    library, workers, way, *numbers = sys.argv[1:]
+    config: dict[str, Any] = {"library": library, "way": way.split("+"), "place": os.getcwd()}
+    config |= zip(("files", "bytes", "reports"), map(int, numbers), strict=True)
+    kept: dict[str, Any] = {"num_to_keep": 1}
+    if not {"unsafe", "unflushed"}.isdisjoint(config["way"]):
+        kept |= {"flush": False, "checksums": "unsafe" not in config["way"]}
+    launch(library, train_function, int(workers), config=config, checkpoints=kept)
