@@ -95,7 +95,7 @@ class ForkedActor(RemoteActor):
 
     def on_hangup(self) -> None:
         self._hung_up = True
-        self._conclude()
+        self._tell_end()
 
     def on_exit(self, exited: Exited) -> None:
         """Take note of the process's end, of which its connection may tell later."""
@@ -104,14 +104,12 @@ class ForkedActor(RemoteActor):
         by_us = exited.killed and status in (None, 0, -signal.SIGKILL)
         expected = by_us or (self.stopping and status == 0)
         self._end = (kind(status, out_of_memory=exited.starved), expected)
+        if self._hung_up:
+            self._tell_end()
+            return
         self._timer = threading.Timer(_LAST_WORDS_S, lambda: self._reader.run(self._tell_end))
         self._timer.daemon = True
         self._timer.start()
-        self._conclude()
-
-    def _conclude(self) -> None:
-        if self._hung_up:
-            self._tell_end()
 
     def _tell_end(self) -> None:
         if self._end is not None and not self.over.is_set():
