@@ -143,9 +143,11 @@ def _choose_node(node_id: str, choose: Callable[..., Any]) -> Callable[..., Any]
     """
 
     def find(client: Any, *args: object, **kwargs: Any) -> Any:
-        for known, node in client.get_all_node_info().items():
-            if known.hex() == node_id:
-                return node
-        return choose(client, *args, **kwargs)
+        found = choose(client, *args, **kwargs)
+        chosen = getattr(found, "node_id", None)  # earlier releases return a dict
+        if chosen is None or chosen.hex() == node_id:
+            return found
+        nodes = {known.hex(): node for known, node in client.get_all_node_info().items()}
+        return nodes.get(node_id, found)
 
     return find
