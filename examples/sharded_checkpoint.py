@@ -9,7 +9,6 @@ Every worker saves its part of each weight, and loads the parts that are its own
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,7 +85,7 @@ def train_loop(config: dict[str, Any]) -> None:
         with torch.no_grad():
             right = model(images[held_out]).argmax(dim=1) == digits[held_out]
         metrics = {"epoch": epoch, "accuracy": right.float().mean().item()}
-        with tempfile.TemporaryDirectory() as directory:
+        with dray.train.checkpoint_dir() as directory:
             save(model, optimizer, epoch, directory)
             # The checkpoint is what all workers have written, taken together.
             dray.train.report(metrics, Checkpoint(directory))
