@@ -47,7 +47,6 @@ _IDS = "ids are plain strings here, such as ref.hex() or get_runtime_context().g
 _LANGUAGES = "dray runs Python only; keep Ray for actors and functions of other languages"
 _INTERNALS = "these are internals of Ray; use what docs/core.md shows of dray"
 _OBSERVED = "ask dray.util.state, or run `dray status --json`"
-_DATA = "feed workers with a torch DataLoader and dray.train.torch.prepare_data_loader()"
 
 _ROOT: dict[str, str | Absent] = {
     **_each("_config _private internal services worker widgets", _INTERNALS),
@@ -85,6 +84,52 @@ _ROOT: dict[str, str | Absent] = {
 }
 
 _SLICES = "ask for slices by ScalingConfig(use_tpu=True, topology=...)"
+_OWN_READER = "make rows of it with from_items, or read it in map_batches() over a list of paths"
+_NO_BLOCKS = "blocks are Arrow tables of this process; to_arrow() and iter_batches() return rows"
+_WRITE = "write_parquet(), write_csv() and write_json() write rows; or write what you iterate over"
+_RELATE = "write it with map_batches(), or give to_arrow() to Polars or DuckDB"
+_DATA: dict[str, str | Absent] = {
+    **_each(
+        "read_audio read_avro read_clickhouse read_datasource read_delta read_iceberg read_hudi "
+        "read_delta_sharing_tables read_kafka read_lance read_lerobot read_mcap read_mongo "
+        "read_numpy read_orc read_snowflake read_sql read_tfrecords read_unity_catalog "
+        "read_videos read_webdataset read_zarr from_blocks from_daft from_dask from_mars "
+        "from_modin from_spark from_tf",
+        _OWN_READER,
+    ),
+    **_each("from_arrow_refs from_numpy_refs from_pandas_refs", "call dray.get() on them first"),
+    **_each(
+        "BlockBasedFileDatasink Datasink Datasource ReadTask RowBasedFileDatasink SaveMode "
+        "SinkMode",
+        f"{_OWN_READER}; {_WRITE}",
+    ),
+    **_each("ExecutionOptions ExecutionResources NodeIdStr DatasetContext", "there is no executor"),
+    **_each("FileShuffleConfig RandomSeedConfig", "call random_shuffle(seed=...)"),
+    "DatasetIterator": "it is called DataIterator",
+    "Preprocessor": "it is a name of dray.data.preprocessors",
+}
+_DATASET: dict[str, str | Absent] = {
+    **_each("aggregate join mix with_column with_columns", _RELATE),
+    **_each("iter_tf_batches to_tf", "make tensors of what iter_batches() yields"),
+    **_each(
+        "get_internal_block_refs iter_internal_ref_bundles to_arrow_refs to_numpy_refs "
+        "to_pandas_refs to_random_access_dataset",
+        _NO_BLOCKS,
+    ),
+    **_each(
+        "deserialize_lineage has_serializable_lineage serialize_lineage",
+        "pickle the dataset: it is a plan and the paths of its files",
+    ),
+    **_each("to_daft to_dask to_mars to_modin to_spark", "give it to_arrow()"),
+    **_each(
+        "write_bigquery write_clickhouse write_datasink write_delta write_iceberg write_images "
+        "write_kafka write_lance write_mongo write_numpy write_orc write_snowflake write_sql "
+        "write_tfrecords write_turbopuffer write_webdataset",
+        _WRITE,
+    ),
+    **_each("context copy explain get_dataset_id get_stats_summary input_files name", _INTERNALS),
+    **_each("set_name streaming_train_test_split summary", _INTERNALS),
+}
 _UTIL: dict[str, str | Absent] = {
     **_each("annotations common serialization_addons", _INTERNALS),
     "actor_group": "make a list of actors and call each",
@@ -225,7 +270,7 @@ _STATE: dict[str, str | Absent] = {
 }
 
 _TRAIN: dict[str, str | Absent] = {
-    **_each("data data_config", "DataConfig and get_dataset_shard are names of dray.train"),
+    "data": "DataConfig and get_dataset_shard are names of dray.train",
     "SyncConfig": _gone(_EACH_REPORT),
     "NCCLHangError": "set TorchConfig(timeout_s=...), after which NCCL itself ends a stuck worker",
     **_each("PreemptionError PreemptionInfo", _ALL_RESTART),
@@ -265,6 +310,18 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     "dray.util": _UTIL,
     "dray.util.state": _STATE,
     "dray.util.accelerators": {"tpu": _SLICES},
+    "dray.data": _DATA,
+    "dray.data.preprocessors": _each(
+        "Categorizer CustomKBinsDiscretizer FeatureHasher MaxAbsScaler MultiHotEncoder Normalizer "
+        "OrdinalEncoder PowerTransformer RobustScaler SimpleImputer TorchVisionPreprocessor "
+        "UniformKBinsDiscretizer CountVectorizer HashingVectorizer Tokenizer",
+        "write it with map_batches(), on scikit-learn say",
+    ),
+    "Dataset": _DATASET,
+    "DataIterator": {
+        **_each("iter_tf_batches to_tf", "make tensors of what iter_batches() yields"),
+        "get_context": _INTERNALS,
+    },
     "dray.train": _TRAIN,
     "dray.train.trainer": {"TrainingIterator": _INTERNALS},
     **_CLASSES,

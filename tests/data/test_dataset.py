@@ -22,7 +22,7 @@ import pytest
 import dray.data
 from dray.data.accepted import dataset_of
 from dray.data.iterator import DataIterator
-from dray.errors import ConfigError, DataFunctionError, StorageError
+from dray.errors import AbsentError, ConfigError, DataFunctionError, StorageError
 
 # It sets a variable when it is imported, and tests leave none behind.
 POLARS = importlib.import_module("polars") if importlib.util.find_spec("polars") else None
@@ -287,6 +287,31 @@ def test_what_is_written_is_read(kind: str, tmp_path: Path) -> None:
     read = getattr(dray.data, f"read_{kind}")(tmp_path / "out")
     assert read.take_all() == ROWS
     assert os.listdir(tmp_path / "out") == [f"part-000000.{kind}"]
+
+
+def test_files_that_are_rows(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for number in range(3):
+        image.fromarray(np.full((4, 6, 3), number, np.uint8)).save(tmp_path / f"{number}.png")
+    (tmp_path / "lines.txt").write_text("a\n\nb\n")
+    images = dray.data.read_images(str(tmp_path), size=(2, 3), mode="RGB")
+    assert images.count() == 3
+    assert images.take_batch(3)["image"].shape == (3, 2, 3, 3)
+    assert dray.data.read_text(tmp_path / "lines.txt").take_all() == [{"text": "a"}, {"text": "b"}]
+    [row] = dray.data.read_binary_files(tmp_path / "lines.txt", include_paths=True).take_all()
+    assert row == {"bytes": b"a\n\nb\n", "path": str(tmp_path / "lines.txt")}
+
+
+def test_what_is_not_there_says_what_to_use() -> None:
+    data: Any = dray.data
+    with pytest.raises(AbsentError, match="has no read_sql: make rows of it"):
+        data.read_sql("select 1")
+    with pytest.raises(AbsentError, match="has no join: write it with map_batches"):
+        data.range(3).join(3)
+    with pytest.raises(AbsentError, match=r"has no argument 'column'; did you mean columns"):
+        data.read_parquet("a", column=["x"])
+    assert not hasattr(data.range(3), "write_sql")
+    data.DataContext.get_current().execution_options.resource_limits = 3
 
 
 def test_rows_that_are_large_go_through_a_file_that_ends_with_them(

@@ -6,10 +6,12 @@ from dray.answers import answer_for
 
 __all__ = [
     "ActorPoolStrategy",
+    "DataContext",
     "DataIterator",
     "Dataset",
     "GroupedData",
     "Schema",
+    "TaskPoolStrategy",
     "from_arrow",
     "from_huggingface",
     "from_items",
@@ -19,9 +21,12 @@ __all__ = [
     "from_torch",
     "range",
     "range_tensor",
+    "read_binary_files",
     "read_csv",
+    "read_images",
     "read_json",
     "read_parquet",
+    "read_text",
 ]
 
 # Names imported at first use, since they bring pyarrow.
@@ -33,9 +38,10 @@ _HOMES = {
     "dray.data.read_api": (
         *("from_arrow", "from_huggingface", "from_items", "from_numpy", "from_pandas"),
         *("from_polars", "from_torch", "range", "range_tensor"),
-        *("read_csv", "read_json", "read_parquet"),
+        *("read_binary_files", "read_csv", "read_images"),
+        *("read_json", "read_parquet", "read_text"),
     ),
-    "dray.data.workers": ("ActorPoolStrategy",),
+    "dray.data.workers": ("ActorPoolStrategy", "DataContext", "TaskPoolStrategy"),
 }
 
 answer_for(__name__, later=("preprocessors",), names=_HOMES)
@@ -56,8 +62,11 @@ if TYPE_CHECKING:
         from_torch,
         range,
         range_tensor,
+        read_binary_files,
         read_csv,
+        read_images,
         read_json,
         read_parquet,
+        read_text,
     )
-    from dray.data.workers import ActorPoolStrategy
+    from dray.data.workers import ActorPoolStrategy, DataContext, TaskPoolStrategy

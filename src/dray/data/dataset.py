@@ -474,6 +474,15 @@ class Dataset(Pipeline):
         """Return a torch IterableDataset of batches; see `DataIterator.to_torch`."""
         return self.iterator().to_torch(**options)
 
+    def num_blocks(self) -> int:
+        """Return in how many lanes the rows are read by several ranks."""
+        return self.source.lanes
+
+    def stats(self) -> str:
+        """Return what is known of the rows without reading them."""
+        rows = "an unknown number of" if self.source.rows is None else self.source.rows
+        return f"{rows} rows of {self.source.name()}, {len(self._operations)} operations"
+
     # Aggregates of all rows.
 
     def unique(self, column: str) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import io
 import itertools
 import json
 import os
@@ -220,6 +221,51 @@ def _readable(tables: Iterable[Table], path: str) -> Iterator[Table]:
         yield from tables
     except pa.ArrowInvalid as error:
         raise StorageError(f"{path} cannot be read: {describe(error)}") from error
+
+
+# Files that are rows themselves.
+
+
+class FileRows:
+    """Files by number, each of which is a row.
+
+    Args:
+        files: Their paths.
+        filesystem: Their filesystem, of Arrow.
+        decode: Makes a row of a file's bytes and path.
+    """
+
+    def __init__(
+        self, files: Sequence[str], filesystem: Any, decode: Callable[[bytes, str], dict[str, Any]]
+    ) -> None:
+        self._files, self._filesystem, self._decode = files, filesystem, decode
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        path = self._files[index]
+        with (
+            StorageError.instead(f"{path} cannot be read"),
+            self._filesystem.open_input_stream(path) as file,
+        ):
+            content = file.read()
+        return self._decode(content, path)
+
+
+def text_source(files: Sequence[str], filesystem: Any, encoding: str) -> BlocksSource:
+    """Return files of text as a source, with a row for each line that is not empty."""
+
+    def read_whole(file: Any) -> Table:
+        lines = file.read().decode(encoding).splitlines()
+        return pa.table({"text": [line for line in lines if line.strip()]})
+
+    def read_part(file: Any) -> Iterator[Any]:
+        whole = io.TextIOWrapper(file, encoding)
+        while lines := list(itertools.islice(whole, 4096)):
+            yield pa.record_batch({"text": [line.rstrip("\n") for line in lines if line.strip()]})
+
+    return _text_source(files, filesystem, read_whole, read_part)
 
 
 # Writing.

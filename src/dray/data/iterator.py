@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from dray.answers import answers_members
 from dray.data.ahead import read_ahead
 from dray.data.blocks import (
     Batch,
@@ -25,6 +26,7 @@ from dray.data.staging import stage
 Convert = Callable[[Any], Any]
 
 
+@answers_members
 class DataIterator:
     """Iterates over a dataset, or over one rank's share of it.
 

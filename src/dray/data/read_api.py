@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dray.answers import check_arguments
-from dray.checks import is_whole, plain
+from dray.checks import is_whole, plain, require
 from dray.data import files
 from dray.data.blocks import (
     DATA,
@@ -91,6 +92,82 @@ def read_json(
     """
     found, on = files.find_files(paths, (".json", ".jsonl", ".json.gz"), filesystem)
     return Dataset(files.json_source(found, on, _of_arrow("read_json", options)))
+
+
+def read_text(
+    paths: Paths, *, filesystem: Any = None, encoding: str = "utf-8", **options: Any
+) -> Dataset:
+    """Return files of text as a dataset, with the column `text` and a row a line.
+
+    Args:
+        paths: Files, directories, globs or URLs that fsspec knows.
+        filesystem: Of Arrow or fsspec; default: the one that the paths name.
+        encoding: Their encoding.
+        options: Options of Ray's that dray does not need.
+    """
+    _check_options("read_text", options)
+    found, on = files.find_files(paths, ("",), filesystem)
+    return Dataset(files.text_source(found, on, encoding))
+
+
+def read_binary_files(
+    paths: Paths, *, filesystem: Any = None, include_paths: bool = False, **options: Any
+) -> Dataset:
+    """Return files as a dataset with the column `bytes`, a row a file.
+
+    Args:
+        paths: Files, directories, globs or URLs that fsspec knows.
+        filesystem: Of Arrow or fsspec; default: the one that the paths name.
+        include_paths: Whether there is a column `path`.
+        options: Options of Ray's that dray does not need.
+    """
+    _check_options("read_binary_files", options)
+    found, on = files.find_files(paths, ("",), filesystem)
+
+    def row(content: bytes, path: str) -> dict[str, Any]:
+        return {"bytes": content, **({"path": path} if include_paths else {})}
+
+    return Dataset(RowsSource(files.FileRows(found, on, row), f"{len(found)} files"))
+
+
+def read_images(
+    paths: Paths,
+    *,
+    filesystem: Any = None,
+    size: tuple[int, int] | None = None,
+    mode: str | None = None,
+    include_paths: bool = False,
+    **options: Any,
+) -> Dataset:
+    """Return images as a dataset with the column `image` of arrays, a row a file.
+
+    Args:
+        paths: Files, directories, globs or URLs that fsspec knows.
+        filesystem: Of Arrow or fsspec; default: the one that the paths name.
+        size: Height and width that images are brought to.
+        mode: Mode of Pillow, such as "RGB", that images are brought to.
+        include_paths: Whether there is a column `path`.
+        options: Options of Ray's that dray does not need.
+
+    Raises:
+        MissingDependencyError: Pillow is not installed.
+    """
+    require("PIL", "pillow")
+    _check_options("read_images", options)
+    found, on = files.find_files(paths, _IMAGES, filesystem)
+
+    def row(content: bytes, path: str) -> dict[str, Any]:
+        from PIL import Image
+
+        image: Any = Image.open(io.BytesIO(content))
+        image = image if mode is None else image.convert(mode)
+        image = image if size is None else image.resize((size[1], size[0]))
+        return {"image": np.asarray(image), **({"path": path} if include_paths else {})}
+
+    return Dataset(RowsSource(files.FileRows(found, on, row), f"{len(found)} images"))
+
+
+_IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
 
 
 def _of_arrow(function: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,7 +272,10 @@ __all__ = [
     "from_torch",
     "range",
     "range_tensor",
+    "read_binary_files",
     "read_csv",
+    "read_images",
     "read_json",
     "read_parquet",
+    "read_text",
 ]

@@ -48,6 +48,42 @@ class ActorPoolStrategy:
         return self.size or self.max_size or self.min_size or 1
 
 
+@dataclass(frozen=True)
+class TaskPoolStrategy:
+    """A number of workers, as Ray Data has it: `compute=TaskPoolStrategy(size=4)`.
+
+    Args:
+        size: The number; None leaves the work to the process that reads.
+    """
+
+    size: int | None = None
+
+    @property
+    def number(self) -> int | None:
+        """The number of workers."""
+        return self.size
+
+
+class DataContext:
+    """Options of Ray Data, which programs may set, and which change nothing here.
+
+    Example:
+        >>> import dray.data
+        >>> dray.data.DataContext.get_current().enable_progress_bars = False
+    """
+
+    @classmethod
+    def get_current(cls) -> DataContext:
+        """Return the options."""
+        return cls()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return options of an option, which may be set as well."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return DataContext()
+
+
 def in_workers(operation: Operation, options: Mapping[str, Any]) -> Operation:
     """Return an operation that runs in workers, if that is asked for.
 
@@ -70,7 +106,7 @@ def in_workers(operation: Operation, options: Mapping[str, Any]) -> Operation:
 
 def _number(options: Mapping[str, Any]) -> int | None:
     compute, asked = options.get("compute"), options.get("concurrency")
-    if isinstance(compute, ActorPoolStrategy):
+    if isinstance(compute, ActorPoolStrategy | TaskPoolStrategy):
         asked = compute.number
     most = asked[-1] if isinstance(asked, tuple) and asked else asked
     if most is not None and not is_whole(plain(most), 1):
