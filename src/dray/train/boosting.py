@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,8 +125,9 @@ def _names(metrics: str | Sequence[str] | Mapping[str, str] | None) -> dict[str,
     return pairs or None
 
 
-def model_path(checkpoint: Checkpoint, filename: str) -> str:
-    """Return where a checkpoint has its model.
+@contextlib.contextmanager
+def model_file(checkpoint: Checkpoint, filename: str) -> Iterator[str]:
+    """Give where a checkpoint has its model.
 
     Raises:
         ConfigError: It is no checkpoint.
@@ -133,13 +135,14 @@ def model_path(checkpoint: Checkpoint, filename: str) -> str:
     """
     if not isinstance(checkpoint, Checkpoint):
         raise ConfigError(f"checkpoint must be a dray.train.Checkpoint, not {checkpoint!r}")
-    path = os.path.join(checkpoint.path, filename)
-    if not os.path.exists(path):
-        raise StorageError(
-            f"{checkpoint.path} has no {filename}; name the file that the callback has written: "
-            "get_model(checkpoint, filename=...)"
-        )
-    return path
+    with checkpoint.as_directory() as directory:
+        path = os.path.join(directory, filename)
+        if not os.path.exists(path):
+            raise StorageError(
+                f"{checkpoint.path} has no {filename}; name the file that the callback has "
+                "written: get_model(checkpoint, filename=...)"
+            )
+        yield path
 
 
 def saved_model(save: Callable[[str], object], filename: str, path: str | None) -> str:

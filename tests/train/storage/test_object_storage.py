@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,8 @@ from unittest import mock
 
 import pytest
 
-from dray.errors import StorageError
+from dray.errors import ConfigError, StorageError
+from dray.train import Checkpoint
 from dray.train.storage.copies import Care
 from dray.train.storage.downloads import fetch
 from dray.train.storage.filesystem import place_at
@@ -185,3 +188,22 @@ def test_damage_is_found_in_a_download(
     (found.path / "model").write_bytes(b"o")
     assert directory.first_damaged_file(found) == "model"
     directory.close()
+
+
+def test_models_of_checkpoints_far_away(run: RemotePath) -> None:
+    torch = pytest.importorskip("torch")
+    from dray.train.torch import TorchCheckpoint
+
+    model = torch.nn.Linear(2, 1)
+    here = TorchCheckpoint.from_model(model)
+    run.filesystem.put(here.path, f"{run.path}/model", recursive=True)
+    shutil.rmtree(here.path)
+    far = TorchCheckpoint("memory://tests/run/model")
+    assert torch.equal(far.get_model().weight, model.weight)
+    with pytest.raises(ConfigError, match=r"read it with `with checkpoint\.as_directory\(\)"):
+        os.fspath(far)
+    copy = Path(far.to_directory())
+    assert [path.name for path in copy.iterdir()] == ["model.pt"]
+    shutil.rmtree(copy)
+    with pytest.raises(StorageError, match="nothing is not there, or has no files"):
+        Checkpoint("memory://tests/run/nothing").to_directory()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from typing import Any
 
 from dray.answers import answer_for
@@ -51,6 +52,9 @@ class RayTrainReportCallback(transformers.TrainerCallback):
             report(metrics)
             return
         saved = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
+        if not get_context().get_storage().is_local:
+            self._upload(metrics, saved, keep=args.load_best_model_at_end)
+            return
         directory = get_context().get_storage().build_checkpoint_path_from_name(name)
         bring = shutil.copytree if args.load_best_model_at_end else shutil.move
         with StorageError.instead(f"{saved} cannot be brought into the run's directory"):
@@ -61,6 +65,14 @@ class RayTrainReportCallback(transformers.TrainerCallback):
             Checkpoint.from_directory(directory),
             checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
         )
+
+    def _upload(self, metrics: dict[str, Any], saved: str, *, keep: bool) -> None:
+        """Report a folder that lies here, of a run that does not."""
+        with tempfile.TemporaryDirectory(prefix="dray-checkpoint-") as directory:
+            os.symlink(os.path.abspath(saved), os.path.join(directory, self.CHECKPOINT_NAME))
+            report(metrics, Checkpoint.from_directory(directory))
+        if not keep:
+            shutil.rmtree(saved, ignore_errors=True)
 
 
 DrayTrainReportCallback = RayTrainReportCallback

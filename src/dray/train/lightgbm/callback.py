@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from dray.checks import require
-from dray.train.boosting import RoundReports, model_path, saved_model
+from dray.train.boosting import RoundReports, model_file, saved_model
 from dray.train.checkpoint import Checkpoint
 
 require("lightgbm", "dray[lightgbm]")
@@ -78,7 +78,8 @@ class RayTrainReportCallback:
         Raises:
             StorageError: It has no such file.
         """
-        return lightgbm.Booster(model_file=model_path(checkpoint, filename))
+        with model_file(checkpoint, filename) as path:
+            return lightgbm.Booster(model_file=path)
 
     def __call__(self, env: Any) -> None:
         """Report a round."""
@@ -134,4 +135,5 @@ class LightGBMCheckpoint(Checkpoint):
         Raises:
             StorageError: There is none.
         """
-        return lightgbm.Booster(model_file=model_path(self, self.MODEL_FILENAME))
+        with model_file(self, self.MODEL_FILENAME) as path:
+            return lightgbm.Booster(model_file=path)

@@ -102,11 +102,14 @@ class RayTrainReportCallback(_Callback):
         """Have the Trainer save, and report that: one rank of each node that has written files."""
         metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
         metrics |= {"epoch": trainer.current_epoch, "step": trainer.global_step}
-        directory = self._new_directory(trainer)
+        mode = self._mode
+        if mode is CheckpointUploadMode.NO_UPLOAD and not get_context().get_storage().is_local:
+            mode = CheckpointUploadMode.SYNC  # Lightning cannot save there by itself
+        directory = self._new_directory(trainer, mode)
         path = os.path.join(directory, self.CHECKPOINT_NAME)
         trainer.save_checkpoint(path, weights_only=False)
         context = get_context()
-        if self._mode is CheckpointUploadMode.NO_UPLOAD:
+        if mode is CheckpointUploadMode.NO_UPLOAD:
             writes = context.get_world_rank() == 0
         else:
             writes = context.get_local_rank() == 0 and os.path.isdir(directory)
@@ -116,16 +119,16 @@ class RayTrainReportCallback(_Callback):
         report(
             metrics,
             Checkpoint.from_directory(directory),
-            checkpoint_upload_mode=self._mode,
+            checkpoint_upload_mode=mode,
             validation=self._validation,
         )
-        if self._mode is CheckpointUploadMode.SYNC:
+        if mode is CheckpointUploadMode.SYNC:
             shutil.rmtree(directory, ignore_errors=True)
 
-    def _new_directory(self, trainer: Any) -> str:
+    def _new_directory(self, trainer: Any, mode: CheckpointUploadMode) -> str:
         """Return where to save, the same path on every rank."""
         session = current_session("RayTrainReportCallback")
-        if self._mode is CheckpointUploadMode.NO_UPLOAD:
+        if mode is CheckpointUploadMode.NO_UPLOAD:
             name = session.name_to_upload()
             return get_context().get_storage().build_checkpoint_path_from_name(name)
         first = session.assignment.rank == 0

@@ -70,7 +70,8 @@ class TensorflowCheckpoint(Checkpoint):
         import tensorflow as tf
 
         name = self.get_metadata().get(self.MODEL_FILENAME_KEY, MODEL)
-        path = os.path.join(self.path, str(name))
-        if not os.path.exists(path):
-            raise StorageError(f"{self.path} has no {name}; it holds {os.listdir(self.path)}")
-        return tf.keras.models.load_model(path)
+        with self.as_directory() as directory:
+            path = os.path.join(directory, str(name))
+            if not os.path.exists(path):
+                raise StorageError(f"{self.path} has no {name}; it holds {os.listdir(directory)}")
+            return tf.keras.models.load_model(path)

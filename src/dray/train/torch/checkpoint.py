@@ -73,9 +73,12 @@ class TorchCheckpoint(Checkpoint):
             ConfigError: It holds a state, and no model is given for it, or the other way round.
             StorageError: It has no `model.pt`.
         """
+        with self.as_directory() as directory:
+            return self._load(os.path.join(directory, self.MODEL_FILENAME), model)
+
+    def _load(self, path: str, model: torch.nn.Module | None) -> torch.nn.Module:
         import torch
 
-        path = os.path.join(self.path, self.MODEL_FILENAME)
         if not os.path.exists(path):
             raise StorageError(
                 f"{self.path} has no {self.MODEL_FILENAME}; make the checkpoint with "

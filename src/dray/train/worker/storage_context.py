@@ -50,6 +50,11 @@ class StorageContext:
         return arrow_filesystem(self._place) if self._filesystem is None else self._filesystem
 
     @property
+    def is_local(self) -> bool:
+        """True if programs can write to the paths as they write to any file."""
+        return not isinstance(self._place, RemotePath)
+
+    @property
     def experiment_fs_path(self) -> str:
         """The run's directory."""
         return os.path.join(self.storage_fs_path, self.experiment_dir_name)

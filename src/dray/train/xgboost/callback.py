@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from dray.checks import require
-from dray.train.boosting import RoundReports, model_path, saved_model
+from dray.train.boosting import RoundReports, model_file, saved_model
 from dray.train.checkpoint import Checkpoint
 
 require("xgboost", "dray[xgboost]")
@@ -76,7 +76,8 @@ class RayTrainReportCallback(TrainingCallback):  # type: ignore[misc]
         Raises:
             StorageError: It has no such file.
         """
-        return xgboost.Booster(model_file=model_path(checkpoint, filename))
+        with model_file(checkpoint, filename) as path:
+            return xgboost.Booster(model_file=path)
 
     def before_training(self, model: Any) -> Any:
         """Forget the results of another training."""
@@ -141,4 +142,5 @@ class XGBoostCheckpoint(Checkpoint):
         Raises:
             StorageError: There is none.
         """
-        return xgboost.Booster(model_file=model_path(self, self.MODEL_FILENAME))
+        with model_file(self, self.MODEL_FILENAME) as path:
+            return xgboost.Booster(model_file=path)
