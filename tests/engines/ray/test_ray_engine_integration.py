@@ -143,6 +143,7 @@ def test_a_run_needs_no_actors_but_an_agent_on_each_node(storage: Path) -> None:
 
     before = alive()  # those of tests before this one, of whose end the cluster hears later
     assert fit(train, storage, num_workers=3).return_value <= 2
+    assert len(dray.session.current_engine()._actors) <= 2  # type: ignore[attr-defined]
 
 
 def test_workers_can_use_ray_themselves(storage: Path) -> None:

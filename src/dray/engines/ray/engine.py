@@ -224,7 +224,9 @@ class RayEngine(Engine):
                 raise EngineError(CLOSED)
             agent = self._agents.at(node_id, environment, spec.modules, start)
             number = next(self._numbers)
-            actor = ForkedActor(number, spec.name, spec.mailbox, self._reader, agent, devices)
+            actor = ForkedActor(
+                number, spec.name, spec.mailbox, self._reader, agent, devices, self._forget
+            )
             begin = self._begin(wire.dump(spec.factory, spec.name))
             self._actors[number] = actor
             address = self._listener.address(number)

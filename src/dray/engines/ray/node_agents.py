@@ -53,6 +53,7 @@ class ForkedActor(RemoteActor):
         reader: The engine's reader thread.
         agent: Its node's.
         devices: The ids of the devices that it holds, by resource name.
+        on_over: Called when its end is known.
     """
 
     def __init__(
@@ -63,9 +64,11 @@ class ForkedActor(RemoteActor):
         reader: Reader,
         agent: NodeAgent,
         devices: Mapping[str, Sequence[str]],
+        on_over: Callable[[ForkedActor], object],
     ) -> None:
         super().__init__(number, name, mailbox, reader)
         self._agent = agent
+        self._on_over = on_over
         self._devices = devices
         self._hung_up = False
         self._end: tuple[EngineError, bool] | None = None
@@ -119,8 +122,9 @@ class ForkedActor(RemoteActor):
     def on_death(self, error: EngineError, *, expected: bool) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        super().on_death(error, expected=expected)
         self._agent.forget(self)
+        self._on_over(self)
+        super().on_death(error, expected=expected)
         self.over.set()
 
 
