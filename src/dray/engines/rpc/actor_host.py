@@ -135,9 +135,10 @@ class ActorHost:
 
     def _send_or_ring(self, sock: socket.socket, frame: bytes) -> None:
         """Leave bytes for the driver; have it read if there is no room."""
-        sent = 0
-        with contextlib.suppress(BlockingIOError):
+        try:
             sent = sock.send(frame, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent = 0
         if sent < len(frame):
             self._ring()
             sock.sendall(frame[sent:])
