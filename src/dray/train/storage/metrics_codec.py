@@ -13,7 +13,8 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any
 
 from dray.errors import ConfigError, shown
@@ -30,8 +31,21 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 # No check for circles: `encode` refuses values that are nested deeply before.
 _STYLE: dict[str, Any] = {"allow_nan": False, "check_circular": False, "separators": (",", ":")}
-encode_json = json.JSONEncoder(ensure_ascii=False, **_STYLE).encode
-_encode_ascii = json.JSONEncoder(**_STYLE).encode
+
+
+def _encoder(*, ensure_ascii: bool) -> Callable[[Mapping[str, Any]], str]:
+    """Return what `JSONEncoder.encode` does for an object, with what that makes anew each time."""
+    plain = json.JSONEncoder(ensure_ascii=ensure_ascii, **_STYLE)
+    make: Any = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:  # not CPython
+        return plain.encode
+    escape = encode_basestring_ascii if ensure_ascii else encode_basestring
+    parts_of = make(None, plain.default, escape, None, ":", ",", False, False, False)
+    return lambda record: "".join(parts_of(record, 0))
+
+
+encode_json = _encoder(ensure_ascii=False)
+_encode_ascii = _encoder(ensure_ascii=True)
 
 
 def json_text(record: Mapping[str, Any]) -> str:

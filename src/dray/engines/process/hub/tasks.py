@@ -9,8 +9,8 @@ class, not once for each task: a queue has at most one request in the ledger (`a
 granted goes to the first in the queue, with an idle worker or a new one. A worker that is done
 takes the next task of its queue with the resources that it has (`left`): between two tasks of one
 kind there is one message each way, or less if they are short (`lookahead.py`), and no word with the
-ledger. It gives up its resources only when the queue is empty or somebody waits for other resources,
-so no class starves another.
+ledger. It gives up its resources only when the queue is empty or somebody waits for other
+resources, so no class starves another.
 
 A task that waits for others' work lends its CPUs out (`release_cpus`) and gets them back at once
 when that is there (`reacquire_cpus`), even if there are too many in use for a while: a task that
