@@ -28,8 +28,6 @@ def write(folder: str, rank: int, config: dict[str, Any]) -> None:
         with open(os.path.join(folder, f"rank-{rank}-{number}"), "wb", buffering=0) as file:
             for start in range(0, config["bytes"], len(_BLOCK)):
                 file.write(_BLOCK[: config["bytes"] - start])
-            if "dir" not in config["way"]:  # a copy is not to wait for what it is made of
-                os.fsync(file.fileno())
 
 
 def written() -> int:
@@ -42,7 +40,7 @@ def save(folder: str, step: int, train: Any, config: dict[str, Any]) -> float:
     """Return the seconds that a report of a directory takes."""
     way = config["way"]
     if "dir" not in way:
-        os.sync()  # nor for what earlier steps have left
+        os.sync()  # a copy is not to wait for what it is made of
     importlib.import_module(f"{config['library']}.train.collective").barrier()
     began = time.perf_counter()
     if way[0] == "cp":
