@@ -38,15 +38,15 @@ def group_of_a_run(storage: Path, num_workers: int = 2) -> Any:
         group = get_current_placement_group()
         return None if group is None else group.id
 
-    return (
-        DataParallelTrainer(
-            train,
-            scaling_config=ScalingConfig(num_workers=num_workers),
-            run_config=RunConfig(storage_path=storage),
-        )
-        .fit()
-        .return_value
+    trainer = DataParallelTrainer(
+        train,
+        scaling_config=ScalingConfig(num_workers=num_workers),
+        run_config=RunConfig(storage_path=storage),
     )
+    plan = trainer.plan()
+    assert plan.fits
+    assert len(plan.workers) == num_workers
+    return trainer.fit().return_value
 
 
 def free_of_ray() -> float:

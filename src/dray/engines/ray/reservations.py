@@ -88,7 +88,12 @@ class Reservations:
         if kept is not None and kept.request == request:
             nodes = {node.node_id: node for node in self._silent.others()}
             if all(place in nodes for place in kept.places):
-                return PlacementPreview([nodes[place] for place in kept.places], chooser="Ray")
+                devices = [
+                    {name: tuple(ids) for name, ids in shown.devices.items()}
+                    for shown in kept.shown
+                ]
+                places = [nodes[place] for place in kept.places]
+                return PlacementPreview(places, devices, chooser="Ray")
         self.give_up()
         while True:
             found = cluster.preview(request, self._silent.others())
