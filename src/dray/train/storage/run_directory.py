@@ -25,6 +25,7 @@ from typing import Any
 
 from dray.errors import ConfigError, NoRunError, StorageError, join_names
 from dray.train.storage.base import Lines, Log, Storage
+from dray.train.storage.checkpoint_files import MANIFEST
 from dray.train.storage.local_storage import LocalStorage
 from dray.train.storage.manifest import Committed
 from dray.train.storage.object_storage import ObjectStorage
@@ -255,7 +256,7 @@ class RunDirectory:
             name = committed.damaged_size()
             if name is None:
                 sound.append(committed)
-            else:
+            elif (committed.path / MANIFEST).exists():  # else it was deleted meanwhile
                 self.warn_once(
                     f"{committed.path.name} is damaged ({name} is not as it was committed) and "
                     "left out"
