@@ -52,6 +52,7 @@ def make_trainer(
     config: dict[str, Any] | None = None,
     max_failures: int = 0,
     checkpoints: dict[str, Any] | None = None,
+    datasets: dict[str, Any] | None = None,
 ) -> Any:
     """Make a library's trainer of a framework; workers share cores if there are too few."""
     train = importlib.import_module(f"{library}.train")
@@ -63,6 +64,7 @@ def make_trainer(
     return trainer(
         told_here(function),
         train_loop_config=config or {},
+        **({} if datasets is None else {"datasets": datasets}),
         scaling_config=train.ScalingConfig(num_workers=workers, resources_per_worker=resources),
         run_config=train.RunConfig(
             storage_path=str(Path("results").absolute()),

@@ -3,7 +3,13 @@
 import statistics
 from collections.abc import Callable, Sequence
 
-from benchmarks import checkpoint_measures, cluster_measures, core_measures, step_measures
+from benchmarks import (
+    checkpoint_measures,
+    cluster_measures,
+    core_measures,
+    data_measures,
+    step_measures,
+)
 from benchmarks.cases import (
     DRAY,
     PLAIN_JAX,
@@ -344,6 +350,7 @@ MEASURES: dict[str, Callable[[Options], list[Case]]] = {
     "import": imports,
     **step_measures.MEASURES,
     **checkpoint_measures.MEASURES,
+    **data_measures.MEASURES,
     **core_measures.MEASURES,
     **cluster_measures.MEASURES,
 }

@@ -20,6 +20,7 @@ PAGES = (
     "docs/storage.md",
     "docs/scaling.md",
     "docs/boosting.md",
+    "docs/data.md",
     "docs/lightning.md",
     "docs/transformers.md",
     "docs/accelerate.md",

@@ -52,7 +52,7 @@ def read_parquet(
         filesystem: Of Arrow or fsspec; default: what the paths say.
         columns: Those to read; default: all.
         override_num_blocks: Number of places to read from in turn, at most one for each row
-            group; default: up to 24. Each rank reads from its share of them.
+            group; default: up to 12. Each rank reads from its share of them.
         options: Options of Ray's that dray does not need.
 
     Raises:

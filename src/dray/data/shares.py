@@ -17,6 +17,8 @@ from dray.data.position import Position, batch_sizes, share
 from dray.data.reading import read_numbers
 from dray.errors import ConfigError
 
+_FIRST_PART = 16
+
 
 @dataclass(frozen=True)
 class Batching:
@@ -111,10 +113,12 @@ class NumberedShare:
 
     def _chunks(self, position: Position, rows: int) -> Iterator[Any]:
         """Yield the numbers of the next rows, a block at a time."""
-        step = self.dataset.source.block_rows()
-        for begin in range(0, rows, step):
+        most = self.dataset.source.block_rows()
+        begin, step = 0, max(1, most // _FIRST_PART)  # the first batch is not to wait for many
+        while begin < rows:
             places = np.arange(begin, min(begin + step, rows))
             yield position.seen.number(places * self.sharing.ranks + self.sharing.rank)
+            begin, step = begin + step, most
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from dray.errors import StorageError
 BLOCK_BYTES = 8 << 20
 BLOCK_ROWS = 1 << 16
 # Numbers of lanes, with many divisors, so that each rank's share is made of whole lanes.
-_LANES = (24, 16, 12, 8, 6, 4, 3, 2, 1)
+_LANES = (12, 8, 6, 4, 3, 2, 1)
 # The part of all rows that may be decoded in vain, where lanes begin amid row groups.
 _IN_VAIN = 0.15
 # Rows of a lane that are decoded at once, at least; and bytes that are read of a column.
