@@ -108,7 +108,7 @@ $(VENV)-unit/installed: pyproject.toml constraints.txt
 # tf-keras asks for tensorflow, which tensorflow-cpu is in all but name.
 $(VENV)-tensorflow/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-tensorflow
-	$(VENV)-tensorflow/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[unit]' tensorflow-cpu scikit-learn
+	$(VENV)-tensorflow/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[unit,arrow]' tensorflow-cpu scikit-learn
 	$(VENV)-tensorflow/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps tf-keras
 	touch $@
 

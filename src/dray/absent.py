@@ -110,7 +110,6 @@ _DATA: dict[str, str | Absent] = {
 }
 _DATASET: dict[str, str | Absent] = {
     **_each("aggregate join mix with_column with_columns", _RELATE),
-    **_each("iter_tf_batches to_tf", "make tensors of what iter_batches() yields"),
     **_each(
         "get_internal_block_refs iter_internal_ref_bundles to_arrow_refs to_numpy_refs "
         "to_pandas_refs to_random_access_dataset",
@@ -277,7 +276,10 @@ _TRAIN: dict[str, str | Absent] = {
     "get_preemption_info": f"report checkpoints often enough; {_ALL_RESTART}",
     "Trainer": "use dray.train.torch.TorchTrainer or DataParallelTrainer",
     "session": "report, get_context and get_checkpoint are names of dray.train",
-    "integrations": "docs/tracking.md shows how TensorBoard, MLflow and W&B hear of reports",
+    **_each(
+        "integrations comet mlflow wandb",
+        "docs/tracking.md shows how TensorBoard, MLflow and W&B hear of reports",
+    ),
     **_each("util utils _internal", _INTERNALS),
     "horovod": "use dray.train.torch.TorchTrainer, whose DistributedDataParallel does the same",
     "error": "the errors of training are names of dray.train",
@@ -319,7 +321,6 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     ),
     "Dataset": _DATASET,
     "DataIterator": {
-        **_each("iter_tf_batches to_tf", "make tensors of what iter_batches() yields"),
         "get_context": _INTERNALS,
     },
     "dray.train": _TRAIN,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 _API = ("config", "context", "data_parallel_trainer", "preemption")
 _REPORTS = ("report_config", "reported_checkpoint", "result", "train_fn_utils", "validation_config")
 _LIGHTGBM = ("config", "lightgbm_checkpoint", "lightgbm_trainer")
+_TENSORFLOW = ("config", "tensorflow_checkpoint", "tensorflow_trainer", "train_loop_utils")
 _XGBOOST = ("config", "xgboost_checkpoint", "xgboost_trainer")
 _TORCH = ("config", "torch_checkpoint", "torch_trainer", "train_loop_utils")
 
@@ -37,5 +38,10 @@ ALIASES: Mapping[str, str] = {
     "dray.train.xgboost._xgboost_utils": "dray.train.xgboost",
     "dray.train.v2.xgboost": "dray.train.xgboost",
     **{f"dray.train.v2.xgboost.{name}": "dray.train.xgboost" for name in _XGBOOST},
+    **{f"dray.train.tensorflow.{name}": "dray.train.tensorflow" for name in _TENSORFLOW},
+    "dray.train.v2.tensorflow": "dray.train.tensorflow",
+    "dray.train.v2.tensorflow.tensorflow_trainer": "dray.train.tensorflow",
+    "dray.air.integrations": "dray.train",  # for the next one alone
+    "dray.air.integrations.keras": "dray.train.tensorflow.keras",
     **{f"dray.train.v2.jax{rest}": "dray.train.jax" for rest in ("", ".config", ".jax_trainer")},
 }

@@ -394,6 +394,10 @@ class Dataset(Pipeline):
         """Yield batches of arrays of JAX; see `DataIterator.iter_jax_batches`."""
         return self.iterator().iter_jax_batches(**options)
 
+    def iter_tf_batches(self, **options: Any) -> Iterator[Any]:
+        """Yield batches of tensors of TensorFlow; see `DataIterator.iter_tf_batches`."""
+        return self.iterator().iter_tf_batches(**options)
+
     def take(self, limit: int = 20) -> list[Row]:
         """Return the first rows."""
         return list(itertools.islice(self.rows(), limit))
@@ -473,6 +477,10 @@ class Dataset(Pipeline):
     def to_torch(self, **options: Any) -> Any:
         """Return a torch IterableDataset of batches; see `DataIterator.to_torch`."""
         return self.iterator().to_torch(**options)
+
+    def to_tf(self, *columns: Any, **options: Any) -> Any:
+        """Return a `tf.data.Dataset` of features and labels; see `DataIterator.to_tf`."""
+        return self.iterator().to_tf(*columns, **options)
 
     def num_blocks(self) -> int:
         """Return in how many lanes the rows are read by several ranks."""

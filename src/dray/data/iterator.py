@@ -219,6 +219,51 @@ class DataIterator:
 
         return as_iterable_dataset(lambda: self.iter_torch_batches(**options))
 
+    def iter_tf_batches(self, *, dtypes: Any = None, **options: Any) -> Iterator[dict[str, Any]]:
+        """Yield batches of tensors of TensorFlow, by column.
+
+        Args:
+            dtypes: The type of all tensors, or column -> type.
+            options: As for `iter_batches`, but `batch_format`.
+        """
+        from dray.data.tensorflow_sets import to_tf_tensors
+
+        batches = self.iter_batches(batch_format="numpy", **options)
+        return (to_tf_tensors(batch, dtypes) for batch in batches)
+
+    def to_tf(
+        self,
+        feature_columns: str | list[str],
+        label_columns: str | list[str],
+        *,
+        batch_size: int = 1,
+        **options: Any,
+    ) -> Any:
+        """Return a `tf.data.Dataset` of pairs (features, labels), batch by batch.
+
+        Each iteration of it is an epoch. TensorFlow does not divide it among workers once more.
+
+        Args:
+            feature_columns: A column; or columns, of which a dict is made.
+            label_columns: Likewise.
+            batch_size: Rows of a batch.
+            options: As for `iter_batches`, but `batch_format`.
+        """
+        from dray.data.tensorflow_sets import as_tf_dataset, columns_of
+
+        blocks = self._blocks(Position(self.position.epoch), Batching(None))
+        example: Batch = next((to_batch(block.table, "numpy") for block in blocks), {})
+        wanted = (feature_columns, label_columns)
+        return as_tf_dataset(
+            lambda: (
+                columns_of(batch, wanted)
+                for batch in self.iter_batches(
+                    batch_size=batch_size, batch_format="numpy", **options
+                )
+            ),
+            columns_of(example, wanted),
+        )
+
     # The rest.
 
     def materialize(self) -> Any:

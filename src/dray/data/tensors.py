@@ -29,7 +29,7 @@ def _tensor(name: str, array: Any, dtype: Any) -> Any:
     import torch
 
     if array.dtype == object:
-        array = _stacked(name, array)
+        array = stacked(name, array)
     if array.dtype.kind not in "biufc":
         raise ConfigError(
             f"the column {name!r} holds {array.dtype} and cannot be a tensor: drop it "
@@ -39,7 +39,7 @@ def _tensor(name: str, array: Any, dtype: Any) -> Any:
     return tensor if dtype is None else tensor.to(dtype)
 
 
-def _stacked(name: str, array: Any) -> Any:
+def stacked(name: str, array: Any) -> Any:
     """Return arrays of one shape as one array."""
     try:
         return np.stack([np.asarray(value) for value in array])

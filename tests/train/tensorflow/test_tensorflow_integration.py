@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import dray.data
 import dray.train
 from dray.errors import ConfigError, WorkerGroupError
 from dray.train import FailureConfig, Result, RunConfig, ScalingConfig
@@ -179,3 +180,34 @@ def test_callback_reports_what_is_asked(storage: Path) -> None:
     assert result.return_value == "refused"
     assert Path(result.path, "metrics", "rank-00000.jsonl").read_text().count("\n") == 9
     assert len(result.best_checkpoints) == 1
+
+
+@on_processes
+def test_fit_takes_a_share_of_a_dataset(storage: Path) -> None:
+    def train(config: dict[str, Any]) -> list[int]:
+        import tensorflow as tf
+        from dray.air.integrations.keras import (  # type: ignore[import-not-found]
+            ReportCheckpointCallback,
+        )
+
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        with strategy.scope():
+            model = tf.keras.Sequential([tf.keras.Input((2,)), tf.keras.layers.Dense(1)])
+            model.compile(tf.keras.optimizers.SGD(0.1), "mse")
+        shard = dray.train.get_dataset_shard("train")
+        pairs = shard.to_tf("x", "y", batch_size=8)
+        for _ in range(2):
+            model.fit(pairs, verbose=0, callbacks=[ReportCheckpointCallback()])
+        seen = [int(row) for batch in shard.iter_tf_batches() for row in batch["number"].numpy()]
+        return seen
+
+    rows = [{"x": [n / 64, 1.0], "y": 3 * n / 64, "number": n} for n in range(64)]
+    result = TensorflowTrainer(
+        train,
+        train_loop_config={},
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(storage_path=storage),
+        datasets={"train": dray.data.from_items(rows)},
+    ).fit()
+    assert len(result.return_value) == 32
+    assert len(result.best_checkpoints) == 2

@@ -1,0 +1,82 @@
+"""Tensors and datasets of TensorFlow from batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from dray.data.blocks import Batch
+from dray.data.tensors import stacked
+from dray.errors import ConfigError
+
+
+def to_tf_tensors(batch: Batch, dtypes: Any = None) -> dict[str, Any]:
+    """Return a dict of NumPy arrays as tensors of TensorFlow.
+
+    Args:
+        batch: The arrays.
+        dtypes: The type of all, or column -> type.
+    """
+    import tensorflow as tf
+
+    kinds = dtypes if isinstance(dtypes, Mapping) else dict.fromkeys(batch, dtypes)
+    return {
+        name: tf.convert_to_tensor(_dense(name, array), dtype=kinds.get(name))
+        for name, array in batch.items()
+    }
+
+
+def columns_of(batch: Batch, wanted: tuple[str | list[str], ...]) -> tuple[Any, ...]:
+    """Return columns of a batch: for a name an array, for names a dict.
+
+    Raises:
+        ConfigError: There is no such column.
+    """
+    for name in (name for names in wanted for name in _names(names)):
+        if name not in batch:
+            raise ConfigError(
+                f"there is no column {name!r}; there are {', '.join(batch) or 'none'}"
+            )
+    return tuple(
+        _dense(names, batch[names])
+        if isinstance(names, str)
+        else {name: _dense(name, batch[name]) for name in names}
+        for names in wanted
+    )
+
+
+def as_tf_dataset(batches: Callable[[], Iterator[Any]], example: Any) -> Any:
+    """Return a `tf.data.Dataset` of batches, which workers do not divide once more.
+
+    Args:
+        batches: Yields them, each time anew.
+        example: A batch of any size.
+    """
+    import tensorflow as tf
+
+    def described(array: Any) -> Any:
+        return tf.TensorSpec((None, *array.shape[1:]), array.dtype)
+
+    signature = tuple(
+        described(part)
+        if not isinstance(part, dict)
+        else {name: described(array) for name, array in part.items()}
+        for part in example
+    )
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    made = tf.data.Dataset.from_generator(batches, output_signature=signature)
+    return made.with_options(options).prefetch(1)
+
+
+def _names(names: str | list[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _dense(name: str, array: Any) -> Any:
+    """Return an array of numbers; of arrays or texts one that TensorFlow takes."""
+    if array.dtype == object and len(array) and not isinstance(array[0], str | bytes):
+        return stacked(name, array)
+    return array.astype(np.bytes_) if array.dtype.kind == "U" else array
