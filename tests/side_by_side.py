@@ -28,7 +28,7 @@ LONGEST = (
     "accelerators/test_devices_integration.py",
     "docs/test_snippets_integration.py",
     "docs/test_seed_scaling_integration.py",
-    "engines/process/test_driver_fork_integration.py",
+    "engines/launch/test_driver_fork_integration.py",
     "train/jax/test_limits_integration.py",
     "docs/test_seed_integration.py",
     "train/torch/test_torch_integration.py",

@@ -25,8 +25,8 @@ scheduling
 engines.local
 * engines session connection
 * engines.rpc engines.status_socket
-engines.inline engines.process
-engines.ray
+engines.launch
+engines.inline engines.process engines.ray
 core
 util
 data

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Sequence
 
-from dray.engines.process.launch.server import Server
+from dray.engines.launch.server import Server
 from dray.engines.rpc import lifeline
 
 _LEAVE_S = 0.3

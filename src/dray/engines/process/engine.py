@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dray.engines.base import CLOSED, Actor, ActorSpec, Mailbox, Options, Started
 from dray.engines.console import fill_standard_descriptors
+from dray.engines.launch import system_limits
+from dray.engines.launch.server import Basis, Server
+from dray.engines.launch.system_limits import OpenFiles
 from dray.engines.local import LocalEngine, nodes_of
-from dray.engines.process import system_limits
-from dray.engines.process.launch.server import Basis, Server
 from dray.engines.process.lock import IN_A_FINALISER
-from dray.engines.process.system_limits import OpenFiles
 from dray.engines.rpc import wire
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.remote_actor import RemoteActor
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _PRELOADED = ("numpy", "pandas", "torch")
+_ENTRY = "dray.engines.process.worker.entry"
 
 
 class TrainingActor(RemoteActor):
@@ -284,7 +285,7 @@ class ProcessEngine(LocalEngine):
                 for old, other in list(self._servers.items()):
                     if basis.variables and old.variables and other.dismiss_if_idle():
                         self._dismissed.add(self._servers.pop(old))
-                server = Server(basis, self._method, self._share_imports, self._open_files)
+                server = Server(basis, _ENTRY, self._method, self._share_imports, self._open_files)
                 self._servers[basis] = server
                 self._reader.start()
                 self._reader.watch(server.control, lambda: self._on_notice(server))

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import ray
 
 from dray.accelerators import families
-from dray.engines.process import system_limits
-from dray.engines.process.launch.server import Basis, Server
-from dray.engines.process.system_limits import OpenFiles
+from dray.engines.launch import system_limits
+from dray.engines.launch.server import Basis, Server
+from dray.engines.launch.system_limits import OpenFiles
 from dray.engines.ray import driver_environment
 from dray.engines.ray.worker_channel import DriverAddress, Hello, call
 from dray.engines.rpc import lifeline
@@ -27,8 +27,8 @@ from dray.engines.rpc.io_thread import Reader
 from dray.errors import EngineError, text_of
 from dray.scheduling.requests import Node
 
-# Modules of every worker of this engine.
-_OF_EVERY_WORKER = ("dray.engines.ray.forked_worker",)
+# The module of its workers.
+_ENTRY = "dray.engines.ray.forked_worker"
 _PIECE = 65536
 
 
@@ -144,7 +144,7 @@ class Agent:
 
     def prepare(self, modules: Sequence[str]) -> None:
         """Begin to import what workers will need."""
-        self._server((*_OF_EVERY_WORKER, *modules))
+        self._server(tuple(modules))
 
     def fork(
         self, number: int, driver: DriverAddress, modules: Sequence[str], learned: bool
@@ -161,7 +161,7 @@ class Agent:
         try:
             with contextlib.ExitStack() as theirs:
                 fds = self._open(child, driver, theirs)
-                server = self._server((*_OF_EVERY_WORKER, *modules))
+                server = self._server(tuple(modules))
                 server.fork(child, self._node, fds, learned=learned)
         except (EngineError, OSError) as error:
             failure = EngineError(text_of(error))
@@ -209,7 +209,7 @@ class Agent:
             for old, server in list(self._servers.items()):
                 if server.dismiss_if_idle():
                     del self._servers[old]
-            server = Server(basis, "fork", False, self._open_files)
+            server = Server(basis, _ENTRY, "fork", False, self._open_files)
             self._servers[basis] = server
             self._reader.watch(server.control, lambda: self._on_notice(server))
             return server

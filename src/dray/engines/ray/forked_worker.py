@@ -11,15 +11,33 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple, NoReturn
 
 import ray
 from ray._private import auto_init_hook, services
 
+from dray.engines.launch import learned_imports
 from dray.engines.ray import driver_environment, gpu_variables
 from dray.engines.ray.connect import own_breakpoint
-from dray.engines.rpc import wire
+from dray.engines.rpc import actor_host, wire
 from dray.engines.rpc.actor_host import set_variables
+
+
+def limits_threads(fds: Sequence[int]) -> bool:
+    """Return False: a training decides on its threads itself."""
+    return False
+
+
+def run(inlet: int, fds: Sequence[int]) -> NoReturn:
+    """Run a worker to its end.
+
+    Args:
+        inlet: A socket to the fork server.
+        fds: A connection to the driver.
+    """
+    (line,) = fds
+    actor_host.run(Connection(line), learned_imports.teller(inlet), None)
 
 
 class Membership(NamedTuple):

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from dray import interrupts, session
 from dray.engines.rpc import lifeline, wire
@@ -336,8 +336,8 @@ def _disown_siblings() -> None:
 
 
 @interrupts.bottom
-def run_to_end(serve: Callable[[], int | None]) -> None:
-    """Run what a worker process is for, then end the process; never returns.
+def run_to_end(serve: Callable[[], int | None]) -> NoReturn:
+    """Run what a worker process is for, then end the process.
 
     Args:
         serve: Returns the exit status; None is 0.
@@ -356,6 +356,6 @@ def run(
     connection: Connection,
     tell_imports: Callable[[], object],
     doorbell: socket.socket | None,
-) -> None:
-    """Run a worker process to its end; never returns."""
+) -> NoReturn:
+    """Run a worker process to its end."""
     run_to_end(ActorHost(connection, enter_environment, tell_imports, doorbell).serve)

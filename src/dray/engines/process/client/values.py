@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from dray.engines.process import system_limits
+from dray.engines.launch import system_limits
 from dray.engines.process.client.conversation import Conversation
 from dray.engines.process.objects.references import ProcessGenerator, ProcessRef
 from dray.engines.process.objects.shared_memory import Arena, SpillFile, read_at, round_up

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from dray.engines.launch.system_limits import SHORTAGES
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.protocol import ActorOperations
 from dray.engines.process.hub.records import (
@@ -18,7 +19,6 @@ from dray.engines.process.hub.records import (
 )
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.process.hub.worker_pool import Pool
-from dray.engines.process.system_limits import SHORTAGES
 from dray.engines.rpc.serialization import INIT_FAILED, Payload, failed
 from dray.errors import (
     ActorDiedError,

@@ -12,7 +12,8 @@ from typing import Any
 
 from dray import host
 from dray.engines.console import Outlets
-from dray.engines.process import system_limits
+from dray.engines.launch import system_limits
+from dray.engines.launch.system_limits import OpenFiles
 from dray.engines.process.attach_socket import AttachListener
 from dray.engines.process.client.runtime import ProcessRuntime
 from dray.engines.process.client.values import not_in_time
@@ -31,7 +32,6 @@ from dray.engines.process.hub.worker_pool import OutputTap, Pool
 from dray.engines.process.leader_follower import LONGEST_S, AdaptiveSpin, LeaderFollowers, Waiter
 from dray.engines.process.lock import check_depth
 from dray.engines.process.objects.shared_memory import Arena, SpillFile
-from dray.engines.process.system_limits import OpenFiles
 from dray.engines.rpc import serialization, wire
 from dray.engines.rpc.framing import Message, encode
 from dray.engines.rpc.io_thread import Reader

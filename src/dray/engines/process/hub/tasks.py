@@ -36,6 +36,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from dray.engines.launch.system_limits import SHORTAGES
 from dray.engines.process.hub.functions import FunctionTable
 from dray.engines.process.hub.generators import Streams
 from dray.engines.process.hub.hub import Hub
@@ -50,7 +51,6 @@ from dray.engines.process.hub.records import (
     WorkerProcess,
 )
 from dray.engines.process.hub.worker_pool import Pool
-from dray.engines.process.system_limits import SHORTAGES
 from dray.engines.rpc.framing import Message, encode
 from dray.engines.rpc.serialization import SPILLED, STORED, Payload, failed, is_error
 from dray.engines.thread_limits import threads_for

@@ -9,7 +9,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dray import session
 from dray.engines import thread_limits
@@ -273,8 +273,8 @@ class TaskWorker:
             raise KeyboardInterrupt
 
 
-def run(control: int, fds: Sequence[int]) -> None:
-    """Run a worker process to its end; never returns.
+def run(control: int, fds: Sequence[int]) -> NoReturn:
+    """Run a worker process to its end.
 
     Args:
         control: The socket on which it hears of what is cancelled, and of its server's end.

@@ -11,10 +11,10 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dray import host
-from dray.engines.process.launch import driver_fork
+from dray.engines.launch import driver_fork
 from dray.engines.rpc import lifeline
 
 # More is no training step any more.
@@ -37,6 +37,17 @@ def imported_since(before: frozenset[str]) -> list[str]:
     """
     new = [name for name in list(sys.modules) if name not in before]
     return [name for name in new if _is_installed(name)][:_MOST]
+
+
+def teller(inlet: int) -> Callable[[], None]:
+    """Return what tells a worker's fork server of all that the worker has imported from now on."""
+    inherited = frozenset(sys.modules)
+
+    def tell() -> None:
+        with contextlib.suppress(OSError):  # the server is gone
+            os.write(inlet, to_line(imported_since(inherited)))
+
+    return tell
 
 
 def _is_installed(name: str) -> bool:

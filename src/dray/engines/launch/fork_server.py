@@ -16,20 +16,19 @@ import os
 import selectors
 import signal
 import socket
-import stat
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from typing import NoReturn, Protocol, cast
 
 from dray.engines import thread_limits
-from dray.engines.process import system_limits
-from dray.engines.process.launch import learned_imports, resource_tracker
-from dray.engines.process.launch.heir import Heir, become_heir
-from dray.engines.process.launch.resource_tracker import MadeResources
+from dray.engines.launch import resource_tracker, system_limits
+from dray.engines.launch.heir import Heir, become_heir
+from dray.engines.launch.resource_tracker import MadeResources
 from dray.engines.rpc import actor_host, lifeline, wire
 
 _OF_EVERY_WORKER = (
     *("cloudpickle", "multiprocessing.connection", "multiprocessing.resource_tracker"),
-    "dray.engines.process.worker.worker",
 )
 _INHERITED = 3  # standard input, output and error keep their numbers
 _MOST_FDS = 6  # that come with a request
@@ -44,6 +43,7 @@ class ForkServer:
     Args:
         control: Requests come in and notices go out here.
         driver: The driver's pid.
+        entry: The module of its workers, see `Entry`.
         spawn: Start each worker as a fresh interpreter instead of a fork.
         open_files: Limit of open files of each worker.
         notices: Socket for notices if the control socket is another server's, whose heir this is.
@@ -54,6 +54,7 @@ class ForkServer:
         self,
         control: socket.socket,
         driver: int,
+        entry: str,
         spawn: bool,
         open_files: int,
         notices: socket.socket | None = None,
@@ -65,6 +66,7 @@ class ForkServer:
         self._heir: Heir | None = None
         self._unfit: set[str] = set()  # modules that an heir could not have
         self._driver = driver
+        self._entry = entry
         self._spawn = spawn
         self._worker_open_files = open_files
         self._open_files = system_limits.OpenFiles()
@@ -162,7 +164,13 @@ class ForkServer:
         become_heir(control, modules)
         generation = self._generation + 1
         server = ForkServer(
-            control, self._driver, False, self._worker_open_files, notices, generation
+            control,
+            self._driver,
+            self._entry,
+            False,
+            self._worker_open_files,
+            notices,
+            generation,
         )
         server.serve()
 
@@ -214,15 +222,16 @@ class ForkServer:
             for fd in (made.inlet, *fds):
                 os.set_inheritable(fd, True)
             numbers = (self._worker_open_files, made.inlet, *fds)
-            command = interpreter(sys.path, "worker", *map(str, numbers))
+            command = interpreter(sys.path, "worker", self._entry, *map(str, numbers))
             return os.posix_spawn(command[0], command, os.environ, setpgroup=0)
-        thread_limits.before_fork(limited=_is_of_tasks(fds[2:]))
+        limited = _entry(self._entry).limits_threads(fds[2:])
+        thread_limits.before_fork(limited=limited)
         pid = os.fork()
         if pid == 0:
             try:
                 self._forget()
                 os.close(made.outlet)
-                become_worker(self._worker_open_files, made.inlet, fds)
+                become_worker(self._entry, self._worker_open_files, made.inlet, fds)
             finally:
                 os._exit(1)
         with contextlib.suppress(OSError):  # the child does it too; whoever is first wins
@@ -317,21 +326,34 @@ class ForkServer:
             raise EOFError from None
 
 
-def _is_of_tasks(own: Sequence[int]) -> bool:
-    """Return whether a worker with these descriptors, besides its output, is one of tasks."""
-    return len(own) > 1 and not stat.S_ISSOCK(os.fstat(own[1]).st_mode)
+class Entry(Protocol):
+    """A module whose `run` is what a worker does."""
+
+    def limits_threads(self, fds: Sequence[int]) -> bool:
+        """Return whether a worker with these descriptors is to compute with its CPUs alone."""
+
+    def run(self, inlet: int, fds: Sequence[int]) -> NoReturn:
+        """Run a worker to its end.
+
+        Args:
+            inlet: A socket to the fork server: where to tell what must not be left behind, and
+                what has been imported, and where a worker hears of what is cancelled.
+            fds: Descriptors from the driver, besides its output.
+        """
 
 
-def become_worker(open_files: int, inlet: int, fds: list[int]) -> None:
-    """Turn this process into a worker; never returns.
+def _entry(module: str) -> Entry:
+    return cast(Entry, import_module(module))
+
+
+def become_worker(entry: str, open_files: int, inlet: int, fds: list[int]) -> NoReturn:
+    """Turn this process into a worker.
 
     Args:
+        entry: Its module, see `Entry`.
         open_files: Its limit of open files.
-        inlet: A socket to the server: where to tell what must not be left behind, and where a
-            worker of tasks and actors hears of what is cancelled.
-        fds: Future standard output and error, then a socket; then, for a training worker, a second
-            one by which it attaches and the driver's doorbell, if there are; or where objects lie
-            in memory and on the disk.
+        inlet: A socket to the server, see `Entry.run`.
+        fds: Future standard output and error, and what the driver gives its entry.
     """
     with contextlib.suppress(PermissionError):  # a spawned worker leads its group already
         os.setpgid(0, 0)
@@ -356,24 +378,7 @@ def become_worker(open_files: int, inlet: int, fds: list[int]) -> None:
     faulthandler.enable()
     atexit._clear()  # what the server's imports registered is the server's
     gc.enable()
-    # The fork server has imported both, and a driver, which imports this module too, needs none.
-    from multiprocessing.connection import Connection
-
-    from dray.engines.process.worker import worker
-
-    if _is_of_tasks(own):
-        worker.run(inlet, own)
-    doorbell = None
-    if own[1:]:
-        worker.attach_when_used(socket.socket(fileno=own[1]))
-        doorbell = socket.socket(fileno=own[2])
-    inherited = frozenset(sys.modules)
-
-    def tell_imports() -> None:
-        with contextlib.suppress(OSError):  # the server is gone
-            os.write(inlet, learned_imports.to_line(learned_imports.imported_since(inherited)))
-
-    actor_host.run(Connection(own[0]), tell_imports, doorbell)
+    _entry(entry).run(inlet, own)
 
 
 def _import_for_workers(modules: Sequence[str]) -> None:
@@ -402,16 +407,15 @@ def main(arguments: list[str]) -> None:
     """Run a fork server, or in spawn mode, a worker.
 
     Args:
-        arguments: `serve CONTROL_FD LIFELINE_FD DRIVER_PID OPEN_FILES METHOD MODULE...` or
-            `worker OPEN_FILES INLET FD...`, as `become_worker` takes them.
+        arguments: `serve CONTROL_FD LIFELINE_FD DRIVER_PID OPEN_FILES METHOD ENTRY MODULE...` or
+            `worker ENTRY OPEN_FILES INLET FD...`, as `become_worker` takes them.
     """
     role, *rest = arguments
     if role == "worker":
-        open_files, inlet, *fds = map(int, rest)
-        become_worker(open_files, inlet, fds)
-        return
-    control_fd, lifeline_fd, driver, open_files_, method, *modules = rest
-    serve(int(control_fd), int(lifeline_fd), int(driver), int(open_files_), method, modules)
+        open_files, inlet, *fds = map(int, rest[1:])
+        become_worker(rest[0], open_files, inlet, fds)
+    control_fd, lifeline_fd, driver, open_files_, method, entry, *modules = rest
+    serve(int(control_fd), int(lifeline_fd), int(driver), int(open_files_), method, entry, modules)
 
 
 def serve(
@@ -420,6 +424,7 @@ def serve(
     driver: int,
     open_files: int,
     method: str,
+    entry: str,
     modules: Sequence[str],
 ) -> None:
     """Run a fork server to its end, in a process of its own; never returns.
@@ -430,6 +435,7 @@ def serve(
         driver: The driver's pid.
         open_files: Limit of open files of a worker.
         method: "fork" or "spawn".
+        entry: The module of its workers, see `Entry`.
         modules: Modules to import first.
     """
     lifeline.signal_on_hangup(lifeline_fd)
@@ -439,8 +445,8 @@ def serve(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which no worker inherits blocked
     spawn = method == "spawn"
     if not spawn:
-        _import_for_workers(modules)
-    server = ForkServer(socket.socket(fileno=control_fd), driver, spawn, open_files)
+        _import_for_workers((entry, *modules))
+    server = ForkServer(socket.socket(fileno=control_fd), driver, entry, spawn, open_files)
     os.close(lifeline_fd)
     server.serve()
     os._exit(0)

@@ -13,10 +13,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from dray.engines.process import system_limits
-from dray.engines.process.launch import driver_fork, fork_server
-from dray.engines.process.launch.driver_fork import Clone
-from dray.engines.process.system_limits import OpenFiles
+from dray.engines.launch import driver_fork, fork_server, system_limits
+from dray.engines.launch.driver_fork import Clone
+from dray.engines.launch.system_limits import OpenFiles
 from dray.engines.rpc import lifeline, wire
 from dray.errors import EngineError
 from dray.scheduling.requests import Node
@@ -57,6 +56,7 @@ class Server:
 
     Args:
         basis: State it has before it makes workers.
+        entry: The module of its workers, see `fork_server.Entry`.
         method: Way to make them.
         share_imports: Whether it may be a fork of the driver.
         open_files: Limit of open files of this process.
@@ -66,7 +66,7 @@ class Server:
     """
 
     def __init__(
-        self, basis: Basis, method: str, share_imports: bool, open_files: OpenFiles
+        self, basis: Basis, entry: str, method: str, share_imports: bool, open_files: OpenFiles
     ) -> None:
         self.basis = basis
         self.actors: dict[int, tuple[Forked, Node]] = {}
@@ -82,7 +82,7 @@ class Server:
                 theirs.callback(os.close, lifeline_read)
                 open_files.make_room(self._lifeline)
                 fds = (far.fileno(), lifeline_read)
-                self._process = _start_server(fds, method, basis, share_imports, open_files)
+                self._process = _start_server(fds, entry, method, basis, share_imports, open_files)
             except OSError as error:
                 why = system_limits.describe(error.errno or 0)
                 raise EngineError(f"the fork server could not be started: {why}") from error
@@ -94,7 +94,7 @@ class Server:
         Args:
             actor: Hears what becomes of it.
             node: Node that it counts as running on.
-            fds: Its descriptors; `fork_server.become_worker` says which.
+            fds: Descriptors of its standard output and error, and those that its entry takes.
             learned: Whether it may have what earlier workers have imported.
         """
         with self._lock:
@@ -171,17 +171,23 @@ class Server:
 
 
 def _start_server(
-    fds: tuple[int, int], method: str, basis: Basis, share_imports: bool, open_files: OpenFiles
+    fds: tuple[int, int],
+    entry: str,
+    method: str,
+    basis: Basis,
+    share_imports: bool,
+    open_files: OpenFiles,
 ) -> Clone | subprocess.Popen[bytes]:
     """Start a fork server: as a fork of this process, or an interpreter of its own."""
     modules, variables = basis
     numbers = (*fds, os.getpid(), open_files.at_first)
     if share_imports and method == "fork" and not variables and driver_fork.can_share(modules):
-        serve = functools.partial(fork_server.serve, *numbers, method, modules)
+        serve = functools.partial(fork_server.serve, *numbers, method, entry, modules)
         shared = driver_fork.fork_driver(serve, keep=fds)
         if shared is not None:
             return shared
-    command = fork_server.interpreter(sys.path, "serve", *map(str, numbers), method, *modules)
+    arguments = (*map(str, numbers), method, entry, *modules)
+    command = fork_server.interpreter(sys.path, "serve", *arguments)
     environ = {**os.environ, **dict(variables)}
     with _without_interrupts():
         return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, env=environ)

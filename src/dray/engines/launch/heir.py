@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from dray.engines import thread_limits
-from dray.engines.process.launch import learned_imports
+from dray.engines.launch import learned_imports
 from dray.engines.rpc import lifeline
 
 # For imports that take a second on a machine with nothing else to do.

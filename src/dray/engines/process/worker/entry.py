@@ -1,0 +1,38 @@
+"""The entry of a worker process: one of tasks and actors, or one of a training."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import NoReturn
+
+from dray.engines.launch import learned_imports
+from dray.engines.process.worker import worker
+from dray.engines.rpc import actor_host
+
+
+def limits_threads(fds: Sequence[int]) -> bool:
+    """Return whether a worker with these descriptors is to compute with its CPUs alone."""
+    return _is_of_tasks(fds)
+
+
+def run(inlet: int, fds: Sequence[int]) -> NoReturn:
+    """Run a worker to its end.
+
+    Args:
+        inlet: A socket to the fork server.
+        fds: A socket for its work; then, for tasks, the shared memory and the disk's file, or for a
+            training, a socket by which it uses its session, and the driver's doorbell.
+    """
+    if _is_of_tasks(fds):
+        worker.run(inlet, fds)
+    line, session, doorbell = fds
+    worker.attach_when_used(socket.socket(fileno=session))
+    actor_host.run(Connection(line), learned_imports.teller(inlet), socket.socket(fileno=doorbell))
+
+
+def _is_of_tasks(fds: Sequence[int]) -> bool:
+    return not stat.S_ISSOCK(os.fstat(fds[1]).st_mode)
