@@ -31,6 +31,7 @@ from dray.errors import (
     InfeasibleError,
     MissingDependencyError,
 )
+from dray.scheduling.pending import PendingRequests
 from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
 from dray.settings import Settings
 
@@ -91,12 +92,13 @@ class RayEngine(Engine):
         self._numbers = itertools.count()
         self._actors: dict[int, RayActor | ForkedActor] = {}
         self._silent = SilentNodes()
+        self._asked = PendingRequests()
         self._closed = False
         self._connected = True
         self._connection_lock = threading.RLock()
         self._reader = Reader(self._on_crash)
         self._reservations = Reservations(
-            self._connection, self._silent, settings.keep_reservation_s
+            self._connection, self._silent, self._asked, settings.keep_reservation_s
         )
         self._runtime = RayRuntime(self._runtime_env, options.wait_for_nodes_s, self.available)
         context = ray.get_runtime_context()
@@ -330,7 +332,7 @@ class RayEngine(Engine):
             )
 
     def until_closed(self) -> Future[None]:
-        return self._reservations.until_closed()
+        return self._asked.add(Future())
 
     def close(self) -> None:
         if self._closed:

@@ -39,6 +39,7 @@ class Reservations:
     Args:
         connection: Holds up the end of the connection to Ray, and tells whether it is there.
         silent: The nodes that do not answer.
+        asked: The session's requests that are not answered yet.
         keep_s: For how long to keep bundles for a run that asks for the same.
     """
 
@@ -46,20 +47,17 @@ class Reservations:
         self,
         connection: Callable[[], AbstractContextManager[bool]],
         silent: SilentNodes,
+        asked: PendingRequests,
         keep_s: float,
     ) -> None:
         self._connection = connection
         self._silent = silent
         self._keep_s = keep_s
-        self._asked = PendingRequests()
+        self._asked = asked
         self._released_at = -math.inf
         self._lock = threading.Lock()
         self._kept: PlacedBundles | None = None
         self._closed = False
-
-    def until_closed(self) -> Future[None]:
-        """Return a future that `close` cancels."""
-        return self._asked.add(Future())
 
     def close(self) -> None:
         """Cancel what waits, and give back what is kept."""
