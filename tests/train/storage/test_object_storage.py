@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -163,6 +164,7 @@ def test_growing_files(run: RemotePath) -> None:
             if report % 1000 == 999:
                 writer.storage.flush()
         lines.close()
+        writer.storage.flush()
     assert [r["report"] for r in reader.reports(0, lambda _: True)] == [*range(3000)] * 2
     assert len((run / "metrics").names()) == 4
     writer.close()
@@ -207,3 +209,20 @@ def test_models_of_checkpoints_far_away(run: RemotePath) -> None:
     shutil.rmtree(copy)
     with pytest.raises(StorageError, match="nothing is not there, or has no files"):
         Checkpoint("memory://tests/run/nothing").to_directory()
+
+
+def test_an_end_without_a_storage_hides_nothing(
+    run: RemotePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be written at the end is a warning, whatever else the program raises."""
+    monkeypatch.setenv("DRAY_STORAGE_RETRY_S", "0.2")
+    directory = opened(run)
+    warned: list[str] = []
+    directory.warn = warned.append
+    directory.record("something")
+    with mock.patch.object(memory, "pipe_file", side_effect=OSError("no route to host")):
+        directory.close()
+    assert len(warned) == 1
+    assert re.search(
+        r"events.* cannot be written: OSError: no route to host \(\d attempts", warned[0]
+    )

@@ -27,7 +27,7 @@ class Lines(Protocol):
         """Add a line, given as a JSON object."""
 
     def close(self) -> None:
-        """Write what is not written yet; free the file."""
+        """Free the file; `Storage.flush` sees to what is not written yet."""
 
 
 class Log(Protocol):

@@ -85,13 +85,11 @@ class ObjectStorage:
         self._parts.flush()
 
     def close(self) -> None:
-        """Write what is not written yet; let other drivers have the prefix.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Write what is not written yet, if that can be; let other drivers have the prefix."""
         try:
             self._parts.close()
+        except StorageError as error:  # who must know has asked `flush`
+            self._warn_once(str(error))
         finally:
             if self._lease is not None:
                 self._lease.release()

@@ -174,8 +174,7 @@ class PartedLines:
         self._parts.add(self._name, self._writer, seal(text) + b"\n")
 
     def close(self) -> None:
-        """Write what is not written yet; raises as `append` does."""
-        self._parts.flush()
+        """Do nothing: what is added is written soon, or when the storage is flushed or closed."""
 
 
 class PartedLog:

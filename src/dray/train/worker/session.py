@@ -133,7 +133,8 @@ class TrainSession:
                 self._uploads.finish()
             else:
                 self._uploads.finish_begun()
-            self._directory.storage.flush()
+            with contextlib.suppress(StorageError):  # the function's own error says more
+                self._directory.storage.flush()
             raise
         self._uploads.finish()
         self._directory.storage.flush()
