@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -115,18 +116,25 @@ def save(begin: int, epoch: int, rows: list[int]) -> None:
 
 
 def steps_of(storage: Path) -> list[tuple[int, dict[int, list[int]]]]:
-    """Return the epoch and each rank's rows of every report, as the last attempt has made it."""
-    made: dict[int, tuple[int, int, dict[int, list[int]]]] = {}
-    for path in sorted((storage / "run/metrics").glob("rank-*.jsonl")):
+    """Return the epoch and each rank's rows of every report that counts.
+
+    Those of an attempt do up to the one with which the next attempt begins.
+    """
+    said: dict[int, dict[int, dict[int, Any]]] = {}
+    for path in (storage / "run/metrics").glob("rank-*.jsonl"):
         rank = int(path.stem.removeprefix("rank-"))
-        for line in path.read_text().splitlines():
-            said = json.loads(line)
-            number, attempt = said["report"], said["attempt"]
-            if number not in made or made[number][0] < attempt:
-                made[number] = (attempt, said["metrics"]["epoch"], {})
-            if made[number][0] == attempt:
-                made[number][2][rank] = said["metrics"]["rows"]
-    return [made[number][1:] for number in sorted(made)]
+        for line in map(json.loads, path.read_text().splitlines()):
+            of_report = said.setdefault(line["attempt"], {}).setdefault(line["report"], {})
+            of_report[rank] = line["metrics"]
+    counted: dict[int, tuple[int, dict[int, list[int]]]] = {}
+    below = sys.maxsize
+    for attempt in sorted(said, reverse=True):
+        for report, by_rank in said[attempt].items():
+            if report < below:
+                epoch = next(iter(by_rank.values()))["epoch"]
+                counted[report] = (epoch, {rank: of["rows"] for rank, of in by_rank.items()})
+        below = min(below, *said[attempt])
+    return [counted[report] for report in sorted(counted)]
 
 
 def epochs_of(storage: Path) -> dict[int, list[int]]:
