@@ -23,7 +23,7 @@ could kill what they have started.
 On systems other than Linux nothing is adopted, and processes in sessions of their own stay.
 
 Shared memory that a worker has made is removed by the fork server; see
-`process/launch/resource_tracker.py`.
+`launch/resource_tracker.py`.
 """
 
 from __future__ import annotations
