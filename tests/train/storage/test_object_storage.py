@@ -226,3 +226,21 @@ def test_an_end_without_a_storage_hides_nothing(
     assert re.search(
         r"events.* cannot be written: OSError: no route to host \(\d attempts", warned[0]
     )
+
+
+def test_a_file_system_of_pyarrow(sources: list[Path], tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow.fs")
+    (tmp_path / "top").mkdir()
+    far = arrow.SubTreeFileSystem(str(tmp_path / "top"), arrow.LocalFileSystem())
+    place = place_at("runs/run", far, "path")
+    assert isinstance(place, RemotePath)
+    for report in range(2):
+        directory = opened(place)
+        commit(directory, report, None, sources[report])
+        directory.delete(directory.checkpoints()[0]) if report else None
+        directory.close()
+    (found,) = RunDirectory(place).sound_checkpoints()
+    copy = Path(Checkpoint("runs/run/checkpoint_000001", far).to_directory())
+    assert (copy / "model").read_text() == "new"
+    assert found.path == place / "checkpoint_000001"
+    shutil.rmtree(copy)

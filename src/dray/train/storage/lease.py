@@ -58,6 +58,7 @@ class Lease:
         Raises:
             StorageError: Another driver is at it, or the storage cannot be written.
         """
+        self._run.make_folder()
         newest = newest_lease(self._run)
         held = read_lease(self._run, newest)
         if not _is_over(held):

@@ -53,6 +53,26 @@ class RemotePath:
         assert isinstance(content, bytes)
         return content
 
+    def read_part(self, start: int, end: int) -> bytes:
+        """Return the bytes of the file from one position to another.
+
+        Raises:
+            FileNotFoundError: There is none.
+            StorageError: It cannot be read.
+        """
+        # Without this, fsspec reads from pyarrow what begins at 0 by a stream, which cannot seek.
+        options = {"seekable": True} if self._is_arrows else {}
+        content = persistently(
+            f"{self} cannot be read",
+            lambda: self.filesystem.cat_file(self.path, start=start, end=end, **options),
+        )
+        assert isinstance(content, bytes)
+        return content
+
+    @property
+    def _is_arrows(self) -> bool:
+        return type(self.filesystem).__module__.endswith("arrow")
+
     def write_bytes(self, content: bytes) -> None:
         """Write the file, whole or not at all.
 
@@ -65,13 +85,25 @@ class RemotePath:
             raise missing(self, error) from error
 
     def _write(self, content: bytes) -> None:
-        if not type(self.filesystem).__module__.endswith("arrow"):
+        if not self._is_arrows:
             self.filesystem.pipe_file(self.path, content)
             return
         draft = f"{self.path}.draft"  # pyarrow writes a stream, as HDFS does
         self.filesystem.makedirs(self.parent.path, exist_ok=True)
         self.filesystem.pipe_file(draft, content)
         self.filesystem.mv(draft, self.path)
+
+    def make_folder(self) -> None:
+        """Make this folder on a storage that has folders, as HDFS does.
+
+        Raises:
+            StorageError: It cannot be made.
+        """
+        if self._is_arrows:
+            persistently(
+                f"{self} cannot be made",
+                lambda: self.filesystem.makedirs(self.path, exist_ok=True),
+            )
 
     def names(self) -> list[str]:
         """Return the names in this folder; none if there is no such folder.

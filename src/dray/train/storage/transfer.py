@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 import tempfile
@@ -96,9 +95,8 @@ def download(source: RemotePath, target: Path, sizes: Mapping[str, int]) -> None
 
 
 def _get_part(source: RemotePath, target: Path, start: int, end: int) -> None:
-    get = functools.partial(source.filesystem.cat_file, source.path, start=start, end=end)
     try:
-        content = persistently(f"{source} cannot be read", get)
+        content = source.read_part(start, end)
     except FileNotFoundError as error:
         raise StorageError.of(error, f"{source} cannot be read") from error
     with StorageError.instead(f"{target} cannot be written"), open(target, "r+b") as file:
