@@ -360,6 +360,7 @@ class ParquetSource(Source):
         options = {
             "batch_size": max(_LEAST_ROWS, self.block_rows() // self.lanes),
             "columns": self._schema.names,
+            "use_threads": pa.cpu_count() > 1,
         }
         path = self._files[file]
         if isinstance(self._filesystem, pa.fs.LocalFileSystem):
