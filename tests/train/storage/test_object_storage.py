@@ -17,6 +17,7 @@ import pytest
 
 from dray.errors import ConfigError, StorageError
 from dray.train import Checkpoint
+from dray.train.storage import retry
 from dray.train.storage.copies import Care
 from dray.train.storage.downloads import fetch
 from dray.train.storage.filesystem import place_at
@@ -226,6 +227,21 @@ def test_an_end_without_a_storage_hides_nothing(
     assert re.search(
         r"events.* cannot be written: OSError: no route to host \(\d attempts", warned[0]
     )
+
+
+def test_who_waits_for_an_answer_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    errors = [OSError("no route") for _ in range(3)]
+
+    def ask() -> str:
+        if errors:
+            raise errors.pop()
+        return "there"
+
+    monkeypatch.setattr(retry, "_TELL_AFTER_S", 0.0)
+    assert retry.persistently("s3://bucket/run cannot be read", ask, limit_s=60) == "there"
+    assert caplog.messages == ["s3://bucket/run cannot be read: OSError: no route; trying for 60 s"]
 
 
 def test_a_file_system_of_pyarrow(sources: list[Path], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -12,8 +13,11 @@ from dray.settings import Settings
 
 T = TypeVar("T")
 
+_logger = logging.getLogger(__name__)
+
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
+_TELL_AFTER_S = 2.0  # once
 
 # Errors that another attempt would not change; by name if their libraries may be missing.
 _FINAL = (
@@ -54,7 +58,7 @@ def persistently(what: str, call: Callable[[], T], limit_s: float | None = None)
         StorageError: It has failed for good, or for too long.
     """
     limit = Settings().storage_retry_s if limit_s is None else limit_s
-    begin, attempts, wait = time.monotonic(), 0, _FIRST_WAIT_S
+    begin, attempts, wait, told = time.monotonic(), 0, _FIRST_WAIT_S, False
     while True:
         attempts += 1
         try:
@@ -65,6 +69,9 @@ def persistently(what: str, call: Callable[[], T], limit_s: float | None = None)
             lasted = time.monotonic() - begin
             if _is_final(error) or lasted + wait > limit:
                 raise _given_up(what, error, attempts, lasted) from error
+            if lasted >= _TELL_AFTER_S and not told:
+                told = True
+                _logger.warning("%s: %s; trying for %.0f s", what, describe(error), limit)
         time.sleep(wait * random.uniform(0.5, 1.0))
         wait = min(2 * wait, _LONGEST_WAIT_S)
 
