@@ -36,7 +36,7 @@ from dray.train.run.retention import lookup
 from dray.train.run.screens import open_screen
 from dray.train.run.state import State
 from dray.train.scaling import ScalingConfig
-from dray.train.storage.place import Place, RemotePath, path_within
+from dray.train.storage.place import Place, RemotePath, modules_of, path_within
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.validation import ValidationConfig
 from dray.train.worker.train_worker import Job
@@ -116,7 +116,8 @@ class DataParallelTrainer:
         self._datasets = checked_datasets(datasets, dataset_config)
         if self._scaling.num_workers and not Settings().plan_path:
             # Imports of the workers begin now, beside whatever the driver still has to do.
-            modules = self._backend_config.modules_for(train_loop_per_worker)
+            of_framework = self._backend_config.modules_for(train_loop_per_worker)
+            modules = (*of_framework, *modules_of(self._config.storage))
             session.prepare(modules, self._config.runtime_env)
 
     restore = AbsentMember()

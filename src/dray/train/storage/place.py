@@ -176,3 +176,8 @@ def missing(place: RemotePath, error: FileNotFoundError) -> StorageError:
 def path_within(place: Place) -> str:
     """Return a place's path within its file system."""
     return place.path if isinstance(place, RemotePath) else str(place)
+
+
+def modules_of(place: Place) -> tuple[str, ...]:
+    """Return the modules that a process imports to reach a place."""
+    return (type(place.filesystem).__module__,) if isinstance(place, RemotePath) else ()
