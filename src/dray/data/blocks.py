@@ -101,7 +101,7 @@ def _from_pandas(frame: Any) -> Table:
     return pa.table({str(name): to_column(frame[name].to_numpy()) for name in frame.columns})
 
 
-def rows_to_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def rows_to_table(rows: Sequence[Mapping[str, object]]) -> Table:
     """Return rows as a table; what a row lacks is null."""
     names: dict[str, None] = {}
     for row in rows:

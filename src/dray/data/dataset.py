@@ -59,12 +59,12 @@ class Dataset(Pipeline):
 
     def map(
         self,
-        fn: Callable[..., Mapping[str, Any]],
+        fn: Callable[..., Mapping[str, object]],
         *,
-        fn_args: Sequence[Any] = (),
-        fn_kwargs: Mapping[str, Any] | None = None,
-        fn_constructor_args: Sequence[Any] = (),
-        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        fn_args: Sequence[object] = (),
+        fn_kwargs: Mapping[str, object] | None = None,
+        fn_constructor_args: Sequence[object] = (),
+        fn_constructor_kwargs: Mapping[str, object] | None = None,
         **workers: Any,
     ) -> Dataset:
         """Return a dataset of what a function makes of each row.
@@ -89,10 +89,10 @@ class Dataset(Pipeline):
         batch_size: int | Literal["default"] | None = None,
         batch_format: str | None = "default",
         zero_copy_batch: bool = True,
-        fn_args: Sequence[Any] = (),
-        fn_kwargs: Mapping[str, Any] | None = None,
-        fn_constructor_args: Sequence[Any] = (),
-        fn_constructor_kwargs: Mapping[str, Any] | None = None,
+        fn_args: Sequence[object] = (),
+        fn_kwargs: Mapping[str, object] | None = None,
+        fn_constructor_args: Sequence[object] = (),
+        fn_constructor_kwargs: Mapping[str, object] | None = None,
         **workers: Any,
     ) -> Dataset:
         """Return a dataset of what a function makes of batches.
@@ -133,10 +133,10 @@ class Dataset(Pipeline):
 
     def flat_map(
         self,
-        fn: Callable[..., Iterable[Mapping[str, Any]]],
+        fn: Callable[..., Iterable[Mapping[str, object]]],
         *,
-        fn_args: Sequence[Any] = (),
-        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_args: Sequence[object] = (),
+        fn_kwargs: Mapping[str, object] | None = None,
         **workers: Any,
     ) -> Dataset:
         """Return a dataset of the rows that a function makes of each row.
@@ -155,8 +155,8 @@ class Dataset(Pipeline):
         fn: Callable[..., bool] | None = None,
         expr: Any = None,
         *,
-        fn_args: Sequence[Any] = (),
-        fn_kwargs: Mapping[str, Any] | None = None,
+        fn_args: Sequence[object] = (),
+        fn_kwargs: Mapping[str, object] | None = None,
         **workers: Any,
     ) -> Dataset:
         """Return a dataset of the rows that pass.
@@ -237,7 +237,7 @@ class Dataset(Pipeline):
         """Return the dataset: its blocks are read in lanes, from several places in turn."""
         return self
 
-    def repartition(self, num_blocks: int | None = None, **_: Any) -> Dataset:
+    def repartition(self, num_blocks: int | None = None, **_: object) -> Dataset:
         """Return the dataset: how many blocks it is read in follows from its size."""
         return self
 

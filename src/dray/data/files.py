@@ -146,7 +146,9 @@ def parquet_source(
 # CSV and JSON.
 
 
-def csv_source(files: Sequence[str], filesystem: Any, options: Mapping[str, Any]) -> BlocksSource:
+def csv_source(
+    files: Sequence[str], filesystem: Any, options: Mapping[str, object]
+) -> BlocksSource:
     """Return files of CSV as a source.
 
     Args:
@@ -166,7 +168,9 @@ def csv_source(files: Sequence[str], filesystem: Any, options: Mapping[str, Any]
     return _text_source(files, filesystem, read_whole, read_part)
 
 
-def json_source(files: Sequence[str], filesystem: Any, options: Mapping[str, Any]) -> BlocksSource:
+def json_source(
+    files: Sequence[str], filesystem: Any, options: Mapping[str, object]
+) -> BlocksSource:
     """Return files of JSON as a source: an object a line, or a list of objects.
 
     Args:

@@ -181,7 +181,7 @@ class DataIterator:
         drop_last: bool = False,
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
-    ) -> Iterator[dict[str, Any]]:
+    ) -> Iterator[Row]:
         """Yield batches of arrays of JAX, on its first local device.
 
         Args:
@@ -202,7 +202,7 @@ class DataIterator:
             local_shuffle_seed,
         )
 
-        def convert(table: Any) -> dict[str, Any]:
+        def convert(table: Any) -> Row:
             batch = to_batch(table, "numpy")
             kinds = dtypes if isinstance(dtypes, Mapping) else dict.fromkeys(batch, dtypes)
             return {name: jnp.asarray(array, kinds.get(name)) for name, array in batch.items()}
@@ -219,7 +219,7 @@ class DataIterator:
 
         return as_iterable_dataset(lambda: self.iter_torch_batches(**options))
 
-    def iter_tf_batches(self, *, dtypes: Any = None, **options: Any) -> Iterator[dict[str, Any]]:
+    def iter_tf_batches(self, *, dtypes: Any = None, **options: Any) -> Iterator[Row]:
         """Yield batches of tensors of TensorFlow, by column.
 
         Args:

@@ -68,10 +68,10 @@ class UserFunction:
 
     function: Callable[..., Any]
     method: str
-    arguments: Sequence[Any] = ()
-    keywords: Mapping[str, Any] = field(default_factory=dict)
-    constructor: Sequence[Any] = ()
-    constructor_keywords: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Sequence[object] = ()
+    keywords: Mapping[str, object] = field(default_factory=dict)
+    constructor: Sequence[object] = ()
+    constructor_keywords: Mapping[str, object] = field(default_factory=dict)
     called: str = ""
 
     def __post_init__(self) -> None:

@@ -170,7 +170,7 @@ def read_images(
 _IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
 
 
-def _of_arrow(function: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def _of_arrow(function: str, options: Mapping[str, object]) -> dict[str, Any]:
     """Return the options of Arrow's readers; Ray's own ones are as if they had been left out."""
     known = ("read_options", "parse_options", "convert_options")
     given = {name: value for name, value in options.items() if name not in _FOLLOWS}
@@ -180,37 +180,37 @@ def _of_arrow(function: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _check_options(function: str, options: Mapping[str, Any]) -> None:
+def _check_options(function: str, options: Mapping[str, object]) -> None:
     unknown = {name: value for name, value in options.items() if name not in _FOLLOWS}
     if unknown:
         check_arguments(f"dray.data.{function}", unknown, ("filesystem", "columns"))
 
 
 def from_items(
-    items: Sequence[Any], *, override_num_blocks: int | None = None, **_: Any
+    items: Sequence[object], *, override_num_blocks: int | None = None, **_: object
 ) -> Dataset:
     """Return Python values as a dataset: dicts are rows, all else is the column `item`."""
     return Dataset(TableSource(rows_to_table([to_row(item) for item in items]), "the items"))
 
 
-def range(n: int, *, override_num_blocks: int | None = None, **_: Any) -> Dataset:
+def range(n: int, *, override_num_blocks: int | None = None, **_: object) -> Dataset:
     """Return the numbers from 0 as a dataset with the column `id`."""
     if not is_whole(plain(n), 0):
         raise ConfigError(f"range takes a number of rows, 0 or more, not {n!r}")
     return Dataset(RangeSource(n, ID))
 
 
-def range_tensor(n: int, *, shape: Sequence[int] = (1,), **_: Any) -> Dataset:
+def range_tensor(n: int, *, shape: Sequence[int] = (1,), **_: object) -> Dataset:
     """Return arrays as a dataset with the column `data`, the n-th filled with n."""
 
-    def filled(batch: Mapping[str, Any]) -> dict[str, Any]:
+    def filled(batch: dict[str, Any]) -> dict[str, Any]:
         ones: Any = np.ones((1, *shape), np.int64)
         return {DATA: batch[ID].reshape(-1, *[1] * len(shape)) * ones}
 
     return range(n).map_batches(filled)
 
 
-def from_pandas(dfs: Any, **_: Any) -> Dataset:
+def from_pandas(dfs: Any, **_: object) -> Dataset:
     """Return a pandas.DataFrame, or several, as a dataset."""
     frames = dfs if isinstance(dfs, list | tuple) else [dfs]
     return _in_memory([to_table(frame, "a DataFrame") for frame in frames], "the DataFrame")
@@ -226,13 +226,13 @@ def _arrow_of_polars(frame: Any) -> Table:
     return (frame.collect() if hasattr(frame, "collect") else frame).to_arrow()
 
 
-def from_numpy(ndarrays: Any, **_: Any) -> Dataset:
+def from_numpy(ndarrays: Any, **_: object) -> Dataset:
     """Return a NumPy array, or several, as a dataset with the column `data`, a row an entry."""
     arrays = ndarrays if isinstance(ndarrays, list | tuple) else [ndarrays]
     return _in_memory([pa.table({DATA: to_column(np.asarray(array))}) for array in arrays], "array")
 
 
-def from_arrow(tables: Any, **_: Any) -> Dataset:
+def from_arrow(tables: Any, **_: object) -> Dataset:
     """Return a pyarrow.Table, or several, as a dataset."""
     listed = tables if isinstance(tables, list | tuple) else [tables]
     return _in_memory([to_table(table, "a table") for table in listed], "the table")
@@ -252,12 +252,12 @@ def _in_memory(tables: builtins.list[Table], called: str) -> Dataset:
     return Dataset(TableSource(concat(tables), called))
 
 
-def from_huggingface(dataset: Any, **_: Any) -> Dataset:
+def from_huggingface(dataset: Any, **_: object) -> Dataset:
     """Return a Dataset of Hugging Face as a dataset; what is on the disk is read from there."""
     return Dataset(HuggingFaceSource(dataset))
 
 
-def from_torch(dataset: Any, **_: Any) -> Dataset:
+def from_torch(dataset: Any, **_: object) -> Dataset:
     """Return a torch Dataset as a dataset: dicts are rows, all else is the column `item`."""
     return Dataset(RowsSource(dataset, f"the {type(dataset).__name__}"))
 

@@ -132,7 +132,7 @@ class IterableSource(Source):
 
     is_stream = True
 
-    def __init__(self, items: Iterable[Any], called: str) -> None:
+    def __init__(self, items: Iterable[object], called: str) -> None:
         self._items, self._called = items, called
 
     def begin_epoch(self, epoch: int) -> None:

@@ -84,7 +84,7 @@ class DataContext:
         return DataContext()
 
 
-def in_workers(operation: Operation, options: Mapping[str, Any]) -> Operation:
+def in_workers(operation: Operation, options: Mapping[str, object]) -> Operation:
     """Return an operation that runs in workers, if that is asked for.
 
     Args:
@@ -104,7 +104,7 @@ def in_workers(operation: Operation, options: Mapping[str, Any]) -> Operation:
     return InWorkers(operation, number, {"num_cpus": 0, **takes}, operation.keeps_rows)
 
 
-def _number(options: Mapping[str, Any]) -> int | None:
+def _number(options: Mapping[str, object]) -> int | None:
     compute, asked = options.get("compute"), options.get("concurrency")
     if isinstance(compute, ActorPoolStrategy | TaskPoolStrategy):
         asked = compute.number
@@ -129,7 +129,7 @@ class InWorkers(Operation):
 
     operation: Operation
     number: int
-    takes: Mapping[str, Any]
+    takes: Mapping[str, object]
     keeps_rows: bool | None = None
 
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
