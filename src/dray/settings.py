@@ -52,11 +52,10 @@ def is_rays_worker() -> bool:
 
     Ray runs it, or it is a fork of the session's agent on its node.
     """
-    module, forked = (
-        sys.modules.get(name) for name in ("ray._private.worker", "dray.engines.ray.forked_worker")
-    )
+    forked = sys.modules.get("dray.engines.ray.workers.forked_worker")
     if forked is not None and forked.is_one():
         return True
+    module = sys.modules.get("ray._private.worker")
     return module is not None and module.global_worker.mode == module.WORKER_MODE
 
 

@@ -48,17 +48,18 @@ from ray.util.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 
-from dray.engines.ray import cluster, driver_environment, forked_worker
+from dray.engines.ray import cluster
 from dray.engines.ray.bundles import PlacedBundles, resources_of
 from dray.engines.ray.connect import connect
-from dray.engines.ray.forked_worker import Membership
-from dray.engines.ray.node_agents import ForkedActor, NodeAgents, needs_rays_process
 from dray.engines.ray.reservations import Reservations
 from dray.engines.ray.runtime import RayRuntime
 from dray.engines.ray.silent_nodes import SilentNodes
-from dray.engines.ray.training_actor import RayActor
-from dray.engines.ray.worker import RayWorker
-from dray.engines.ray.worker_channel import VERSIONS, Hello, WorkerListener
+from dray.engines.ray.workers import driver_environment, forked_worker
+from dray.engines.ray.workers.forked_worker import Membership
+from dray.engines.ray.workers.node_agents import ForkedActor, NodeAgents, needs_rays_process
+from dray.engines.ray.workers.training_actor import RayActor
+from dray.engines.ray.workers.worker import RayWorker
+from dray.engines.ray.workers.worker_channel import VERSIONS, Hello, WorkerListener
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.remote_actor import RemoteActor
 from dray.engines.runtime import Described, Runtime

@@ -11,8 +11,8 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
 
-from dray.engines.ray import forked_worker
 from dray.engines.ray.errors import raise_result, result_error
+from dray.engines.ray.workers import forked_worker
 from dray.engines.result_lists import DynamicObjectRefGenerator
 from dray.engines.runtime import Args, Described, Kwargs, ObjectRef, ObjectRefGenerator, Returned
 from dray.errors import ConfigError

@@ -16,15 +16,16 @@ from ray.util.placement_group import (
     placement_group,
 )
 
-from dray.engines.ray import cluster, gpu_variables, ray_options
+from dray.engines.ray import cluster, ray_options
 from dray.engines.ray.actor_handles import RayObject
 from dray.engines.ray.errors import raise_result, refused
 from dray.engines.ray.feasibility import Capacity, check_bundle
-from dray.engines.ray.forked_worker import own_membership
 from dray.engines.ray.generators import iterable, with_iterable_methods
 from dray.engines.ray.placement_groups import RayGroup, all_groups, group_of
 from dray.engines.ray.references import RayRef, bare, bare_named, own_refs, ray_refs, wrapper
 from dray.engines.ray.status import status
+from dray.engines.ray.workers import gpu_variables
+from dray.engines.ray.workers.forked_worker import own_membership
 from dray.engines.runtime import (
     ActorBackend,
     ActorOptions,

@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 
 from dray.engines.base import Mailbox, Started
 from dray.engines.ray.errors import is_crash, translate
-from dray.engines.ray.worker_channel import Hello
+from dray.engines.ray.workers.worker_channel import Hello
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.remote_actor import RemoteActor
 from dray.errors import EngineError, NodeDiedError

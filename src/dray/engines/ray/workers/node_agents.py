@@ -14,12 +14,12 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from dray.engines.base import ActorFactory, Died, Mailbox, Output, Posted, Started
-from dray.engines.ray import driver_environment
-from dray.engines.ray.agent import Agent, Exited, Failed, Forked, Printed, Ready
 from dray.engines.ray.bundles import PlacedBundles
-from dray.engines.ray.forked_worker import Entry, Membership
-from dray.engines.ray.training_actor import RayActor, own_descriptor
-from dray.engines.ray.worker_channel import DriverAddress, Hello
+from dray.engines.ray.workers import driver_environment
+from dray.engines.ray.workers.agent import Agent, Exited, Failed, Forked, Printed, Ready
+from dray.engines.ray.workers.forked_worker import Entry, Membership
+from dray.engines.ray.workers.training_actor import RayActor, own_descriptor
+from dray.engines.ray.workers.worker_channel import DriverAddress, Hello
 from dray.engines.rpc import wire
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.remote_actor import RemoteActor

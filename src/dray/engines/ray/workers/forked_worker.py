@@ -18,8 +18,8 @@ import ray
 from ray._private import auto_init_hook, services
 
 from dray.engines.launch import learned_imports
-from dray.engines.ray import driver_environment, gpu_variables
 from dray.engines.ray.connect import own_breakpoint
+from dray.engines.ray.workers import driver_environment, gpu_variables
 from dray.engines.rpc import actor_host, wire
 from dray.engines.rpc.actor_host import set_variables
 

@@ -9,8 +9,8 @@ import sys
 
 import ray
 
-from dray.engines.ray import driver_environment, gpu_variables, sidecar
-from dray.engines.ray.worker_channel import DriverAddress, Hello, call
+from dray.engines.ray.workers import driver_environment, gpu_variables, sidecar
+from dray.engines.ray.workers.worker_channel import DriverAddress, Hello, call
 from dray.engines.rpc import lifeline
 from dray.engines.rpc.actor_host import ActorHost, import_quietly, text_stream
 

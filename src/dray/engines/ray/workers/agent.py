@@ -20,15 +20,15 @@ from dray.accelerators import families
 from dray.engines.launch import system_limits
 from dray.engines.launch.server import Basis, Server
 from dray.engines.launch.system_limits import OpenFiles
-from dray.engines.ray import driver_environment
-from dray.engines.ray.worker_channel import DriverAddress, Hello, call
+from dray.engines.ray.workers import driver_environment
+from dray.engines.ray.workers.worker_channel import DriverAddress, Hello, call
 from dray.engines.rpc import lifeline
 from dray.engines.rpc.io_thread import Reader
 from dray.errors import EngineError, text_of
 from dray.scheduling.requests import Node
 
 # The module of its workers.
-_ENTRY = "dray.engines.ray.forked_worker"
+_ENTRY = "dray.engines.ray.workers.forked_worker"
 _PIECE = 65536
 
 
