@@ -17,7 +17,10 @@ MEASURED := COVERAGE_FILE=$(CURDIR)/build/coverage/data $(BIN)/coverage
 # Where its tests are: other files import what is not in its environment.
 OF_TENSORFLOW := tests/train/tensorflow $(wildcard tests/docs/test_frameworks*.py tests/docs/test_examples*.py tests/docs/test_snippets*.py tests/docs/test_reference.py)
 
-.PHONY: demo unit test test-docs test-tensorflow test-ray test-cluster test-gpu coverage check bench bench-before diagrams docs release-check stress clean
+# Frameworks of others beside PyTorch and JAX: extras of dray, which take seconds to import.
+OF_FRAMEWORKS := $(addprefix tests/train/, huggingface lightning lightgbm xgboost test_accelerate_integration.py test_keras_integration.py)
+
+.PHONY: demo unit test test-frameworks test-docs test-tensorflow test-ray test-cluster test-gpu coverage check bench bench-before diagrams docs release-check stress clean
 
 demo: $(VENV)/demo-installed  ## Train a ResNet-18 on handwritten digits with two worker processes.
 	$(BIN)/python examples/image_classification.py --num-workers 2
@@ -26,7 +29,10 @@ unit: $(VENV)-unit/installed  ## Run the tests that start no engine, where no ex
 	$(VENV)-unit/bin/python $(SIDE_BY_SIDE) 2 $(UNIT)
 
 test: $(VENV)/dev-installed  ## Run the tests, on the process engine and the inline engine.
-	$(BIN)/python $(SIDE_BY_SIDE) 3 --ignore=tests/docs -m "not ray and not cluster"
+	$(BIN)/python $(SIDE_BY_SIDE) 3 $(addprefix --ignore=, tests/docs $(OF_FRAMEWORKS)) -m "not ray and not cluster"
+
+test-frameworks: $(VENV)/dev-installed  ## Run the tests of Lightning, Transformers, Accelerate, Keras, XGBoost and LightGBM.
+	$(BIN)/python $(SIDE_BY_SIDE) 3 $(OF_FRAMEWORKS) -m "not ray and not cluster"
 
 test-docs: $(VENV)/dev-installed  ## Run every program of the README, the pages and examples/, as a reader would.
 	$(BIN)/python $(SIDE_BY_SIDE) 3 tests/docs -m "not ray and not cluster"
@@ -43,7 +49,7 @@ test-cluster: $(VENV)/dev-installed  ## Run the tests that need a Ray cluster of
 test-gpu: $(VENV)/dev-installed  ## Run the tests that use NVIDIA GPUs (with a torch that has CUDA).
 	$(BIN)/python -m pytest -m gpu
 
-coverage: $(VENV)/dev-installed  ## Run the tests of `make test` and `test-docs`, or FILES, and print which lines ran, in workers too.
+coverage: $(VENV)/dev-installed  ## Run the tests that need no Ray cluster, or FILES, and print which lines ran, in workers too.
 	rm -rf build/coverage
 	mkdir -p build/coverage
 	$(MEASURED) run $(SIDE_BY_SIDE) 3 -m "not ray and not cluster" $(FILES); status=$$?; \
