@@ -174,6 +174,14 @@ def test_operations_on_rows_and_batches(rows: Any) -> None:
         rows.zip(rows.limit(3)).take_all()
 
 
+def test_a_dataset_shows_what_is_known_of_it() -> None:
+    numbers = dray.data.range(10)
+    assert repr(numbers) == "Dataset(num_rows=10, schema={id: int64})"
+    changed = numbers.map(lambda row: row)
+    assert repr(changed) == "Dataset(num_rows=10, operations=1)"
+    assert repr(changed.filter(bool)) == "Dataset(num_rows=?, operations=2)"
+
+
 def test_groups_and_aggregates(rows: Any) -> None:
     by_name = rows.groupby("name")
     assert by_name.count().take(1) == [{"name": "n0", "count()": 4}]

@@ -55,6 +55,21 @@ class Dataset(Pipeline):
         [{'x': 0}, {'x': 6}]
     """
 
+    def __repr__(self) -> str:
+        """Say what is known without reading rows or calling users' functions."""
+        keeps = all(operation.keeps_rows for operation in self._operations)
+        rows = self.source.rows if keeps else None
+        said = [f"num_rows={'?' if rows is None else rows}"]
+        schema = None if self._operations else self.source.schema()
+        if schema is not None:
+            columns = (
+                f"{name}: {kind}" for name, kind in zip(schema.names, schema.types, strict=True)
+            )
+            said.append(f"schema={{{', '.join(columns)}}}")
+        if self._operations:
+            said.append(f"operations={len(self._operations)}")
+        return f"{type(self).__name__}({', '.join(said)})"
+
     # Operations.
 
     def map(
