@@ -98,7 +98,10 @@ def test_the_table_has_nothing_that_is_there_and_one_sentence_for_what_is_not() 
     for owner, entries in TABLE.items():
         there: set[str] = set()
         if owner.startswith("dray") and not owner.endswith(")"):
-            module = importlib.import_module(owner)
+            try:
+                module = importlib.import_module(owner)
+            except MissingDependencyError:  # an extra that is not installed here
+                continue
             there = {*vars(module), *getattr(module, "__all__", ())}
         for name, entry in entries.items():
             assert name not in there, (owner, name)

@@ -6,15 +6,27 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from dray.answers import answer_for
-from dray.data.blocks import Batch, Table, column_to_numpy, to_batch, to_column, to_table
-from dray.data.dataset import Dataset
-from dray.data.relational import check_column
-from dray.errors import ConfigError
+from dray.checks import require
+
+require("numpy", "dray[data]")
+require("pyarrow", "dray[data]")
+
+import numpy as np  # noqa: E402 (what is above says how to install it)
+import pyarrow as pa  # noqa: E402
+import pyarrow.compute as pc  # noqa: E402
+
+from dray.data.blocks import (  # noqa: E402
+    Batch,
+    Table,
+    column_to_numpy,
+    to_batch,
+    to_column,
+    to_table,
+)
+from dray.data.dataset import Dataset  # noqa: E402
+from dray.data.relational import check_column  # noqa: E402
+from dray.errors import ConfigError  # noqa: E402
 
 __all__ = [
     "Chain",
