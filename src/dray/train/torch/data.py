@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from dray.train.context import TrainContext
 from dray.train.torch.devices import get_device
 from dray.train.torch.resumable import changed_loader, resumable_loader
+from dray.train.torch.wrapped_loader import WrappedLoader
 from dray.train.worker.session import current_session
 
 if TYPE_CHECKING:
@@ -233,7 +234,7 @@ class SameRandomness:
         self._other = here
 
 
-class DeviceDataLoader:
+class DeviceDataLoader(WrappedLoader):
     """A data loader whose batches are on a device; all else is the loader's own, its kind too.
 
     Args:
@@ -242,17 +243,11 @@ class DeviceDataLoader:
         ahead: Whether to copy the next batch while this one is used, if the device can.
     """
 
-    _loader: DataLoader[Any]
     _device: torch.device
     _ahead: bool
 
     def __init__(self, loader: DataLoader[Any], device: torch.device, ahead: bool) -> None:
-        vars(self).update(_loader=loader, _device=device, _ahead=ahead)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        """The loader's class, so that `isinstance` says yes to it; `type` says what this is."""
-        return type(self._loader)
+        super().__init__(loader, _device=device, _ahead=ahead)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches on the device."""
@@ -265,20 +260,6 @@ class DeviceDataLoader:
         import torch
 
         return SideStream(self._device, getattr(torch, self._device.type))
-
-    def __len__(self) -> int:
-        """Return the number of batches."""
-        return len(self._loader)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return the loader's own attribute, but not how it is copied or pickled."""
-        if name == "_loader" or name.startswith("__"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self._loader, name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """Set the loader's own attribute."""
-        setattr(self._loader, name, value)
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self._loader, self._device, self._ahead)  # a stream stays where it is

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError
 from dray.train.datasets import positions_of
+from dray.train.torch.wrapped_loader import WrappedLoader
 from dray.train.worker.session import TrainSession
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class ResumableBatches:
         return torch.randperm(self._rows, generator=generator).numpy()
 
 
-class ResumableLoader:
+class ResumableLoader(WrappedLoader):
     """A data loader that takes note of each batch it gives; all else is the loader's own.
 
     Args:
@@ -139,16 +140,10 @@ class ResumableLoader:
         batches: Its batch sampler.
     """
 
-    _loader: DataLoader[Any]
     _batches: ResumableBatches
 
     def __init__(self, loader: DataLoader[Any], batches: ResumableBatches) -> None:
-        vars(self).update(_loader=loader, _batches=batches)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        """The loader's class, so that `isinstance` says yes to it; `type` says what this is."""
-        return type(self._loader)
+        super().__init__(loader, _batches=batches)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches that are left of the epoch."""
@@ -161,13 +156,3 @@ class ResumableLoader:
 
     def __len__(self) -> int:
         return len(self._batches)
-
-    def __getattr__(self, name: str) -> Any:
-        """Return the loader's own attribute, but not how it is copied or pickled."""
-        if name == "_loader" or name.startswith("__"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self._loader, name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """Set the loader's own attribute."""
-        setattr(self._loader, name, value)
