@@ -191,6 +191,13 @@ class OlderForm:
             )
         return frame.drop(columns=[self.label_column]), frame[self.label_column]
 
+    def options_with(self, report: type) -> dict[str, Any]:
+        """Return the further arguments, with a callback that reports, unless they have one."""
+        callbacks = list(self.options.get("callbacks") or [])
+        if not any(isinstance(callback, report) for callback in callbacks):
+            callbacks.append(report())
+        return {**self.options, "callbacks": callbacks}
+
     @property
     def evaluated(self) -> list[str]:
         """The names of the datasets that are only evaluated."""

@@ -23,10 +23,6 @@ def train(form: OlderForm, network: Mapping[str, Any]) -> None:
     checkpoint = get_checkpoint()
     model = None if checkpoint is None else RayTrainReportCallback.get_model(checkpoint)
     begun = 0 if model is None else model.current_iteration()
-    options = dict(form.options)
-    callbacks = list(options.pop("callbacks", None) or [])
-    if not any(isinstance(callback, RayTrainReportCallback) for callback in callbacks):
-        callbacks.append(RayTrainReportCallback())
     table = lightgbm.Dataset(*form.rows(TRAIN_DATASET_KEY))
     evaluated = [lightgbm.Dataset(*form.rows(name), reference=table) for name in form.evaluated]
     lightgbm.train(
@@ -36,6 +32,5 @@ def train(form: OlderForm, network: Mapping[str, Any]) -> None:
         valid_sets=[table, *evaluated],
         valid_names=[TRAIN_DATASET_KEY, *form.evaluated],
         init_model=model,
-        callbacks=callbacks,
-        **options,
+        **form.options_with(RayTrainReportCallback),
     )

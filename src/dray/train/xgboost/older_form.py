@@ -15,10 +15,6 @@ def train(form: OlderForm) -> None:
     checkpoint = get_checkpoint()
     model = None if checkpoint is None else RayTrainReportCallback.get_model(checkpoint)
     begun = 0 if model is None else model.num_boosted_rounds()
-    options = dict(form.options)
-    callbacks = list(options.pop("callbacks", None) or [])
-    if not any(isinstance(callback, RayTrainReportCallback) for callback in callbacks):
-        callbacks.append(RayTrainReportCallback())
     tables = {name: _table(form, name) for name in (TRAIN_DATASET_KEY, *form.evaluated)}
     xgboost.train(
         dict(form.params),
@@ -26,8 +22,7 @@ def train(form: OlderForm) -> None:
         form.num_boost_round - begun,
         evals=[(table, name) for name, table in tables.items()],
         xgb_model=model,
-        callbacks=callbacks,
-        **options,
+        **form.options_with(RayTrainReportCallback),
     )
 
 
