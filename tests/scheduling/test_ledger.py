@@ -38,18 +38,26 @@ def assert_not_over_committed(book: Ledger, held: list[Any]) -> None:
             assert used <= total + 1e-9, (index, name)
 
 
-@given(st.lists(st.tuples(BUNDLES, st.sampled_from(STRATEGIES), st.integers(0, 5)), max_size=25))
+@given(
+    st.lists(
+        st.tuples(BUNDLES, st.sampled_from(STRATEGIES), st.integers(0, 5), st.booleans()),
+        max_size=25,
+    )
+)
 def test_never_over_committed_and_all_comes_back(requests: Any) -> None:
     book = ledger(4, 3)
     asked = []
-    for bundles, strategy, release in requests:
+    for bundles, strategy, release, aside in requests:
         try:
             asked.append(book.reserve(Request(bundles, strategy)))
         except InfeasibleError:
             continue
         held = [f.result() for f in asked if f.done()]
         assert_not_over_committed(book, held)
-        if release < len(held):
+        if release < len(held) and aside:
+            if held[release].set_aside() and release % 2:
+                assert held[release].take_up()
+        elif release < len(held):
             held[release].release()
             held[release].release()  # twice is once
     while any(not f.done() for f in asked):
@@ -110,6 +118,28 @@ def test_an_exchange_wakes_who_waits_for_what_it_leaves() -> None:
     assert not other.done()
     assert first.exchange(Request([{"CPU": 2}], "PACK")) is not None
     assert other.done()
+
+
+def test_what_is_set_aside_is_free_to_whoever_asks_first() -> None:
+    book = ledger(2)
+    mine = asks(book, 2).result()
+    assert mine.set_aside()
+    assert mine.take_up()
+    assert not mine.take_up(), "it is not set aside any more"
+    assert mine.set_aside()
+    assert book.available()["CPU"] == 2
+    assert not mine.take_up(), "somebody was told that it is free"
+    first = asks(book, 1).result()
+    assert first.set_aside()
+    assert asks(book, 2).done()
+    waiting = asks(book, 1)
+    assert not first.take_up()
+    assert not waiting.done()
+    other = ledger(2)
+    held, waits = asks(other, 2).result(), asks(other, 1)
+    assert not held.set_aside(), "somebody waits for it"
+    held.release()
+    assert waits.done()
 
 
 def test_tenths_and_thirds_add_up() -> None:

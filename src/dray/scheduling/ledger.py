@@ -23,6 +23,8 @@ What always holds, and the tests try to break:
   loan makes it negative: a task that waits for others lends its CPUs, and takes them again at once
   when it goes on, so for a while too many may be in use.
 * Bundles are given all or none, and come back all, once, however often `release` is called.
+* What is set aside (`Held.set_aside`) is free to everybody: it is taken back before anything is
+  asked for or looked at, so nothing is set aside while a request waits.
 * A device is locked against other programs (`device_locks.py`) before it is given out. One that
   another has locked is excluded, as if taken, until it lets it go; placement tries again.
 * A node that has died has nothing; what was held on it is not given back to it.
@@ -102,8 +104,18 @@ class Held(Reservation):
     def release(self) -> None:
         """Give everything back. A second call does nothing."""
         self.reacquire_cpus()
-        allocations, self.allocations = self.allocations, []
-        self._ledger._give_back(allocations, self.long_lived)
+        self._ledger._give_back(self)
+
+    def set_aside(self) -> bool:
+        """Hold it until anybody asks the ledger for anything; return False if somebody waits.
+
+        Devices are not set aside: other programs may want them, which do not ask here.
+        """
+        return not any(self.devices) and self._ledger._set_aside(self)
+
+    def take_up(self) -> bool:
+        """Take again what was set aside; return False if it is gone."""
+        return self._ledger._aside.pop(self, None) is not None
 
     @shielded
     def exchange(self, request: Request) -> Held | None:
@@ -151,6 +163,7 @@ class Ledger:
         self._lock = threading.RLock()
         self.device_locks: DeviceLocks | None = None  # set by an engine that has physical devices
         self._excluded: dict[tuple[str, str], Allocation] = {}
+        self._aside: dict[Held, Held] = {}
         self.dead: set[int] = set()
         self._alive = set(range(len(self.nodes)))
         self._paused = False
@@ -160,6 +173,7 @@ class Ledger:
         """Cancel what waits, and all that is asked for from now on."""
         with self._lock:
             self._closed = True
+            self._aside.clear()
             waiting = self._queue.clear()
         for future in waiting:
             future.cancel()
@@ -175,6 +189,7 @@ class Ledger:
     def available(self) -> dict[str, float]:
         """Return what is free now, summed over the nodes."""
         with self._lock:
+            self._take_back_aside()
             names = dict.fromkeys(name for total in self._total for name in total.quantities)
             free = [capacity.usable() for capacity in self._free]
             return from_fixed({n: sum(f.get(n, 0) for f in free) for n in names})
@@ -194,11 +209,13 @@ class Ledger:
 
     def free_of(self, index: int) -> dict[str, float]:
         with self._lock:
+            self._take_back_aside()
             return from_fixed(self._free[index].usable())
 
     def devices_of(self, index: int) -> list[dict[str, Any]]:
         """Return a node's accelerators, and how much of each is free, as JSON-compatible values."""
         with self._lock:
+            self._take_back_aside()
             devices, free = self.nodes[index].devices, self._free[index].devices
             others = self.device_locks.others() if self.device_locks is not None else {}
             return [
@@ -216,6 +233,7 @@ class Ledger:
     def most_free_devices(self) -> dict[str, float]:
         """Return how much is free of the device of each kind that has most."""
         with self._lock:
+            self._take_back_aside()
             found: dict[str, int] = {}
             for capacity in self._free:
                 for name, devices in capacity.devices.items():
@@ -244,6 +262,7 @@ class Ledger:
     def remove_node(self, node_id: str) -> None:
         """Take a node away, with all it offers."""
         with self._lock:
+            self._take_back_aside()
             for index, node in enumerate(self.nodes):
                 if node.node_id == node_id:
                     self.dead.add(index)
@@ -269,6 +288,7 @@ class Ledger:
         """Return where bundles would lie now; see `Engine.preview`."""
         demand = demand_of(request)
         with self._lock:
+            self._take_back_aside()
             others = self.device_locks.others() if self.device_locks is not None else {}
             free = self._without(others)
             chosen = self._place(demand, free)
@@ -303,6 +323,7 @@ class Ledger:
         """Ask for what `check` has returned."""
         future: Future[Reservation] = Future()
         with self._lock:
+            self._take_back_aside()
             if self._closed:
                 future.cancel()
                 return future
@@ -317,11 +338,27 @@ class Ledger:
         if future.cancelled():
             self._grant()
 
-    def _give_back(self, allocations: Sequence[Allocation], long_lived: bool) -> None:
+    def _give_back(self, held: Held) -> None:
         with self._lock:
-            self._add(allocations, long_lived, 1)
+            self._aside.pop(held, None)
+            allocations, held.allocations = held.allocations, []
+            self._add(allocations, held.long_lived, 1)
         if allocations:
             self._grant()
+
+    def _set_aside(self, held: Held) -> bool:
+        with self._lock:
+            if self._queue or self._closed or not held.allocations:
+                return False
+            self._aside[held] = held
+            return True
+
+    def _take_back_aside(self) -> None:
+        """Free what is set aside. With the lock held."""
+        while self._aside:
+            held, _ = self._aside.popitem()
+            allocations, held.allocations = held.allocations, []
+            self._add(allocations, held.long_lived, 1)
 
     def _retake(
         self, allocations: Sequence[Allocation], long_lived: bool, demand: Demand
@@ -330,6 +367,7 @@ class Ledger:
         with self._lock:
             if any(allocation.node in self.dead for allocation in allocations):
                 return None
+            self._take_back_aside()
             for allocation in allocations:
                 self._add_one(allocation, long_lived, 1)
             held = self._take(demand)

@@ -169,6 +169,7 @@ class SchedulingClass:
         waiting: Those that can run, oldest first.
         followed: Workers to which tasks were sent ahead that are not recalled.
         asked: Whether the ledger has a request of this shape.
+        aside: Reservations of its last tasks, for the next ones unless somebody asks meanwhile.
         group: The placement group they run in.
         capture: Whether what they start runs there as well.
     """
@@ -180,6 +181,7 @@ class SchedulingClass:
     waiting: deque[Task] = field(default_factory=deque)
     followed: set[WorkerProcess] = field(default_factory=set)
     asked: bool = False
+    aside: list[Held] = field(default_factory=list)
     group: int | None = None
     capture: bool = False
 

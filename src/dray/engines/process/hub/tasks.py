@@ -186,9 +186,14 @@ class Tasks(TaskOperations):
             self.pump(shape)
 
     def pump(self, shape: SchedulingClass) -> None:
-        """Ask for resources, if somebody in the queue needs them."""
+        """Take up resources that were set aside, or ask for some, if the queue needs them."""
         if shape.asked or not (shape.waiting or shape.followed):
             return
+        while shape.aside:
+            held = shape.aside.pop()
+            if held.take_up():
+                self._granted(shape, held)
+                return
         shape.asked = True
         future = shape.ledger.reserve_checked(shape.demand)
         future.add_done_callback(
@@ -387,10 +392,14 @@ class Tasks(TaskOperations):
 
     def rest(self, worker: WorkerProcess) -> None:
         """Take a worker's resources back, and keep it for later."""
-        lease, worker.lease, worker.shape = worker.lease, None, None
+        lease, shape, worker.lease, worker.shape = worker.lease, worker.shape, None, None
         if worker.calls or not self.pool.give_back(worker):
             self.retire(worker)
-        if lease is not None:
+        if lease is None:
+            return
+        if shape is not None and lease.set_aside():
+            shape.aside.append(lease)
+        else:
             lease.release()
 
     def retire(self, worker: WorkerProcess) -> None:
