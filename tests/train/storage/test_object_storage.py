@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -244,10 +244,28 @@ def test_who_waits_for_an_answer_is_told_once(
     assert caplog.messages == ["s3://bucket/run cannot be read: OSError: no route; trying for 60 s"]
 
 
-def test_a_file_system_of_pyarrow(sources: list[Path], tmp_path: Path) -> None:
+def _pyarrows(top: Path) -> object:
     arrow = pytest.importorskip("pyarrow.fs")
+    return arrow.SubTreeFileSystem(str(top), arrow.LocalFileSystem())
+
+
+def _fsspecs(top: Path) -> object:
+    dirfs = pytest.importorskip("fsspec.implementations.dirfs")
+    local = pytest.importorskip("fsspec.implementations.local")
+    return dirfs.DirFileSystem(path=str(top), fs=local.LocalFileSystem())
+
+
+def _fsspecs_by_pyarrow(top: Path) -> object:
+    arrow = pytest.importorskip("pyarrow.fs")
+    return arrow.PyFileSystem(arrow.FSSpecHandler(_fsspecs(top)))
+
+
+@pytest.mark.parametrize("kind", [_pyarrows, _fsspecs, _fsspecs_by_pyarrow])
+def test_a_file_system_with_folders(
+    sources: list[Path], tmp_path: Path, kind: Callable[[Path], object]
+) -> None:
     (tmp_path / "top").mkdir()
-    far = arrow.SubTreeFileSystem(str(tmp_path / "top"), arrow.LocalFileSystem())
+    far = kind(tmp_path / "top")
     place = place_at("runs/run", far, "path")
     assert isinstance(place, RemotePath)
     for report in range(2):

@@ -196,6 +196,8 @@ def test_urls_of_runs_and_checkpoints(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="path='s3://b/x' came with credentials") as refusal:
             refused("s3://id:secret@b/x?key=secret")
         assert "secret" not in str(refusal.value)
+    with pytest.raises(ConfigError, match="came with credentials or options"):
+        Checkpoint("s3://b/x?region=eu-west-1&access_key=mine")
 
 
 def test_checkpoint_directories(tmp_path: Path) -> None:

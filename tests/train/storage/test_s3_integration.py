@@ -101,6 +101,18 @@ def test_a_run_on_each_engine(s3: Server, engine: str) -> None:
     assert [event["state"] for event in events if event["event"] == "state"][-1] == "FINISHED"
 
 
+def test_a_url_may_name_the_server(
+    s3: Server, process_engine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "me")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    options = f"scheme=http&endpoint_override={s3.url.removeprefix('http://')}&region=eu-west-1"
+    config = RunConfig(name="by-url", storage_path=f"s3://{BUCKET}/prefix?{options}")
+    result = DataParallelTrainer(lambda: report(1), run_config=config).fit()
+    assert result.path == f"{BUCKET}/prefix/by-url"
+    assert Result.from_path(f"s3://{result.path}?{options}").checkpoint == result.checkpoint
+
+
 def ways() -> list[tuple[str, int]]:
     context = dray.train.get_context()
     storage, rank = context.get_storage(), context.get_world_rank()

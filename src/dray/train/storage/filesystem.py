@@ -47,8 +47,10 @@ def place_at(path: object, filesystem: object, what: str, of: str = "storage_fil
     if inner is None:
         if url is None or url[1].lower() == "file":
             return local_path(path, what)
-        _refuse_secrets(url[0], url[2], what)
-        return _place_of_url(f"{url[1].lower()}://{url[2]}", url[1].lower(), what)
+        scheme = url[1].lower()
+        rest, options = _split_options(scheme, url[2])
+        _refuse_secrets(url[0], rest, what)
+        return _place_of_url(f"{scheme}://{rest}", scheme, what, options)
     given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(given, str) or not given or "\0" in given:
         raise ConfigError(f"{what} must be a path within {of}, not {path!r}")
@@ -60,13 +62,32 @@ def place_at(path: object, filesystem: object, what: str, of: str = "storage_fil
     return RemotePath(given.rstrip("/"), inner)
 
 
-def _place_of_url(url: str, scheme: str, what: str) -> RemotePath:
+def _split_options(scheme: str, rest: str) -> tuple[str, dict[str, Any]]:
+    """Return a URL without the options that S3's may have, as pyarrow reads them, and these.
+
+    Source: https://arrow.apache.org/docs/python/generated/pyarrow.fs.S3FileSystem.html
+    """
+    path, _, query = rest.partition("?")
+    said = dict(urllib.parse.parse_qsl(query))
+    if scheme not in {"s3", "s3a"} or not said.keys() <= {"endpoint_override", "scheme", "region"}:
+        return rest, {}
+    options: dict[str, Any] = {}
+    if "endpoint_override" in said:
+        host = said["endpoint_override"]
+        whole = host if "://" in host else f"{said.get('scheme', 'https')}://{host}"
+        options["endpoint_url"] = whole
+    if "region" in said:
+        options["client_kwargs"] = {"region_name": said["region"]}
+    return path, options
+
+
+def _place_of_url(url: str, scheme: str, what: str, options: dict[str, Any]) -> RemotePath:
     try:
         from fsspec.core import url_to_fs
     except ImportError:
         raise MissingDependencyError("fsspec", _PACKAGES.get(scheme, ("", "fsspec"))[1]) from None
     try:
-        filesystem, path = url_to_fs(url)
+        filesystem, path = url_to_fs(url, **options)
     except ImportError as error:
         if scheme not in _PACKAGES:
             raise ConfigError(f"{what}={url!r}: {error}") from error

@@ -139,7 +139,7 @@ class Lease:
             self._taken_by = f"{who} has taken it over"
             return
         file = _file(self._run, self.number)
-        self._write(lambda text: file.filesystem.pipe_file(file.path, text))
+        self._write(file.put)
 
     def _renew(self) -> None:
         while not self._ended.wait(self._lasts_s / _RENEWALS):
@@ -186,7 +186,7 @@ def _create(file: RemotePath, text: bytes) -> None:
     except (TypeError, NotImplementedError):  # it cannot
         if file.exists():
             raise FileExistsError(str(file)) from None
-        file.filesystem.pipe_file(file.path, text)
+        file.put(text)
 
 
 def _is_over(held: dict[str, Any]) -> bool:

@@ -9,6 +9,9 @@ from typing import Any
 from dray.errors import StorageError
 from dray.train.storage.retry import persistently
 
+# Those that have no folders, and show an object to others when it is whole.
+_FLAT = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "tos", "memory"}
+
 
 @dataclass(frozen=True)
 class RemotePath:
@@ -80,18 +83,30 @@ class RemotePath:
             StorageError: It cannot be written.
         """
         try:
-            persistently(f"{self} cannot be written", lambda: self._write(content))
+            persistently(f"{self} cannot be written", lambda: self.put(content))
         except FileNotFoundError as error:
             raise missing(self, error) from error
 
-    def _write(self, content: bytes) -> None:
-        if not self._is_arrows:
+    def put(self, content: bytes) -> None:
+        """Write the file, whole or not at all, by one attempt; what is raised is the storage's."""
+        if not self._has_folders:
             self.filesystem.pipe_file(self.path, content)
             return
-        draft = f"{self.path}.draft"  # pyarrow writes a stream, as HDFS does
+        draft = f"{self.path}.draft"
         self.filesystem.makedirs(self.parent.path, exist_ok=True)
         self.filesystem.pipe_file(draft, content)
         self.filesystem.mv(draft, self.path)
+
+    @property
+    def _has_folders(self) -> bool:
+        """Return whether folders must be made, and half a file can be seen, as with SFTP."""
+        inner = self.filesystem
+        while not self._is_arrows and hasattr(inner, "fs"):
+            inner = inner.fs  # it shows a part of that one
+        protocol = inner.protocol
+        return self._is_arrows or _FLAT.isdisjoint(
+            {protocol} if isinstance(protocol, str) else protocol
+        )
 
     def make_folder(self) -> None:
         """Make this folder on a storage that has folders, as HDFS does.
@@ -99,7 +114,7 @@ class RemotePath:
         Raises:
             StorageError: It cannot be made.
         """
-        if self._is_arrows:
+        if self._has_folders:
             persistently(
                 f"{self} cannot be made",
                 lambda: self.filesystem.makedirs(self.path, exist_ok=True),

@@ -41,6 +41,8 @@ def upload(source: str, target: RemotePath, names: Iterable[str]) -> None:
     options = _part_options(target.filesystem)
     with StorageError.instead(f"the checkpoint {source} cannot be read"):
         sizes = {name: os.stat(os.path.join(source, name)).st_size for name in names}
+    for folder in sorted({os.path.dirname(name) for name in sizes}):
+        (target / folder if folder else target).make_folder()
     for name, size in sizes.items():
         if size >= _LARGE:
             put(name)
