@@ -131,6 +131,16 @@ def test_an_epoch_goes_on_where_all_ranks_were(numbers: Any) -> None:
     assert sorted(first + rest) == sorted(again) == list(range(ROWS))
 
 
+def test_what_is_returned_is_read_once_an_epoch_as_a_loader_is() -> None:
+    iterator = dray.data.range(10).random_shuffle(seed=1).iterator()
+    loader = iterator.iter_batches(batch_size=10)
+    first, second = ([batch["id"].tolist() for batch in loader] for _ in range(2))
+    assert sorted(first[0]) == sorted(second[0]) == list(range(10))
+    assert iterator.position.epoch == 2
+    rows = dray.data.range(2).iter_rows()
+    assert list(rows) == list(rows) == [{"id": 0}, {"id": 1}]
+
+
 def test_an_iteration_that_is_left_is_over(tmp_path: Path) -> None:
     iterator = dray.data.range(10).iterator()
     assert next(iter(iterator.iter_rows())) == {"id": 0}

@@ -6,7 +6,7 @@ import functools
 import itertools
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -393,24 +393,24 @@ class Dataset(Pipeline):
         """Return an iterator over all rows; each iteration is an epoch."""
         return DataIterator(self, in_order=True)
 
-    def iter_rows(self) -> Iterator[Row]:
-        """Yield rows as dicts."""
+    def iter_rows(self) -> Iterable[Row]:
+        """Return rows as dicts."""
         return self.iterator().iter_rows()
 
-    def iter_batches(self, **options: Any) -> Iterator[Any]:
-        """Yield batches; see `DataIterator.iter_batches`."""
+    def iter_batches(self, **options: Any) -> Iterable[Any]:
+        """Return batches; see `DataIterator.iter_batches`."""
         return self.iterator().iter_batches(**options)
 
-    def iter_torch_batches(self, **options: Any) -> Iterator[Any]:
-        """Yield batches of tensors; see `DataIterator.iter_torch_batches`."""
+    def iter_torch_batches(self, **options: Any) -> Iterable[Any]:
+        """Return batches of tensors; see `DataIterator.iter_torch_batches`."""
         return self.iterator().iter_torch_batches(**options)
 
-    def iter_jax_batches(self, **options: Any) -> Iterator[Any]:
-        """Yield batches of arrays of JAX; see `DataIterator.iter_jax_batches`."""
+    def iter_jax_batches(self, **options: Any) -> Iterable[Any]:
+        """Return batches of arrays of JAX; see `DataIterator.iter_jax_batches`."""
         return self.iterator().iter_jax_batches(**options)
 
-    def iter_tf_batches(self, **options: Any) -> Iterator[Any]:
-        """Yield batches of tensors of TensorFlow; see `DataIterator.iter_tf_batches`."""
+    def iter_tf_batches(self, **options: Any) -> Iterable[Any]:
+        """Return batches of tensors of TensorFlow; see `DataIterator.iter_tf_batches`."""
         return self.iterator().iter_tf_batches(**options)
 
     def take(self, limit: int = 20) -> list[Row]:

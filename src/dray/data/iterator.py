@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
 
 from dray.answers import answers_members
 from dray.data.ahead import read_ahead
@@ -22,8 +22,24 @@ from dray.data.position import Bookmark, Position
 from dray.data.shares import Batching, Sharing, share_of
 from dray.data.staging import stage
 
+T = TypeVar("T")
+
 # Converts a block's table into what the program gets.
 Convert = Callable[[Any], Any]
+
+
+class Epochs(Generic[T]):
+    """An iterable each of whose iterations is an epoch, as loops of frameworks expect of a loader.
+
+    Args:
+        begin: Begins one.
+    """
+
+    def __init__(self, begin: Callable[[], Iterator[T]]) -> None:
+        self._begin = begin
+
+    def __iter__(self) -> Iterator[T]:
+        return self._begin()
 
 
 @answers_members
@@ -76,8 +92,11 @@ class DataIterator:
 
     # Iterations.
 
-    def iter_rows(self) -> Iterator[Row]:
-        """Yield rows as dicts."""
+    def iter_rows(self) -> Iterable[Row]:
+        """Return the rows, as dicts."""
+        return Epochs(self._rows)
+
+    def _rows(self) -> Iterator[Row]:
         blocks = self._blocks(self._bookmark.begin(), Batching(None))
         for block in read_ahead(blocks, 1, self._wait):
             for row in table_rows(block.table):
@@ -95,8 +114,8 @@ class DataIterator:
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
         collate_fn: Callable[[Batch], Any] | None = None,
-    ) -> Iterator[Any]:
-        """Yield batches.
+    ) -> Iterable[Any]:
+        """Return batches. Each iteration of what is returned is an epoch.
 
         Args:
             prefetch_batches: Number of batches that a thread makes ahead.
@@ -106,7 +125,7 @@ class DataIterator:
             local_shuffle_buffer_size: Number of rows, of all ranks together, that are in a random
                 order within it; so that does not depend on the number of ranks.
             local_shuffle_seed: Decides that order, together with the epoch.
-            collate_fn: Makes of each batch what is yielded.
+            collate_fn: Makes of each batch what is returned.
 
         Raises:
             ConfigError: An argument is malformed.
@@ -124,7 +143,7 @@ class DataIterator:
             batch = writable(to_batch(table, chosen))
             return batch if collate_fn is None else collate_fn(batch)
 
-        return self._converted(convert, batching)
+        return Epochs(lambda: self._converted(convert, batching))
 
     def iter_torch_batches(
         self,
@@ -138,8 +157,10 @@ class DataIterator:
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
         pin_memory: bool = False,
-    ) -> Iterator[Any]:
-        """Yield batches of tensors: a dict by column, or what `collate_fn` makes.
+    ) -> Iterable[Any]:
+        """Return batches of tensors: a dict by column, or what `collate_fn` makes.
+
+        Each iteration of what is returned is an epoch, so that it serves as a loader.
 
         Args:
             prefetch_batches: Number of batches that a thread makes ahead.
@@ -169,8 +190,7 @@ class DataIterator:
             made = to_tensors(batch, dtypes) if collate_fn is None else collate_fn(batch)
             return placement.prepared(made)
 
-        batches = self._converted(convert, batching)
-        return map(placement.moved, batches)
+        return Epochs(lambda: map(placement.moved, self._converted(convert, batching)))
 
     def iter_jax_batches(
         self,
@@ -181,8 +201,8 @@ class DataIterator:
         drop_last: bool = False,
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
-    ) -> Iterator[Row]:
-        """Yield batches of arrays of JAX, on its first local device.
+    ) -> Iterable[Row]:
+        """Return batches of arrays of JAX, on its first local device.
 
         Args:
             prefetch_batches: Number of batches that a thread makes ahead.
@@ -207,20 +227,20 @@ class DataIterator:
             kinds = dtypes if isinstance(dtypes, Mapping) else dict.fromkeys(batch, dtypes)
             return {name: jnp.asarray(array, kinds.get(name)) for name, array in batch.items()}
 
-        return self._converted(convert, batching)
+        return Epochs(lambda: self._converted(convert, batching))
 
     def to_torch(self, **options: Any) -> Any:
-        """Return a torch IterableDataset of the batches that `iter_torch_batches` yields.
+        """Return a torch IterableDataset of the batches of `iter_torch_batches`.
 
         Args:
             options: As for `iter_torch_batches`.
         """
         from dray.data.tensors import as_iterable_dataset
 
-        return as_iterable_dataset(lambda: self.iter_torch_batches(**options))
+        return as_iterable_dataset(self.iter_torch_batches(**options))
 
-    def iter_tf_batches(self, *, dtypes: Any = None, **options: Any) -> Iterator[Row]:
-        """Yield batches of tensors of TensorFlow, by column.
+    def iter_tf_batches(self, *, dtypes: Any = None, **options: Any) -> Iterable[Row]:
+        """Return batches of tensors of TensorFlow, by column.
 
         Args:
             dtypes: The type of all tensors, or column -> type.
@@ -229,7 +249,7 @@ class DataIterator:
         from dray.data.tensorflow_sets import to_tf_tensors
 
         batches = self.iter_batches(batch_format="numpy", **options)
-        return (to_tf_tensors(batch, dtypes) for batch in batches)
+        return Epochs(lambda: (to_tf_tensors(batch, dtypes) for batch in batches))
 
     def to_tf(
         self,
