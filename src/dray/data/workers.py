@@ -15,7 +15,7 @@ from dray.core.objects import get
 from dray.core.remote import remote
 from dray.data.blocks import Block, rebatched
 from dray.data.operations import MapBatches, Operation, UserFunction
-from dray.errors import ConfigError
+from dray.errors import AbsentNameError, ConfigError
 
 _OF_ACTORS = ("num_cpus", "num_gpus", "memory", "resources")
 _KNOWN = ("concurrency", "compute", *_OF_ACTORS)
@@ -82,6 +82,14 @@ class DataContext:
         if name.startswith("_"):
             raise AttributeError(name)
         return DataContext()
+
+    def __call__(self, *_: object, **__: object) -> Any:
+        """Raise: what a program keeps in Ray's context comes to the workers in another way."""
+        raise AbsentNameError(
+            "DataContext has no functions here: pass values by train_loop_config",
+            owner="dray.data.DataContext",
+            absent="functions",
+        )
 
 
 def in_workers(operation: Operation, options: Mapping[str, object]) -> Operation:

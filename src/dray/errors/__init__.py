@@ -5,7 +5,8 @@ DrayError
 │   ├── ArgumentTypeError (TypeError)   an argument is not of a kind that could be meant
 │   ├── AlreadyInitializedError (RuntimeError) dray.init() was called twice
 │   ├── NameTakenError                  another actor has the name already
-│   └── NoSuchCheckpointError (RuntimeError) it asks for a checkpoint that a run does not have
+│   ├── NoSuchCheckpointError (RuntimeError) it asks for a checkpoint that a run does not have
+│   └── NoSuchDatasetError (KeyError)   it asks for a dataset that a trainer was not given
 ├── InfeasibleError                     the request is well-formed, but no machine here can meet it
 ├── MissingDependencyError (ImportError) an optional package is not installed
 ├── AbsentError                         a name, module or argument that dray does not have
@@ -86,6 +87,12 @@ class NameTakenError(ConfigError):
 
 class NoSuchCheckpointError(ConfigError, RuntimeError):
     """A run has no checkpoint of the kind that was asked for."""
+
+
+class NoSuchDatasetError(ConfigError, KeyError):
+    """A trainer was given no dataset of that name."""
+
+    __str__ = Exception.__str__  # a KeyError's is a repr
 
 
 class InfeasibleError(DrayError):

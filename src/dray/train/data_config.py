@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dray.answers import answers_arguments
-from dray.errors import ConfigError
+from dray.errors import ArgumentTypeError, ConfigError
 
 
 @answers_arguments("DataConfig")
@@ -42,7 +42,9 @@ class DataConfig:
     def __post_init__(self) -> None:
         chosen = self.datasets_to_split
         if chosen != "all" and (isinstance(chosen, str) or not isinstance(chosen, Sequence)):
-            raise ConfigError(f"datasets_to_split must be 'all' or a list of names, not {chosen!r}")
+            raise ArgumentTypeError(
+                f"datasets_to_split must be 'all' or a list of names, not {chosen!r}"
+            )
 
     def splits(self, name: str) -> bool:
         """Return whether each rank gets a share of a dataset."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dray.errors import ConfigError
+from dray.errors import NoSuchDatasetError
 from dray.train.worker.session import TrainSession, current_session
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def get_dataset_shard(dataset_name: str | None = None) -> Any:
         checkpoint of the run, and a run that resumes from one goes on there.
 
     Raises:
-        ConfigError: There is none of that name.
+        NoSuchDatasetError: There is none of that name.
         NotInTrainingError: Called outside a train function.
 
     Example:
@@ -47,7 +47,7 @@ def get_dataset_shard(dataset_name: str | None = None) -> Any:
     if name is None:
         name = next(iter(datasets)) if len(datasets) == 1 else "train"
     if name not in datasets:
-        raise ConfigError(
+        raise NoSuchDatasetError(
             f"there is no dataset {name!r}; the trainer was given "
             f"{', '.join(map(repr, datasets)) or 'none: TorchTrainer(..., datasets={...})'}"
         )
