@@ -126,5 +126,5 @@ $(VENV)-docs/installed: pyproject.toml constraints.txt
 
 $(VENV)-ray/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-ray
-	$(VENV)-ray/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'ray[train]==2.60.0' -e '.[torch,ray]'
+	$(VENV)-ray/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'ray[train]==2.60.0' -e '.[torch,ray,lightning,transformers,accelerate,xgboost,lightgbm]'
 	touch $@

@@ -13,6 +13,8 @@ from typing import Any
 
 from benchmarks import records
 
+_TRAINERS = {"xgboost": "XGBoostTrainer", "lightgbm": "LightGBMTrainer"}  # others are regular
+
 TrainFunction = Callable[[dict[str, Any]], None]
 
 _RAY_OPTIONS = {"include_dashboard": False, "log_to_driver": False}
@@ -57,7 +59,7 @@ def make_trainer(
     """Make a library's trainer of a framework; workers share cores if there are too few."""
     train = importlib.import_module(f"{library}.train")
     module = importlib.import_module(f"{library}.train.{framework}")
-    trainer = getattr(module, f"{framework.capitalize()}Trainer")
+    trainer = getattr(module, _TRAINERS.get(framework, f"{framework.capitalize()}Trainer"))
     cores = len(os.sched_getaffinity(0))
     share = {"CPU": math.floor(100 * cores / workers) / 100}
     resources = share if workers > cores else None  # else each library's own default

@@ -8,6 +8,7 @@ from benchmarks import (
     cluster_measures,
     core_measures,
     data_measures,
+    framework_measures,
     step_measures,
 )
 from benchmarks.cases import (
@@ -351,6 +352,7 @@ MEASURES: dict[str, Callable[[Options], list[Case]]] = {
     **step_measures.MEASURES,
     **checkpoint_measures.MEASURES,
     **data_measures.MEASURES,
+    **framework_measures.MEASURES,
     **core_measures.MEASURES,
     **cluster_measures.MEASURES,
 }
