@@ -46,7 +46,6 @@ import contextlib
 import functools
 import queue
 from collections.abc import Callable, Iterator, Set
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, get_args
 
@@ -62,22 +61,23 @@ from dray.train.run.admission import Admission
 from dray.train.run.attempt import Attempt
 from dray.train.run.checkpoint_store import Commits
 from dray.train.run.events import Alarm, Due
-from dray.train.run.failure import FailurePolicy, OutcomeTracker, is_death
+from dray.train.run.failure import FailurePolicy, OutcomeTracker
 from dray.train.run.grace import Grace
-from dray.train.run.launch import Launch
+from dray.train.run.launch import Launch, run_function
 from dray.train.run.progress import Progress
 from dray.train.run.rank_logs import Logs
 from dray.train.run.state import ANY, AT_WORK, FINAL, Action, Event, State, advance
+from dray.train.run.stop_requests import StopRequests
 from dray.train.run.validations import Validations
 from dray.train.run.waits import Watch
-from dray.train.run.worker_group import Interrupted, RankFailed, WorkerGroup, WorkerState
+from dray.train.run.worker_group import Interrupted, RankFailed, WorkerGroup
 from dray.train.scaling import ScalingConfig
 from dray.train.storage.manifest import Committed
 from dray.train.storage.metrics_codec import decode
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.validation import ValidationConfig
 from dray.train.worker import run_messages
-from dray.train.worker.train_worker import Ended, Job
+from dray.train.worker.train_worker import Job
 
 _PARTING_S = 5.0
 _SLOW_START_S = 10.0
@@ -105,49 +105,36 @@ class Controller:
 
     def __post_init__(self) -> None:
         engine, directory, settings = self.engine, self.directory, self.settings
+        scaling, config, progress, mailbox = self.scaling, self.config, self.progress, self.mailbox
         failures = self.config.failure_config
         self._policy = FailurePolicy(failures.max_failures, failures.max_preemption_failures)
         self._state = State.INITIALIZING
         self._number = directory.next_attempt()
+        limit_s, patience_s = settings.start_timeout_s, settings.wait_warning_s
         self._admission = Admission(
-            engine,
-            self.scaling,
-            self.config,
-            self.backend,
-            self.progress,
-            self.mailbox,
-            settings.start_timeout_s,
+            engine, scaling, config, self.backend, progress, mailbox, limit_s
         )
         validates = self.validation is not None
-        self._launch = Launch(
-            engine, directory, self.scaling, self.config, *self.backend, validates
-        )
+        self._launch = Launch(engine, directory, scaling, config, *self.backend, validates)
         self._attempt: Attempt | None = None
         self._checkpoint: Committed | None = None
-        self._alarm = Alarm(self.mailbox)  # ends with the state in which it was set
+        self._alarm = Alarm(mailbox)  # ends with the state in which it was set
         self._grace = Grace(
             self._alarm,
-            self.progress,
+            progress,
             settings.report_grace_s,
             # Nobody waits for the run that a callback has ended, as somebody does after Ctrl-C.
             {State.STOPPING: settings.stop_grace_s, State.CONCLUDING: settings.conclude_grace_s},
         )
-        self._outcome = OutcomeTracker(self._policy, self.progress, directory)
-        self._watch = Watch(settings.wait_warning_s, self.mailbox, self.progress, directory)
-        self._stop_reason: str | None = None
+        self._outcome = OutcomeTracker(self._policy, progress, directory)
+        self._watch = Watch(patience_s, mailbox, progress, directory)
+        self._stops = StopRequests(engine, mailbox, progress)
         self._cause = ""  # of the next change of state, where its event does not say enough
-        self._logs = Logs(directory, self.progress if engine.shows_output else None)
-        kept = self.config.checkpoint_config
-        self._commits = Commits(directory, kept, self.progress, validates)
+        self._logs = Logs(directory, progress if engine.shows_output else None)
+        self._commits = Commits(directory, config.checkpoint_config, progress, validates)
         self._until_closed = engine.until_closed()
-        self._was_interrupted = False
         self._validations = Validations(
-            engine,
-            self._until_closed,
-            self._commits,
-            self.validation,
-            self.mailbox,
-            settings.wait_warning_s,
+            engine, self._until_closed, self._commits, self.validation, mailbox, patience_s
         )
 
     @property
@@ -168,19 +155,13 @@ class Controller:
 
     def interrupt(self, cause: str = Event.INTERRUPTED.value) -> None:
         """Ask for a graceful stop, whatever its cause. May be called from a signal handler."""
-        event = events.Interrupt(cause)
-        if self._was_interrupted:  # enough has been waited for
-            self.mailbox.put(event)
-        else:
-            self._was_interrupted = True
-            self.engine.hear_out(lambda: self.mailbox.put(event))
+        self._stops.interrupt(cause)
         if self._attempt is not None:
             self._attempt.group.interrupt()
 
     def stop(self, reason: str = "") -> None:
         """Have the run end well at the next report of every rank. May be called from any thread."""
-        self._stop_reason = reason
-        self.engine.hear_out(lambda: self.mailbox.put(events.StopRequest()))
+        self._stops.stop(reason)
 
     def status(self) -> TrainingStatus:
         """Return what `dray status` shows. May be called from any thread."""
@@ -337,17 +318,14 @@ class Controller:
             self._call_back("after_report", self._context, metrics, checkpoint)
         if self._state is State.RUNNING:
             attempt.check_collectives()  # later, ranks stop one by one, with time to do so
-            if self._stop_reason is not None:
+            if self._stops.asked:
                 self._stop_early()
         elif attempt.failures and not attempt.under_way(self._grace.after_failure_s):
             self._move(Event.DRAINED)
 
     def _stop_early(self, _: events.StopRequest | None = None) -> None:
-        self._cause = self._why_stopped()
+        self._cause = self._stops.cause()
         self._move(Event.STOP_REQUESTED)
-
-    def _why_stopped(self) -> str:
-        return Event.STOP_REQUESTED.value + (f": {self._stop_reason}" if self._stop_reason else "")
 
     def _grace_over(self, _: events.StopGraceExpired) -> None:
         if self._grace.is_over(self._state, self._workers):
@@ -409,26 +387,9 @@ class Controller:
         self._move(Event.FRAMEWORK_READY)
 
     def _run_function(self) -> None:
-        group = self._workers.group
-        for worker, future in zip(group.workers, group.run(self.job), strict=True):
-            future.add_done_callback(functools.partial(self._function_ended, worker))
-        if self._stop_reason is not None:
+        run_function(self._workers.group, self.job, self.mailbox)
+        if self._stops.asked:
             self.mailbox.put(events.StopRequest())
-
-    def _function_ended(self, worker: WorkerState, future: Future[Ended]) -> None:
-        error = future.exception()
-        if error is None:
-            self.mailbox.put(events.FunctionReturned(worker, future.result()))
-        elif not is_death(error):  # `Died` says whether the death was ours
-            self.mailbox.put(events.FunctionFailed(worker, error))
-
-    def _tell_stop(self) -> None:
-        self.progress.warn(f"stopping at the next report of every rank, as {self._why_stopped()}")
-
-    def _tell_interrupt(self) -> None:
-        self.progress.warn(
-            "stopping at the next report of every rank; press Ctrl-C again to stop at once"
-        )
 
     def _give_grace(self) -> None:
         self._grace.give(self._state, self._workers)
@@ -447,8 +408,7 @@ class Controller:
         attempt = self._workers
         failures = attempt.failures.by_cause()
         self._call_back("after_exception", self._context, failures)
-        wanted = self._stop_reason is None
-        again = self._outcome.tries_again(failures, attempt.error, wanted=wanted)
+        again = self._outcome.tries_again(failures, attempt.error, wanted=not self._stops.asked)
         amid = self._validations.under_way
         given_up = Event.GAVE_UP_AMID_VALIDATION if amid else Event.GIVE_UP
         self._move(Event.RETRY if again else given_up)
@@ -498,8 +458,8 @@ class Controller:
         Action.SET_UP: _set_up,
         Action.RUN: _run_function,
         Action.WATCH: lambda self: self._watch.begin(),
-        Action.TELL_STOP: _tell_stop,
-        Action.TELL_INTERRUPT: _tell_interrupt,
+        Action.TELL_STOP: lambda self: self._stops.tell_stop(),
+        Action.TELL_INTERRUPT: lambda self: self._stops.tell_interrupt(),
         Action.ASK_TO_STOP: lambda self: self._workers.ask_to_stop(),
         Action.GIVE_GRACE: _give_grace,
         Action.TEAR_DOWN: _tear_down,

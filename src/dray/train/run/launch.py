@@ -1,7 +1,9 @@
-"""The start and the end of an attempt's workers: ranks, and the framework's hooks."""
+"""The start and the end of an attempt's workers: ranks, the framework's hooks, and the calls."""
 
 from __future__ import annotations
 
+import functools
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from dray.engines.base import Engine, Mailbox
@@ -12,6 +14,7 @@ from dray.train.backend import Backend, BackendConfig
 from dray.train.callback import UserCallback
 from dray.train.config import RunConfig
 from dray.train.planning.ranks import family_at
+from dray.train.run.events import FunctionFailed, FunctionReturned
 from dray.train.run.failure import is_death
 from dray.train.run.progress import Progress
 from dray.train.run.worker_group import Interrupted, RankFailed, WorkerGroup, WorkerState
@@ -21,6 +24,7 @@ from dray.train.storage.manifest import Committed
 from dray.train.storage.place import RemotePath, path_within
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker.run_messages import Assignment, RunInfo
+from dray.train.worker.train_worker import Ended, Job
 
 
 @dataclass(frozen=True)
@@ -126,3 +130,17 @@ class Launch:
 def _wants_reports(callback: object) -> bool:
     hook = getattr(type(callback), "after_report", None)
     return hook is not UserCallback.after_report
+
+
+def run_function(group: WorkerGroup, job: bytes | Job, mailbox: Mailbox) -> None:
+    """Call the train function on every rank; the mailbox hears how each call has ended."""
+    for worker, future in zip(group.workers, group.run(job), strict=True):
+        future.add_done_callback(functools.partial(_function_ended, worker, mailbox))
+
+
+def _function_ended(worker: WorkerState, mailbox: Mailbox, future: Future[Ended]) -> None:
+    error = future.exception()
+    if error is None:
+        mailbox.put(FunctionReturned(worker, future.result()))
+    elif not is_death(error):  # `Died` says whether the death was ours
+        mailbox.put(FunctionFailed(worker, error))
