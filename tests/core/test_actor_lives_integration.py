@@ -331,9 +331,9 @@ def test_kill_may_leave_an_actor_its_restarts() -> None:
 
 
 def test_a_method_that_raises_is_called_again_on_request(tmp_path: Path) -> None:
-    @dray.remote(max_restarts=-1)
+    @dray.remote(max_task_retries=2)
     class Flaky:
-        @dray.method(max_task_retries=2, retry_exceptions=[ValueError])
+        @dray.method(retry_exceptions=[ValueError])
         def third_time(self, path: Path) -> int:
             count = count_up(path)
             if count < 3:

@@ -256,7 +256,7 @@ ACTOR_OPTIONS = [
     ({"resources": {"GPU": 1}}, "num_gpus"),
     ({"max_retries": 1}, "max_restarts"),
     ({"max_restarts": -2}, "max_restarts"),
-    ({"max_task_retries": 1}, "max_restarts"),
+    ({"max_task_retries": -2}, "max_task_retries"),
     ({"max_concurrency": 0}, "max_concurrency"),
     ({"max_pending_calls": -2}, "max_pending_calls"),
     ({"lifetime": "forever"}, "lifetime"),

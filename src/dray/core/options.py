@@ -113,11 +113,6 @@ def actor_options(kind: type, given: Options) -> ActorOptions:
     asks_nothing = not any(given.get(option) for option in _RESOURCES) and "num_cpus" not in given
     retries = _count(given, "max_task_retries", 0, least=-1)
     restarts = _count(given, "max_restarts", 0, least=-1)
-    if retries and not restarts:
-        raise ConfigError(
-            "max_task_retries needs max_restarts: a call can run again only when its actor is made "
-            "again; set max_restarts, or leave max_task_retries out"
-        )
     groups = given.get("concurrency_groups") or {}
     own = {
         name: {**_default_returns(member), **getattr(member, "__dray_method__", {})}
