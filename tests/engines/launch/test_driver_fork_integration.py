@@ -77,13 +77,14 @@ import torch
 {TELL}
 from multiprocessing import resource_tracker
 
-def tell(reason, undo=lambda: None):
+def tell(reason, undo=lambda: None, function=lambda: None):
     print(reason, end=" ")
-    start()
+    start(function)
     dray.shutdown()
     undo()
 
 tell("nothing")
+tell("unimported", function=lambda: Accelerator)  # the fork imports the rest
 
 end = threading.Event()
 thread = threading.Thread(target=end.wait)
@@ -112,6 +113,7 @@ tell("tracker")
     done = run(script, tmp_path / "runs", DRAY_PROGRESS="0")
     assert done.stdout.splitlines() == [
         "nothing shared",
+        "unimported shared",
         "thread fresh",
         "tracing fresh",
         "device fresh",

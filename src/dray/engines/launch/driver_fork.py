@@ -58,10 +58,11 @@ class Clone:
 
 
 def can_share(modules: Iterable[str]) -> bool:
-    """Return whether a fork is worth a try: the imports are here, nothing speaks against it."""
+    """Return whether a fork is worth a try: it has some of the imports, and may be safe."""
+    packages = {module.partition(".")[0] for module in modules} - {__name__.partition(".")[0]}
     return (
         sys.platform == "linux"
-        and all(module.partition(".")[0] in sys.modules for module in modules)
+        and (not packages or any(package in sys.modules for package in packages))
         and threading.active_count() == 1
         and threading.current_thread() is threading.main_thread()
         and sys.gettrace() is None
