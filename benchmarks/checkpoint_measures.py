@@ -1,15 +1,25 @@
 """The measures of checkpoints: what a save costs the training, and how long a long run is read."""
 
+import functools
+import importlib.util
+import shutil
 import statistics
 from collections.abc import Callable, Mapping
 
-from benchmarks.cases import RAY, Case, Comparison, Options, Sample
-from benchmarks.harness import run
+from benchmarks.cases import DRAY, RAY, Case, Comparison, Options, Sample
+from benchmarks.harness import Program, run
 
 BLOCKED = "report(), blocked"
 KEPT = "report(), to the commit"
 WRITTEN = "written, times the checkpoint"
 READ = "Result.from_path"
+UP = "to S3"
+DOWN = "from S3"
+UP_MEMORY = "to S3, memory"
+DOWN_MEMORY = "from S3, memory"
+
+# Clients that bring files to S3, and the modules that they need.
+_CLIENTS = {DRAY: "s3fs", "boto3": "boto3", "boto3-tuned": "boto3", "obstore": "obstore"}
 
 LENT = "checkpoint_dir()"
 LENT_ASYNC = "checkpoint_dir(), ASYNC"
@@ -97,6 +107,43 @@ def save_bytes(options: Options) -> list[Case]:
     return [Case("2 workers", "x", options.in_turn(sample, LENT, COPY), comparisons)]
 
 
+def save_s3(options: Options) -> list[Case]:
+    """report() of eight files of 64 MiB to a server of S3's API, and their download."""
+    files = 4 if options.quick else 8
+
+    def sample(name: str) -> Sample:
+        with Program(options.command(DRAY, "s3_server", 0)) as server:
+            port = next(server.records())["port"]
+            who = shutil.which(name) or name
+            script = str(options.programs / "program_s3.py")
+            command = [options.python, script, who, f"http://127.0.0.1:{port}", files, 64 << 20, 4]
+            told = run([str(each) for each in command])
+        first, then = told.every("up")[1:], told.every("down")[1:]  # the first load what they need
+        return Sample(
+            {
+                UP: statistics.median(each["speed"] for each in first),
+                DOWN: statistics.median(each["speed"] for each in then),
+                UP_MEMORY: max(each["memory"] for each in told.every("up")),
+                DOWN_MEMORY: max(each["memory"] for each in told.every("down")),
+            },
+            [*told.every("up"), *told.every("down")],
+        )
+
+    there = {n: importlib.util.find_spec(module) is not None for n, module in _CLIENTS.items()}
+    there["s5cmd"] = shutil.which("s5cmd") is not None
+    contestants = {
+        n: functools.partial(sample, n) if is_there else None for n, is_there in there.items()
+    }
+    comparisons = (
+        *(Comparison(each, DRAY, "boto3", 0.9, at_least=True) for each in (UP, DOWN)),
+        *(Comparison(each, DRAY, "boto3-tuned", 0.9, at_least=True) for each in (UP, DOWN)),
+        *(Comparison(each, DRAY, "s5cmd", 0.9, at_least=True) for each in (UP, DOWN)),
+        *(Comparison(each, DRAY, "obstore") for each in (UP, DOWN)),
+        *(Comparison(each, DRAY, target=64.0) for each in (UP_MEMORY, DOWN_MEMORY)),
+    )
+    return [Case(f"{files} files of 64 MiB", "MB", contestants, comparisons)]
+
+
 def read_run(options: Options) -> list[Case]:
     """Result.from_path of a run with 10,000 checkpoints and 1,000,000 reports."""
 
@@ -112,5 +159,6 @@ MEASURES: Mapping[str, Callable[[Options], list[Case]]] = {
     "save": save,
     "save_small": save_small,
     "save_bytes": save_bytes,
+    "save_s3": save_s3,
     "read_run": read_run,
 }

@@ -16,7 +16,6 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from dray.errors import StorageError
@@ -24,8 +23,6 @@ from dray.train.storage.checkpoint_files import MANIFEST
 from dray.train.storage.manifest import Committed, parse_manifest
 from dray.train.storage.place import RemotePath
 from dray.train.storage.transfer import download
-
-_READERS = 8
 
 
 def fetch(place: RemotePath, target: Path) -> None:
@@ -43,14 +40,10 @@ def _fetch(
     lost = None if committed is None else committed.damaged_size(sizes)
     if lost is not None:
         raise _damaged(place, lost)
-    download(place, target, sizes)
-    if committed is None:
-        return
-    names = list(committed.files)
-    with ThreadPoolExecutor(_READERS, "dray-checksums") as readers:
-        sound = list(readers.map(lambda name: committed.is_sound(name, target), names))
-    for name, good in zip(names, sound, strict=True):
-        if not good:
+    known = {} if committed is None else committed.files
+    kinds = {name: checksum.partition(":")[0] for name, (_, checksum) in known.items() if checksum}
+    for name, found in download(place, target, sizes, kinds):
+        if name in known and found != known[name]:
             raise _damaged(place, name)
 
 
@@ -86,7 +79,7 @@ def downloaded(place: RemotePath) -> Iterator[Path]:
     sizes, committed = _sizes(place), _manifest(place)
     if committed is None:  # nothing would tell whether a copy of it is still the same
         with tempfile.TemporaryDirectory(prefix="dray-checkpoint-") as alone:
-            download(place, Path(alone), sizes)
+            _fetch(place, Path(alone), sizes, None)
             yield Path(alone)
         return
     known = [str(place), sorted(sizes.items()), sorted(committed.files.items())]

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from dray.errors import StorageError
-from dray.train.storage.checkpoint_files import MANIFEST, stage
+from dray.train.storage.checkpoint_files import MANIFEST
 from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.copies import Care
 from dray.train.storage.lease import Lease, newest_lease, read_lease
@@ -271,8 +269,7 @@ class ObjectStorage:
         Raises:
             StorageError: A file cannot be read or written.
         """
-        fingerprints = stage(source, Path(source), names, replace(care, flush=False))
-        upload(source, staging, names)
+        fingerprints = upload(source, staging, names, checksums=care.checksums)
         self._parts.flush()
         return fingerprints
 

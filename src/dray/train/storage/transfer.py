@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
-import tempfile
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,37 +18,41 @@ from dray.train.storage.checkpoint_files import (
     METADATA_DRAFT,
     stage,
 )
-from dray.train.storage.checksums import Fingerprint
+from dray.train.storage.checksums import NEW, Fingerprint, named, new_digest
+from dray.train.storage.copies import Care
+from dray.train.storage.lanes import AT_ONCE, IN_FLIGHT, PART, lanes
+from dray.train.storage.multipart import takes_parts, upload_in_parts
 from dray.train.storage.place import RemotePath, missing
 from dray.train.storage.retry import persistently
 
-# Requests at once; with parts of this size they hold 32 MiB.
-_AT_ONCE = 4
-_PART = 8 << 20
-# Larger files are uploaded one after another, each in parts at once.
-_LARGE = 2 * _PART
 
-
-def upload(source: str, target: RemotePath, names: Iterable[str]) -> None:
-    """Upload files of a local directory into a folder.
+def upload(
+    source: str, target: RemotePath, names: Iterable[str], *, checksums: bool = False
+) -> dict[str, Fingerprint]:
+    """Upload files of a local directory into a folder; return their fingerprints.
 
     Raises:
         StorageError: One cannot be read, or cannot be written there.
     """
+    with StorageError.instead(f"the checkpoint {source} cannot be read"):
+        sizes = {name: os.stat(os.path.join(source, name)).st_size for name in names}
+    if takes_parts(target.filesystem):
+        return upload_in_parts(source, target, sizes, checksums=checksums)
+    for folder in sorted({os.path.dirname(name) for name in sizes}):
+        (target / folder if folder else target).make_folder()
+    # Each file in turn, its parts at once, if they are larger than that; else the files at once.
+    large = [name for name, size in sizes.items() if size > PART]
+    options = _part_options(target.filesystem)
+    for name in large:
+        _put(os.path.join(source, name), target / name, options)
 
     def put(name: str) -> None:
         _put(os.path.join(source, name), target / name, options)
 
-    options = _part_options(target.filesystem)
-    with StorageError.instead(f"the checkpoint {source} cannot be read"):
-        sizes = {name: os.stat(os.path.join(source, name)).st_size for name in names}
-    for folder in sorted({os.path.dirname(name) for name in sizes}):
-        (target / folder if folder else target).make_folder()
-    for name, size in sizes.items():
-        if size >= _LARGE:
-            put(name)
-    with ThreadPoolExecutor(_AT_ONCE, "dray-uploads") as pool:
-        list(pool.map(put, [name for name, size in sizes.items() if size < _LARGE]))
+    with ThreadPoolExecutor(IN_FLIGHT // PART, "dray-uploads") as pool:
+        list(pool.map(put, [name for name in sizes if name not in large]))
+    care = Care(flush=False, checksums=checksums)
+    return stage(source, Path(source), list(sizes), care)
 
 
 def _put(source: str, target: RemotePath, options: Mapping[str, int]) -> None:
@@ -65,45 +70,80 @@ def _put(source: str, target: RemotePath, options: Mapping[str, int]) -> None:
 
 def _part_options(filesystem: Any) -> dict[str, int]:
     """Return what bounds the memory of an upload, as far as a file system can be told."""
-    wanted = {"chunksize": _PART, "max_concurrency": _AT_ONCE}
+    wanted = {"chunksize": PART, "max_concurrency": IN_FLIGHT // PART}
     put = getattr(filesystem, "_put_file", filesystem.put_file)
     known = inspect.signature(put).parameters
     return {name: value for name, value in wanted.items() if name in known}
 
 
-def download(source: RemotePath, target: Path, sizes: Mapping[str, int]) -> None:
-    """Download files of a folder into a local directory.
+def download(
+    source: RemotePath, target: Path, sizes: Mapping[str, int], kinds: Mapping[str, str | None]
+) -> Iterator[tuple[str, Fingerprint]]:
+    """Download files of a folder into a local directory; yield the fingerprint of each.
 
     Args:
         source: The folder.
         target: The directory.
         sizes: The files and their sizes.
+        kinds: The algorithm of their checksums, for those whose checksum is wanted.
 
     Raises:
         StorageError: One cannot be read, or cannot be written here.
     """
-    with ThreadPoolExecutor(_AT_ONCE, "dray-downloads") as pool:
-        parts = []
-        for name, size in sizes.items():
-            with StorageError.instead(f"{target / name} cannot be written"):
-                (target / name).parent.mkdir(parents=True, exist_ok=True)
-                with open(target / name, "wb") as file:
-                    file.truncate(size)
-            for start in range(0, size, _PART):
-                end = min(start + _PART, size)
-                parts.append(pool.submit(_get_part, source / name, target / name, start, end))
-        for part in parts:
-            part.result()
+    for name, parts in itertools.groupby(_content(source, sizes), key=lambda part: part[0]):
+        with StorageError.instead(f"{target / name} cannot be written"):
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            with open(target / name, "wb", buffering=0) as file:
+                yield name, _look_at_parts((part for _, part in parts), kinds.get(name), file)
 
 
-def _get_part(source: RemotePath, target: Path, start: int, end: int) -> None:
+def _look_at_parts(parts: Iterator[bytes], kind: str | None, copy: Any = None) -> Fingerprint:
+    """Return the fingerprint of a file by its parts; write them to a copy if there is one."""
+    digest, size = new_digest(kind) if kind else None, 0
+    for part in parts:
+        if digest is not None:
+            digest.update(part)
+        if copy is not None:
+            copy.write(part)
+        size += len(part)
+    return size, named(digest, kind) if digest is not None and kind else None
+
+
+def _content(source: RemotePath, sizes: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
+    """Yield the content of files of a folder, part by part, while the next ones are fetched."""
+    ways = itertools.cycle(lanes(source.filesystem, sum(sizes.values())))
+    begun: deque[tuple[str, int, Future[bytes]]] = deque()
+    held = 0
+    pool = ThreadPoolExecutor(AT_ONCE, "dray-downloads")
     try:
-        content = source.read_part(start, end)
+        for name, start, end in _parts(sizes):
+            while begun and (held + end - start > IN_FLIGHT or len(begun) >= AT_ONCE):
+                earlier, size, content = begun.popleft()
+                yield earlier, content.result()
+                held -= size
+            file = RemotePath(source.path, next(ways)) / name
+            begun.append((name, end - start, pool.submit(_get, file, start, end)))
+            held += end - start
+        while begun:
+            earlier, _, content = begun.popleft()
+            yield earlier, content.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _parts(sizes: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
+    for name, size in sizes.items():
+        for start in range(0, max(size, 1), PART):
+            yield name, start, min(start + PART, size)
+
+
+def _get(file: RemotePath, start: int, end: int) -> bytes:
+    if start == end:  # S3 refuses to give nothing of an empty file
+        return b""
+    try:
+        return file.read_part(start, end)
     except FileNotFoundError as error:
-        raise StorageError.of(error, f"{source} cannot be read") from error
-    with StorageError.instead(f"{target} cannot be written"), open(target, "r+b") as file:
-        file.seek(start)
-        file.write(content)
+        raise StorageError.of(error, f"{file} cannot be read") from error
 
 
 def list_remote(place: RemotePath) -> list[str]:
@@ -120,17 +160,17 @@ def list_remote(place: RemotePath) -> list[str]:
 
 
 def look_at(place: RemotePath, names: Iterable[str]) -> dict[str, Fingerprint]:
-    """Return the fingerprints of files far away, which takes their download.
+    """Return the fingerprints of files far away, all of which is read.
 
     Raises:
         StorageError: One is not there, or cannot be read.
     """
-    sizes, fingerprints = place.sizes(), dict[str, Fingerprint]()
-    with tempfile.TemporaryDirectory(prefix="dray-checksums-") as directory:
-        for name in names:
-            if name not in sizes:
-                raise StorageError(f"{place / name} is not there")
-            download(place, Path(directory), {name: sizes[name]})
-            fingerprints |= stage(directory, Path(directory), [name])
-            os.unlink(Path(directory, name))
-    return fingerprints
+    there = place.sizes()
+    missing_here = [name for name in names if name not in there]
+    if missing_here:
+        raise StorageError(f"{place / missing_here[0]} is not there")
+    content = _content(place, {name: there[name] for name in names})
+    return {
+        name: _look_at_parts((part for _, part in parts), NEW)
+        for name, parts in itertools.groupby(content, key=lambda part: part[0])
+    }
