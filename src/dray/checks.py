@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import numbers
 from collections.abc import Mapping
 from typing import Any, TypeGuard
@@ -49,5 +48,7 @@ def require(package: str, requirement: str) -> None:
         package: Module that is imported.
         requirement: Name of the package for pip.
     """
+    import importlib.util
+
     if importlib.util.find_spec(package) is None:
         raise MissingDependencyError(package, requirement)

@@ -6,11 +6,10 @@ import functools
 import os
 import re
 import sys
-from pathlib import Path
 
 from dray.settings import host_root
 
-_CGROUP = Path("/sys/fs/cgroup")
+_CGROUP = "/sys/fs/cgroup"
 
 
 def cpu_count() -> int:
@@ -19,7 +18,7 @@ def cpu_count() -> int:
         cores = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
         cores = os.cpu_count() or 1
-    limit = read("sys/fs/cgroup/cpu.max") or _read(_CGROUP / "cpu.max")
+    limit = read("sys/fs/cgroup/cpu.max") or _read(f"{_CGROUP}/cpu.max")
     quota, _, period = limit.partition(" ")
     if quota.isdigit() and period.isdigit():
         cores = min(cores, max(1, int(quota) // int(period)))
@@ -29,7 +28,7 @@ def cpu_count() -> int:
 def memory_bytes() -> int:
     """Return the memory this process may use, in bytes."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = _read(_CGROUP / "memory.max")
+    limit = _read(f"{_CGROUP}/memory.max")
     return min(total, int(limit)) if limit.isdigit() else total
 
 
@@ -61,29 +60,36 @@ def device_files(pattern: str) -> list[str]:
     They are relative to the root, or to the directory that `DRAY_HOST_ROOT` names, and in the order
     of the numbers in them.
     """
+    folder, _, beginning = pattern[: pattern.find("*")].partition("[")[0].rpartition("/")
     try:
-        found = [str(path.relative_to(host_root())) for path in host_root().glob(pattern)]
+        names = os.listdir(os.path.join(host_root(), folder))
     except OSError:
         return []
+    # Most are not there, and to compile a pattern takes long.
+    return _matches(pattern) if any(name.startswith(beginning) for name in names) else []
+
+
+def _matches(pattern: str) -> list[str]:
+    import glob  # slow to import
+
+    found = glob.glob(pattern, root_dir=host_root())
     return sorted(found, key=lambda path: [int(n) for n in re.findall(r"\d+", path)])
 
 
 def is_directory(path: str) -> bool:
     """Return whether this machine has such a directory; see `device_files`."""
-    try:
-        return (host_root() / path).is_dir()
-    except OSError:
-        return False
+    return os.path.isdir(os.path.join(host_root(), path))
 
 
 def read(path: str) -> str:
     """Return what a file of this machine says, or "" if it cannot be read; see `device_files`."""
-    return _read(host_root() / path)
+    return _read(os.path.join(host_root(), path))
 
 
-def _read(path: Path) -> str:
+def _read(path: str) -> str:
     try:
-        return path.read_text(encoding="ascii").strip()
+        with open(path, encoding="ascii") as file:
+            return file.read().strip()
     except (OSError, UnicodeDecodeError):
         return ""
 

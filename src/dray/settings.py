@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from dray.errors import ConfigError
 
@@ -13,18 +12,18 @@ ENGINES = ("process", "inline", "ray")
 START_METHODS = ("fork", "spawn")
 
 
-def host_root() -> Path:
+def host_root() -> str:
     """Return where the files that tell of devices lie: `DRAY_HOST_ROOT`, for simulated hosts."""
-    return Path(os.environ.get("DRAY_HOST_ROOT", "/"))
+    return os.environ.get("DRAY_HOST_ROOT", "/")
 
 
-def locks_directory() -> Path | None:
+def locks_directory() -> str | None:
     """Return where drivers lock the devices they use: `DRAY_CLAIMS`; None, for "0", is nowhere.
 
     All drivers of a machine must agree on it, so it does not follow `TMPDIR`.
     """
     given = os.environ.get("DRAY_CLAIMS", "/tmp/dray-devices")
-    return None if given == "0" else Path(given)
+    return None if given == "0" else given
 
 
 def _choice(variable: str, default: str, allowed: tuple[str, ...]) -> str:

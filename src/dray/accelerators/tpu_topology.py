@@ -8,15 +8,14 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from dray.accelerators.node_names import (
+    POD_TYPE_LABEL,
+    SLICE_NAME_LABEL,
+    TOPOLOGY_LABEL,
+    WORKER_ID_LABEL,
+)
 from dray.accelerators.type_names import near_types
 from dray.errors import ConfigError
-
-# Labels of nodes.
-ACCELERATOR_TYPE_LABEL = "ray.io/accelerator-type"
-SLICE_NAME_LABEL = "ray.io/tpu-slice-name"
-WORKER_ID_LABEL = "ray.io/tpu-worker-id"
-TOPOLOGY_LABEL = "ray.io/tpu-topology"
-POD_TYPE_LABEL = "ray.io/tpu-pod-type"
 
 _HOST_OF_LARGE_SLICES = 4
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
@@ -35,6 +34,8 @@ def ask(package: str, question: Callable[[Package], T]) -> tuple[T | None, str]:
 
 def output_of(*command: str, timeout_s: float = 5, environ: Mapping[str, str] | None = None) -> str:
     """Return what a command prints, or "" if it is not there, fails, or takes too long."""
+    import subprocess  # slow to import
+
     try:
         ended = subprocess.run(
             command,

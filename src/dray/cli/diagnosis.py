@@ -117,8 +117,8 @@ def _device_lock_problems(found: Findings) -> Iterator[Problem]:
     directory = locks_directory()
     if directory is None or not found["accelerators"]:
         return
-    written = directory if directory.exists() else directory.parent
-    if not written.is_dir() or not os.access(written, os.W_OK | os.X_OK):
+    written = directory if os.path.exists(directory) else os.path.dirname(directory)
+    if not os.path.isdir(written) or not os.access(written, os.W_OK | os.X_OK):
         yield (
             f"{directory}, where programs lock the devices they use, cannot be written to.",
             "Let everybody write there, set DRAY_CLAIMS to another directory, or to 0 for none.",

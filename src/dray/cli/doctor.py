@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from dray import host
@@ -131,7 +130,7 @@ def _shared_memory() -> SharedMemory:
     """Tell of /dev/shm; its size is None where it cannot be told, as on a made-up host."""
     is_there = host.is_directory("dev/shm")
     total = None
-    if is_there and host_root() == Path("/"):
+    if is_there and os.path.normpath(host_root()) == "/":
         about = os.statvfs("/dev/shm")
         total = about.f_blocks * about.f_frsize
     return {"is_there": is_there, "bytes": total}

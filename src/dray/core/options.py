@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from dray.accelerators import check_quantities, family_of
+from dray.accelerators.node_names import ACCELERATOR_TYPE, ACCELERATOR_TYPE_QUANTITY
 from dray.answers import check_names
 from dray.checks import is_whole, plain, refuse_arrays
 from dray.core.scheduling_strategies import PlacementGroupSchedulingStrategy, as_placement
@@ -14,7 +15,6 @@ from dray.engines.runtime import OF_EVERY_ACTOR, ActorOptions, CallOptions, Plac
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
 from dray.scheduling.capacity import to_fixed
-from dray.scheduling.infeasible import ACCELERATOR_TYPE, ACCELERATOR_TYPE_QUANTITY
 from dray.scheduling.labels import check_selector
 
 # Options as users give them: each has a type of its own.

@@ -9,10 +9,9 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from dray import host
-from dray.accelerators import family_named
+from dray.accelerators import families_on, family_named
 from dray.accelerators.detect import Offer, ids_on_offer, offers
-from dray.accelerators.tpu_topology import ACCELERATOR_TYPE_LABEL
-from dray.accelerators.type_names import check_type
+from dray.accelerators.node_names import ACCELERATOR_TYPE, ACCELERATOR_TYPE_LABEL
 from dray.checks import is_number, plain
 from dray.engines.base import Engine, Options
 from dray.engines.runtime import Described
@@ -20,7 +19,6 @@ from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError, join_names
 from dray.scheduling.capacity import from_fixed, to_fixed
 from dray.scheduling.device_locks import lock_name
-from dray.scheduling.infeasible import ACCELERATOR_TYPE, families_on
 from dray.scheduling.ledger import Ledger
 from dray.scheduling.pending import PendingRequests
 from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
@@ -271,6 +269,8 @@ def simulated(nodes: Sequence[Mapping[str, Any]]) -> list[Node]:
         _check_node(entry, f"nodes[{index}]['{{}}']")
         kind = entry.get("accelerator_type")
         if kind is not None:
+            from dray.accelerators.type_names import check_type  # rarely needed
+
             check_type(kind, f"nodes[{index}]['accelerator_type']")
         offered = {
             "CPU": cores if entry.get("num_cpus") is None else entry["num_cpus"],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from dray.errors import ConfigError, join_names
@@ -83,7 +82,7 @@ class RuntimeEnv:
 
     def here(self) -> RuntimeEnv:
         """Return what a process that runs already can have of it: variables, and a directory."""
-        local = self.working_dir is not None and Path(self.working_dir).expanduser().is_dir()
+        local = self.working_dir is not None and os.path.isdir(os.path.expanduser(self.working_dir))
         return RuntimeEnv(self.env_vars, self.working_dir if local else None)
 
     def local_directory(self, engine: str) -> str | None:
@@ -101,10 +100,10 @@ class RuntimeEnv:
             )
         if self.working_dir is None:
             return None
-        path = Path(self.working_dir).expanduser()
-        if not path.is_dir():
+        path = os.path.expanduser(self.working_dir)
+        if not os.path.isdir(path):
             raise ConfigError(
                 f"runtime_env['working_dir'] is {self.working_dir!r}, which is not a directory of "
                 f"this machine; the {engine} engine takes nothing else"
             )
-        return str(path.resolve())
+        return os.path.realpath(path)

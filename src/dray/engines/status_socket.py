@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import logging
 import os
 import selectors
@@ -18,7 +17,6 @@ import struct
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from dray.engines.rpc.io_thread import Reader
@@ -66,6 +64,8 @@ class StatusSocket:
         with caller, contextlib.suppress(OSError):  # whoever called may have hung up
             caller.settimeout(_PATIENCE_S)
             if peer_of(caller).user == os.getuid():
+                import json  # slow to import, and rarely asked
+
                 caller.sendall(json.dumps(self._answer()).encode())
 
     def _answer(self) -> Described:
@@ -139,6 +139,8 @@ def sessions() -> list[Described]:
 
 def _hear(selector: selectors.BaseSelector) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Return what those who were called have answered, for all in the same time."""
+    import json  # slow to import
+
     heard = []
     deadline = time.monotonic() + _PATIENCE_S
     while selector.get_map() and (left := deadline - time.monotonic()) > 0:
@@ -159,7 +161,8 @@ def _hear(selector: selectors.BaseSelector) -> list[tuple[dict[str, Any], dict[s
 def _names() -> list[str]:
     prefix = f"@{_prefix()}"
     try:
-        text = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace")
+        with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
+            text = file.read()
     except OSError:  # only Linux has it
         return []
     names = (line.split()[-1] for line in text.splitlines() if line)

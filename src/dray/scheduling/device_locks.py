@@ -11,16 +11,12 @@ file, cannot be opened or says nothing sensible counts as taken, until the direc
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
-import json
 import os
-import pwd
 import stat
 import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from dray.errors import ConfigError
@@ -58,6 +54,8 @@ class Holder(NamedTuple):
 
 
 def _name_of(user: int) -> str:
+    import pwd
+
     try:
         return pwd.getpwuid(user).pw_name
     except (KeyError, OverflowError):
@@ -112,7 +110,7 @@ class DeviceLocks:
                 return False
         with contextlib.suppress(OSError):  # the disk is full: nobody can know who it is
             os.ftruncate(fd, 0)
-            os.pwrite(fd, json.dumps({"pid": os.getpid(), "user": os.getuid()}).encode(), 0)
+            os.pwrite(fd, _own_mark(), 0)
         self._held[device] = fd, 1
         return True
 
@@ -137,6 +135,8 @@ class DeviceLocks:
 
     def _notice(self, path: str, events: int, device: Device) -> None:
         """Have a change of a file or directory tell that a device may be free."""
+        import ctypes  # slow to import
+
         libc = ctypes.CDLL(None)
         if self._inotify < 0:
             self._inotify = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -190,18 +190,22 @@ class DeviceLocks:
             self._inotify = -1
 
 
-def _prepare(directory: Path) -> None:
+def _prepare(directory: str) -> None:
     try:
         with contextlib.suppress(FileExistsError):
-            directory.mkdir()
-            directory.chmod(0o1777)
-        if directory.is_symlink() or not os.access(directory, os.W_OK | os.X_OK):
+            os.mkdir(directory)
+            os.chmod(directory, 0o1777)
+        if os.path.islink(directory) or not os.access(directory, os.W_OK | os.X_OK):
             raise PermissionError("it is a link, or cannot be written")
     except OSError as error:
         raise ConfigError(
             f"devices cannot be locked in {directory}: {error}. Set DRAY_CLAIMS to a directory "
             "that every program which uses them can write, or to 0 to use them without locks"
         ) from error
+
+
+def _own_mark() -> bytes:
+    return b'{"pid": %d, "user": %d}' % (os.getpid(), os.getuid())
 
 
 def _lock(fd: int) -> bool:
@@ -212,7 +216,7 @@ def _lock(fd: int) -> bool:
     return True
 
 
-def _open(directory: Path, name: str) -> int:
+def _open(directory: str, name: str) -> int:
     """Open the file of a device; drivers of every user must be able to lock it.
 
     Returns:
@@ -221,7 +225,7 @@ def _open(directory: Path, name: str) -> int:
     # Most systems let nobody open another user's file there with O_CREAT, though it is writable:
     # `man 5 proc_sys_fs`, protected_regular.
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    path = directory / name
+    path = os.path.join(directory, name)
     with contextlib.suppress(OSError):
         try:
             fd = os.open(path, flags)
@@ -239,6 +243,8 @@ def _open(directory: Path, name: str) -> int:
 
 def _read(fd: int) -> Holder:
     """Return who has written itself into a file, which may hold anything."""
+    import json  # slow to import
+
     try:
         said = json.loads(os.pread(fd, 4096, 0))
     except (OSError, ValueError, RecursionError):
@@ -267,26 +273,26 @@ def holders(names: Iterable[str]) -> dict[str, Holder]:
     for name in names:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
-            fd = os.open(directory / name, flags)
+            fd = os.open(os.path.join(directory, name), flags)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            found[name] = _unknown(directory / name, error.strerror or str(error))
+            found[name] = _unknown(os.path.join(directory, name), error.strerror or str(error))
             continue
         try:
             file = os.fstat(fd)
             if not stat.S_ISREG(file.st_mode):
-                found[name] = _unknown(directory / name, "it is no file")
+                found[name] = _unknown(os.path.join(directory, name), "it is no file")
             elif (file.st_dev, file.st_ino) in locked:
                 found[name] = _read(fd)
-            elif not os.access(directory / name, os.W_OK):
-                found[name] = _unknown(directory / name, "it can only be read")
+            elif not os.access(os.path.join(directory, name), os.W_OK):
+                found[name] = _unknown(os.path.join(directory, name), "it can only be read")
         finally:
             os.close(fd)
     return found
 
 
-def _unknown(path: Path, why: str) -> Holder:
+def _unknown(path: str, why: str) -> Holder:
     owner = ""
     with contextlib.suppress(OSError):  # it has just gone
         owner = f", which is {_name_of(os.lstat(path).st_uid)}'s"

@@ -6,8 +6,8 @@ import bisect
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from dray.accelerators import Family, family_of
-from dray.accelerators.tpu_topology import POD_TYPE_LABEL, SLICE_NAME_LABEL
+from dray.accelerators import family_of
+from dray.accelerators.node_names import ACCELERATOR_TYPE, POD_TYPE_LABEL, SLICE_NAME_LABEL
 from dray.accelerators.type_names import meant
 from dray.errors.shortfall import Change, Shortfall
 from dray.scheduling import labels
@@ -16,23 +16,9 @@ from dray.scheduling.placement import Bundle, Demand, Selector, place
 from dray.scheduling.requests import Node, Slices
 from dray.scheduling.tpu_slices import hosts_of_slices
 
-# Ray's convention: a node with A100s has 1 of `accelerator_type:A100`, and asking for 0.001 of it
-# selects such nodes.
-ACCELERATOR_TYPE = "accelerator_type:"
-ACCELERATOR_TYPE_QUANTITY = 0.001
 # More names than this are not listed.
 _LISTED = 8
 _ARGUMENTS = {"CPU": "num_cpus=...", "GPU": "num_gpus=..."}
-
-
-def families_on(resources: Mapping[str, float]) -> dict[str, Family]:
-    """Return the families of the accelerators that a node offers, by resource name."""
-    types = [name.removeprefix(ACCELERATOR_TYPE) for name in resources if ACCELERATOR_TYPE in name]
-    return {
-        name: family
-        for name, quantity in resources.items()
-        if quantity and (family := family_of(name, types)) is not None
-    }
 
 
 def shortfall(

@@ -12,7 +12,7 @@ NODE_ID = "ray.io/node-id"
 # A selector's word for a label that only has to be there, or with "!" must not be.
 EXISTS = "exists()"
 _VALUE = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
-_SELECTOR = re.compile(rf"!?(?:{_VALUE}|in\(\s*{_VALUE}(?:\s*,\s*{_VALUE})*\s*\))")
+_SELECTOR = rf"!?(?:{_VALUE}|in\(\s*{_VALUE}(?:\s*,\s*{_VALUE})*\s*\))"
 
 
 def check_selector(selector: object, what: str) -> None:
@@ -30,7 +30,7 @@ def check_selector(selector: object, what: str) -> None:
     for name, value in selector.items():
         if not isinstance(name, str) or not isinstance(value, str) or not name:
             raise ConfigError(f"{what} must map strings to strings, not {name!r} to {value!r}")
-        if not _SELECTOR.fullmatch(value):
+        if not re.fullmatch(_SELECTOR, value):
             raise ConfigError(
                 f"{what}[{name!r}] must be 'value', '!value', 'in(a, b)' or '!in(a, b)', "
                 f"not {value!r}"

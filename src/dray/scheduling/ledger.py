@@ -46,7 +46,6 @@ from dray.interrupts import shielded
 from dray.scheduling import labels
 from dray.scheduling.capacity import UNIT, Capacity, DeviceShare, from_fixed, to_fixed
 from dray.scheduling.device_locks import DeviceLocks
-from dray.scheduling.infeasible import shortfall
 from dray.scheduling.placement import (
     STRATEGIES,
     BundlePlacement,
@@ -280,6 +279,8 @@ class Ledger:
         if self._place(demand, self._total) is None:
             unmatched = [b.selector for b in demand.bundles if not self._allowed(b.selector)]
             totals = [capacity.quantities for capacity in self._total]
+            from dray.scheduling.infeasible import shortfall  # rarely needed
+
             lacks = shortfall(demand, self.nodes, totals, unmatched, self._remedy)
             raise InfeasibleError.of(lacks)
         return demand

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dray.accelerators.tpu_topology import head_resource
 from dray.scheduling.labels import NODE_ID
 
 
@@ -61,6 +60,8 @@ class Slices:
     @property
     def head(self) -> str:
         """The resource of which the first of several hosts has 1: who holds it has the slice."""
+        from dray.accelerators.tpu_topology import head_resource  # rarely needed
+
         return head_resource(self.kind) if self.hosts > 1 else ""
 
     def held_at(self, bundle: int) -> dict[str, int]:

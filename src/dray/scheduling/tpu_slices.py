@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dray.accelerators.tpu_topology import POD_TYPE_LABEL, SLICE_NAME_LABEL, WORKER_ID_LABEL
+from dray.accelerators.node_names import POD_TYPE_LABEL, SLICE_NAME_LABEL, WORKER_ID_LABEL
 from dray.scheduling.capacity import Capacity
 from dray.scheduling.placement import Demand
 from dray.scheduling.requests import Node

@@ -6,12 +6,8 @@ from typing import Any
 
 from dray import session
 from dray.accelerators import family_of
-from dray.accelerators.tpu_topology import (
-    ACCELERATOR_TYPE_LABEL,
-    Slice,
-    host_labels,
-    host_resources,
-)
+from dray.accelerators.node_names import ACCELERATOR_TYPE_LABEL
+from dray.accelerators.tpu_topology import Slice, host_labels, host_resources
 from dray.errors import ConfigError
 from dray.testing.fake_host import FakeHost
 

@@ -9,13 +9,13 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TypeVar
 
 from dray.accelerators import check_quantities, families, family_of
-from dray.accelerators.tpu_topology import POD_TYPE_LABEL, Slice
+from dray.accelerators.node_names import ACCELERATOR_TYPE, ACCELERATOR_TYPE_QUANTITY, POD_TYPE_LABEL
+from dray.accelerators.tpu_topology import Slice
 from dray.accelerators.type_names import check_type
 from dray.answers import AbsentMember, answers_arguments
 from dray.checks import is_number, is_whole, plain, refuse_arrays
 from dray.errors import ConfigError, join_names
 from dray.scheduling.capacity import from_fixed, to_fixed
-from dray.scheduling.infeasible import ACCELERATOR_TYPE, ACCELERATOR_TYPE_QUANTITY
 from dray.scheduling.labels import check_selector
 from dray.scheduling.placement import STRATEGIES
 from dray.scheduling.requests import Request, Slices

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from pathlib import PurePath
 from typing import ClassVar
 
 from dray.accelerators.family import Found
@@ -31,11 +31,11 @@ class Gaudi(Numbered):
     from_zero: ClassVar = False  # a container may have modules 4 to 7 of its host
 
     def find(self) -> Found | None:
-        nodes = [PurePath(path).name for path in device_files("dev/accel/accel[0-9]*")]
+        nodes = [os.path.basename(path) for path in device_files("dev/accel/accel[0-9]*")]
         sysfs = [f"sys/class/accel/{node}/device" for node in nodes]
         sysfs = [path for path in sysfs if read(f"{path}/vendor").lower() == _HABANA]
         if not sysfs:  # drivers before Linux 6.2
-            nodes = [PurePath(path).name for path in device_files("dev/hl[0-9]*")]
+            nodes = [os.path.basename(path) for path in device_files("dev/hl[0-9]*")]
             sysfs = [f"sys/class/habanalabs/{node}" for node in nodes]
         if not sysfs:
             return None

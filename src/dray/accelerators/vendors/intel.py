@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import os
 import re
 import sys
@@ -146,6 +144,9 @@ def _ask_level_zero() -> list[tuple[str, str, int]] | None:
 
     In a process of its own: Level Zero does not survive a fork, and obeys variables all its life.
     """
+    import importlib.util
+    import json  # slow to import
+
     environ = {k: v for k, v in os.environ.items() if k not in (_SELECTOR, _MASK)}
     try:
         if importlib.util.find_spec("dpctl") is None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import shutil
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -67,7 +65,10 @@ FAMILY = Neuron
 
 def _ask_neuron_ls() -> list[dict[str, Any]]:
     """Return what the tool tells of each device, as far as that makes sense."""
-    path = os.pathsep.join((os.environ.get("PATH", os.defpath), str(host_root() / _TOOLS)))
+    import json  # slow to import, as is what follows
+    import shutil
+
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), os.path.join(host_root(), _TOOLS)))
     tool = shutil.which("neuron-ls", path=path)
     try:
         devices = json.loads(output_of(tool, "--json-output")) if tool else []

@@ -6,12 +6,10 @@ import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 from typing import ClassVar
 
 from dray.accelerators.family import Found
 from dray.accelerators.id_styles import Numbered
-from dray.accelerators.tpu_topology import host_labels, host_resources
 from dray.host import device_files, is_directory, read
 
 _GOOGLE = "0x1ae0"  # the PCI vendor
@@ -43,6 +41,8 @@ class Tpu(Numbered):
         count = _accel_chips() or _vfio_chips()
         if not count:
             return None
+        from dray.accelerators.tpu_topology import host_labels, host_resources  # slow to import
+
         metadata = _Metadata()
         pod = _pod_type(metadata.get("TPU_ACCELERATOR_TYPE", "accelerator-type"))
         slice_name = metadata.get("TPU_NAME", "instance-id")
@@ -81,13 +81,13 @@ def _accel_chips() -> int:
     Other drivers make a directory /dev/accel, and other vendors use the same class of devices.
     """
     files = [path for path in device_files("dev/accel*") if not is_directory(path)]
-    vendors = [read(f"sys/class/accel/{PurePath(path).name}/device/vendor") for path in files]
+    vendors = [read(f"sys/class/accel/{os.path.basename(path)}/device/vendor") for path in files]
     return sum(vendor.lower() in ("", _GOOGLE) for vendor in vendors)
 
 
 def _vfio_chips() -> int:
     """Return how many of the devices that VFIO hands to programs are Google's."""
-    groups = [PurePath(path).name for path in device_files("dev/vfio/[0-9]*")]
+    groups = [os.path.basename(path) for path in device_files("dev/vfio/[0-9]*")]
     return sum(_is_googles(group) for group in groups if group.isdecimal())
 
 

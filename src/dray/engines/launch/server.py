@@ -7,11 +7,10 @@ import functools
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dray.engines.launch import driver_fork, fork_server, system_limits
 from dray.engines.launch.driver_fork import Clone
@@ -19,6 +18,9 @@ from dray.engines.launch.system_limits import OpenFiles
 from dray.engines.rpc import lifeline, wire
 from dray.errors import EngineError
 from dray.scheduling.requests import Node
+
+if TYPE_CHECKING:
+    import subprocess
 
 
 class Basis(NamedTuple):
@@ -186,6 +188,8 @@ def _start_server(
         shared = driver_fork.fork_driver(serve, keep=fds)
         if shared is not None:
             return shared
+    import subprocess  # slow to import, and not needed by a fork
+
     arguments = (*map(str, numbers), method, entry, *modules)
     command = fork_server.interpreter(sys.path, "serve", *arguments)
     environ = {**os.environ, **dict(variables)}

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import resource
-from pathlib import Path
 
 from dray.errors import EngineError
 
@@ -92,8 +91,11 @@ def describe_map(error: OSError, size: int) -> str:
 
 def _container_limit() -> str:
     for name in ("pids.max", "pids/pids.max"):  # cgroup v2 and v1, as a container sees its own
-        with contextlib.suppress(OSError):
-            found = Path("/sys/fs/cgroup", name).read_text(encoding="ascii").strip()
+        with (
+            contextlib.suppress(OSError),
+            open(f"/sys/fs/cgroup/{name}", encoding="ascii") as file,
+        ):
+            found = file.read().strip()
             return "" if found == "max" else found
     return ""
 

@@ -13,9 +13,8 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from dray.accelerators import families
+from dray.accelerators import families, families_on
 from dray.engines.runtime import Described
-from dray.scheduling.infeasible import families_on
 from dray.scheduling.requests import Request, Reservation
 
 # For Ray to start a process, also on a node that is busy.

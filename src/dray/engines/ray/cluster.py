@@ -15,9 +15,9 @@ import ray
 import ray.experimental.internal_kv
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
 
+from dray.accelerators import families_on
 from dray.engines.runtime import Described
 from dray.errors import InfeasibleError
-from dray.scheduling.infeasible import families_on
 from dray.scheduling.ledger import Ledger
 from dray.scheduling.requests import Node, PlacementPreview, Request
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ray.util.placement_group import PlacementGroup, placement_group_table
 
-from dray.accelerators.tpu_topology import SLICE_NAME_LABEL, WORKER_ID_LABEL
+from dray.accelerators.node_names import SLICE_NAME_LABEL, WORKER_ID_LABEL
 from dray.engines.ray import cluster
 from dray.errors import EngineError
 from dray.scheduling.requests import Node, Request, Slices

@@ -14,7 +14,6 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -213,7 +212,7 @@ def import_quietly(modules: Iterable[str]) -> None:
 
 def users_part(error: BaseException) -> TracebackType | None:
     """Return the traceback without the frames of dray that lead to the user's function."""
-    here = str(Path(__file__).resolve().parents[2]) + os.sep
+    here = os.path.realpath(__file__).rpartition("engines")[0]
     step = error.__traceback__
     while step is not None and step.tb_frame.f_code.co_filename.startswith(here):
         step = step.tb_next

@@ -7,12 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 from dray.accelerators import family_of
-from dray.accelerators.tpu_topology import POD_TYPE_LABEL, TOPOLOGY_LABEL, Slice
+from dray.accelerators.node_names import ACCELERATOR_TYPE, POD_TYPE_LABEL, TOPOLOGY_LABEL
+from dray.accelerators.tpu_topology import Slice
 from dray.errors import InfeasibleError
 from dray.errors.shortfall import Change, Shortfall
 from dray.scheduling import labels
 from dray.scheduling.capacity import UNIT, from_fixed, to_fixed
-from dray.scheduling.infeasible import ACCELERATOR_TYPE
 from dray.scheduling.requests import Node
 from dray.scheduling.tpu_slices import hosts_of_slices
 from dray.train.scaling import ScalingConfig
