@@ -26,18 +26,23 @@ T = TypeVar("T")
 # program asks again and again, which costs less than to be woken each time.
 _LINGER_S = 0.001
 
-# To fall asleep and be woken takes a thread tens of microseconds, and a core that was idle is slow
-# at first: calls one at a time are three times faster if those who wait stay awake. Who has waited
-# for less than the first stays awake for the second, and then sleeps.
-_SHORT_S = 0.0001
-_AWAKE_S = 0.00005
+# To fall asleep and be woken takes a thread tens of microseconds on a core of its own, and a core
+# that was idle is slow at first: calls one at a time are twice as fast if those who wait stay
+# awake. For longer than that costs it does not pay.
+_AWAKE_S = 0.0001
+# After so many waits at most, one is spent awake again.
+_MOST_ASLEEP = 63
 
 # The system's calls take no time beyond 24 days; who waits for longer looks up once a day.
 LONGEST_S = 86400.0
 
 
 class AdaptiveSpin:
-    """Waits awake for a moment, but only where the last wait was a short one.
+    """Waits awake for a moment, but only where that has paid lately.
+
+    It does not where an answer takes long, nor where other processes want the core, be it the one
+    that is to answer: then the awake one is in its way, and to sleep is cheap. So each wait that
+    was spent awake in vain lets the next ones sleep, more and more of them.
 
     Args:
         cores: Number of cores; with one alone, it is left to the awaited process.
@@ -45,24 +50,27 @@ class AdaptiveSpin:
 
     def __init__(self, cores: int) -> None:
         self._several_cores = cores > 1
-        self._short = False
+        self._pause = 0  # after the next wait in vain, so many sleep
+        self._asleep = 0  # so many are to sleep
 
-    def until(self, look: Callable[[], T], sleep: Callable[[], T]) -> T:
-        """Return what `look` finds, or else what `sleep` does.
+    def awake(self, look: Callable[[], T]) -> T | None:
+        """Return what `look` finds within a moment; None if it is time to sleep.
 
         Args:
             look: Returns at once; something false if there is nothing.
-            sleep: Waits.
         """
-        began = time.perf_counter()
-        if self._short:
-            while time.perf_counter() - began < _AWAKE_S:
-                found = look()
-                if found:
-                    return found
-        found = sleep()
-        self._short = self._several_cores and time.perf_counter() - began < _SHORT_S
-        return found
+        if self._asleep or not self._several_cores:
+            self._asleep -= 1
+            return None
+        clock = time.perf_counter
+        end = clock() + _AWAKE_S
+        while clock() < end:
+            found = look()
+            if found:
+                self._pause //= 2
+                return found
+        self._asleep = self._pause = min(2 * self._pause + 1, _MOST_ASLEEP)
+        return None
 
 
 class Waiter:

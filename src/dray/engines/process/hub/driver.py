@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import select
@@ -135,7 +136,9 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
         self._stall_s = self._quiet_s = stall_warning_s or LONGEST_S
         self._told = ""  # of which stall
         self.tap = OutputTap(reader, Outlets().line if shows_output else _not_shown)
-        self._spin = AdaptiveSpin(host.cpu_count())
+        self._cores = host.cpu_count()
+        self._spin = AdaptiveSpin(self._cores)
+        self._look = functools.partial(self._poll.poll, 0)
         super().__init__(0, LeaderFollowers(self.read, self._interrupt))
         self.lock = self.hub.lock
         self.client = Client(0, self.answered)
@@ -321,13 +324,12 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
 
     def read(self, timeout_s: float | None) -> None:
         """Wait for something from workers, and deal with it."""
-        poll = self._poll.poll
-
-        def sleep() -> list[tuple[int, int]]:
-            return poll(quiet_s if timeout_s is None else min(timeout_s, quiet_s))
-
-        quiet_s = self._quiet_s
-        events = sleep() if self._readers.crowded else self._spin.until(lambda: poll(0), sleep)
+        poll, quiet_s, events = self._poll.poll, self._quiet_s, None
+        # With all cores at work, or several threads that wait, to stay awake is in the way.
+        if len(self.tasks.running) < self._cores and not self._readers.crowded:
+            events = self._spin.awake(self._look)
+        if not events:
+            events = poll(quiet_s if timeout_s is None else min(timeout_s, quiet_s))
         if events:
             self._quiet_s = self._stall_s
         elif timeout_s is None or timeout_s >= quiet_s:

@@ -82,25 +82,26 @@ class WorkerRuntime(ProcessRuntime):
         if self._received:  # within what was received before
             self._deal()
             return
-        receive = self._inbox.receive
-
-        def look() -> list[Message] | None:
-            return receive(socket.MSG_DONTWAIT)
-
-        def sleep() -> list[Message] | None:
-            ready = self._poll.poll(None if timeout_s is None else timeout_s * 1000)
-            if any(fd == self._waker for fd, _ in ready):
-                os.read(self._waker, 4096)
-            return look() if any(fd == self._sock.fileno() for fd, _ in ready) else []
-
-        if timeout_s is not None or self.may_be_interrupted:
-            messages = sleep()
-        else:
-            messages = self._spin.until(look, receive if self._idle else sleep)
+        undisturbed = timeout_s is None and not self.may_be_interrupted
+        messages = self._spin.awake(self._look) if undisturbed else None
+        if not messages and undisturbed and self._idle:
+            messages = self._inbox.receive()
+        elif not messages:
+            messages = self._sleep(timeout_s)
         if messages is None:
             lifeline.end_with_family()
         self._received += messages or ()
         self._deal()
+
+    def _look(self) -> list[Message] | None:
+        return self._inbox.receive(socket.MSG_DONTWAIT)
+
+    def _sleep(self, timeout_s: float | None) -> list[Message] | None:
+        """Sleep until something comes from the hub, or another thread wants this one to look up."""
+        ready = self._poll.poll(None if timeout_s is None else timeout_s * 1000)
+        if any(fd == self._waker for fd, _ in ready):
+            os.read(self._waker, 4096)
+        return self._look() if any(fd == self._sock.fileno() for fd, _ in ready) else []
 
     def _deal(self) -> None:
         """Deal with what has been heard, in its order also where that waits and reads on."""
