@@ -161,9 +161,10 @@ class ProcessEngine(LocalEngine):
 
     @shielded
     def _make_runtime(self) -> DriverRuntime:
+        # First: before the first thread, it may be a fork of this process; and beside this import.
+        self._task_server()
         from dray.engines.process.hub.driver import DriverRuntime  # training alone needs no hub
 
-        self._task_server()  # before the first thread: it may be a fork of this process
         with self._lock:
             if self._runtime is None:
                 self._runtime = DriverRuntime(

@@ -7,10 +7,10 @@ in `hub/`.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import weakref
+from _blake2 import blake2b  # hashlib loads all of OpenSSL
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dray.engines.process.client.conversation import accepted
 from dray.engines.process.client.values import Values
@@ -52,7 +52,9 @@ from dray.interrupts import (
     shielded,
     watch,
 )
-from dray.status import ProgramStatus
+
+if TYPE_CHECKING:
+    from dray.status import ProgramStatus
 
 
 class ProcessRuntime(Values):
@@ -102,7 +104,7 @@ class ProcessRuntime(Values):
         if options.placement.kind == "default" and here.get("captures"):
             place.update(kind="group", group=here["group"], bundle=-1, capture=True)
         told = pack((rest, place), f"the options of {name}")
-        key = hashlib.blake2b(packed.data + told.data, digest_size=16).digest()
+        key: bytes = blake2b(packed.data + told.data, digest_size=16).digest()
         if key not in self._known:
             blob = (packed.data, [bytes(b) for b in packed.buffers])
             self.demand("kind", key, what, blob, packed.refs, rest, place)

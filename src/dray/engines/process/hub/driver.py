@@ -23,10 +23,9 @@ from dray.engines.process.hub.generators import Streams
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.leases import Leases
 from dray.engines.process.hub.placement_groups import Groups
-from dray.engines.process.hub.protocol import AttachOperations, Parts, operations
+from dray.engines.process.hub.protocol import AttachOperations, Parts, StatusOperations, operations
 from dray.engines.process.hub.records import Channel, Client, RuntimeKey, WorkerProcess
 from dray.engines.process.hub.stalls import Stalls
-from dray.engines.process.hub.status import Status
 from dray.engines.process.hub.tasks import Tasks, Variables
 from dray.engines.process.hub.waits import Waits
 from dray.engines.process.hub.worker_pool import OutputTap, Pool
@@ -58,7 +57,7 @@ def _not_shown(stream: str, line: str) -> None:
     """Take a line that nobody wants to see."""
 
 
-class DriverRuntime(ProcessRuntime, AttachOperations):
+class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
     """Tasks, actors and objects, as the driver sees them.
 
     Args:
@@ -117,7 +116,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
             hub, self.streams, ledger, self.pool, self._send, kill, cancel, variables
         )
         self.actors = Actors(hub, tasks, self.pool, self._send, kill, self._namespace)
-        groups = Groups(hub, tasks, self.actors, kill)
+        self._groups = groups = Groups(hub, tasks, self.actors, kill)
         self._operations = operations(
             Parts(
                 objects=hub,
@@ -128,7 +127,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
                 actors=self.actors,
                 groups=groups,
                 leases=Leases(hub, ledger),
-                status=Status(hub, tasks, self.actors, groups, self.pool),
+                status=self,
                 attach=self,
             )
         )
@@ -203,6 +202,12 @@ class DriverRuntime(ProcessRuntime, AttachOperations):
             payload = self.hub.pin_for(self.client, store.find(number).payload)
         assert payload is not None  # it is there
         return payload if type(payload) is bytes else self.open(payload)
+
+    def on_query(self, client: Client, question: int, what: str) -> None:
+        from dray.engines.process.hub.status import Status  # slow to import, and seldom asked for
+
+        status = Status(self.hub, self.tasks, self.actors, self._groups, self.pool)
+        status.on_query(client, question, what)
 
     def execution_context(self) -> ExecutionContext:
         return ExecutionContext(

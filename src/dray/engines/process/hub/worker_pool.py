@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from dray.engines.process.hub.records import RuntimeKey, WorkerProcess
 from dray.engines.rpc.io_thread import Reader
-from dray.engines.terminal_lines import last_state
 from dray.scheduling.requests import Node
 
 
@@ -43,7 +42,7 @@ class OutputTap:
         if not data and last:
             lines.append(last)
         for line in lines:
-            self._show(stream, f"({worker.title} pid={worker.pid}) {last_state(line)}")
+            self._show(stream, f"({worker.title} pid={worker.pid}) {_last_state(line)}")
         rest[:] = last
         if not data:
             self._close(fd)
@@ -75,6 +74,12 @@ class OutputTap:
         """Show what is left and free the descriptors."""
         for fd in list(self._open):
             self._finish(fd)
+
+
+def _last_state(line: bytes) -> str:
+    from dray.engines.terminal_lines import last_state  # slow to import, and many print nothing
+
+    return last_state(line)
 
 
 class Pool:

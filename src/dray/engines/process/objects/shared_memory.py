@@ -12,7 +12,6 @@ import ctypes
 import mmap
 import os
 import sys
-import tempfile
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -219,6 +218,8 @@ def _watch(part: Any, on_end: Callable[[], object]) -> None:
 
 
 def _unnamed_file() -> int:
+    import tempfile  # slow to import, and workers need none
+
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 

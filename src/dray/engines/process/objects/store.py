@@ -28,7 +28,6 @@ Invariants:
 
 from __future__ import annotations
 
-import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
@@ -306,6 +305,8 @@ class Store:
 
 
 def _temporary_directory() -> str:
+    import tempfile
+
     try:
         return f" ({tempfile.gettempdir()})"
     except OSError:  # there is none, as the error says that this is about

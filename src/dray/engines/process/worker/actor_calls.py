@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Mapping
@@ -18,6 +17,8 @@ from dray.engines.rpc.serialization import Retried
 from dray.engines.runtime import Args, Kwargs
 
 if TYPE_CHECKING:
+    import asyncio
+
     from dray.engines.process.hub.records import MakeDetails
 
 _DEFAULT = ""
@@ -74,6 +75,8 @@ class ActorCalls:
         return self._loop is not None or bool(self._pools)
 
     def _start_loop(self, sizes: Mapping[str, int]) -> None:
+        import asyncio  # slow to import, and only actors with async methods need it
+
         self._loop = asyncio.new_event_loop()
         self._semaphores = {name: asyncio.Semaphore(size) for name, size in sizes.items()}
         ready = threading.Event()
@@ -102,6 +105,8 @@ class ActorCalls:
             except SystemExit as error:  # raised, it would end the loop
                 return error
             return None
+
+        import asyncio  # it is there
 
         exited = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
         if exited is not None:
