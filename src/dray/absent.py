@@ -97,7 +97,6 @@ _DATA: dict[str, str | Absent] = {
         "from_modin from_spark from_tf",
         _OWN_READER,
     ),
-    **_each("from_arrow_refs from_numpy_refs from_pandas_refs", "call dray.get() on them first"),
     **_each(
         "BlockBasedFileDatasink Datasink Datasource ReadTask RowBasedFileDatasink SaveMode "
         "SinkMode",
@@ -106,13 +105,12 @@ _DATA: dict[str, str | Absent] = {
     **_each("ExecutionOptions ExecutionResources NodeIdStr DatasetContext", "there is no executor"),
     **_each("FileShuffleConfig RandomSeedConfig", "call random_shuffle(seed=...)"),
     "DatasetIterator": "it is called DataIterator",
-    "Preprocessor": "it is a name of dray.data.preprocessors",
+    "_internal": _INTERNALS,
 }
 _DATASET: dict[str, str | Absent] = {
-    **_each("aggregate join mix with_column with_columns", _RELATE),
+    **_each("join mix with_column with_columns", _RELATE),
     **_each(
-        "get_internal_block_refs iter_internal_ref_bundles to_arrow_refs to_numpy_refs "
-        "to_pandas_refs to_random_access_dataset",
+        "get_internal_block_refs iter_internal_ref_bundles to_random_access_dataset",
         _NO_BLOCKS,
     ),
     **_each(
@@ -313,6 +311,15 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     "dray.util.state": _STATE,
     "dray.util.accelerators": {"tpu": _SLICES},
     "dray.data": _DATA,
+    "dray.data.aggregate": _each(
+        "AggregateFnV2 ApproximateQuantile ApproximateTopK MissingValuePercentage "
+        "ValueCounter VectorizedAggregateFnV2 ZeroPercentage",
+        "write it with groupby(...).map_groups()",
+    ),
+    "AggregateFn()": _each(
+        "init merge name accumulate_row accumulate_block finalize",
+        "write it with groupby(...).map_groups()",
+    ),
     "dray.data.preprocessors": _each(
         "Categorizer CustomKBinsDiscretizer FeatureHasher MaxAbsScaler MultiHotEncoder Normalizer "
         "OrdinalEncoder PowerTransformer RobustScaler SimpleImputer TorchVisionPreprocessor "

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 _API = ("config", "context", "data_parallel_trainer", "preemption")
 _REPORTS = ("report_config", "reported_checkpoint", "result", "train_fn_utils", "validation_config")
-_LIGHTGBM = ("config", "lightgbm_checkpoint", "lightgbm_trainer")
+_LIGHTGBM = ("config", "lightgbm_checkpoint", "lightgbm_trainer", "v2")
 _TENSORFLOW = ("config", "tensorflow_checkpoint", "tensorflow_trainer", "train_loop_utils")
-_XGBOOST = ("config", "xgboost_checkpoint", "xgboost_trainer")
+_XGBOOST = ("config", "v2", "xgboost_checkpoint", "xgboost_trainer")
 _TORCH = ("config", "torch_checkpoint", "torch_trainer", "train_loop_utils")
 
 # Path -> the module whose names it has.
@@ -16,6 +16,9 @@ ALIASES: Mapping[str, str] = {
     **dict.fromkeys(("dray.air", "dray.air.config", "dray.air.result"), "dray.train"),
     **dict.fromkeys(("dray.train.v2", "dray.train.v2.api"), "dray.train"),
     **{f"dray.train.v2.api.{name}": "dray.train" for name in (*_API, *_REPORTS)},
+    **dict.fromkeys(("dray.data.context", "dray.data.block"), "dray.data"),
+    "dray.data.grouped_data": "dray.data.grouped",
+    "dray.data.preprocessor": "dray.data.preprocessors",
     "dray.types": "dray",
     "dray.util.check_serialize": "dray.util.serialization",
     "dray.util.helpers": "dray.util.results",

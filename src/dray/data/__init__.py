@@ -10,13 +10,17 @@ __all__ = [
     "DataIterator",
     "Dataset",
     "GroupedData",
+    "Preprocessor",
     "Schema",
     "TaskPoolStrategy",
     "from_arrow",
+    "from_arrow_refs",
     "from_huggingface",
     "from_items",
     "from_numpy",
+    "from_numpy_refs",
     "from_pandas",
+    "from_pandas_refs",
     "from_polars",
     "from_torch",
     "range",
@@ -35,8 +39,10 @@ _HOMES = {
     "dray.data.grouped": ("GroupedData",),
     "dray.data.iterator": ("DataIterator",),
     "dray.data.pipeline": ("Schema",),
+    "dray.data.preprocessors": ("Preprocessor",),
     "dray.data.read_api": (
         *("from_arrow", "from_huggingface", "from_items", "from_numpy", "from_pandas"),
+        *("from_arrow_refs", "from_numpy_refs", "from_pandas_refs"),
         *("from_polars", "from_torch", "range", "range_tensor"),
         *("read_binary_files", "read_csv", "read_images"),
         *("read_json", "read_parquet", "read_text"),
@@ -44,20 +50,25 @@ _HOMES = {
     "dray.data.workers": ("ActorPoolStrategy", "DataContext", "TaskPoolStrategy"),
 }
 
-answer_for(__name__, later=("preprocessors",), names=_HOMES)
+answer_for(__name__, later=("aggregate", "preprocessors"), names=_HOMES)
 
 if TYPE_CHECKING:
+    from dray.data import aggregate as aggregate
     from dray.data import preprocessors as preprocessors
     from dray.data.dataset import Dataset
     from dray.data.grouped import GroupedData
     from dray.data.iterator import DataIterator
     from dray.data.pipeline import Schema
+    from dray.data.preprocessors import Preprocessor
     from dray.data.read_api import (
         from_arrow,
+        from_arrow_refs,
         from_huggingface,
         from_items,
         from_numpy,
+        from_numpy_refs,
         from_pandas,
+        from_pandas_refs,
         from_polars,
         from_torch,
         range,

@@ -14,7 +14,9 @@ import pyarrow.compute as pc
 
 from dray.answers import answers_members
 from dray.checks import is_number, is_whole, plain
+from dray.core.objects import put
 from dray.data import files, relational
+from dray.data.aggregate import AggregateFn
 from dray.data.blocks import Batch, Row, Table, check_format, concat, to_batch
 from dray.data.grouped import GroupedData
 from dray.data.iterator import DataIterator
@@ -32,6 +34,7 @@ from dray.data.pipeline import Pipeline, dropped, first_rows, part_of, renamed, 
 from dray.data.sources import TableSource, UnionSource
 from dray.data.staging import stage
 from dray.data.workers import in_workers
+from dray.engines.runtime import ObjectRef
 from dray.errors import ConfigError
 
 
@@ -489,6 +492,19 @@ class Dataset(Pipeline):
         schema = None if tables else self.arrow_schema()
         return concat(tables) if tables else (schema or pa.schema([])).empty_table()
 
+    def to_arrow_refs(self) -> list[ObjectRef]:
+        """Return references to all rows, as tables of a few MiB."""
+        return [put(block.table) for block in self.blocks()]
+
+    def to_pandas_refs(self) -> list[ObjectRef]:
+        """Return references to all rows, as frames of a few MiB."""
+        return [put(to_batch(block.table, "pandas")) for block in self.blocks()]
+
+    def to_numpy_refs(self, *, column: str | None = None) -> list[ObjectRef]:
+        """Return references to all rows, as arrays: of one column, or a dict of all."""
+        batches = (to_batch(block.table, "numpy") for block in self.blocks())
+        return [put(batch if column is None else batch[column]) for batch in batches]
+
     def to_torch(self, **options: Any) -> Any:
         """Return a torch IterableDataset of batches; see `DataIterator.to_torch`."""
         return self.iterator().to_torch(**options)
@@ -511,6 +527,14 @@ class Dataset(Pipeline):
     def unique(self, column: str) -> list[Any]:
         """Return the values of a column, each once."""
         return relational.unique(self.only([column]).blocks(), column)
+
+    def aggregate(self, *aggs: AggregateFn) -> dict[str, Any] | None:
+        """Return aggregates of all rows by their names, such as `aggregate(Max("x"))`.
+
+        None if there are no rows.
+        """
+        row = self.groupby(None).aggregate(*aggs).take(1)
+        return row[0] if row else None
 
     def _aggregated(self, how: str, on: str | Sequence[str] | None) -> Any:
         row = getattr(self.groupby(None), how)(on).take(1)

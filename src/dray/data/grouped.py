@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dray.data.aggregate import AggregateFn, aggregated, columns_of
 from dray.data.blocks import Block, Table, check_format, concat, to_batch, to_table
 from dray.data.pipeline import P
 from dray.data.relational import check_column, sorted_blocks
@@ -93,6 +94,24 @@ class GroupedData(Generic[P]):
             )
             named = [f"std({name})" for name in names]
             yield from self._in_order(made.select([*self._keys, *named]))
+
+        return self._made(produce)
+
+    def aggregate(self, *aggs: AggregateFn) -> P:
+        """Return aggregates of each group, as classes of `dray.data.aggregate` name them.
+
+        The columns are held in memory for it.
+        """
+        names = columns_of(aggs)
+
+        def produce() -> Iterator[Block]:
+            wanted = list(dict.fromkeys([*self._keys, *names]))
+            tables = []
+            for block in self._blocks(wanted):
+                check_column(block.table, names)
+                tables.append(block.table.select(wanted) if wanted else block.table)
+            if tables:
+                yield from self._in_order(aggregated(concat(tables), self._keys, aggs))
 
         return self._made(produce)
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from dray.answers import check_arguments
 from dray.checks import is_whole, plain, require
+from dray.core.objects import get
 from dray.data import files
 from dray.data.blocks import (
     DATA,
@@ -238,6 +239,21 @@ def from_arrow(tables: Any, **_: object) -> Dataset:
     return _in_memory([to_table(table, "a table") for table in listed], "the table")
 
 
+def from_arrow_refs(tables: Any) -> Dataset:
+    """Return tables behind references, one or a list of them, as a dataset."""
+    return from_arrow(get(tables))
+
+
+def from_pandas_refs(dfs: Any) -> Dataset:
+    """Return frames behind references, one or a list of them, as a dataset."""
+    return from_pandas(get(dfs))
+
+
+def from_numpy_refs(ndarrays: Any) -> Dataset:
+    """Return arrays behind references, one or a list of them, as a dataset."""
+    return from_numpy(get(ndarrays))
+
+
 def from_arrow_dataset(dataset: Any) -> Dataset:
     """Return a dataset of `pyarrow.dataset` as a dataset; it is scanned when it is used."""
 
@@ -264,10 +280,13 @@ def from_torch(dataset: Any, **_: object) -> Dataset:
 
 __all__ = [
     "from_arrow",
+    "from_arrow_refs",
     "from_huggingface",
     "from_items",
     "from_numpy",
+    "from_numpy_refs",
     "from_pandas",
+    "from_pandas_refs",
     "from_polars",
     "from_torch",
     "range",

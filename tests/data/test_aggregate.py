@@ -1,0 +1,91 @@
+"""Aggregates by their classes, and blocks as references, as programs for Ray Data ask for them."""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dray
+import dray.data
+from dray.data.aggregate import (
+    AbsMax,
+    AggregateFn,
+    AsList,
+    Count,
+    CountDistinct,
+    Max,
+    Mean,
+    Min,
+    Quantile,
+    Std,
+    Sum,
+    Unique,
+)
+from dray.errors import AbsentArgumentError, AbsentNameError, ConfigError
+
+FRAME = pd.DataFrame({"kind": ["b", "a", "b", "b"], "x": [1.0, -5.0, 2.0, None]})
+ROWS = dray.data.from_pandas(FRAME)
+
+
+def test_aggregates_of_groups_and_of_all_rows() -> None:
+    every: list[AggregateFn] = [
+        *(Count(), Count("x"), Count("x", ignore_nulls=True), CountDistinct("x")),
+        *(Sum("x"), Min("x"), Max("x"), Mean("x", alias_name="middle"), Std("x", ddof=0)),
+        *(AbsMax("x"), Quantile("x", q=0.25), AsList("x", ignore_nulls=True), Unique("kind")),
+    ]
+    every[2].name = "known"
+    last = ROWS.groupby("kind").aggregate(*every).take_all()[1]
+    assert last == {
+        "kind": "b",
+        "count()": 3,
+        "count(x)": 3,
+        "known": 2,
+        "count_distinct(x)": 2,
+        "sum(x)": 3.0,
+        "min(x)": 1.0,
+        "max(x)": 2.0,
+        "middle": 1.5,
+        "std(x)": 0.5,
+        "abs_max(x)": 2.0,
+        "quantile(x)": 1.25,
+        "list(x)": [1.0, 2.0],
+        "unique(kind)": ["b"],
+    }
+    whole = ROWS.aggregate(Max("x"), AbsMax("x"), Unique("kind"), Sum("x", ignore_nulls=False))
+    assert whole is not None
+    assert (whole["max(x)"], whole["abs_max(x)"]) == (2.0, 5.0)
+    assert sorted(whole["unique(kind)"]) == ["a", "b"]
+    assert whole["sum(x)"] is None
+    assert ROWS.limit(0).aggregate(Max("x")) is None
+    with pytest.raises(ConfigError, match="there is no column 'z'"):
+        ROWS.aggregate(Max("z"))
+    with pytest.raises(ConfigError, match=r"aggregate takes such as Mean\('x'\)"):
+        ROWS.aggregate("x")  # type: ignore[arg-type]
+    with pytest.raises(AbsentNameError, match="map_groups"):
+        _ = dray.data.aggregate.AggregateFnV2  # type: ignore[attr-defined]
+    with pytest.raises(AbsentArgumentError, match="map_groups"):
+        AggregateFn(init=lambda key: 0, merge=max, name="most")  # type: ignore[call-arg]
+
+
+def test_module_paths_of_ray() -> None:
+    assert importlib.import_module("dray.data.context").DataContext is dray.data.DataContext
+    found = importlib.import_module("dray.data.preprocessor").Preprocessor
+    assert found is dray.data.Preprocessor
+
+
+def test_blocks_as_references() -> None:
+    try:
+        [table] = dray.get(ROWS.to_arrow_refs())
+        assert table.num_rows == 4
+        [frame] = dray.get(ROWS.to_pandas_refs())
+        assert frame["kind"].tolist() == FRAME["kind"].tolist()
+        [arrays] = dray.get(ROWS.to_numpy_refs(column="kind"))
+        assert arrays.tolist() == FRAME["kind"].tolist()
+        assert dray.data.from_arrow_refs(ROWS.to_arrow_refs()).count() == 4
+        assert dray.data.from_pandas_refs(dray.put(FRAME)).columns() == ["kind", "x"]
+        assert dray.data.from_numpy_refs([dray.put(np.arange(3))]).take(1) == [{"data": 0}]
+    finally:
+        dray.shutdown()
