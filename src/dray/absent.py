@@ -316,6 +316,24 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         "ValueCounter VectorizedAggregateFnV2 ZeroPercentage",
         "write it with groupby(...).map_groups()",
     ),
+    **{
+        f"dray.data.read_{what}()": {
+            "partition_filter": "give it the paths alone that pass",
+            "ignore_missing_paths": Absent("give it the paths alone that exist", unset=(False,)),
+        }
+        for what in ("binary_files", "csv", "images", "json", "parquet", "text")
+    },
+    "dray.data.partitions": {
+        "PathPartitionFilter": "give the reader the paths alone that pass",
+        **_each("PathPartitionEncoder PathPartitionParser", _INTERNALS),
+        **_each(
+            "BaseFileMetadataProvider BlockBasedFileDatasink Datasink Datasource "
+            "DefaultFileMetadataProvider FastFileMetadataProvider FileBasedDatasource "
+            "FileShuffleConfig FilenameProvider RandomIntRowDatasource RangeDatasource ReadTask "
+            "Reader RowBasedFileDatasink WriteResult datasource",
+            f"{_OWN_READER}; {_WRITE}",
+        ),
+    },
     "AggregateFn()": _each(
         "init merge name accumulate_row accumulate_block finalize",
         "write it with groupby(...).map_groups()",

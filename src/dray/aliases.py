@@ -17,6 +17,8 @@ ALIASES: Mapping[str, str] = {
     **dict.fromkeys(("dray.train.v2", "dray.train.v2.api"), "dray.train"),
     **{f"dray.train.v2.api.{name}": "dray.train" for name in (*_API, *_REPORTS)},
     **dict.fromkeys(("dray.data.context", "dray.data.block"), "dray.data"),
+    "dray.data.datasource": "dray.data.partitions",
+    "dray.data.datasource.partitioning": "dray.data.partitions",
     "dray.data.grouped_data": "dray.data.grouped",
     "dray.data.preprocessor": "dray.data.preprocessors",
     "dray.types": "dray",

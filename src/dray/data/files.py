@@ -16,7 +16,9 @@ import pyarrow.fs
 
 from dray.checks import require
 from dray.data.blocks import Block, Table, rows_to_table, to_row
-from dray.data.sources import BlocksSource, ParquetSource
+from dray.data.partitions import LabelledSource, Labels, labelled
+from dray.data.ray_tensors import with_tensors
+from dray.data.sources import BlocksSource, ParquetSource, Source, UnionSource
 from dray.errors import ConfigError, StorageError, describe
 
 _READERS = 16
@@ -101,13 +103,29 @@ def _options(url: str) -> dict[str, object]:
     return {"anon": True} if "anonymous@" in url else {}
 
 
+def no_labels(path: str) -> Labels:
+    """Return that a file has no values from its path."""
+    return {}
+
+
 # Parquet.
 
 
 def parquet_source(
-    files: Sequence[str], filesystem: Any, columns: Sequence[str] | None, lanes: int | None
-) -> ParquetSource:
+    files: Sequence[str],
+    filesystem: Any,
+    columns: Sequence[str] | None,
+    lanes: int | None,
+    label: Callable[[str], Labels] = no_labels,
+) -> Source:
     """Return files of Parquet as a source; the ends of all of them are read here.
+
+    Args:
+        files: Their paths.
+        filesystem: Their filesystem, of Arrow.
+        columns: Those to read; None is all.
+        lanes: The number of ranges to read side by side; None chooses.
+        label: Returns the values that all rows of a file have from its path.
 
     Raises:
         StorageError: One cannot be read.
@@ -124,30 +142,54 @@ def parquet_source(
 
     with ThreadPoolExecutor(min(_READERS, len(files)), "dray-parquet") as readers:
         ends = list(readers.map(read_end, files))
+    labels = [dict(label(path)) for path in files]
+    if not any(labels):
+        return _with_columns(_of_ends(files, filesystem, ends, lanes), files[0], columns, {})
+    sources = [
+        _with_columns(_of_ends([path], filesystem, [end], None), path, columns, of_path)
+        for path, end, of_path in zip(files, ends, labels, strict=True)
+    ]
+    return UnionSource(sources)
+
+
+def _of_ends(
+    files: Sequence[str], filesystem: Any, ends: Sequence[Any], lanes: int | None
+) -> ParquetSource:
     sizes = [
         [end.row_group(number).num_rows for number in range(end.num_row_groups)] for end in ends
     ]
-    schema = ends[0].schema.to_arrow_schema().remove_metadata()
+    schema = with_tensors(ends[0].schema.to_arrow_schema())
     rows = sum(end.num_rows for end in ends)
     size = sum(
         end.row_group(number).total_byte_size
         for end in ends
         for number in range(end.num_row_groups)
     )
-    source = ParquetSource(files, filesystem, sizes, schema, size / max(1, rows), lanes)
-    if columns is None:
-        return source
-    missing = sorted(set(columns) - set(schema.names))
-    if missing:
-        raise ConfigError(f"{files[0]} has no column {missing[0]!r}; there are {schema.names}")
-    return source.select(list(columns))
+    return ParquetSource(files, filesystem, sizes, schema, size / max(1, rows), lanes)
+
+
+def _with_columns(
+    source: ParquetSource, path: str, columns: Sequence[str] | None, labels: Labels
+) -> Source:
+    """Return some columns of a source, from its files and from their paths."""
+    names = source.schema().names
+    if columns is not None:
+        missing = sorted(set(columns) - {*names, *labels})
+        if missing:
+            raise ConfigError(f"{path} has no column {missing[0]!r}; there are {names}")
+        source = source.select([name for name in columns if name in names])
+        labels = {name: value for name, value in labels.items() if name in columns}
+    return LabelledSource(source, labels) if labels else source
 
 
 # CSV and JSON.
 
 
 def csv_source(
-    files: Sequence[str], filesystem: Any, options: Mapping[str, object]
+    files: Sequence[str],
+    filesystem: Any,
+    options: Mapping[str, object],
+    label: Callable[[str], Labels] = no_labels,
 ) -> BlocksSource:
     """Return files of CSV as a source.
 
@@ -155,6 +197,7 @@ def csv_source(
         files: Their paths.
         filesystem: Their filesystem, of Arrow.
         options: As for `pyarrow.csv.read_csv`.
+        label: Returns the values that all rows of a file have from its path.
     """
     import pyarrow.csv as csv
 
@@ -165,11 +208,14 @@ def csv_source(
     def read_whole(file: Any) -> Table:
         return csv.read_csv(file, **options)
 
-    return _text_source(files, filesystem, read_whole, read_part)
+    return _text_source(files, filesystem, read_whole, read_part, label)
 
 
 def json_source(
-    files: Sequence[str], filesystem: Any, options: Mapping[str, object]
+    files: Sequence[str],
+    filesystem: Any,
+    options: Mapping[str, object],
+    label: Callable[[str], Labels] = no_labels,
 ) -> BlocksSource:
     """Return files of JSON as a source: an object a line, or a list of objects.
 
@@ -177,6 +223,7 @@ def json_source(
         files: Their paths.
         filesystem: Their filesystem, of Arrow.
         options: As for `pyarrow.json.read_json`.
+        label: Returns the values that all rows of a file have from its path.
     """
     import pyarrow.json as pa_json
 
@@ -190,7 +237,7 @@ def json_source(
             return rows_to_table([to_row(value) for value in json.loads(text)])
         return pa_json.read_json(pa.BufferReader(text), **options)
 
-    return _text_source(files, filesystem, read_whole, read_part)
+    return _text_source(files, filesystem, read_whole, read_part, label)
 
 
 def _text_source(
@@ -198,6 +245,7 @@ def _text_source(
     filesystem: Any,
     read_whole: Callable[[Any], Table],
     read_part: Callable[[Any], Iterator[Any]],
+    label: Callable[[str], Labels],
 ) -> BlocksSource:
     def parts(path: str) -> Iterator[Table]:
         size = filesystem.get_file_info(path).size
@@ -210,9 +258,10 @@ def _text_source(
 
     def produce() -> Iterator[Block]:
         for path in files:
-            row = 0
+            row, labels = 0, label(path)
             with StorageError.instead(f"{path} cannot be read"):
                 for table in _readable(parts(path), path):
+                    table = labelled(table, labels)
                     yield Block(table, f"rows {row} to {row + table.num_rows - 1} of {path}")
                     row += table.num_rows
 
@@ -257,7 +306,12 @@ class FileRows:
         return self._decode(content, path)
 
 
-def text_source(files: Sequence[str], filesystem: Any, encoding: str) -> BlocksSource:
+def text_source(
+    files: Sequence[str],
+    filesystem: Any,
+    encoding: str,
+    label: Callable[[str], Labels] = no_labels,
+) -> BlocksSource:
     """Return files of text as a source, with a row for each line that is not empty."""
 
     def read_whole(file: Any) -> Table:
@@ -269,7 +323,7 @@ def text_source(files: Sequence[str], filesystem: Any, encoding: str) -> BlocksS
         while lines := list(itertools.islice(whole, 4096)):
             yield pa.record_batch({"text": [line.rstrip("\n") for line in lines if line.strip()]})
 
-    return _text_source(files, filesystem, read_whole, read_part)
+    return _text_source(files, filesystem, read_whole, read_part, label)
 
 
 # Writing.

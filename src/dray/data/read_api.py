@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,15 +27,16 @@ from dray.data.blocks import (
 )
 from dray.data.dataset import Dataset
 from dray.data.files import Paths
+from dray.data.partitions import Labels, Partitioning
 from dray.data.sources import BlocksSource, HuggingFaceSource, RangeSource, RowsSource, TableSource
 from dray.errors import ConfigError
 
 # Options of Ray Data for which dray has no use: they follow from the data or the machine.
 _FOLLOWS = (
     *("parallelism", "ray_remote_args", "concurrency", "num_cpus", "num_gpus", "memory"),
-    *("meta_provider", "include_paths", "ignore_missing_paths", "shuffle"),
-    *("partition_filter", "partitioning", "file_extensions"),
+    *("meta_provider", "shuffle"),
 )
+_HIVE = Partitioning("hive")
 
 
 def read_parquet(
@@ -44,6 +45,9 @@ def read_parquet(
     filesystem: Any = None,
     columns: Sequence[str] | None = None,
     override_num_blocks: int | None = None,
+    partitioning: Partitioning | None = _HIVE,
+    include_paths: bool = False,
+    file_extensions: Sequence[str] | None = None,
     **options: Any,
 ) -> Dataset:
     """Return files of Parquet as a dataset; their ends are read now, the rest when it is used.
@@ -54,6 +58,9 @@ def read_parquet(
         columns: Those to read; default: all.
         override_num_blocks: Number of places to read from in turn, at most one for each row
             group; default: up to 12. Each rank reads from its share of them.
+        partitioning: Names of directories that are values; default: such as `kind=a`.
+        include_paths: Whether there is a column `path`.
+        file_extensions: Endings of the files that count in a directory.
         options: Options of Ray's that dray does not need.
 
     Raises:
@@ -61,12 +68,20 @@ def read_parquet(
         StorageError: One cannot be read.
     """
     _check_options("read_parquet", options)
-    found, on = files.find_files(paths, (".parquet", ".pq"), filesystem)
-    return Dataset(files.parquet_source(found, on, columns, override_num_blocks))
+    found, on = files.find_files(paths, file_extensions or _PARQUET, filesystem)
+    label = _labels(partitioning, include_paths)
+    return Dataset(files.parquet_source(found, on, columns, override_num_blocks, label))
 
 
 def read_csv(
-    paths: Paths, *, filesystem: Any = None, override_num_blocks: int | None = None, **options: Any
+    paths: Paths,
+    *,
+    filesystem: Any = None,
+    override_num_blocks: int | None = None,
+    partitioning: Partitioning | None = _HIVE,
+    include_paths: bool = False,
+    file_extensions: Sequence[str] | None = None,
+    **options: Any,
 ) -> Dataset:
     """Return files of CSV as a dataset.
 
@@ -74,14 +89,25 @@ def read_csv(
         paths: Files, directories, globs or URLs that fsspec knows.
         filesystem: Of Arrow or fsspec; default: what the paths say.
         override_num_blocks: Nothing; Ray's.
+        partitioning: Names of directories that are values; default: such as `kind=a`.
+        include_paths: Whether there is a column `path`.
+        file_extensions: Endings of the files that count in a directory.
         options: `read_options`, `parse_options` and `convert_options` of `pyarrow.csv`.
     """
-    found, on = files.find_files(paths, (".csv", ".csv.gz", ".tsv", ".txt"), filesystem)
-    return Dataset(files.csv_source(found, on, _of_arrow("read_csv", options)))
+    found, on = files.find_files(paths, file_extensions or _CSV, filesystem)
+    label = _labels(partitioning, include_paths)
+    return Dataset(files.csv_source(found, on, _of_arrow("read_csv", options), label))
 
 
 def read_json(
-    paths: Paths, *, filesystem: Any = None, override_num_blocks: int | None = None, **options: Any
+    paths: Paths,
+    *,
+    filesystem: Any = None,
+    override_num_blocks: int | None = None,
+    partitioning: Partitioning | None = _HIVE,
+    include_paths: bool = False,
+    file_extensions: Sequence[str] | None = None,
+    **options: Any,
 ) -> Dataset:
     """Return files of JSON as a dataset: an object a line, or a list of objects.
 
@@ -89,14 +115,25 @@ def read_json(
         paths: Files, directories, globs or URLs that fsspec knows.
         filesystem: Of Arrow or fsspec; default: what the paths say.
         override_num_blocks: Nothing; Ray's.
+        partitioning: Names of directories that are values; default: such as `kind=a`.
+        include_paths: Whether there is a column `path`.
+        file_extensions: Endings of the files that count in a directory.
         options: `read_options` and `parse_options` of `pyarrow.json`.
     """
-    found, on = files.find_files(paths, (".json", ".jsonl", ".json.gz"), filesystem)
-    return Dataset(files.json_source(found, on, _of_arrow("read_json", options)))
+    found, on = files.find_files(paths, file_extensions or _JSON, filesystem)
+    label = _labels(partitioning, include_paths)
+    return Dataset(files.json_source(found, on, _of_arrow("read_json", options), label))
 
 
 def read_text(
-    paths: Paths, *, filesystem: Any = None, encoding: str = "utf-8", **options: Any
+    paths: Paths,
+    *,
+    filesystem: Any = None,
+    encoding: str = "utf-8",
+    partitioning: Partitioning | None = None,
+    include_paths: bool = False,
+    file_extensions: Sequence[str] | None = None,
+    **options: Any,
 ) -> Dataset:
     """Return files of text as a dataset, with the column `text` and a row a line.
 
@@ -104,15 +141,25 @@ def read_text(
         paths: Files, directories, globs or URLs that fsspec knows.
         filesystem: Of Arrow or fsspec; default: the one that the paths name.
         encoding: Their encoding.
+        partitioning: Names of directories that are values of columns.
+        include_paths: Whether there is a column `path`.
+        file_extensions: Endings of the files that count in a directory.
         options: Options of Ray's that dray does not need.
     """
     _check_options("read_text", options)
-    found, on = files.find_files(paths, ("",), filesystem)
-    return Dataset(files.text_source(found, on, encoding))
+    found, on = files.find_files(paths, file_extensions or ("",), filesystem)
+    label = _labels(partitioning, include_paths)
+    return Dataset(files.text_source(found, on, encoding, label))
 
 
 def read_binary_files(
-    paths: Paths, *, filesystem: Any = None, include_paths: bool = False, **options: Any
+    paths: Paths,
+    *,
+    filesystem: Any = None,
+    include_paths: bool = False,
+    partitioning: Partitioning | None = None,
+    file_extensions: Sequence[str] | None = None,
+    **options: Any,
 ) -> Dataset:
     """Return files as a dataset with the column `bytes`, a row a file.
 
@@ -120,13 +167,16 @@ def read_binary_files(
         paths: Files, directories, globs or URLs that fsspec knows.
         filesystem: Of Arrow or fsspec; default: the one that the paths name.
         include_paths: Whether there is a column `path`.
+        partitioning: Names of directories that are values of columns.
+        file_extensions: Endings of the files that count in a directory.
         options: Options of Ray's that dray does not need.
     """
     _check_options("read_binary_files", options)
-    found, on = files.find_files(paths, ("",), filesystem)
+    found, on = files.find_files(paths, file_extensions or ("",), filesystem)
+    label = _labels(partitioning, include_paths)
 
     def row(content: bytes, path: str) -> dict[str, Any]:
-        return {"bytes": content, **({"path": path} if include_paths else {})}
+        return {"bytes": content, **label(path)}
 
     return Dataset(RowsSource(files.FileRows(found, on, row), f"{len(found)} files"))
 
@@ -138,6 +188,8 @@ def read_images(
     size: tuple[int, int] | None = None,
     mode: str | None = None,
     include_paths: bool = False,
+    partitioning: Partitioning | None = None,
+    file_extensions: Sequence[str] | None = None,
     **options: Any,
 ) -> Dataset:
     """Return images as a dataset with the column `image` of arrays, a row a file.
@@ -148,6 +200,9 @@ def read_images(
         size: Height and width that images are brought to.
         mode: Mode of Pillow, such as "RGB", that images are brought to.
         include_paths: Whether there is a column `path`.
+        partitioning: Names of directories that are values of columns, such as
+            `Partitioning("dir", base_dir, ["label"])`.
+        file_extensions: Endings of the files that count in a directory.
         options: Options of Ray's that dray does not need.
 
     Raises:
@@ -155,7 +210,8 @@ def read_images(
     """
     require("PIL", "pillow")
     _check_options("read_images", options)
-    found, on = files.find_files(paths, _IMAGES, filesystem)
+    found, on = files.find_files(paths, file_extensions or _IMAGES, filesystem)
+    label = _labels(partitioning, include_paths)
 
     def row(content: bytes, path: str) -> dict[str, Any]:
         from PIL import Image
@@ -163,12 +219,25 @@ def read_images(
         image: Any = Image.open(io.BytesIO(content))
         image = image if mode is None else image.convert(mode)
         image = image if size is None else image.resize((size[1], size[0]))
-        return {"image": np.asarray(image), **({"path": path} if include_paths else {})}
+        return {"image": np.asarray(image), **label(path)}
 
     return Dataset(RowsSource(files.FileRows(found, on, row), f"{len(found)} images"))
 
 
+_PARQUET = (".parquet", ".pq")
+_CSV = (".csv", ".csv.gz", ".tsv", ".txt")
+_JSON = (".json", ".jsonl", ".json.gz")
 _IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
+
+
+def _labels(partitioning: Partitioning | None, include_paths: bool) -> Callable[[str], Labels]:
+    """Return a function that says which values a file has from its path."""
+
+    def label(path: str) -> Labels:
+        found = {} if partitioning is None else partitioning.labels(path)
+        return {**found, **({"path": path} if include_paths else {})}
+
+    return label
 
 
 def _of_arrow(function: str, options: Mapping[str, object]) -> dict[str, Any]:

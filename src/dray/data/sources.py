@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from dray.data.blocks import Block, Table, concat, rows_to_table, to_row
+from dray.data.ray_tensors import in_schema
 from dray.errors import StorageError
 
 # Bytes of a block, and rows at most.
@@ -348,8 +349,9 @@ class ParquetSource(Source):
                 low, high = max(start - row, 0), min(end - row, batch.num_rows)
                 if low < high:
                     table = pa.Table.from_batches([batch.slice(low, high - low)])
-                    table = table.select(self._schema.names).cast(self._schema)
-                    yield Block(table, self._origin(file, row + low, row + high))
+                    yield Block(
+                        in_schema(table, self._schema), self._origin(file, row + low, row + high)
+                    )
                 row += batch.num_rows
                 if row >= end:
                     return

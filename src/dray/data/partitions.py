@@ -1,0 +1,122 @@
+"""Values that files have from their paths: `kind=a/rows.parquet`, or `a/rows.parquet`."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from dray.answers import answer_for
+from dray.data.blocks import Block, Table
+from dray.data.sources import Source
+from dray.errors import ConfigError
+
+__all__ = ["PartitionStyle", "Partitioning"]
+
+Labels = Mapping[str, Any]
+
+
+class PartitionStyle(str, enum.Enum):
+    """The ways in which directories name values: `kind=a`, or `a` alone."""
+
+    HIVE = "hive"
+    DIRECTORY = "dir"
+
+
+@dataclass(frozen=True)
+class Partitioning:
+    """Values of columns that directories are named after.
+
+    Attributes:
+        style: "hive" if directories are called such as `kind=a`, "dir" if they are called `a`.
+        base_dir: The directory below which this is so; "dir" needs it.
+        field_names: Names of the columns, from the outermost directory on; "dir" needs them.
+        field_types: Types of them, such as `int`; others are text.
+        filesystem: Nothing; Ray's.
+
+    Raises:
+        ConfigError: The style is unknown, or a part is missing.
+
+    Example:
+        >>> from dray.data.partitions import Partitioning
+        >>> Partitioning("dir", "/data", ["kind"]).labels("/data/cat/1.png")
+        {'kind': 'cat'}
+    """
+
+    style: str
+    base_dir: str | None = None
+    field_names: Sequence[str] | None = None
+    field_types: Mapping[str, Any] | None = None
+    filesystem: Any = None
+
+    def __post_init__(self) -> None:
+        if self.style not in ("hive", "dir"):
+            raise ConfigError(f"style must be 'hive' or 'dir', not {self.style!r}")
+        if self.style == "dir" and not self.field_names:
+            raise ConfigError("Partitioning('dir') needs field_names, the names of the columns")
+
+    def labels(self, path: str) -> dict[str, Any]:
+        """Return the values that a file has from its path.
+
+        Raises:
+            ConfigError: It has more or fewer directories than there are names.
+        """
+        folders = self._below(path).split("/")[:-1]
+        if self.style == "hive":
+            found = dict(folder.split("=", 1) for folder in folders if folder.find("=") > 0)
+            if self.field_names:
+                found = {name: found[name] for name in self.field_names if name in found}
+        else:
+            names = list(self.field_names or ())
+            if len(folders) != len(names):
+                raise ConfigError(
+                    f"{path} is in {len(folders)} directories below base_dir, for {names}"
+                )
+            found = dict(zip(names, folders, strict=True))
+        types = self.field_types or {}
+        return {name: types.get(name, str)(unquote(value)) for name, value in found.items()}
+
+    def _below(self, path: str) -> str:
+        base = (self.base_dir or "").rpartition("://")[2].rpartition("anonymous@")[2].strip("/")
+        inner = path.rpartition("://")[2].lstrip("/")
+        return inner[len(base) :].lstrip("/") if inner.startswith(base) else inner
+
+
+def labelled(table: Table, labels: Labels) -> Table:
+    """Return a table with one value more in all rows for each label that it has no column for."""
+    for name, value in labels.items():
+        if name not in table.column_names:
+            table = table.append_column(name, pa.repeat(value, table.num_rows))
+    return table
+
+
+class LabelledSource(Source):
+    """The rows of another source, with the same further values in each."""
+
+    def __init__(self, source: Source, labels: Labels) -> None:
+        self._source, self._labels = source, dict(labels)
+        self.rows, self.indexed, self.lanes = source.rows, source.indexed, source.lanes
+        self.row_bytes = source.row_bytes + 8 * len(self._labels)
+
+    def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        for block in self._source.open(start, stop):
+            yield Block(labelled(block.table, self._labels), block.origin)
+
+    def take(self, rows: Any) -> Table:
+        return labelled(self._source.take(rows), self._labels)
+
+    def block_rows(self) -> int:
+        return self._source.block_rows()
+
+    def name(self) -> str:
+        return self._source.name()
+
+    def schema(self) -> Any:
+        return labelled(self._source.schema().empty_table(), self._labels).schema
+
+
+answer_for(__name__)
