@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dray.data
@@ -210,6 +211,17 @@ def test_every_rank_gets_as_many_batches_and_whole_datasets_if_asked(tmp_path: P
     assert [json.loads(line)["metrics"] for line in lines] == [
         {"sizes": sizes, "rows": [0, 1, 2]} for sizes in ([4, 1], [4, 1], [3, 1])
     ]
+
+
+@on_processes
+def test_a_table_that_goes_through_a_file_is_there_until_the_run_is_over(tmp_path: Path) -> None:
+    rows = dray.data.from_numpy(np.arange(300_000)).map_batches(lambda batch: batch)
+
+    def train_loop() -> None:
+        shard = dray.train.get_dataset_shard("train")
+        dray.train.report({"rows": sum(len(batch["data"]) for batch in shard.iter_batches())})
+
+    assert fit(train_loop, tmp_path, {"train": rows}).metrics == {"rows": 150_000}
 
 
 @pytest.mark.parametrize("engine_name", ["process", "ray"], indirect=True)

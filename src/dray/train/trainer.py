@@ -185,7 +185,8 @@ class DataParallelTrainer:
         storage = self._config.storage
         with Termination() as termination, _engine_for(self._scaling) as engine:
             self._check_feasible(engine)
-            job = self._job(engine)
+            datasets = self._shipped(engine)  # what it has staged is there until the run is over
+            job = self._job(engine, datasets)
             directory = RunDirectory(storage / (self._config.name or _new_name(storage)))
             directory.open()
             try:
@@ -203,18 +204,18 @@ class DataParallelTrainer:
             why = self._plan_on(engine, error).why
             raise InfeasibleError(why, asked=error.asked, available=error.available) from None
 
-    def _job(self, engine: Engine) -> bytes | Job:
+    def _job(self, engine: Engine, datasets: Datasets) -> bytes | Job:
         config = dict(self._function_config)
         function = _in_context(self._function, self._backend_config.train_func_context)
         arguments = (config,) if self._takes_config else ()
         if not engine.distributed:
-            return Job(function, arguments, self._shipped(engine))
+            return Job(function, arguments, datasets)
         if self._validation is not None:
             wire.dump(self._validation.fn, "the function of validation_config")
         name = getattr(self._function, "__name__", repr(self._function))
         wire.dump(function, f"the train function {name!r}")
         wire.dump(arguments, "train_loop_config")
-        return wire.dump(Job(function, arguments, self._shipped(engine)), "datasets")
+        return wire.dump(Job(function, arguments, datasets), "datasets")
 
     def _shipped(self, engine: Engine) -> Datasets:
         """Return the datasets as workers read them: what ranks cannot share by number is staged."""
