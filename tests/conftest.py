@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 
 import dray
 from dray import session
+from dray.engines.launch import driver_fork
 from dray.engines.process.engine import ProcessEngine
 from dray.engines.process.hub.driver import DriverRuntime
 from tests.support import measured
@@ -79,7 +80,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("ray")
 
 
-def pytest_collection_finish() -> None:
+_THREADS = pytest.StashKey[int]()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Take what lasts, such as PyTorch, out of what each test's end looks through for garbage."""
     gc.collect()
     gc.freeze()
@@ -88,6 +92,13 @@ def pytest_collection_finish() -> None:
         # With a pool of threads, this process could not be forked for each session's fork server,
         # which then had to import PyTorch anew.
         torch.set_num_threads(1)
+    session.config.stash[_THREADS] = driver_fork.threads() if sys.platform == "linux" else 1
+
+
+@pytest.fixture
+def threads_at_first(pytestconfig: pytest.Config) -> int:
+    """How many threads this process had when it had imported the tests, and run none of them."""
+    return pytestconfig.stash[_THREADS]
 
 
 # What an engine, or fsspec, keeps for the next run; Ray's threads have the names that Python gives.
@@ -145,10 +156,11 @@ def _described(pid: int) -> str:
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that no library changes: pytest, Ray, PyTorch, scikit-learn, TensorFlow."""
+    """The variables that no library changes, nor pytest."""
     theirs = (
         *("PYTEST_CURRENT_TEST", "RAY_", "TORCHINDUCTOR_CACHE_DIR", "PYTORCH_NVML", "KMP_"),
         *("TF2_BEHAVIOR", "TPU_ML_PLATFORM", "HDF5_PLUGIN_PATH", "ENABLE_RUNTIME_UPTIME_TELEMETRY"),
+        "_RJEM_MALLOC_CONF",
     )
     return {k: v for k, v in environment.items() if not k.startswith(theirs)}
 

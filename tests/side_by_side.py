@@ -36,6 +36,8 @@ LONGEST = (
     "cli/test_doctor_integration.py",
     "core/test_ends_integration.py",
 )
+# What leaves threads of other libraries: after it no session can share the imports of the tests.
+LEAVES_THREADS = ("data/test_dataset.py",)
 
 
 def main(arguments: list[str]) -> int:
@@ -100,8 +102,12 @@ def _claimed(items: list[pytest.Item], claims: str) -> Iterator[pytest.Item]:
     files: dict[str, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.nodeid.partition("::")[0], []).append(item)
-    first = [name for name in (f"tests/{name}" for name in LONGEST) if name in files]
-    for name in chain(first, (name for name in files if name not in first)):
+    first, last = (
+        [name for name in (f"tests/{name}" for name in names) if name in files]
+        for names in (LONGEST, LEAVES_THREADS)
+    )
+    others = (name for name in files if name not in {*first, *last})
+    for name in chain(first, others, last):
         if _claim(os.path.join(claims, name.replace("/", "."))):
             yield from files[name]
 

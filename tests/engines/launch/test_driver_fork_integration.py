@@ -179,6 +179,11 @@ print(directory_alive, open(os.path.join(storage, "journal")).read())
     assert len(list((tmp_path / "runs").glob("exit-*"))) == 1  # the driver's
 
 
+def test_the_tests_themselves_share_their_imports(threads_at_first: int) -> None:
+    """A module of tests that starts a thread as it is imported costs each session 1.5 s of CPU."""
+    assert threads_at_first == 1
+
+
 @pytest.mark.parametrize("victim", ["driver", "server"])
 def test_kill_9_leaves_nothing(tmp_path: Path, victim: str) -> None:
     script = write(
