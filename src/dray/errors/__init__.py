@@ -216,7 +216,10 @@ class StorageError(DrayError, OSError):
     Attributes:
         errno: The system's number for what went wrong, such as `errno.ENOSPC`; None if dray itself
             has found it.
+        damaged: The checkpoint and the file in it that is not as it was committed, if that is it.
     """
+
+    damaged: tuple[str, str] | None = None
 
     @classmethod
     def of(cls, error: OSError, what: str) -> StorageError:

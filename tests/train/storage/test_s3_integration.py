@@ -181,6 +181,26 @@ def test_faults_of_the_storage(
         ).fit()
 
 
+def test_a_damaged_checkpoint_is_left_out(s3: Server, process_engine: None) -> None:
+    """Damage the newest one, of the same size: who loads it hears so, and a run goes back."""
+    url = f"s3://{BUCKET}/prefix/damaged"
+    fit(s3, "damaged", steps=3)
+    s3.filesystem().pipe_file(f"{url}/checkpoint_000002/large", b"?" * 10)
+    checkpoint = Result.from_path(url, s3.filesystem()).checkpoint
+    assert checkpoint is not None
+    said = re.escape(f"{url}/checkpoint_000002 is damaged: large is not as it was committed")
+    with pytest.raises(StorageError, match=said), checkpoint.as_directory():
+        pass
+    with pytest.raises(StorageError, match=said):
+        checkpoint.to_directory()
+    result = fit(s3, "damaged", steps=4)
+    assert result.return_value[0] == 2
+    assert [metrics["step"] for _, metrics in result.best_checkpoints] == [0, 1, 2, 3]
+    events = RunDirectory(place_at(url, s3.filesystem(), "path")).events()
+    left_out = {"event": "damaged checkpoint", "checkpoint": "checkpoint_000002", "file": "large"}
+    assert [event for event in events if left_out.items() <= event.items()]
+
+
 def test_what_workers_do_not_see_is_refused(process_engine: None) -> None:
     config = RunConfig(name="unseen", storage_path="memory://unseen")
     with pytest.raises(ConfigError, match="does not see what the driver has written to memory://"):

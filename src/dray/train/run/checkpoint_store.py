@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -47,17 +48,33 @@ class Commits:
             damaged = self.directory.first_damaged_file(compared)
             if damaged is None:
                 return committed
-            self._kept.remove(committed)
-            self.progress.warn(
-                f"{committed.path.name} is damaged ({damaged} is not as it was committed) and left "
-                "as it is; going back to the one before"
-            )
-            self.directory.record(
-                "damaged checkpoint", checkpoint=committed.path.name, file=damaged
-            )
+            self._leave_out(committed, damaged)
         if found:
             self.progress.warn("no sound checkpoint is left: the run begins anew")
         return None
+
+    def leave_out_damaged(self, errors: Iterable[BaseException]) -> bool:
+        """Leave out the checkpoint that workers have found to be damaged when they downloaded it.
+
+        Returns:
+            Whether there is such a one, so that it was not the training that has failed.
+        """
+        found = {error.damaged for error in errors if isinstance(error, StorageError)}
+        for committed in list(self._kept):
+            for where, file in filter(None, found):
+                if str(committed.path) == where:
+                    self._leave_out(committed, file)
+                    return True
+        return False
+
+    def _leave_out(self, committed: Committed, file: str) -> None:
+        self._kept.remove(committed)
+        self.directory.take_damage(committed)
+        self.progress.warn(
+            f"{committed.path.name} is damaged ({file} is not as it was committed) and left "
+            "as it is; going back to the one before"
+        )
+        self.directory.record("damaged checkpoint", checkpoint=committed.path.name, file=file)
 
     def staging(self, entry: PendingReport) -> Place:
         """Return the directory, made if need be, in which a report's files are put together.

@@ -408,7 +408,9 @@ class Controller:
         attempt = self._workers
         failures = attempt.failures.by_cause()
         self._call_back("after_exception", self._context, failures)
-        again = self._outcome.tries_again(failures, attempt.error, wanted=not self._stops.asked)
+        amiss = self._commits.leave_out_damaged(failures.values())
+        wanted = not self._stops.asked
+        again = self._outcome.tries_again(failures, attempt.error, wanted=wanted, free=amiss)
         amid = self._validations.under_way
         given_up = Event.GAVE_UP_AMID_VALIDATION if amid else Event.GIVE_UP
         self._move(Event.RETRY if again else given_up)

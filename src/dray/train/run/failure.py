@@ -237,7 +237,12 @@ class OutcomeTracker:
             self.progress.warn(f"after the failure, on the driver: {describe(error)}")
 
     def tries_again(
-        self, failures: Mapping[int, BaseException], to_error: ToError, *, wanted: bool
+        self,
+        failures: Mapping[int, BaseException],
+        to_error: ToError,
+        *,
+        wanted: bool,
+        free: bool = False,
     ) -> bool:
         """Take the end of an attempt that has failed; return whether there is another one.
 
@@ -245,7 +250,11 @@ class OutcomeTracker:
             failures: Its failures, the cause first.
             to_error: Returns their error, for the case that there is none.
             wanted: Whether the user still wants the run to go on.
+            free: Whether it failed on a damaged checkpoint, which is left out the next time, and
+                counts for no failure.
         """
+        if free and wanted:
+            return True
         rank, cause = next(iter(failures.items()))
         lost = any(isinstance(error, NodeDiedError) for error in failures.values())
         again = self.policy.failed(lost_node=lost) and wanted

@@ -62,11 +62,12 @@ def _manifest(place: RemotePath) -> Committed | None:
 
 
 def _damaged(place: RemotePath, name: str) -> StorageError:
-    return StorageError(
+    error = StorageError(
         f"the checkpoint {place} is damaged: {name} is not as it was committed. Take another one "
-        "of Result.best_checkpoints, or delete this one, and fit() under the name of its run goes "
-        "on from the one before"
+        "of Result.best_checkpoints; fit() under the name of its run goes on from the one before"
     )
+    error.damaged = str(place), name
+    return error
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ import os
 import re
 import time
 import warnings
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -251,9 +251,10 @@ class RunDirectory:
         Raises:
             StorageError: The directory cannot be read.
         """
-        sound = []
-        for committed in self.checkpoints():
-            name = committed.damaged_size()
+        sound, found = [], self.checkpoints()
+        sizes = self._sizes() if found else {}
+        for committed in found:
+            name = committed.damaged_size(sizes.get(committed.path.name))
             if name is None:
                 sound.append(committed)
             elif (committed.path / MANIFEST).exists():  # else it was deleted meanwhile
@@ -263,14 +264,24 @@ class RunDirectory:
                 )
         return sound
 
+    def _sizes(self) -> dict[str, dict[str, int]]:
+        """Return the files of all folders of a run far away, by one listing; none of one here."""
+        found: dict[str, dict[str, int]] = defaultdict(dict)
+        for file, size in self.path.sizes().items() if isinstance(self.path, RemotePath) else ():
+            folder, _, name = file.partition("/")
+            found[folder][name] = size
+        return found
+
     def first_damaged_file(self, committed: Committed) -> str | None:
         """Read a checkpoint; return the first file that is not as it was committed, or None."""
         damaged = committed.first_damaged_file()
         if damaged is None:
             self._verified.add(committed.path)
-        else:
-            self._damaged.add(committed.path)
         return damaged
+
+    def take_damage(self, committed: Committed) -> None:
+        """Leave out a checkpoint from now on, whose files are not as they were committed."""
+        self._damaged.add(committed.path)
 
     def is_verified(self, committed: Committed) -> bool:
         """Return whether this driver has made a checkpoint, or has read it and found it sound."""
