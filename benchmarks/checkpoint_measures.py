@@ -11,6 +11,7 @@ from benchmarks.harness import Program, run
 
 BLOCKED = "report(), blocked"
 KEPT = "report(), to the commit"
+SAFE = "report(), until it is on the disk"
 WRITTEN = "written, times the checkpoint"
 READ = "Result.from_path"
 UP = "to S3"
@@ -47,12 +48,15 @@ def save(options: Options) -> list[Case]:
     comparisons = (
         Comparison(BLOCKED, LENT_ASYNC, target=50e-3),
         Comparison(BLOCKED, LENT_UNSAFE, target=50e-3),
-        Comparison(BLOCKED, LENT),
+        Comparison(BLOCKED, LENT, target=50e-3),
         Comparison(BLOCKED, COPY, RAY, 0.5),
+        Comparison(BLOCKED, COPY, CP, 1.15),
         Comparison(BLOCKED, COPY_UNFLUSHED, CP, 1.15),
         Comparison(BLOCKED, COPY_ASYNC, COPY, 0.1),
         Comparison(KEPT, LENT_ASYNC),
         Comparison(KEPT, COPY_ASYNC),
+        Comparison(SAFE, LENT),
+        Comparison(SAFE, COPY),
     )
     return [_saves("2 workers, a file each", options, (2, 1, size, 3), [*_WAYS], comparisons)]
 
@@ -65,6 +69,7 @@ def save_small(options: Options) -> list[Case]:
     names = [LENT, LENT_UNSAFE, COPY, COPY_UNFLUSHED, CP]
     comparisons = (
         *(Comparison(BLOCKED, name) for name in names[:-1]),
+        Comparison(SAFE, LENT),
         Comparison(BLOCKED, COPY_UNFLUSHED, CP),
     )
     return [_saves(title, options, of, names, comparisons) for title, of in numbers.items()]
@@ -92,7 +97,7 @@ def _slowest(told: list[dict[str, float]], workers: int) -> dict[str, float]:
     steps = [told[at : at + workers] for at in range(0, len(told), workers)]
     return {
         quantity: statistics.median(max(each[key] for each in step) for step in steps)
-        for quantity, key in ((BLOCKED, "seconds"), (KEPT, "until_kept"))
+        for quantity, key in ((BLOCKED, "seconds"), (KEPT, "until_kept"), (SAFE, "until_safe"))
     }
 
 

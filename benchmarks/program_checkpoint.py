@@ -1,5 +1,8 @@
 """Program: ranks report checkpoints, and tell how long the call took and what was written.
 
+The next report is made when the checkpoint is on the disk, as in a training whose steps take
+longer than that.
+
 Arguments: the library, the number of workers, the way, files of each rank, bytes of each, reports.
 Ways: "dir" and "copy" (of a directory of the rank's own), with "async", "unsafe" (neither flushed
 nor with checksums) or "unflushed" after a plus sign; "cp", which is the program in place of report.
@@ -61,6 +64,14 @@ def made_by_rank(config: dict[str, Any]) -> Iterator[str]:
         subprocess.run(["rm", "-r", path], check=True)
 
 
+def is_on_disk(run: str) -> bool:
+    """Return whether no checkpoint of dray's is provisional."""
+    try:
+        return not any(b'"boot":' in file.read_bytes() for file in Path(run).glob("*/.dray.json"))
+    except FileNotFoundError:  # one that was just deleted
+        return False
+
+
 def train_function(config: dict[str, Any]) -> None:
     train = importlib.import_module(f"{config['library']}.train")
     rank = train.get_context().get_world_rank()
@@ -73,10 +84,16 @@ def train_function(config: dict[str, Any]) -> None:
         began = time.perf_counter()
         if "async" in config["way"]:
             train.get_all_reported_checkpoints()
+        until_kept = seconds + time.perf_counter() - began
+        if config["library"] == "dray":
+            run = train.get_context().get_storage().experiment_fs_path
+            while not is_on_disk(run):
+                time.sleep(0.002)
         record(
             "saved",
             seconds=seconds,
-            until_kept=seconds + time.perf_counter() - began,
+            until_kept=until_kept,
+            until_safe=seconds + time.perf_counter() - began,
             times=(written() - before) / (config["files"] * config["bytes"]),
         )
 

@@ -32,6 +32,14 @@ def memory_bytes() -> int:
     return min(total, int(limit)) if limit.isdigit() else total
 
 
+def boot_id() -> str | None:
+    """Return what names this machine since its start, as no other time since it was switched on.
+
+    None where that cannot be known. What is in the kernel's page cache lives as long.
+    """
+    return _read("/proc/sys/kernel/random/boot_id") or None
+
+
 def interface_of(address: str) -> str | None:
     """Return the network interface that has an IPv4 address; None if that cannot be told.
 

@@ -155,9 +155,10 @@ def test_a_rank_that_is_killed_leaves_no_half_of_an_upload(
         newest = dray.train.get_checkpoint()
         if newest is not None:
             assert contents(newest) == {"of-0": "x" * 100_000, "of-1": "x" * 100_000}
-        if not (storage / "killed").exists():
-            if rank() == 0:
-                (storage / "killed").touch()
+        first = not (storage / "killed").exists()
+        dray.train.collective.barrier()  # both have looked
+        if first:
+            (storage / "killed").touch()
             dray.train.report({}, saved("x" * 100_000), checkpoint_upload_mode=ASYNC)
             os.kill(os.getpid(), signal.SIGKILL)
         return 1

@@ -96,9 +96,10 @@ class CheckpointConfig:
         checkpoint_score_order: "max" or "min".
         checkpoint_frequency: Deprecated.
         checkpoint_at_end: Deprecated.
-        flush: See a checkpoint's files onto the disk before it is committed, so that a power cut
-            cannot leave one whose files are lost. False leaves that to the operating system, and is
-            faster: what is killed, dray and the workers, makes no difference to a checkpoint.
+        flush: See a checkpoint's files onto the disk, beside the training, and keep the one before
+            until that is done, so that a power cut cannot leave one whose files are lost. False
+            leaves that to the operating system: what is killed, dray and the workers, makes no
+            difference to a checkpoint.
         checksums: Keep a checksum of every file, and compare it before a restart resumes from a
             checkpoint, and when one that `Result` has read is first used. False compares sizes.
 

@@ -150,7 +150,7 @@ class Result:
         metrics = None if last is None else {**decode(last), **_found(committed[-1:], last)}
         handed = {
             each.path: Checkpoint.of_run(
-                each if config.checksums else each.by_size(),
+                each.to_compare(checksums=config.checksums),
                 verified=directory.is_verified(each),
             )
             for each in committed

@@ -30,6 +30,7 @@ from dray.train.run.progress import Progress
 from dray.train.run.screens import SilentScreen
 from dray.train.run.state import State
 from dray.train.scaling import ScalingConfig
+from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker import run_messages
 from dray.train.worker.train_worker import Ended
@@ -37,10 +38,15 @@ from dray.train.worker.train_worker import Ended
 
 @dataclass
 class Script:
-    """What one rank does, if it gets so far: its reports, whether with files, and its end."""
+    """What one rank does, if it gets so far: its reports, whether with files, and its end.
+
+    Attributes:
+        defers: Whether it secures its files after their commit.
+    """
 
     brings: list[bool]
     end: str
+    defers: bool = False
 
 
 class Rank(Actor):
@@ -53,6 +59,8 @@ class Rank(Actor):
         self.made = 0
         self.waits = False
         self.share: run_messages.Share | None = None
+        self.to_secure: dict[int, tuple[str, ...]] = {}
+        self.provisional: int | None = None
         self.stop_at: int | None = None
         self.inbox: list[Any] = []  # what the controller has said, and is still on its way
         self.job: Future[Any] = Future()
@@ -91,13 +99,18 @@ class Rank(Actor):
             return found
         if self.inbox:
             found["hears"] = self.hear
+        if self.provisional is not None:
+            found["secures"] = self.secure
         if self.share is not None:
             found["stages"] = self.stage
         elif self.waits:
             pass
         elif self.made < len(self.script.brings):
-            found["reports"] = self.report
-        elif self.script.end != "hangs":
+            if self.provisional is None or not self.script.brings[self.made]:
+                found["reports"] = self.report
+        elif self.script.end != "hangs" and (
+            self.provisional is None or self.script.end == "raises"
+        ):
             found[self.script.end] = self.finish
         return found
 
@@ -107,9 +120,12 @@ class Rank(Actor):
             self.stop_at = message.report
         elif isinstance(message, run_messages.Share):
             self.share = message
-        elif isinstance(message, run_messages.ReportDone) and message.report == self.made - 1:
-            self.waits = False
-            self.look_whether_to_stop()
+        elif isinstance(message, run_messages.ReportDone):
+            if message.provisional and message.report in self.to_secure:
+                self.provisional = message.report
+            if message.report == self.made - 1:
+                self.waits = False
+                self.look_whether_to_stop()
         elif isinstance(message, run_messages.GivenUp):
             self.end_stopped()
 
@@ -131,12 +147,23 @@ class Rank(Actor):
         self.look_whether_to_stop()
 
     def stage(self) -> None:
-        assert self.share is not None
-        self.post(
-            run_messages.Staged(self.share.report, dict.fromkeys(self.share.files, (0, None)))
-        )
-        self.world.staged.add((self.number, self.share.report))
-        self.share = None
+        share, self.share = self.share, None
+        assert share is not None
+        for name in share.files:
+            Path(share.staging, name).touch()
+        due = self.script.defers and bool(share.files)
+        if due:
+            self.to_secure[share.report] = share.files
+        files: dict[str, Fingerprint] = dict.fromkeys(share.files, (0, None))
+        self.post(run_messages.Staged(share.report, files, is_due=due))
+        self.world.staged.add((self.number, share.report))
+
+    def secure(self) -> None:
+        assert self.provisional is not None
+        known: Fingerprint = (0, "xxh3_64:2d06800538d394c2")
+        files = dict.fromkeys(self.to_secure[self.provisional], known)
+        self.post(run_messages.Secured(self.provisional, files))
+        self.provisional = None
 
     def finish(self) -> None:
         self.ended = self.script.end
@@ -323,6 +350,7 @@ scripts = st.builds(
     Script,
     st.lists(st.booleans(), min_size=1, max_size=3),
     st.sampled_from(["raises", "raises", "returns", "hangs"]),
+    st.booleans(),
 )
 
 
@@ -334,7 +362,10 @@ def test_what_every_rank_has_reported_is_kept(
     world = World(drawn, barrier, lambda names: data.draw(st.sampled_from(names)))
     with tempfile.TemporaryDirectory() as storage:
         outcome, directory = run(world, Path(storage, "run"))
-        kept = [committed.report for committed in directory.checkpoints()]
+        found = directory.checkpoints()
+        kept = [committed.report for committed in found]
+        assert not any(committed.is_provisional for committed in found)
+        assert all(committed.first_damaged_file() is None for committed in found)
         told = [line["state"] for line in directory.events() if line["event"] == "state"]
     event(f"ended {outcome.state.value}")
     event("drained" if "DRAINING" in told else "went straight")

@@ -78,6 +78,8 @@ class Attempt:
             return self.barrier or message.files is not None
         if isinstance(message, run_messages.Staged):
             self._book.staged(rank, message)
+        elif isinstance(message, run_messages.Secured):
+            self.commits.secured(rank, message)
         elif isinstance(message, run_messages.CollectiveArrival):
             data = self._collectives.joined(rank, message, time.monotonic())
             if data is not None:
@@ -109,19 +111,24 @@ class Attempt:
                 self.group.tell(run_messages.Listed(asked.request, self.commits.listed()), [rank])
 
     def _commit(self, entry: PendingReport) -> Checkpoint | None:
-        path = None
+        committed = None
         if entry.trouble is not None:
             self.commits.abandon(entry)
         elif entry.files:
-            path = self.commits.commit(entry, len(self.group))
+            committed = self.commits.commit(entry, len(self.group))
         if entry.files or self.barrier:
-            kept = None if path is None else path_within(path)
-            done = run_messages.ReportDone(entry.report, kept, entry.trouble, entry.alone)
+            done = run_messages.ReportDone(
+                entry.report,
+                None if committed is None else path_within(committed.path),
+                entry.trouble,
+                entry.alone,
+                committed is not None and committed.is_provisional,
+            )
             self.group.tell(done)
-        if path is None:
+        if committed is None:
             return None
         self.commits.delete_surplus()  # ranks do not wait for it
-        return Checkpoint.at(path)
+        return Checkpoint.at(committed.path)
 
     def check_collectives(self) -> None:
         """Look whether those who wait in a collective can still be met there.

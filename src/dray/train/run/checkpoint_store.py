@@ -8,15 +8,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dray.errors import StorageError
+from dray.errors import StorageError, describe
 from dray.train.config import CheckpointConfig
 from dray.train.reported import ReportedCheckpointStatus
 from dray.train.run.progress import Progress
 from dray.train.run.report_tracker import PendingReport
 from dray.train.run.retention import checkpoints_to_delete, score
+from dray.train.storage.checkpoint_files import MANIFEST, secure
 from dray.train.storage.manifest import PENDING, Committed, Validation
 from dray.train.storage.place import Place, path_within
 from dray.train.storage.run_directory import RunDirectory
+from dray.train.worker.run_messages import Secured
 
 _PLAIN = ReportedCheckpointStatus.COMMITTED.name
 
@@ -36,6 +38,8 @@ class Commits:
 
     def __post_init__(self) -> None:
         self._kept = self.directory.checkpoints()
+        self._care = self.directory.care(flush=self.config.flush, checksums=self.config.checksums)
+        self._awaited: dict[int, set[int]] = {}  # report -> ranks that still secure its files
 
     def newest_good(self) -> Committed | None:
         """Return the newest checkpoint that is as it was committed, if there is one.
@@ -43,8 +47,12 @@ class Commits:
         Those that are not are known from then on: they do not count, and nothing deletes them.
         """
         found = bool(self._kept)
+        try:
+            self.secure_rest()
+        except StorageError as error:
+            self.progress.warn(f"{error}; going back to the one before")
         for committed in reversed(list(self._kept)):
-            compared = committed if self.config.checksums else committed.by_size()
+            compared = committed.to_compare(checksums=self.config.checksums)
             damaged = self.directory.first_damaged_file(compared)
             if damaged is None:
                 return committed
@@ -96,7 +104,8 @@ class Commits:
             self.directory.abandon_staging(entry.report)
 
     def listed(self) -> tuple[tuple[str, tuple[dict[str, object], ...], str], ...]:
-        """Return the checkpoints that there are, oldest first, as `Listed` has them."""
+        """Return the checkpoints that are kept, oldest first, as `Listed` has them."""
+        surplus = self._surplus()
         return tuple(
             (
                 path_within(each.path),
@@ -104,6 +113,7 @@ class Commits:
                 each.validation.status if each.validation else _PLAIN,
             )
             for each in self._kept
+            if each not in surplus
         )
 
     def pending(self) -> list[Committed]:
@@ -117,8 +127,8 @@ class Commits:
     def validated(self, committed: Committed, validation: Validation) -> None:
         """Keep what a checkpoint's validation has come to; delete what is not to be kept now."""
         for index, known in enumerate(self._kept):
-            if known is committed:  # else it is there no more, or replaced
-                now = self._kept[index] = replace(committed, validation=validation)
+            if known.is_version_of(committed):  # else it is there no more, or replaced
+                now = self._kept[index] = replace(known, validation=validation)
                 try:
                     self.directory.describe_again(now)
                 except StorageError as error:
@@ -127,8 +137,8 @@ class Commits:
                 self.delete_surplus()
                 return
 
-    def commit(self, entry: PendingReport, world_size: int) -> Place:
-        """Make the staged files of a report a checkpoint.
+    def commit(self, entry: PendingReport, world_size: int) -> Committed:
+        """Make the staged files of a report a checkpoint: a provisional one, if ranks secure it.
 
         Raises:
             StorageError: It cannot be written.
@@ -144,15 +154,76 @@ class Commits:
             time.time(),
             None if asked is None else Validation(PENDING, asked),
             entry.positions,
+            self._care.boot if entry.to_secure else None,
         )
         staged = path if entry.in_place else self._staged(entry)
+        if committed.is_provisional and (path / MANIFEST).exists():
+            # A power cut may not take what it replaces before it is on the disk itself.
+            files = secure(Path(path_within(staged)), committed.files, self._care)
+            committed = replace(committed, files=files, boot=None)
         self.directory.commit(staged, committed, flush=self.config.flush)
         if entry.directory is not None:  # else it has a name of its own
             self._kept = [known for known in self._kept if known.path != path]
         self._kept.append(committed)
+        if committed.is_provisional:
+            self._awaited[entry.report] = set(entry.to_secure)
         self._look_at_score(committed)
         self.progress.committed(path)
-        return path
+        return committed
+
+    def secured(self, rank: int, message: Secured) -> None:
+        """Take note that a rank has seen its files of a checkpoint onto the disk, or could not.
+
+        Raises:
+            StorageError: The manifest cannot be written.
+        """
+        awaited = self._awaited.get(message.report, set())
+        awaited.discard(rank)
+        if not awaited:
+            self._awaited.pop(message.report, None)
+        for known in self._provisional():
+            if known.report == message.report:  # else it is there no more, or replaced
+                if message.trouble is not None:
+                    self._give_up(known, message.trouble)
+                else:
+                    now = replace(known, files={**known.files, **message.files})
+                    self._describe(known, now if awaited else replace(now, boot=None))
+
+    def secure_rest(self) -> None:
+        """See the checkpoints onto the disk whose ranks have not done so, and can no more.
+
+        Raises:
+            StorageError: The disk does not take one; it is there no more.
+        """
+        self._awaited.clear()
+        for known in self._provisional():
+            path = known.path
+            if known.first_damaged_file() is not None or not isinstance(path, Path):
+                continue  # who looks for a sound one tells of it
+            try:
+                files = secure(path, known.files, self._care)
+            except StorageError as error:
+                self._give_up(known, describe(error))
+                raise
+            self._describe(known, replace(known, files=files, boot=None))
+
+    def _provisional(self) -> list[Committed]:
+        return [each for each in self._kept if each.is_provisional]
+
+    def _give_up(self, known: Committed, trouble: str) -> None:
+        """Delete a checkpoint that the disk does not take: what it has of it cannot be told."""
+        self.progress.warn(f"{known.path.name} is given up: {trouble}")
+        self.directory.record("checkpoint given up", checkpoint=known.path.name, cause=trouble)
+        self._delete(known)
+        if known in self._kept:  # it could not be deleted
+            self._kept.remove(known)
+
+    def _describe(self, known: Committed, now: Committed) -> None:
+        """Keep what is known of a checkpoint now; once it is secured, in its manifest as well."""
+        if not now.is_provisional:
+            self.directory.describe_again(now, flush=self.config.flush)
+        self._kept[self._kept.index(known)] = now
+        self.delete_surplus()
 
     def _staged(self, entry: PendingReport) -> Place:
         """Return the directory in which a report's files are."""
@@ -160,9 +231,14 @@ class Commits:
         return self.directory.staging(entry.report) if ready is None else Path(ready.path)
 
     def delete_surplus(self) -> None:
-        """Delete what is not to be kept."""
-        for old in checkpoints_to_delete(self._kept, self.config, validates=self.validates):
-            self._delete(old)
+        """Delete what is not to be kept, but for what ranks are at, or a power cut goes back to."""
+        secured = [each for each in self._kept if not each.is_provisional]
+        for old in self._surplus():
+            if not (old.is_provisional or old in secured[-1:]):
+                self._delete(old)
+
+    def _surplus(self) -> list[Committed]:
+        return checkpoints_to_delete(self._kept, self.config, validates=self.validates)
 
     def _delete(self, old: Committed) -> None:
         try:

@@ -184,6 +184,8 @@ class Controller:
                 self._call_back("after_run", self._context)
         finally:
             self._clean_up()
+        with self._failing_as_controller():
+            self._commits.secure_rest()
         return events.Outcome(self._state, self._outcome.return_value, self._outcome.error)
 
     @contextlib.contextmanager

@@ -19,7 +19,6 @@ from dray.train.run.failure import is_death
 from dray.train.run.progress import Progress
 from dray.train.run.worker_group import Interrupted, RankFailed, WorkerGroup, WorkerState
 from dray.train.scaling import ScalingConfig
-from dray.train.storage.copies import Care
 from dray.train.storage.manifest import Committed
 from dray.train.storage.place import RemotePath, path_within
 from dray.train.storage.run_directory import RunDirectory
@@ -73,7 +72,7 @@ class Launch:
             reports_wanted=any(map(_wants_reports, self.config.callbacks or ())),
             working_directory=str(self.directory.working_directory) if moved else None,
             validates=self.validates,
-            care=Care(kept.flush, kept.checksums),
+            care=self.directory.care(flush=kept.flush, checksums=kept.checksums),
         )
         nodes = {node.node_id: node for node in self.engine.nodes()}
         size = len(group)

@@ -32,6 +32,7 @@ class PendingReport:
         shares: rank -> the files it must stage; empty until every rank has reported.
         staged: Files staged so far.
         staging: The ranks that still have files to stage.
+        to_secure: The ranks that see their files onto the disk after the commit.
         trouble: Rank that could not, and the reason; then there is no checkpoint.
         directory: The checkpoint's name, if a rank gave one.
         in_place: Whether its files lie under that name already.
@@ -49,6 +50,7 @@ class PendingReport:
     shares: dict[int, tuple[str, ...]] = field(default_factory=dict)
     staged: dict[str, Fingerprint] = field(default_factory=dict)
     staging: set[int] = field(default_factory=set)
+    to_secure: set[int] = field(default_factory=set)
     trouble: str | None = None
     directory: str | None = None
     in_place: bool = False
@@ -76,9 +78,10 @@ class PendingReport:
             taken.update(self.shares[rank])
         self.staging = {rank for rank, names in self.shares.items() if names}
         if self.alone and self.prepared:
-            (self.ready,) = self.prepared.values()
+            ((rank, self.ready),) = self.prepared.items()
             self.staged = self.ready.files
             self.staging = set()
+            self.to_secure = {rank} if self.ready.is_due else set()
 
 
 class RankCounts:
@@ -171,6 +174,8 @@ class ReportTracker:
         if entry is not None:  # else it had nothing to stage
             entry.staged.update(message.files)
             entry.staging.discard(rank)
+            if message.is_due:
+                entry.to_secure.add(rank)
             if message.trouble is not None and entry.trouble is None:
                 entry.trouble = f"rank {rank}: {message.trouble}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -88,6 +88,8 @@ def stage(
 ) -> dict[str, Fingerprint]:
     """Bring files into the staging directory, unless they lie there; return their fingerprints.
 
+    If the care taken of them is deferred, `secure` is to follow.
+
     Args:
         source: Directory that they are in.
         staging: Directory that they are to be in.
@@ -98,6 +100,14 @@ def stage(
     Raises:
         StorageError: A file cannot be copied or read.
     """
+    found = _bring(source, staging, names, care, move=move)
+    return found if care.is_deferred else secure(staging, found, care)
+
+
+def _bring(
+    source: str, staging: Path, names: Sequence[str], care: Care, *, move: bool
+) -> dict[str, Fingerprint]:
+    """Bring files into the staging directory; return fingerprints, with checksums of copies."""
     if not names:  # nobody waits for this rank: the checkpoint may be there already
         return {}
     with StorageError.instead(f"the checkpoint {source} cannot be read"):
@@ -113,18 +123,35 @@ def stage(
         with StorageError.instead(f"{origin} cannot be copied into {staging}"):
             if not lie_there and name not in movable:
                 return copy_file(origin, target, care)
-            found = _settle(origin, care)
             if not lie_there:
                 os.rename(origin, target)
-            return found
+            return os.stat(target).st_size, None
 
     ordered = sorted(names, key=movable.__contains__)  # links are read before what they mean goes
     copies = len(names) - len(movable)
     found = [*in_threads(bring, ordered[:copies]), *in_threads(bring, ordered[copies:])]
-    if care.flush:
-        with StorageError.instead(f"{staging} cannot be flushed to the disk"):
-            in_threads(sync_directory, _folders(staging, names))
     return dict(zip(ordered, found, strict=True))
+
+
+def secure(directory: Path, files: Mapping[str, Fingerprint], care: Care) -> dict[str, Fingerprint]:
+    """See files onto the disk, and calculate the checksums that they lack; return fingerprints.
+
+    A file that is not as it was staged, or not there, keeps the fingerprint that tells so.
+
+    Raises:
+        StorageError: The disk does not take them.
+    """
+
+    def see(name: str) -> Fingerprint:
+        with StorageError.instead(f"{directory / name} cannot be seen onto the disk"):
+            found = _secure_file(directory / name, files[name], care)
+        return found if found[0] == files[name][0] else files[name]
+
+    found = in_threads(see, list(files))
+    if care.flush and files:
+        with StorageError.instead(f"{directory} cannot be seen onto the disk"):
+            in_threads(sync_directory, _folders(directory, files))
+    return dict(zip(files, found, strict=True))
 
 
 def has_lone_files(top: str, names: Collection[str]) -> bool:
@@ -153,20 +180,25 @@ def _movable(top: str, names: Iterable[str]) -> set[str]:
     return movable
 
 
-def _settle(path: str, care: Care) -> Fingerprint:
-    """Take a file as it is."""
-    with open(path, "rb", buffering=0) as file:
-        descriptor = file.fileno()
-        size = os.fstat(descriptor).st_size
-        if not care.checksums or not care.flush or size < _LARGE:
-            if care.flush:
-                os.fsync(descriptor)
-            return digest_open(descriptor) if care.checksums else (size, None)
-        with ThreadPoolExecutor(1, "dray-files") as beside:  # the disk is busy, and so is a core
-            flushed = beside.submit(os.fsync, descriptor)
-            found = digest_open(descriptor)
-            flushed.result()
-        return found
+def _secure_file(path: Path, known: Fingerprint, care: Care) -> Fingerprint:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return _secure_open(file.fileno(), known, care)
+    except FileNotFoundError:  # somebody has deleted the checkpoint
+        return known
+
+
+def _secure_open(descriptor: int, known: Fingerprint, care: Care) -> Fingerprint:
+    bare = care.checksums and known[1] is None
+    if not care.flush or not bare or known[0] < _LARGE:
+        if care.flush:
+            os.fsync(descriptor)
+        return digest_open(descriptor) if bare else known
+    with ThreadPoolExecutor(1, "dray-files") as beside:  # the disk is busy, and so is a core
+        flushed = beside.submit(os.fsync, descriptor)
+        found = digest_open(descriptor)
+        flushed.result()
+    return found
 
 
 def _folders(top: Path, names: Iterable[str]) -> list[Path]:
@@ -189,8 +221,11 @@ def in_threads(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
 
 
 def sync_directory(path: Path) -> None:
-    """See the names in a directory onto the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    """See the names in a directory onto the disk, unless somebody has deleted it."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return
     try:
         os.fsync(descriptor)
     finally:

@@ -7,9 +7,10 @@ import fcntl
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from dray import host
 from dray.train.storage.checksums import CHUNK, Digest, Fingerprint, digest_open, named, new_digest
 
 # Linux's FICLONE, the ioctl that lets a file share the blocks of another.
@@ -21,15 +22,27 @@ _NOT_BY_KERNEL = {errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, err
 
 @dataclass(frozen=True)
 class Care:
-    """The care taken of a checkpoint's files before it is committed.
+    """The care taken of a checkpoint's files.
 
     Attributes:
         flush: Whether they are seen onto the disk.
         checksums: Whether a checksum of each is kept.
+        boot: The machine, as `host.boot_id` has it, on which that may be done after the commit.
     """
 
     flush: bool = True
     checksums: bool = True
+    boot: str | None = None
+
+    @property
+    def is_deferred(self) -> bool:
+        """True if it may be taken after the commit here."""
+        return self.boot is not None and self.boot == host.boot_id()
+
+    def is_due(self, files: Mapping[str, Fingerprint]) -> bool:
+        """Return whether anything is left to be done of files that are staged."""
+        bare = self.checksums and any(checksum is None for _, checksum in files.values())
+        return self.is_deferred and bool(files) and (self.flush or bare)
 
 
 def copy_file(
@@ -45,8 +58,6 @@ def copy_file(
             digest = new_digest() if care.checksums else None
             found = _Copy(origin, copy, known.st_size, digest).run()
         os.fchmod(copy, stat.S_IMODE(known.st_mode))
-        if care.flush:
-            os.fsync(copy)
     return found
 
 

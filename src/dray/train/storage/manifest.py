@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from dray import host
 from dray.errors import StorageError
 from dray.train.storage.checkpoint_files import (
     MANIFEST,
@@ -57,6 +58,8 @@ class Committed:
         time: Time of the commit, in seconds since 1970.
         validation: The one that was asked for, if one was.
         positions: rank -> dataset -> the rank's position in it, for ranks that read any.
+        boot: The machine, since its start, whose memory may hold what is not on the disk yet: then
+            the checkpoint is provisional, and checksums may not be there. None once it is secured.
     """
 
     path: Place
@@ -67,6 +70,22 @@ class Committed:
     time: float = field(default=0.0, compare=False)
     validation: Validation | None = field(default=None, compare=False)
     positions: Mapping[int, Mapping[str, Any]] = field(default_factory=dict, compare=False)
+    boot: str | None = field(default=None, compare=False)
+
+    @property
+    def is_provisional(self) -> bool:
+        """True if it is not known to be on the disk."""
+        return self.boot is not None
+
+    @property
+    def is_unknown(self) -> bool:
+        """True if nothing tells here whether its files are whole: made by another boot, unread."""
+        bare = any(checksum is None for _, checksum in self.files.values())
+        return bare and self.is_provisional and self.boot != host.boot_id()
+
+    def is_version_of(self, other: Committed) -> bool:
+        """Return whether both are of one commit, of which the manifest may be written anew."""
+        return (self.path, self.report, self.time) == (other.path, other.report, other.time)
 
     @property
     def is_pending(self) -> bool:
@@ -83,8 +102,10 @@ class Committed:
         """Return the metrics of the lowest rank that reported any, and those of the validation."""
         return decode_all(self.records())
 
-    def by_size(self) -> Committed:
-        """Return it with sizes alone to compare its files with."""
+    def to_compare(self, *, checksums: bool) -> Committed:
+        """Return it with sizes alone to compare its files with, if that is all there need be."""
+        if checksums or self.is_provisional:
+            return self
         return replace(self, files={name: (size, None) for name, (size, _) in self.files.items()})
 
     def positions_of_all(self) -> dict[int, Mapping[str, Any]]:
@@ -143,6 +164,8 @@ def manifest_text(committed: Committed) -> bytes:
     }
     if committed.validation is not None:
         manifest["validation"] = vars(committed.validation)
+    if committed.boot is not None:
+        manifest["boot"] = committed.boot
     if committed.positions:
         manifest["positions"] = {str(rank): of for rank, of in committed.positions.items()}
     return seal(json_bytes(manifest))
@@ -196,6 +219,7 @@ def parse_manifest(path: Place, text: bytes) -> Committed:
             time=float(manifest["time"]),
             validation=Validation(**manifest["validation"]) if "validation" in manifest else None,
             positions={int(rank): of for rank, of in manifest.get("positions", {}).items()},
+            boot=manifest.get("boot"),
         )
         committed.rank_zero_metrics()
     except (ValueError, KeyError, TypeError, AttributeError) as error:

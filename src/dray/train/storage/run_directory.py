@@ -23,9 +23,11 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from dray import host
 from dray.errors import ConfigError, NoRunError, StorageError, join_names
 from dray.train.storage.base import Lines, Log, Storage
 from dray.train.storage.checkpoint_files import MANIFEST
+from dray.train.storage.copies import Care
 from dray.train.storage.local_storage import LocalStorage
 from dray.train.storage.manifest import Committed
 from dray.train.storage.object_storage import ObjectStorage
@@ -235,6 +237,12 @@ class RunDirectory:
         for name, committed in zip(names, self.storage.manifests(names), strict=True):
             if isinstance(committed, StorageError):
                 self.warn_once(f"{committed}. {name} is left out")
+            elif committed is not None and committed.is_unknown:
+                self.warn_once(
+                    f"{self.path / name} is left out: the machine that made it had not told yet "
+                    "that it is on the disk, and is another one than this, or was started anew, so "
+                    "nothing tells whether its files are whole; nothing deletes it"
+                )
             elif committed is not None:
                 found.append(committed)
             elif _NUMBERED.match(name) and self.storage.is_abandoned(name):
@@ -300,6 +308,11 @@ class RunDirectory:
 
     # The commit of a checkpoint: ranks stage files, the driver commits.
 
+    def care(self, *, flush: bool, checksums: bool) -> Care:
+        """Return the care that is taken of checkpoints here."""
+        boot = None if isinstance(self.path, RemotePath) else host.boot_id()
+        return Care(flush, checksums, boot)
+
     def destination(self, report: int, name: str | None) -> Place:
         """Return where a report's checkpoint is to lie, by the name that it was given, if any."""
         if name is None and self.storage.in_place:
@@ -336,18 +349,19 @@ class RunDirectory:
         Raises:
             StorageError: It cannot be written.
         """
+        flush = flush and not committed.is_provisional
         self.storage.commit(staged, committed, flush=flush)
         self._verified.add(committed.path)
         self._damaged.discard(committed.path)
 
-    def describe_again(self, committed: Committed) -> None:
+    def describe_again(self, committed: Committed, *, flush: bool = True) -> None:
         """Write the manifest of a checkpoint anew, as more is known of it.
 
         Raises:
             StorageError: It cannot be written.
         """
         if committed.damaged_size() is None:  # else somebody has deleted it meanwhile
-            self.storage.commit(committed.path, committed, flush=True)
+            self.storage.commit(committed.path, committed, flush=flush)
 
     def delete(self, committed: Committed) -> None:
         """Delete a checkpoint, so that half of it never counts.

@@ -101,10 +101,12 @@ class Prepared:
     Attributes:
         path: Their directory, which becomes the checkpoint if no other rank brings files.
         files: Files in it.
+        is_due: Whether `Secured` is to follow.
     """
 
     path: str
     files: dict[str, Fingerprint]
+    is_due: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,23 @@ class Staged:
     Attributes:
         report: Of which report.
         files: Files it has put there.
+        trouble: Reason why it could not; None if it could.
+        is_due: Whether `Secured` is to follow.
+    """
+
+    report: int
+    files: dict[str, Fingerprint]
+    trouble: str | None = None
+    is_due: bool = False
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A rank has seen its share of a committed checkpoint onto the disk.
+
+    Attributes:
+        report: Of which report.
+        files: The files, with their checksums.
         trouble: Reason why it could not; None if it could.
     """
 
@@ -205,12 +224,14 @@ class ReportDone:
         path: Its checkpoint.
         trouble: Reason why there is no checkpoint, though ranks have brought one.
         alone: Whether one rank alone has brought files.
+        provisional: Whether `Secured` is awaited of ranks that have said so.
     """
 
     report: int
     path: str | None
     trouble: str | None = None
     alone: bool = False
+    provisional: bool = False
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from dray.train.storage.run_directory import RunDirectory
 from dray.train.storage.transfer import list_remote, look_at
 from dray.train.worker import run_messages
 from dray.train.worker.checkpoint_dirs import CheckpointDirs
+from dray.train.worker.securing import Securing
 from dray.train.worker.uploads import Upload, Uploads
 
 
@@ -89,7 +90,8 @@ class TrainSession:
         self._stop_at: int | None = None
         self._answers: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._uploads = Uploads(self._stage_upload)
+        self._securing = Securing(run.care, post)
+        self._uploads = Uploads(self._stage_upload, self._securing.see_through)
         self._directory = RunDirectory(run.place)
         self.directories = CheckpointDirs(self._directory.storage, run.path, assignment.rank)
         # Whether this rank alone brings files, as far as it knows.
@@ -99,6 +101,7 @@ class TrainSession:
     def close(self) -> None:
         """End the uploads; delete directories that were not reported; free the metrics file."""
         self._uploads.close()
+        self._securing.close()
         self.directories.close()
         self._metrics.close()
         self._directory.close()
@@ -131,12 +134,14 @@ class TrainSession:
             stopped = isinstance(error, SystemExit) and error.code in (None, 0)
             if stopped or isinstance(error, TrainingStopped):
                 self._uploads.finish()
+                self._securing.wait()
             else:
                 self._uploads.finish_begun()
             with contextlib.suppress(StorageError):  # the function's own error says more
                 self._directory.storage.flush()
             raise
         self._uploads.finish()
+        self._securing.wait()
         self._directory.storage.flush()
 
     def report(
@@ -162,6 +167,10 @@ class TrainSession:
         refuse_forks(self._pid)
         with self._lock:
             self._uploads.check()
+            if checkpoint is None:
+                self._securing.check()
+            else:
+                self._securing.wait()
             record = encode(metrics)
             number = self._report
             files = None if checkpoint is None else tuple(files_of(checkpoint))
@@ -182,7 +191,7 @@ class TrainSession:
                     number, record, files, directory, in_place, validation, positions or None
                 )
                 if checkpoint is not None and files and self._alone:
-                    prepared = self._prepare(checkpoint, files, in_place=in_place)
+                    prepared = self._prepare(number, checkpoint, files, in_place=in_place)
                     told = replace(told, prepared=prepared)
                 self.post(told, quiet=files is None and run.may_be_late)
             if upload is not None:
@@ -197,7 +206,7 @@ class TrainSession:
             raise TrainingStopped
 
     def _prepare(
-        self, checkpoint: Checkpoint, files: tuple[str, ...], *, in_place: bool
+        self, number: int, checkpoint: Checkpoint, files: tuple[str, ...], *, in_place: bool
     ) -> run_messages.Prepared | None:
         """Put the files of a checkpoint together before its report: then it costs one round trip.
 
@@ -216,7 +225,7 @@ class TrainSession:
             if staging != source:
                 dirs.delete(staging)
             return None
-        return run_messages.Prepared(staging, dict(found))
+        return run_messages.Prepared(staging, dict(found), self._securing.staged(number, found))
 
     def _see_through(self, number: int, source: Checkpoint | None = None) -> bool:
         """Wait until a report is done; put this rank's share of its files in place before.
@@ -240,6 +249,8 @@ class TrainSession:
                 if isinstance(answer, run_messages.Share) and source is not None:
                     if answer.files:  # else nobody waits for it, and its directory may be gone
                         self._put(answer, functools.partial(self.bring, source, answer))
+                    else:
+                        self._securing.staged(number, {})
                 elif isinstance(answer, run_messages.ReportDone):
                     break
         finally:
@@ -247,6 +258,7 @@ class TrainSession:
                 self.directories.delete(str(source.place))
         if answer.trouble is not None:
             raise StorageError(f"report {number} has no checkpoint: {answer.trouble}")
+        self._securing.begin(answer)
         return answer.alone
 
     def bring(self, checkpoint: Checkpoint, share: run_messages.Share) -> Mapping[str, Fingerprint]:
@@ -275,7 +287,8 @@ class TrainSession:
             text = str(error) if isinstance(error, StorageError) else describe(error)
             self.post(run_messages.Staged(number, {}, text))
             raise
-        self.post(run_messages.Staged(number, staged))
+        due = self._securing.staged(number, staged)
+        self.post(run_messages.Staged(number, staged, is_due=due))
 
     def name_to_upload(self) -> str:
         """Return the name for a checkpoint that the user's code brings into the run's directory.

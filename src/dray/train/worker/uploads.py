@@ -41,10 +41,14 @@ class Uploads:
 
     Args:
         stage: Puts a share of an upload's files in place, and tells the controller.
+        secure: Sees to the files of a report that is done.
     """
 
-    def __init__(self, stage: Callable[[Share, Upload], None]) -> None:
+    def __init__(
+        self, stage: Callable[[Share, Upload], None], secure: Callable[[ReportDone], None]
+    ) -> None:
         self._stage = stage
+        self._secure = secure
         self._changed = threading.Condition()
         self._pending: dict[int, Upload] = {}  # by report, in order
         self._shares: dict[int, Share] = {}
@@ -149,7 +153,7 @@ class Uploads:
             self._changed.wait_for(lambda: report in self._done or self._given_up)
             done = self._done.pop(report, None)
         if done is not None:
-            self._attempt(_conclude, done, upload)
+            self._attempt(self._conclude, done, upload)
 
     def _is_due(self, report: int) -> bool:
         return report in self._shares or report in self._done or self._given_up
@@ -161,17 +165,18 @@ class Uploads:
         except BaseException as error:  # noqa: BLE001 (see above)
             self._error = self._error or error
 
+    def _conclude(self, done: ReportDone, upload: Upload) -> None:
+        """See a committed checkpoint onto the disk; delete its local directory.
 
-def _conclude(done: ReportDone, upload: Upload) -> None:
-    """Delete the local directory of a committed checkpoint.
-
-    Raises:
-        StorageError: There is no checkpoint, because some rank's files cannot be put in place.
-    """
-    if done.trouble is not None:
-        raise StorageError(f"report {done.report} has no checkpoint: {done.trouble}")
-    if upload.local is not None:
-        delete_local(upload.local)
+        Raises:
+            StorageError: There is no checkpoint, because some rank's files cannot be put in place,
+                or the disk does not take them.
+        """
+        if done.trouble is not None:
+            raise StorageError(f"report {done.report} has no checkpoint: {done.trouble}")
+        self._secure(done)
+        if upload.local is not None:
+            delete_local(upload.local)
 
 
 def delete_local(path: str) -> None:
