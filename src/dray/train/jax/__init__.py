@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from dray.accelerators import families
 from dray.answers import answer_for, answers_arguments
@@ -80,6 +80,12 @@ class JaxConfig(BackendConfig):
     use_gpu: bool | None = None
     timeout_s: float | None = None
     shutdown_timeout_s: float = 60
+    modules_of_names: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "linen": ("flax.linen",),
+        "nnx": ("flax.nnx",),
+        "optax": ("optax",),
+        **dict.fromkeys(("ocp", "orbax", "orbax.checkpoint"), ("orbax.checkpoint",)),
+    }
 
     def __post_init__(self) -> None:
         for name in ("use_tpu", "use_gpu"):
