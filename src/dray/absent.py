@@ -98,11 +98,10 @@ _DATA: dict[str, str | Absent] = {
         _OWN_READER,
     ),
     **_each(
-        "BlockBasedFileDatasink Datasink Datasource ReadTask RowBasedFileDatasink SaveMode "
-        "SinkMode",
+        "BlockBasedFileDatasink Datasink Datasource ReadTask RowBasedFileDatasink SinkMode",
         f"{_OWN_READER}; {_WRITE}",
     ),
-    **_each("ExecutionOptions ExecutionResources NodeIdStr DatasetContext", "there is no executor"),
+    **_each("NodeIdStr DatasetContext", "there is no executor"),
     **_each("FileShuffleConfig RandomSeedConfig", "call random_shuffle(seed=...)"),
     "DatasetIterator": "it is called DataIterator",
     "_internal": _INTERNALS,
@@ -334,15 +333,28 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
             f"{_OWN_READER}; {_WRITE}",
         ),
     },
+    **{
+        f"Dataset.write_{what}()": _each(
+            "arrow_open_stream_args arrow_csv_args_fn arrow_parquet_args_fn catalog filesystem "
+            "filename_provider pandas_json_args_fn partition_cols",
+            "write what iter_batches() yields as you need it, with pyarrow or pandas",
+        )
+        for what in ("csv", "json", "parquet")
+    },
     "AggregateFn()": _each(
         "init merge name accumulate_row accumulate_block finalize",
         "write it with groupby(...).map_groups()",
     ),
-    "dray.data.preprocessors": _each(
-        "Categorizer CustomKBinsDiscretizer FeatureHasher MaxAbsScaler MultiHotEncoder Normalizer "
-        "OrdinalEncoder PowerTransformer RobustScaler SimpleImputer TorchVisionPreprocessor "
-        "UniformKBinsDiscretizer CountVectorizer HashingVectorizer Tokenizer",
-        "write it with map_batches(), on scikit-learn say",
+    "dray.data.preprocessors": {
+        **_each(
+            "CountVectorizer CustomKBinsDiscretizer FeatureHasher HashingVectorizer "
+            "UniformKBinsDiscretizer",
+            "write it with map_batches(), on scikit-learn say",
+        ),
+        "BatchMapper": _gone("call map_batches() of the dataset"),
+    },
+    "Concatenator()": _each(
+        "exclude include", _gone("name the columns to put together: Concatenator(columns=[...])")
     ),
     "Dataset": _DATASET,
     "DataIterator": {

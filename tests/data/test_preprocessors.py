@@ -7,16 +7,27 @@ import pandas as pd
 import pytest
 
 import dray.data
+import dray.data.preprocessors
 from dray.data.preprocessors import (
+    Categorizer,
     Chain,
     Concatenator,
     LabelEncoder,
+    MaxAbsScaler,
     MinMaxScaler,
+    MultiHotEncoder,
+    Normalizer,
     OneHotEncoder,
+    OrdinalEncoder,
+    PowerTransformer,
     Preprocessor,
+    RobustScaler,
+    SimpleImputer,
     StandardScaler,
+    Tokenizer,
+    TorchVisionPreprocessor,
 )
-from dray.errors import ConfigError
+from dray.errors import AbsentNameError, ConfigError, DeprecatedArgumentError
 
 FRAME = pd.DataFrame(
     {"x": [1.0, 2.0, 6.0], "same": [5, 5, 5], "kind": ["b", "a", "b"], "y": [0, 1, 2]}
@@ -66,3 +77,87 @@ def test_a_chain_is_learned_saved_and_done_in_order() -> None:
         Concatenator(["z"], raise_if_missing=True).transform(ROWS).take(1)
     with pytest.raises(ConfigError, match="columns must be a list of names"):
         StandardScaler("x")
+
+
+def test_further_scalers_are_those_of_scikit_learn() -> None:
+    sk = pytest.importorskip("sklearn.preprocessing")
+    numbers = pd.DataFrame({"x": [1.0, -4.0, 2.5, 7.0], "y": [3.0, 4.0, 0.5, 1.0]})
+    rows = dray.data.from_pandas(numbers)
+    for ours, theirs in (
+        (MaxAbsScaler(["x", "y"]), sk.MaxAbsScaler()),
+        (RobustScaler(["x", "y"], (0.1, 0.9)), sk.RobustScaler(quantile_range=(10, 90))),
+        (Normalizer(["x", "y"]), sk.Normalizer()),
+        (Normalizer(["x", "y"], norm="l1"), sk.Normalizer(norm="l1")),
+    ):
+        found = ours.fit_transform(rows).to_pandas().to_numpy()
+        assert found == pytest.approx(theirs.fit_transform(numbers.to_numpy()))
+    stats = pytest.importorskip("scipy.stats")
+    raised = PowerTransformer(["x"], power=0.5).transform(rows).to_pandas()["x"]
+    assert raised.tolist() == pytest.approx(stats.yeojohnson(numbers["x"], 0.5).tolist())
+    raised = PowerTransformer(["y"], power=2, method="box-cox").transform(rows).to_pandas()["y"]
+    assert raised.tolist() == pytest.approx(stats.boxcox(numbers["y"], 2).tolist())
+    for wrong in (lambda: Normalizer(["x"], norm="l3"), lambda: PowerTransformer(["x"], 1, "y")):
+        with pytest.raises(ConfigError, match="must be one of"):
+            wrong()
+
+
+def test_values_are_put_where_there_are_none() -> None:
+    gaps = pd.DataFrame({"x": [1.0, None, 3.0], "kind": ["a", "a", None], "n": [1, 2, 3]})
+    rows = dray.data.from_pandas(gaps)
+    filled = SimpleImputer(["x", "n"]).fit_transform(rows).to_pandas()
+    assert filled["x"].tolist() == [1, 2, 3]
+    of_nan = dray.data.from_numpy(np.array([1.0, np.nan, 3.0]))
+    assert SimpleImputer(["data"]).fit_transform(of_nan).take_batch(3)["data"].tolist() == [1, 2, 3]
+    frequent = SimpleImputer(["kind"], "most_frequent", output_columns=["whole"])
+    assert frequent.fit_transform(rows).to_pandas()["whole"].tolist() == ["a", "a", "a"]
+    constant = SimpleImputer(["kind"], strategy="constant", fill_value="b")
+    assert constant.transform(rows).to_pandas()["kind"].tolist() == ["a", "a", "b"]
+    for wrong in ("median", "constant"):
+        with pytest.raises(ConfigError, match="strategy"):
+            SimpleImputer(["x"], strategy=wrong)
+
+
+def test_categories_lists_words_and_arrays() -> None:
+    lists = dray.data.from_items(
+        [{"kind": "b", "tags": ["x", "y", "x"]}, {"kind": "a", "tags": ["z"]}]
+    )
+    known = OrdinalEncoder(["kind", "tags"]).fit(lists)
+    assert known.transform(lists).take(1) == [{"kind": 1, "tags": [0, 1, 0]}]
+    assert known.transform_batch(pd.DataFrame({"kind": ["c"], "tags": [["y"]]})).isna()["kind"][0]
+    whole = OrdinalEncoder(["tags"], encode_lists=False).fit_transform(lists)
+    assert [row["tags"] for row in whole.take()] == [0, 1]
+    counted = MultiHotEncoder(["tags"]).fit_transform(lists).take_batch(2)["tags"]
+    assert counted.tolist() == [[2, 1, 0], [0, 0, 1]]
+    categories = Categorizer(["kind"]).fit_transform(lists).to_pandas()["kind"]
+    assert categories.dtype == pd.CategoricalDtype(["a", "b"])
+    assert categories.tolist() == ["b", "a"]
+    kinds = {"kind": pd.CategoricalDtype(["b", "c"])}
+    assert Categorizer(["kind"], kinds).fit_transform(lists).take(2)[1]["kind"] is None
+    texts = dray.data.from_items([{"text": "so it is"}])
+    assert Tokenizer(["text"]).transform(texts).take(1) == [{"text": ["so", "it", "is"]}]
+    arrays = dray.data.from_numpy(np.ones((3, 2, 4)))
+    turned = TorchVisionPreprocessor(["data"], lambda array: array.T / 2)
+    assert turned.transform(arrays).take_batch(3)["data"].shape == (3, 4, 2)
+    together = TorchVisionPreprocessor(["data"], lambda tensor: tensor.sum(-1), batched=True)
+    assert together.transform(arrays).take_batch(3)["data"].shape == (3, 2)
+
+
+class Shifted(Preprocessor):
+    """Makes numbers begin at 0, as a program's own class does."""
+
+    def _fit(self, dataset: dray.data.Dataset) -> Preprocessor:
+        self.stats_ = {"least": dataset.min("x")}
+        return self
+
+    def _transform_pandas(self, df: pd.DataFrame) -> pd.DataFrame:
+        return df.assign(x=df["x"] - self.stats_["least"])
+
+
+def test_a_class_of_ones_own_and_names_that_are_gone() -> None:
+    with pytest.raises(ConfigError, match=r"call fit\(dataset\) of the Shifted first"):
+        Shifted().transform(ROWS)
+    assert Shifted().fit_transform(ROWS).to_pandas()["x"].tolist() == [0, 1, 5]
+    with pytest.raises(AbsentNameError, match="call map_batches"):
+        _ = dray.data.preprocessors.BatchMapper  # type: ignore[attr-defined]
+    with pytest.raises(DeprecatedArgumentError, match="name the columns to put together"):
+        Concatenator(exclude=["y"])  # type: ignore[call-arg]

@@ -9,8 +9,11 @@ __all__ = [
     "DataContext",
     "DataIterator",
     "Dataset",
+    "ExecutionOptions",
+    "ExecutionResources",
     "GroupedData",
     "Preprocessor",
+    "SaveMode",
     "Schema",
     "TaskPoolStrategy",
     "from_arrow",
@@ -36,6 +39,8 @@ __all__ = [
 # Names imported at first use, since they bring pyarrow.
 _HOMES = {
     "dray.data.dataset": ("Dataset",),
+    "dray.data.execution_options": ("ExecutionOptions", "ExecutionResources"),
+    "dray.data.files": ("SaveMode",),
     "dray.data.grouped": ("GroupedData",),
     "dray.data.iterator": ("DataIterator",),
     "dray.data.pipeline": ("Schema",),
@@ -56,6 +61,8 @@ if TYPE_CHECKING:
     from dray.data import aggregate as aggregate
     from dray.data import preprocessors as preprocessors
     from dray.data.dataset import Dataset
+    from dray.data.execution_options import ExecutionOptions, ExecutionResources
+    from dray.data.files import SaveMode
     from dray.data.grouped import GroupedData
     from dray.data.iterator import DataIterator
     from dray.data.pipeline import Schema

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dray.answers import answers_members
+from dray.answers import answers_members, check_arguments
 from dray.checks import is_number, is_whole, plain
 from dray.core.objects import put
 from dray.data import files, relational
@@ -566,14 +566,61 @@ class Dataset(Pipeline):
 
     # Files.
 
-    def write_parquet(self, path: str | os.PathLike[str]) -> None:
-        """Write the rows into a directory, as files of Parquet; URLs go through fsspec."""
-        files.write_files(self.blocks(), os.fspath(path), "parquet", files.write_parquet)
+    def write_parquet(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        mode: files.SaveMode | str = files.SaveMode.APPEND,
+        **options: Any,
+    ) -> None:
+        """Write the rows as files of Parquet into a directory, or a URL that fsspec knows.
 
-    def write_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the rows into a directory, as files of CSV."""
-        files.write_files(self.blocks(), os.fspath(path), "csv", files.write_csv)
+        Args:
+            path: The directory.
+            mode: The way to go on if there is something: "append", "overwrite", "ignore" (write
+                nothing) or "create" (raise).
+            options: Options of Ray's that dray does not need.
 
-    def write_json(self, path: str | os.PathLike[str]) -> None:
-        """Write the rows into a directory, as files with a JSON object a line."""
-        files.write_files(self.blocks(), os.fspath(path), "json", files.write_json)
+        Raises:
+            StorageError: They cannot be written, or something is there and is not to be.
+        """
+        self._write(path, "parquet", mode, options)
+
+    def write_csv(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        mode: files.SaveMode | str = files.SaveMode.APPEND,
+        **options: Any,
+    ) -> None:
+        """Write the rows as files of CSV into a directory; see `write_parquet`."""
+        self._write(path, "csv", mode, options)
+
+    def write_json(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        mode: files.SaveMode | str = files.SaveMode.APPEND,
+        **options: Any,
+    ) -> None:
+        """Write the rows as files with a JSON object a line; see `write_parquet`."""
+        self._write(path, "json", mode, options)
+
+    def _write(
+        self,
+        path: str | os.PathLike[str],
+        kind: str,
+        mode: files.SaveMode | str,
+        options: Mapping[str, object],
+    ) -> None:
+        unknown = {name: value for name, value in options.items() if name not in _UNUSED}
+        check_arguments(f"Dataset.write_{kind}", unknown, ("path", "mode"))
+        writers = {"parquet": files.write_parquet, "csv": files.write_csv, "json": files.write_json}
+        files.write_files(self.blocks(), os.fspath(path), kind, writers[kind], mode)
+
+
+# Options of Ray's writers for which dray has no use: they follow from the data or the machine.
+_UNUSED = (
+    *("concurrency", "ray_remote_args", "try_create_dir", "min_rows_per_file"),
+    *("max_rows_per_file", "num_rows_per_file", "min_bytes_per_file"),
+)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 import glob
 import io
 import itertools
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -329,16 +331,30 @@ def text_source(
 # Writing.
 
 
+class SaveMode(str, enum.Enum):
+    """The ways to go on if there are files in a directory that is written to."""
+
+    APPEND = "append"
+    OVERWRITE = "overwrite"
+    IGNORE = "ignore"
+    CREATE = "create"
+
+
 def write_files(
-    blocks: Iterable[Block], path: str, ending: str, write: Callable[[Iterator[Table], Any], object]
+    blocks: Iterable[Block],
+    path: str,
+    ending: str,
+    write: Callable[[Iterator[Table], Any], object],
+    mode: SaveMode | str = SaveMode.APPEND,
 ) -> None:
-    """Write rows into a directory, in files of a million rows at most.
+    """Write rows into a directory, in files of a million rows at most, of names of their own.
 
     Args:
         blocks: The rows.
         path: The directory, made if need be.
         ending: The ending of file names.
         write: Writes tables, of which there is one at least, to an open file.
+        mode: The way to go on if there are files.
 
     Raises:
         StorageError: They cannot be written.
@@ -346,11 +362,33 @@ def write_files(
     tables = (block.table for block in blocks if block.table.num_rows)
     with StorageError.instead(f"data cannot be written to {path}"):
         filesystem, directory = _place(path)
-        filesystem.create_dir(directory, recursive=True)
+        if not _made_ready(filesystem, directory, path, mode):
+            return
+        token = secrets.token_hex(4)
         for number, begun in enumerate(tables):
-            name = f"{directory}/part-{number:06d}.{ending}"
+            name = f"{directory}/part-{token}-{number:06d}.{ending}"
             with filesystem.open_output_stream(name) as file:
                 write(_up_to(_FILE_ROWS, begun, tables), file)
+
+
+def _made_ready(filesystem: Any, directory: str, path: str, mode: SaveMode | str) -> bool:
+    """Make a directory ready for files; return whether they are to be written."""
+    try:
+        chosen = SaveMode(mode)
+    except ValueError:
+        known = ", ".join(repr(each.value) for each in SaveMode)
+        raise ConfigError(f"mode must be one of {known}, not {mode!r}") from None
+    selector = pa.fs.FileSelector(directory, allow_not_found=True)
+    if chosen is not SaveMode.APPEND and filesystem.get_file_info(selector):
+        if chosen is SaveMode.IGNORE:
+            return False
+        if chosen is SaveMode.CREATE:
+            raise StorageError(
+                f"there are files in {path}, and mode='create' says that none may be"
+            )
+        filesystem.delete_dir_contents(directory)
+    filesystem.create_dir(directory, recursive=True)
+    return True
 
 
 def _place(path: str) -> tuple[Any, str]:

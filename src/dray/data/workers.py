@@ -17,7 +17,10 @@ from dray.data.blocks import Block, rebatched
 from dray.data.operations import MapBatches, Operation, UserFunction
 from dray.errors import AbsentNameError, ConfigError
 
-_OF_ACTORS = ("num_cpus", "num_gpus", "memory", "resources")
+_OF_ACTORS = (
+    *("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "label_selector"),
+    *("scheduling_strategy", "runtime_env", "max_restarts", "max_task_retries"),
+)
 _KNOWN = ("concurrency", "compute", *_OF_ACTORS)
 # Blocks that a worker has, beside the one that it is at.
 _WAITING = 1

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dray.answers import answers_arguments
 from dray.errors import ArgumentTypeError, ConfigError
+
+if TYPE_CHECKING:
+    from dray.data.execution_options import ExecutionOptions
 
 
 @answers_arguments("DataConfig")
@@ -45,6 +48,13 @@ class DataConfig:
             raise ArgumentTypeError(
                 f"datasets_to_split must be 'all' or a list of names, not {chosen!r}"
             )
+
+    @staticmethod
+    def default_ingest_options() -> ExecutionOptions:
+        """Return options of Ray's executor, which change nothing here."""
+        from dray.data.execution_options import ExecutionOptions
+
+        return ExecutionOptions()
 
     def splits(self, name: str) -> bool:
         """Return whether each rank gets a share of a dataset."""

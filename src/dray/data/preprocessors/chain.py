@@ -1,0 +1,41 @@
+"""The chain of preprocessors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dray.data.blocks import Table
+from dray.data.dataset import Dataset
+from dray.data.preprocessors.preprocessor import Preprocessor
+
+
+class Chain(Preprocessor):
+    """Several preprocessors, one after another.
+
+    Args:
+        preprocessors: Each learns from what those before it make.
+
+    Example:
+        >>> import dray.data
+        >>> from dray.data.preprocessors import Chain, Concatenator, MinMaxScaler
+        >>> chain = Chain(MinMaxScaler(["id"]), Concatenator(["id"], "x"))
+        >>> chain.fit_transform(dray.data.range(2)).take_batch(2)["x"].tolist()
+        [[0.0], [1.0]]
+    """
+
+    def __init__(self, *preprocessors: Preprocessor) -> None:
+        self.preprocessors = preprocessors
+
+    def _learned(self, ds: Dataset) -> dict[str, Any]:
+        for each in self.preprocessors:
+            ds = each.fit_transform(ds)
+        return {}
+
+    def _check_fitted(self) -> None:
+        for each in self.preprocessors:
+            each._check_fitted()
+
+    def _changed(self, table: Table) -> Table:
+        for each in self.preprocessors:
+            table = each._changed(table)
+        return table

@@ -1,0 +1,58 @@
+"""The concatenator: columns of numbers as one of vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dray.answers import answers_arguments
+from dray.data.blocks import Table, column_to_numpy, to_column
+from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
+from dray.data.relational import check_column
+
+
+@answers_arguments("Concatenator")
+class Concatenator(Preprocessor):
+    """Puts columns of numbers together, as one column of vectors.
+
+    Args:
+        columns: The columns; they are dropped.
+        output_column_name: Name of the vectors.
+        dtype: Their type, as NumPy has it; default: the one that holds all.
+        raise_if_missing: Whether a column that is not there is an error; else it is left out.
+        flatten: Whether columns of vectors are put together as well; they always are.
+
+    Example:
+        >>> import dray.data
+        >>> from dray.data.preprocessors import Concatenator
+        >>> rows = dray.data.from_items([{"a": 1.0, "b": 2.0, "y": 0}])
+        >>> Concatenator(["a", "b"], "x").transform(rows).take_batch(1)["x"].tolist()
+        [[1.0, 2.0]]
+    """
+
+    _needs_fit = False
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        output_column_name: str = "concat_out",
+        dtype: Any = None,
+        raise_if_missing: bool = False,
+        flatten: bool = False,
+    ) -> None:
+        self._columns = [name for name, _ in outputs(columns, None)]
+        self._output, self._dtype = output_column_name, dtype
+        self._strict = raise_if_missing
+
+    def _changed(self, table: Table) -> Table:
+        if self._strict:
+            check_column(table, self._columns)
+        names = [name for name in self._columns if name in table.column_names]
+        arrays = [column_to_numpy(table.column(name)) for name in names]
+        parts = [array.reshape(len(array), -1) for array in arrays]
+        vectors = np.concatenate(parts, axis=1) if parts else np.empty((table.num_rows, 0))
+        if self._dtype is not None:
+            vectors = vectors.astype(self._dtype)
+        return with_column(table.drop_columns(names), self._output, to_column(vectors))

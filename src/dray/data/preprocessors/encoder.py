@@ -1,0 +1,259 @@
+"""Encoders: numbers and vectors in place of categories."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from dray.data.blocks import Table, column_to_numpy, to_column
+from dray.data.dataset import Dataset
+from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
+from dray.data.relational import check_column
+from dray.errors import ConfigError
+
+
+class OneHotEncoder(Preprocessor):
+    """Makes a vector of each value, with a 1 in the place of its category.
+
+    Args:
+        columns: The columns.
+        max_categories: The most categories of a column; the most frequent ones are kept.
+        output_columns: Names of the vectors; default: those of the columns.
+
+    Example:
+        >>> import dray.data
+        >>> from dray.data.preprocessors import OneHotEncoder
+        >>> colours = dray.data.from_items([{"colour": "red"}, {"colour": "blue"}])
+        >>> OneHotEncoder(["colour"]).fit_transform(colours).take(1)[0]["colour"].tolist()
+        [0, 1]
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        *,
+        max_categories: Mapping[str, int] | None = None,
+        output_columns: Sequence[str] | None = None,
+    ) -> None:
+        self._pairs = outputs(columns, output_columns)
+        self._most = dict(max_categories or {})
+
+    def _learned(self, ds: Dataset) -> dict[str, Any]:
+        return {f"unique_values({name})": self._categories(ds, name) for name, _ in self._pairs}
+
+    def _categories(self, ds: Dataset, name: str) -> dict[Any, int]:
+        counted = ds.groupby(name).count().take_all()
+        values = [row[name] for row in counted if row[name] is not None]
+        most = self._most.get(name)
+        if most is not None:
+            counts = {row[name]: row["count()"] for row in counted}
+            values = sorted(values, key=lambda value: -counts[value])[:most]
+        return {value: index for index, value in enumerate(values)}
+
+    def _changed(self, table: Table) -> Table:
+        check_column(table, [name for name, _ in self._pairs])
+        for name, output in self._pairs:
+            places = self.stats_[f"unique_values({name})"]
+            found = _places(table.column(name), places)
+            vectors = (found[:, None] == np.arange(len(places))).astype(np.uint8)
+            table = with_column(table, output, to_column(vectors))
+        return table
+
+
+def _places(column: Any, places: Mapping[Any, int]) -> Any:
+    """Return the place of each value of a column; -1 where it has none."""
+    return np.array([places.get(value, -1) for value in column.to_pylist()], np.int64)
+
+
+class LabelEncoder(Preprocessor):
+    """Makes numbers from 0 of the values of a column.
+
+    Args:
+        label_column: The column.
+        output_column: Name of the numbers; default: that of the column.
+
+    Example:
+        >>> import dray.data
+        >>> from dray.data.preprocessors import LabelEncoder
+        >>> rows = dray.data.from_items([{"kind": "b"}, {"kind": "a"}])
+        >>> LabelEncoder("kind").fit_transform(rows).take_all()
+        [{'kind': 1}, {'kind': 0}]
+    """
+
+    def __init__(self, label_column: str, *, output_column: str | None = None) -> None:
+        [(self._column, self._output)] = outputs([label_column], output_column and [output_column])
+
+    def _learned(self, ds: Dataset) -> dict[str, Any]:
+        values = sorted(value for value in ds.unique(self._column) if value is not None)
+        places = {value: index for index, value in enumerate(values)}
+        return {f"unique_values({self._column})": places}
+
+    def _changed(self, table: Table) -> Table:
+        check_column(table, [self._column])
+        places = self.stats_[f"unique_values({self._column})"]
+        found = _places(table.column(self._column), places)
+        if (found < 0).any():
+            row = table.column(self._column)[int(np.argmin(found))]
+            raise ConfigError(
+                f"the column {self._column!r} has the value {row.as_py()!r}, which was not there "
+                "when the LabelEncoder was fitted"
+            )
+        return with_column(table, self._output, to_column(found))
+
+    def inverse_transform(self, ds: Dataset) -> Dataset:
+        """Return a dataset with the values that the numbers were made of."""
+        self._check_fitted()
+        values = list(self.stats_[f"unique_values({self._column})"])
+
+        def restored(table: Table) -> Table:
+            numbers = column_to_numpy(table.column(self._output))
+            return with_column(table, self._column, pa.array([values[each] for each in numbers]))
+
+        return ds.on_tables(restored)
+
+
+def _sorted_values(ds: Dataset, name: str, *, in_lists: bool = True) -> list[Any]:
+    """Return the values of a column in order, each once; of lists, those that are in them."""
+    schema = ds.arrow_schema()
+    if schema is not None and not pa.types.is_nested(schema.field(name).type):
+        return sorted(value for value in ds.unique(name) if value is not None)
+    found: set[Any] = set()
+    for block in ds.select_columns([name]).blocks():
+        for value in block.table.column(name).to_pylist():
+            found.update(value or () if in_lists else [_hashable(value)])
+    return sorted(value for value in found if value is not None)
+
+
+def _order(values: Iterable[Any]) -> dict[Any, int]:
+    return {value: index for index, value in enumerate(values)}
+
+
+class OrdinalEncoder(Preprocessor):
+    """Makes numbers from 0 of values, in their order; one that is not known is null.
+
+    Args:
+        columns: The columns, of values or of lists.
+        encode_lists: Whether a list becomes a list of numbers; else it is a value itself.
+        output_columns: Names of the numbers; default: those of the columns.
+
+    Example:
+        >>> import dray.data
+        >>> from dray.data.preprocessors import OrdinalEncoder
+        >>> rows = dray.data.from_items([{"size": "s"}, {"size": "m"}])
+        >>> OrdinalEncoder(["size"]).fit_transform(rows).take_all()
+        [{'size': 1}, {'size': 0}]
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        *,
+        encode_lists: bool = True,
+        output_columns: Sequence[str] | None = None,
+    ) -> None:
+        self._pairs = outputs(columns, output_columns)
+        self._in_lists = encode_lists
+
+    def _learned(self, ds: Dataset) -> dict[str, Any]:
+        return {
+            f"unique_values({name})": _order(_sorted_values(ds, name, in_lists=self._in_lists))
+            for name, _ in self._pairs
+        }
+
+    def _changed(self, table: Table) -> Table:
+        check_column(table, [name for name, _ in self._pairs])
+        for name, output in self._pairs:
+            places = self.stats_[f"unique_values({name})"]
+            values = table.column(name).to_pylist()
+            numbers = [self._number(value, places) for value in values]
+            kind = pa.list_(pa.int64()) if any(isinstance(n, list) for n in numbers) else pa.int64()
+            table = with_column(table, output, pa.array(numbers, kind))
+        return table
+
+    def _number(self, value: Any, places: Mapping[Any, int]) -> Any:
+        if isinstance(value, list) and self._in_lists:
+            return [places.get(each) for each in value]
+        return places.get(_hashable(value))
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+class MultiHotEncoder(Preprocessor):
+    """Makes a vector of each list, with how often each category is in it.
+
+    Args:
+        columns: The columns of lists.
+        max_categories: The most categories of a column; the most frequent ones are kept.
+        output_columns: Names of the vectors; default: those of the columns.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        *,
+        max_categories: Mapping[str, int] | None = None,
+        output_columns: Sequence[str] | None = None,
+    ) -> None:
+        self._pairs = outputs(columns, output_columns)
+        self._most = dict(max_categories or {})
+
+    def _learned(self, ds: Dataset) -> dict[str, Any]:
+        return {f"unique_values({name})": self._categories(ds, name) for name, _ in self._pairs}
+
+    def _categories(self, ds: Dataset, name: str) -> dict[Any, int]:
+        counts: Counter[Any] = Counter()
+        for row in ds.select_columns([name]).iter_rows():
+            counts.update(list(row[name]))
+        return _order(sorted(value for value, _ in counts.most_common(self._most.get(name))))
+
+    def _changed(self, table: Table) -> Table:
+        check_column(table, [name for name, _ in self._pairs])
+        for name, output in self._pairs:
+            places = self.stats_[f"unique_values({name})"]
+            vectors = np.zeros((table.num_rows, len(places)), np.uint8)
+            for row, values in enumerate(table.column(name).to_pylist()):
+                for place in (places[value] for value in values or () if value in places):
+                    vectors[row, place] += 1
+            table = with_column(table, output, to_column(vectors))
+        return table
+
+
+class Categorizer(Preprocessor):
+    """Makes categories of values, which are a column of the type `category` in pandas.
+
+    Args:
+        columns: The columns.
+        dtypes: The `pandas.CategoricalDtype` of those whose categories are known.
+        output_columns: Names of the categories; default: those of the columns.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        dtypes: Mapping[str, Any] | None = None,
+        output_columns: Sequence[str] | None = None,
+    ) -> None:
+        self._pairs = outputs(columns, output_columns)
+        self._known = {name: list(kind.categories) for name, kind in (dtypes or {}).items()}
+
+    def _learned(self, ds: Dataset) -> dict[str, Any]:
+        return {
+            name: self._known[name] if name in self._known else _sorted_values(ds, name)
+            for name, _ in self._pairs
+        }
+
+    def _changed(self, table: Table) -> Table:
+        check_column(table, [name for name, _ in self._pairs])
+        for name, output in self._pairs:
+            values = self.stats_[name]
+            places = _order(values)
+            numbers = [places.get(value) for value in table.column(name).to_pylist()]
+            found = pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), pa.array(values))
+            table = with_column(table, output, found)
+        return table

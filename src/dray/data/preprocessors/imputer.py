@@ -1,0 +1,87 @@
+"""The imputer: values where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dray.data.blocks import Table
+from dray.data.dataset import Dataset
+from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
+from dray.data.relational import check_column
+from dray.errors import ConfigError
+
+_STRATEGIES = ("mean", "most_frequent", "constant")
+
+
+class SimpleImputer(Preprocessor):
+    """Puts a value where there is none: null, or NaN.
+
+    Args:
+        columns: The columns.
+        strategy: "mean", "most_frequent" or "constant".
+        fill_value: The constant.
+        output_columns: Names of the filled ones; default: their own.
+
+    Raises:
+        ConfigError: The strategy is unknown, or there is no constant.
+
+    Example:
+        >>> import dray.data
+        >>> from dray.data.preprocessors import SimpleImputer
+        >>> rows = dray.data.from_items([{"x": 1.0}, {"x": None}, {"x": 3.0}])
+        >>> SimpleImputer(["x"]).fit_transform(rows).take_all()
+        [{'x': 1.0}, {'x': 2.0}, {'x': 3.0}]
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        strategy: str = "mean",
+        fill_value: Any = None,
+        *,
+        output_columns: Sequence[str] | None = None,
+    ) -> None:
+        if strategy not in _STRATEGIES:
+            raise ConfigError(f"strategy must be one of {', '.join(_STRATEGIES)}, not {strategy!r}")
+        if strategy == "constant" and fill_value is None:
+            raise ConfigError("strategy='constant' needs a fill_value")
+        self._pairs = outputs(columns, output_columns)
+        self._strategy, self._constant = strategy, fill_value
+        self._needs_fit = strategy != "constant"
+
+    def _learned(self, ds: Dataset) -> dict[str, Any]:
+        known = ds.on_tables(self._without_nan)
+        return {f"{self._strategy}({name})": self._value(known, name) for name, _ in self._pairs}
+
+    def _without_nan(self, table: Table) -> Table:
+        check_column(table, [name for name, _ in self._pairs])
+        for name, _ in self._pairs:
+            column = table.column(name)
+            missing = pc.is_null(column, nan_is_null=True)
+            table = with_column(table, name, pc.if_else(missing, None, column))
+        return table
+
+    def _value(self, ds: Dataset, name: str) -> Any:
+        if self._strategy == "mean":
+            return ds.mean(name)
+        if self._strategy == "constant":
+            return self._constant
+        counts = ds.groupby(name).count().take_all()
+        known = [row for row in counts if row[name] is not None]
+        return max(known, key=lambda row: row["count()"])[name] if known else None
+
+    def _changed(self, table: Table) -> Table:
+        check_column(table, [name for name, _ in self._pairs])
+        for name, output in self._pairs:
+            column = table.column(name)
+            key = f"{self._strategy}({name})"
+            value = self.stats_[key] if self._needs_fit else self._constant
+            if isinstance(value, float) and pa.types.is_integer(column.type):
+                column = column.cast(pa.float64())
+            missing = pc.is_null(column, nan_is_null=True)
+            table = with_column(table, output, pc.if_else(missing, value, column))
+        return table

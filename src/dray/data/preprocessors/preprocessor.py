@@ -1,0 +1,108 @@
+"""The preprocessor: what it learns from one dataset, it does to others and to batches."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from dray.data.blocks import Batch, Table, to_batch, to_table
+from dray.data.dataset import Dataset
+from dray.errors import ConfigError
+
+P = TypeVar("P", bound="Preprocessor")
+
+
+class Preprocessor:
+    """A change of columns that is perhaps learned from a dataset.
+
+    A class of your own has `_transform_pandas(df)` or `_transform_numpy(batch)`; `_fit(ds)` if it
+    learns something, else `_is_fittable = False`.
+
+    Attributes:
+        stats_: Values that it has learned, by name.
+    """
+
+    stats_: dict[str, Any]
+
+    def fit(self: P, ds: Dataset) -> P:
+        """Learn from a dataset; return this."""
+        own = getattr(self, "_fit", None)
+        if own is None:
+            self.stats_ = self._learned(ds)
+        else:
+            own(ds)
+        self._is_fitted = True
+        return self
+
+    def fit_transform(self, ds: Dataset) -> Dataset:
+        """Learn from a dataset, and return it changed."""
+        return self.fit(ds).transform(ds)
+
+    def transform(self, ds: Dataset) -> Dataset:
+        """Return a dataset, changed.
+
+        Raises:
+            ConfigError: `fit` has not been called.
+        """
+        self._check_fitted()
+        return ds.on_tables(self._changed)
+
+    def transform_batch(self, data: Batch) -> Batch:
+        """Return a batch, changed: a DataFrame of pandas, or a dict of arrays.
+
+        Raises:
+            ConfigError: `fit` has not been called.
+        """
+        self._check_fitted()
+        form = "numpy" if isinstance(data, Mapping) else "pandas"
+        return to_batch(self._changed(to_table(data)), form)
+
+    def serialize(self) -> bytes:
+        """Return this as bytes."""
+        return pickle.dumps(self)
+
+    @staticmethod
+    def deserialize(serialized: bytes) -> Preprocessor:
+        """Return what `serialize` has made; as with all pickles, from whom you trust."""
+        made = pickle.loads(serialized)
+        if not isinstance(made, Preprocessor):
+            raise ConfigError(f"these bytes are no preprocessor, but a {type(made).__name__}")
+        return made
+
+    def _check_fitted(self) -> None:
+        if self._needs_fit and self._is_fittable and not self._is_fitted:
+            raise ConfigError(
+                f"call fit(dataset) of the {type(self).__name__} first, or fit_transform(dataset)"
+            )
+
+    _needs_fit = True
+    _is_fittable = True
+    _is_fitted = False
+
+    def _learned(self, ds: Dataset) -> dict[str, Any]:
+        return {}
+
+    def _changed(self, table: Table) -> Table:
+        for form in ("pandas", "numpy"):
+            own = getattr(self, f"_transform_{form}", None)
+            if own is not None:
+                return to_table(own(to_batch(table, form)), f"what _transform_{form} returns")
+        raise NotImplementedError(f"{type(self).__name__} has no _transform_pandas()")
+
+
+def with_column(table: Table, name: str, values: Any) -> Table:
+    """Return a table with a column added, or put in the place of its namesake."""
+    if name in table.column_names:
+        return table.set_column(table.column_names.index(name), name, values)
+    return table.append_column(name, values)
+
+
+def outputs(columns: Sequence[str], output_columns: Sequence[str] | None) -> list[tuple[str, str]]:
+    """Return pairs of columns: one to read, and the one to write."""
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
+        raise ConfigError(f"columns must be a list of names, not {columns!r}")
+    outputs = list(columns if output_columns is None else output_columns)
+    if len(outputs) != len(columns):
+        raise ConfigError(f"{len(columns)} columns cannot become {len(outputs)} output_columns")
+    return list(zip(columns, outputs, strict=True))

@@ -1,0 +1,131 @@
+"""Scalers: numbers moved, and divided by their spread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dray.data.aggregate import AbsMax, Quantile
+from dray.data.blocks import Table
+from dray.data.dataset import Dataset
+from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
+from dray.data.relational import check_column
+
+
+class _Scaler(Preprocessor):
+    """A preprocessor that moves and scales numbers."""
+
+    def __init__(self, columns: Sequence[str], output_columns: Sequence[str] | None = None) -> None:
+        self._pairs = outputs(columns, output_columns)
+
+    def _changed(self, table: Table) -> Table:
+        check_column(table, [name for name, _ in self._pairs])
+        for name, output in self._pairs:
+            middle, width = self._scale(name)
+            values = pc.cast(table.column(name), pa.float64())
+            scaled = pc.divide(pc.subtract(values, middle), width or 1.0)
+            table = with_column(table, output, scaled)
+        return table
+
+    def _scale(self, name: str) -> tuple[float, float]:
+        raise NotImplementedError
+
+
+class StandardScaler(_Scaler):
+    """Makes numbers have a mean of 0 and a standard deviation of 1.
+
+    Args:
+        columns: The columns.
+        output_columns: Names of the scaled ones; default: their own.
+
+    Example:
+        >>> import dray.data
+        >>> from dray.data.preprocessors import StandardScaler
+        >>> StandardScaler(["id"]).fit_transform(dray.data.range(2)).take_all()
+        [{'id': -1.0}, {'id': 1.0}]
+    """
+
+    def _learned(self, ds: Dataset) -> dict[str, Any]:
+        names = [name for name, _ in self._pairs]
+        mean = ds.groupby(None).mean(names).take(1)[0]
+        deviation = ds.groupby(None).std(names, ddof=0).take(1)[0]
+        return {**mean, **deviation}
+
+    def _scale(self, name: str) -> tuple[float, float]:
+        return self.stats_[f"mean({name})"], self.stats_[f"std({name})"]
+
+
+class MinMaxScaler(_Scaler):
+    """Makes numbers go from 0 to 1.
+
+    Args:
+        columns: The columns.
+        output_columns: Names of the scaled ones; default: their own.
+
+    Example:
+        >>> import dray.data
+        >>> from dray.data.preprocessors import MinMaxScaler
+        >>> MinMaxScaler(["id"]).fit_transform(dray.data.range(3)).take_all()
+        [{'id': 0.0}, {'id': 0.5}, {'id': 1.0}]
+    """
+
+    def _learned(self, ds: Dataset) -> dict[str, Any]:
+        names = [name for name, _ in self._pairs]
+        group = ds.groupby(None)
+        return {**group.min(names).take(1)[0], **group.max(names).take(1)[0]}
+
+    def _scale(self, name: str) -> tuple[float, float]:
+        least = self.stats_[f"min({name})"]
+        return least, self.stats_[f"max({name})"] - least
+
+
+class MaxAbsScaler(_Scaler):
+    """Makes numbers go from -1 to 1, with 0 where it was.
+
+    Args:
+        columns: The columns.
+        output_columns: Names of the scaled ones; default: their own.
+    """
+
+    def _learned(self, ds: Dataset) -> dict[str, Any]:
+        return ds.aggregate(*(AbsMax(name) for name, _ in self._pairs)) or {}
+
+    def _scale(self, name: str) -> tuple[float, float]:
+        return 0.0, self.stats_[f"abs_max({name})"]
+
+
+class RobustScaler(_Scaler):
+    """Makes numbers have a median of 0, and a distance of 1 between two quantiles.
+
+    Args:
+        columns: The columns.
+        quantile_range: The parts of the rows that are below each quantile.
+        output_columns: Names of the scaled ones; default: their own.
+        quantile_precision: Nothing, as quantiles are exact; Ray's.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        quantile_range: tuple[float, float] = (0.25, 0.75),
+        output_columns: Sequence[str] | None = None,
+        quantile_precision: int = 800,
+    ) -> None:
+        super().__init__(columns, output_columns)
+        self._parts = {"low_quantile": quantile_range[0], "median": 0.5}
+        self._parts["high_quantile"] = quantile_range[1]
+
+    def _learned(self, ds: Dataset) -> dict[str, Any]:
+        asked = [
+            Quantile(name, q=part, alias_name=f"{what}({name})")
+            for name, _ in self._pairs
+            for what, part in self._parts.items()
+        ]
+        return ds.aggregate(*asked) or {}
+
+    def _scale(self, name: str) -> tuple[float, float]:
+        low, high = self.stats_[f"low_quantile({name})"], self.stats_[f"high_quantile({name})"]
+        return self.stats_[f"median({name})"], high - low

@@ -1,0 +1,102 @@
+"""Transformers of numbers: rows of length 1, powers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dray.data.blocks import Table, column_to_numpy, to_column
+from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
+from dray.data.relational import check_column
+from dray.errors import ConfigError
+
+_NORMS: dict[str, Callable[[Any], Any]] = {
+    "l1": lambda values: np.abs(values).sum(axis=1),
+    "l2": lambda values: np.sqrt((values**2).sum(axis=1)),
+    "max": lambda values: np.abs(values).max(axis=1),
+}
+_METHODS = ("yeo-johnson", "box-cox")
+
+
+class Normalizer(Preprocessor):
+    """Divides columns by the length of each row, so that it is 1.
+
+    Args:
+        columns: The columns.
+        norm: The kind of length: "l1", "l2" or "max".
+        output_columns: Names of the new ones; default: their own.
+
+    Raises:
+        ConfigError: The norm is unknown.
+    """
+
+    _needs_fit = False
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        norm: str = "l2",
+        *,
+        output_columns: Sequence[str] | None = None,
+    ) -> None:
+        if norm not in _NORMS:
+            raise ConfigError(f"norm must be one of {', '.join(_NORMS)}, not {norm!r}")
+        self._pairs, self._norm = outputs(columns, output_columns), norm
+
+    def _changed(self, table: Table) -> Table:
+        check_column(table, [name for name, _ in self._pairs])
+        values = np.stack([column_to_numpy(table.column(name)) for name, _ in self._pairs], axis=1)
+        values = values / _NORMS[self._norm](values)[:, None]
+        for (_, output), column in zip(self._pairs, values.T, strict=True):
+            table = with_column(table, output, to_column(np.ascontiguousarray(column)))
+        return table
+
+
+class PowerTransformer(Preprocessor):
+    """Raises numbers to a power, so that they are closer to a normal distribution.
+
+    Args:
+        columns: The columns.
+        power: The power.
+        method: "yeo-johnson", or "box-cox" for positive numbers.
+        output_columns: Names of the new ones; default: their own.
+
+    Raises:
+        ConfigError: The method is unknown.
+    """
+
+    _needs_fit = False
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        power: float,
+        method: str = "yeo-johnson",
+        *,
+        output_columns: Sequence[str] | None = None,
+    ) -> None:
+        if method not in _METHODS:
+            raise ConfigError(f"method must be one of {', '.join(_METHODS)}, not {method!r}")
+        self._pairs, self._power, self._method = outputs(columns, output_columns), power, method
+
+    def _changed(self, table: Table) -> Table:
+        check_column(table, [name for name, _ in self._pairs])
+        raised = _box_cox if self._method == "box-cox" else _yeo_johnson
+        for name, output in self._pairs:
+            values = column_to_numpy(table.column(name)).astype(np.float64)
+            table = with_column(table, output, to_column(raised(values, self._power)))
+        return table
+
+
+def _box_cox(values: Any, power: float) -> Any:
+    return np.log(values) if power == 0 else (values**power - 1) / power
+
+
+def _yeo_johnson(values: Any, power: float) -> Any:
+    made = np.empty_like(values)
+    above = values >= 0
+    made[above] = _box_cox(values[above] + 1, power)
+    made[~above] = -_box_cox(1 - values[~above], 2 - power)
+    return made
