@@ -31,10 +31,17 @@ FORMATS = ("default", "numpy", "pandas", "pyarrow")
 
 
 class Block(NamedTuple):
-    """A block of rows, and where they come from, for messages."""
+    """A block of rows.
+
+    Attributes:
+        table: The rows.
+        origin: Their file and numbers, for messages.
+        own: Whether the memory is nobody else's, so that it may be written to.
+    """
 
     table: Table
     origin: str = ""
+    own: bool = False
 
 
 class PickledType(pa.ExtensionType):  # type: ignore[misc]
@@ -189,14 +196,15 @@ def column_to_numpy(column: Any) -> Any:
         return array.to_numpy_ndarray() if len(array) else np.empty(shape, _dtype(kind))
     if isinstance(kind, PickledType):
         return _object_array(column_to_values(column))
-    if pa.types.is_fixed_size_list(kind) and kind.value_type in _NUMBERS and not column.null_count:
+    if pa.types.is_fixed_size_list(kind) and kind.value_type in NUMBERS and not column.null_count:
         return _one_chunk(column).flatten().to_numpy().reshape(len(column), kind.list_size)
     if pa.types.is_nested(kind):
         return _object_array(column_to_values(column))
     return _one_chunk(column).to_numpy(zero_copy_only=False)
 
 
-_NUMBERS = frozenset(
+# Types of numbers that lie side by side in memory.
+NUMBERS = frozenset(
     (
         *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
         *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(), pa.float16()),
@@ -268,6 +276,25 @@ def writable(batch: Batch) -> Batch:
     return {name: array if array.flags.writeable else array.copy() for name, array in batch.items()}
 
 
+def own_arrays(table: Table) -> Batch:
+    """Return a table, which nobody else has, as NumPy arrays that may be written to.
+
+    Numbers are not copied.
+    """
+    return {name: _own_array(table.column(name)) for name in table.column_names}
+
+
+def _own_array(column: Any) -> Any:
+    if column.type in NUMBERS and not column.null_count:
+        chunk = _one_chunk(column)
+        memory = chunk.buffers()[1]
+        if memory is not None and memory.is_mutable:
+            dtype = np.dtype(column.type.to_pandas_dtype())
+            return np.frombuffer(memory, dtype, len(chunk), chunk.offset * dtype.itemsize)
+    array = column_to_numpy(column)
+    return array if array.flags.writeable else array.copy()
+
+
 def to_pandas(table: Table) -> Any:
     """Return a table as a pandas.DataFrame; tensors become a column of arrays."""
     import pandas as pd
@@ -286,33 +313,3 @@ def to_pandas(table: Table) -> Any:
 
 
 _SPECIAL = (pa.FixedShapeTensorType, PickledType)
-
-
-def rebatched(blocks: Iterable[Block], sizes: Iterable[int]) -> Iterator[Block]:
-    """Yield blocks of as many rows as is said, one after another; the last one may have fewer.
-
-    Args:
-        blocks: The rows.
-        sizes: The sizes; where they end, no more rows are taken.
-    """
-    wanted = iter(sizes)
-    size = next(wanted, None)
-    held: list[Block] = []
-    rows = 0
-    for block in blocks if size is not None else ():
-        held.append(block)
-        rows += block.table.num_rows
-        if size is not None and rows < size:
-            continue
-        table, origin = concat([part.table for part in held]), held[0].origin
-        begin = 0
-        while size is not None and rows - begin >= size:
-            yield Block(table.slice(begin, size), block.origin if begin else origin)
-            begin += size
-            size = next(wanted, None)
-        if size is None:
-            return
-        rows -= begin
-        held = [Block(table.slice(begin), block.origin)] if rows else []
-    if rows:
-        yield Block(concat([part.table for part in held]), held[0].origin)

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from dray.answers import answers_members
 from dray.data.ahead import read_ahead
+from dray.data.batches import Run
 from dray.data.blocks import (
     Batch,
     Block,
@@ -15,7 +16,6 @@ from dray.data.blocks import (
     check_format,
     table_rows,
     to_batch,
-    writable,
 )
 from dray.data.pipeline import Pipeline
 from dray.data.position import Bookmark, Position
@@ -24,8 +24,8 @@ from dray.data.staging import stage
 
 T = TypeVar("T")
 
-# Converts a block's table into what the program gets.
-Convert = Callable[[Any], Any]
+# Makes of a run of batches what the program gets.
+Make = Callable[[Run], Iterable[Any]]
 
 
 class Epochs(Generic[T]):
@@ -139,11 +139,11 @@ class DataIterator:
         )
         chosen = check_format(batch_format)
 
-        def convert(table: Any) -> Any:
-            batch = writable(to_batch(table, chosen))
-            return batch if collate_fn is None else collate_fn(batch)
+        def make(run: Run) -> Iterable[Any]:
+            batches = run.batches(chosen)
+            return batches if collate_fn is None else map(collate_fn, batches)
 
-        return Epochs(lambda: self._converted(convert, batching))
+        return Epochs(lambda: self._made(make, batching))
 
     def iter_torch_batches(
         self,
@@ -173,7 +173,7 @@ class DataIterator:
             local_shuffle_seed: As for `iter_batches`.
             pin_memory: Whether tensors are put into pinned memory before.
         """
-        from dray.data.tensors import Placement, to_tensors
+        from dray.data.tensors import Placement, tensor_batches
 
         batching = Batching(
             batch_size,
@@ -185,12 +185,12 @@ class DataIterator:
         where = self._device() if isinstance(device, str) and device == "auto" else device
         placement = Placement(where, pin=pin_memory)
 
-        def convert(table: Any) -> Any:
-            batch = writable(to_batch(table, "numpy"))
-            made = to_tensors(batch, dtypes) if collate_fn is None else collate_fn(batch)
-            return placement.prepared(made)
+        def make(run: Run) -> Iterable[Any]:
+            if collate_fn is None:
+                return map(placement.prepared, tensor_batches(run, dtypes))
+            return (placement.prepared(collate_fn(batch)) for batch in run.batches("numpy"))
 
-        return Epochs(lambda: map(placement.moved, self._converted(convert, batching)))
+        return Epochs(lambda: map(placement.moved, self._made(make, batching)))
 
     def iter_jax_batches(
         self,
@@ -222,12 +222,11 @@ class DataIterator:
             local_shuffle_seed,
         )
 
-        def convert(table: Any) -> Row:
-            batch = to_batch(table, "numpy")
+        def to_jax(batch: Batch) -> Row:
             kinds = dtypes if isinstance(dtypes, Mapping) else dict.fromkeys(batch, dtypes)
             return {name: jnp.asarray(array, kinds.get(name)) for name, array in batch.items()}
 
-        return Epochs(lambda: self._converted(convert, batching))
+        return Epochs(lambda: self._made(lambda run: map(to_jax, run.batches("numpy")), batching))
 
     def to_torch(self, **options: Any) -> Any:
         """Return a torch IterableDataset of the batches of `iter_torch_batches`.
@@ -314,16 +313,21 @@ class DataIterator:
     # How rows come.
 
     def _blocks(self, position: Position, batching: Batching) -> Iterator[Block]:
-        return share_of(self._dataset, self._sharing, batching).blocks(position, batching)
+        for run in self._runs(position, batching):
+            yield from run.blocks()
 
-    def _converted(self, convert: Convert, batching: Batching) -> Iterator[Any]:
-        blocks = self._blocks(self._bookmark.begin(), batching)
-        made = ((convert(block.table), block.table.num_rows) for block in blocks)
+    def _runs(self, position: Position, batching: Batching) -> Iterator[Run]:
+        return share_of(self._dataset, self._sharing, batching).runs(position, batching)
+
+    def _made(self, make: Make, batching: Batching) -> Iterator[Any]:
+        runs = self._runs(self._bookmark.begin(), batching)
+        made = (list(zip(make(run), run.sizes, strict=True)) for run in runs)
         begun = time.perf_counter()
-        for batch, rows in read_ahead(made, batching.ahead, self._wait):
-            self._bookmark.take(rows)
-            self._batches += 1
-            yield batch
+        for batches in read_ahead(made, batching.ahead, self._wait):
+            for batch, rows in batches:
+                self._bookmark.take(rows)
+                self._batches += 1
+                yield batch
         self._used_s += time.perf_counter() - begun
         self._bookmark.end()
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from dray.data.batches import rebatched
 from dray.data.blocks import (
     Block,
     Row,
     Table,
-    rebatched,
     rows_to_table,
     table_rows,
     to_batch,

@@ -7,6 +7,7 @@ share is every W-th row then reads a few lanes from end to end, and no rank read
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,18 @@ class Order:
     def lane_of(self, numbers: Any) -> Any:
         """Return the lanes of numbers of the epoch."""
         return numbers % self.lanes
+
+    def period(self, numbers: Any) -> int | None:
+        """Return after how many of some numbers the lane of the first comes again.
+
+        None stands for numbers that are not equally far from each other.
+        """
+        if len(numbers) < 2:
+            return len(numbers)
+        step = int(numbers[1] - numbers[0])
+        if (np.diff(numbers) != step).any():
+            return None
+        return min(len(numbers), self.lanes // math.gcd(self.lanes, step))
 
     def start(self, lane: int) -> int:
         """Return the first row of a lane."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dray.data.blocks import Block, concat
+from dray.data.interleaving import interleaved
 from dray.data.order import Order
 from dray.data.sources import Source
 
@@ -33,24 +34,34 @@ def read_numbers(source: Source, order: Order, chunks: Iterator[Any]) -> Iterato
 def _taken(source: Source, order: Order, numbers: Any) -> Block:
     rows = order.row_in_lane(0, numbers)
     origin = source.origin(int(rows.min()), int(rows.max()) + 1)
-    return Block(source.take(rows), origin)
+    return Block(source.take(rows), origin, own=True)
 
 
 def _from_lanes(source: Source, order: Order, lanes: dict[int, Lane], numbers: Any) -> Block:
+    period = order.period(numbers)
+    if period is not None:
+        blocks = [_of_lane(source, order, lanes, numbers[n::period]) for n in range(period)]
+        own = len(blocks) > 1 or blocks[0].own
+        return Block(interleaved([block.table for block in blocks]), _origin(blocks), own)
     of_lane = order.lane_of(numbers)
-    tables, places, origins = [], [], []
-    for lane in np.unique(of_lane).tolist():
-        chosen = np.flatnonzero(of_lane == lane)
-        if lane not in lanes:
-            lanes[lane] = Lane(source, order, lane)
-        block = lanes[lane].take(numbers[chosen])
-        tables.append(block.table)
-        places.append(chosen)
-        origins.append(block.origin)
-    origin = origins[0] if len(origins) == 1 else f"{'; '.join(origins[:3])}; ..."
-    if len(tables) == 1:
-        return Block(tables[0], origin)
-    return Block(concat(tables).take(pa.array(np.argsort(np.concatenate(places)))), origin)
+    chosen = [np.flatnonzero(of_lane == lane) for lane in np.unique(of_lane)]
+    blocks = [_of_lane(source, order, lanes, numbers[places]) for places in chosen]
+    table = concat([block.table for block in blocks])
+    rows = np.argsort(np.concatenate(chosen))
+    return Block(table.take(pa.array(rows)), _origin(blocks), own=True)
+
+
+def _of_lane(source: Source, order: Order, lanes: dict[int, Lane], numbers: Any) -> Block:
+    lane = int(order.lane_of(numbers[0]))
+    if lane not in lanes:
+        lanes[lane] = Lane(source, order, lane)
+    return lanes[lane].take(numbers)
+
+
+def _origin(blocks: Sequence[Block]) -> str:
+    if len(blocks) == 1:
+        return blocks[0].origin
+    return f"{'; '.join(block.origin for block in blocks[:3])}; ..."
 
 
 class Lane:
@@ -72,14 +83,16 @@ class Lane:
 
     def take(self, numbers: Any) -> Block:
         """Return the rows of numbers of the lane; those of earlier windows are given up."""
-        windows = numbers // self._order.lanes // self._window
+        first, last = (int(number) // self._order.lanes for number in (numbers[0], numbers[-1]))
+        if self._window == 1 and last - first == len(numbers) - 1:
+            self._hold(first, last + 1)
+            table = concat([block.table for block in self._held])
+            own = all(block.own for block in self._held)
+            return Block(table.slice(first - self._low, len(numbers)), self._held[0].origin, own)
         rows = self._order.row_in_lane(self._lane, numbers)
-        self._hold(int(windows[0]) * self._window, int(rows.max()) + 1)
+        self._hold(first // self._window * self._window, int(rows.max()) + 1)
         table = concat([block.table for block in self._held])
-        first, number = int(rows[0]) - self._low, len(rows)
-        if self._window == 1 and rows[-1] - rows[0] == number - 1:
-            return Block(table.slice(first, number), self._held[0].origin)
-        return Block(table.take(pa.array(rows - self._low)), self._held[0].origin)
+        return Block(table.take(pa.array(rows - self._low)), self._held[0].origin, own=True)
 
     def _hold(self, low: int, high: int) -> None:
         """Have the rows of a range in memory, and none before them."""

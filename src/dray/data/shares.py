@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from dray.checks import is_whole, plain
-from dray.data.blocks import Block, rebatched
+from dray.data.batches import Run, aligned, run_of
+from dray.data.blocks import Block
 from dray.data.pipeline import Pipeline
 from dray.data.position import Position, batch_sizes, share
 from dray.data.reading import read_numbers
@@ -70,8 +71,8 @@ class Sharing:
 class Share(Protocol):
     """The rows of one rank in an epoch."""
 
-    def blocks(self, position: Position, batching: Batching) -> Iterator[Block]:
-        """Yield the rows that are left of an epoch, as batches are to have them."""
+    def runs(self, position: Position, batching: Batching) -> Iterator[Run]:
+        """Yield the batches that are left of an epoch."""
 
 
 def share_of(dataset: Pipeline, sharing: Sharing, batching: Batching) -> Share:
@@ -93,28 +94,33 @@ class NumberedShare:
     dataset: Pipeline
     sharing: Sharing
 
-    def blocks(self, position: Position, batching: Batching) -> Iterator[Block]:
-        """Yield the rows that are left of an epoch."""
+    def runs(self, position: Position, batching: Batching) -> Iterator[Run]:
+        """Yield the batches that are left of an epoch."""
         rank, ranks, equal = self.sharing.rank, self.sharing.ranks, self.sharing.equal
         rows = self.dataset.num_rows
         assert rows is not None
         left = rows - position.seen.count()
         if batching.size is None:
-            return self._read(position, share(left, rank, ranks, equal=equal), batching)
+            rest = share(left, rank, ranks, equal=equal)
+            return map(run_of, self._read(position, rest, batching))
         sizes = batch_sizes(
             left, rank, ranks, batching.size, equal=equal, drop_last=batching.drop_last
         )
-        return rebatched(self._read(position, sum(sizes), batching), sizes)
+        return aligned(self._read(position, sum(sizes), batching), sizes)
 
     def _read(self, position: Position, rows: int, batching: Batching) -> Iterator[Block]:
         dataset = self.dataset
         order = dataset.order(position.epoch, batching.window or 0, batching.seed or 0)
-        return dataset.apply(read_numbers(dataset.source, order, self._chunks(position, rows)))
+        return dataset.apply(
+            read_numbers(dataset.source, order, self._chunks(position, rows, batching))
+        )
 
-    def _chunks(self, position: Position, rows: int) -> Iterator[Any]:
-        """Yield the numbers of the next rows, a block at a time."""
+    def _chunks(self, position: Position, rows: int, batching: Batching) -> Iterator[Any]:
+        """Yield the numbers of the next rows, a block of whole batches at a time."""
+        size = batching.size or 1
         most = self.dataset.source.block_rows()
-        begin, step = 0, max(1, most // _FIRST_PART)  # the first batch is not to wait for many
+        most = max(most // size * size, min(size, most))
+        begin, step = 0, min(most, max(size, most // _FIRST_PART // size * size))
         while begin < rows:
             places = np.arange(begin, min(begin + step, rows))
             yield position.seen.number(places * self.sharing.ranks + self.sharing.rank)
@@ -131,8 +137,8 @@ class StreamedShare:
     dataset: Pipeline
     sharing: Sharing
 
-    def blocks(self, position: Position, batching: Batching) -> Iterator[Block]:
-        """Yield the rows that are left of an epoch."""
+    def runs(self, position: Position, batching: Batching) -> Iterator[Run]:
+        """Yield the batches that are left of an epoch."""
         if batching.window:
             raise ConfigError(
                 "rows of a stream have no local_shuffle_buffer_size: shuffle the stream itself"
@@ -144,11 +150,11 @@ class StreamedShare:
         else:
             blocks = self.dataset.blocks()
         if batching.size is None:
-            return blocks
-        made = rebatched(blocks, itertools.repeat(batching.size))
+            return map(run_of, blocks)
+        made = aligned(blocks, itertools.repeat(batching.size))
         if not batching.drop_last:
             return made
-        return (block for block in made if block.table.num_rows == batching.size)
+        return (run for run in made if run.sizes[0] == batching.size)
 
     def _own(self, blocks: Iterator[Block], position: Position) -> Iterator[Block]:
         """Yield this rank's rows; with `equal`, of rounds alone in which each rank has one."""

@@ -23,8 +23,10 @@ BLOCK_ROWS = 1 << 16
 _LANES = (12, 8, 6, 4, 3, 2, 1)
 # The part of all rows that may be decoded in vain, where lanes begin amid row groups.
 _IN_VAIN = 0.15
-# Rows of a lane that are decoded at once, at least; and bytes that are read of a column.
-_LEAST_ROWS = 4096
+# Bytes of a lane that are decoded at once; and bytes that are read of a column.
+_PIECE_BYTES = 4 << 20
+# Into how many pieces a piece is cut at first, as the first batch is not to wait for a whole one.
+_FIRST_PARTS = 8
 _READ_BYTES = 256 << 10
 
 
@@ -342,36 +344,43 @@ class ParquetSource(Source):
         assert self.rows is not None
         end = self.rows if stop is None else stop
         groups = (group for group in self._groups if group.stop > start and group.start < end)
+        parts = _FIRST_PARTS
         for file, of_file in itertools.groupby(groups, lambda group: group.file):
             chosen = list(of_file)
             row = chosen[0].start
-            for batch in self._batches(file, [group.number for group in chosen]):
+            for batch in self._batches(file, [group.number for group in chosen], parts):
+                parts = 1
                 low, high = max(start - row, 0), min(end - row, batch.num_rows)
                 if low < high:
                     table = pa.Table.from_batches([batch.slice(low, high - low)])
-                    yield Block(
-                        in_schema(table, self._schema), self._origin(file, row + low, row + high)
-                    )
+                    table = in_schema(table, self._schema)
+                    yield Block(table, self._origin(file, row + low, row + high), own=True)
                 row += batch.num_rows
                 if row >= end:
                     return
 
-    def _batches(self, file: int, groups: list[int]) -> Iterator[Any]:
+    def _batches(self, file: int, groups: list[int], parts: int) -> Iterator[Any]:
+        """Yield the rows of row groups of a file, the first group's in pieces that are smaller."""
         import pyarrow.parquet as pq
 
-        options = {
-            "batch_size": max(_LEAST_ROWS, self.block_rows() // self.lanes),
-            "columns": self._schema.names,
-            "use_threads": pa.cpu_count() > 1,
-        }
+        piece = max(1, min(BLOCK_ROWS, int(_PIECE_BYTES / max(self.row_bytes, 1.0))))
+        options = {"columns": self._schema.names, "use_threads": pa.cpu_count() > 1}
         path = self._files[file]
         if isinstance(self._filesystem, pa.fs.LocalFileSystem):
-            with pq.ParquetFile(path, buffer_size=_READ_BYTES) as local:
-                yield from local.iter_batches(row_groups=groups, **options)
+            with pq.ParquetFile(path, buffer_size=self._buffer_bytes()) as local:
+                first, rest = groups[:1], groups[1:]
+                yield from local.iter_batches(-(-piece // parts), row_groups=first, **options)
+                if rest:
+                    yield from local.iter_batches(piece, row_groups=rest, **options)
             return
         for group in groups:  # what is far away is read ahead, a row group at a time
             with pq.ParquetFile(path, filesystem=self._filesystem, pre_buffer=True) as remote:
-                yield from remote.iter_batches(row_groups=[group], **options)
+                yield from remote.iter_batches(piece, row_groups=[group], **options)
+
+    def _buffer_bytes(self) -> int:
+        """Return how much is read of a column at once; 0 reads what a row group has of it."""
+        largest = max((group.stop - group.start for group in self._groups), default=0)
+        return _READ_BYTES if largest * self.row_bytes > _PIECE_BYTES * 2 else 0
 
     def _origin(self, file: int, start: int, stop: int) -> str:
         first = self._starts[file]

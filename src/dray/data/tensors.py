@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dray.data.batches import Run
 from dray.data.blocks import Batch
 from dray.errors import ConfigError
 
@@ -23,6 +24,27 @@ def to_tensors(batch: Batch, dtypes: Any = None) -> dict[str, Any]:
     """
     kinds = dtypes if isinstance(dtypes, Mapping) else dict.fromkeys(batch, dtypes)
     return {name: _tensor(name, array, kinds.get(name)) for name, array in batch.items()}
+
+
+def tensor_batches(run: Run, dtypes: Any = None) -> Iterator[dict[str, Any]]:
+    """Yield batches of tensors, which are views of tensors of all rows where these are alike.
+
+    Args:
+        run: The batches.
+        dtypes: The type of all, or column -> type.
+
+    Raises:
+        ConfigError: A column cannot be a tensor, such as one of strings.
+    """
+    columns = run.columns()
+    if any(array.dtype == object for array in columns.values()):
+        for begin, end in run.ranges():
+            part = {name: array[begin:end] for name, array in columns.items()}
+            yield to_tensors(part, dtypes)
+        return
+    tensors = to_tensors(columns, dtypes)
+    for parts in zip(*(tensor.split(run.sizes) for tensor in tensors.values()), strict=True):
+        yield dict(zip(tensors, parts, strict=True))
 
 
 def _tensor(name: str, array: Any, dtype: Any) -> Any:

@@ -13,7 +13,8 @@ from dray.answers import check_arguments
 from dray.checks import is_whole, plain
 from dray.core.objects import get
 from dray.core.remote import remote
-from dray.data.blocks import Block, rebatched
+from dray.data.batches import rebatched
+from dray.data.blocks import Block
 from dray.data.operations import MapBatches, Operation, UserFunction
 from dray.errors import AbsentNameError, ConfigError
 

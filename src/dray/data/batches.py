@@ -1,0 +1,99 @@
+"""Batches cut from blocks: many from one block where it has room for them, one of many if not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from dray.data.blocks import Batch, Block, Table, concat, own_arrays, to_batch, writable
+
+
+class Run(NamedTuple):
+    """Batches that follow each other in one table.
+
+    Attributes:
+        table: Their rows.
+        sizes: The number of rows of each.
+        origins: The origin of the first one's rows, and that of the others'.
+        own: Whether the memory is nobody else's.
+    """
+
+    table: Table
+    sizes: list[int]
+    origins: tuple[str, str]
+    own: bool = False
+
+    def ranges(self) -> Iterator[tuple[int, int]]:
+        """Yield the first row of each batch, and the one behind its last."""
+        begin = 0
+        for size in self.sizes:
+            yield begin, begin + size
+            begin += size
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield each batch as a block."""
+        for begin, end in self.ranges():
+            yield Block(self.table.slice(begin, end - begin), self.origins[begin > 0])
+
+    def batches(self, batch_format: str) -> Iterator[Batch]:
+        """Yield each batch in a format; its arrays may be written to."""
+        if batch_format not in ("default", "numpy"):
+            for block in self.blocks():
+                yield to_batch(block.table, batch_format)
+            return
+        columns = self.columns()
+        for begin, end in self.ranges():
+            yield {name: array[begin:end] for name, array in columns.items()}
+
+    def columns(self) -> Batch:
+        """Return all rows as NumPy arrays that may be written to."""
+        return own_arrays(self.table) if self.own else writable(to_batch(self.table, "numpy"))
+
+
+def run_of(block: Block) -> Run:
+    """Return a block as a run of one batch."""
+    return Run(block.table, [block.table.num_rows], (block.origin, block.origin), block.own)
+
+
+def aligned(blocks: Iterable[Block], sizes: Iterable[int]) -> Iterator[Run]:
+    """Yield rows as runs of batches of as many rows as is said; the last one may have fewer.
+
+    Args:
+        blocks: The rows.
+        sizes: The sizes; where they end, no more rows are taken.
+    """
+    wanted = iter(sizes)
+    size = next(wanted, None)
+    held: list[Block] = []
+    rows = 0
+    for block in blocks if size is not None else ():
+        held.append(block)
+        rows += block.table.num_rows
+        whole: list[int] = []
+        taken = 0
+        while size is not None and rows - taken >= size:
+            whole.append(size)
+            taken += size
+            size = next(wanted, None)
+        if not whole:
+            continue
+        table, own = concat([part.table for part in held]), all(part.own for part in held)
+        origins = (held[0].origin, block.origin)
+        yield Run(table.slice(0, taken), whole, origins, own)
+        if size is None:
+            return
+        rows -= taken
+        held = [Block(table.slice(taken), block.origin, own)] if rows else []
+    if rows:
+        yield run_of(Block(concat([part.table for part in held]), held[0].origin))
+
+
+def rebatched(blocks: Iterable[Block], sizes: Iterable[int]) -> Iterator[Block]:
+    """Yield blocks of as many rows as is said; the last one may have fewer.
+
+    Args:
+        blocks: The rows.
+        sizes: The sizes; where they end, no more rows are taken.
+    """
+    for run in aligned(blocks, sizes):
+        yield from run.blocks()
