@@ -302,6 +302,33 @@ def test_a_concurrency_group_that_the_actor_lacks_is_refused() -> None:
                 return None
 
 
+def test_a_call_that_waits_for_its_argument_holds_up_those_of_its_caller_alone(gate: Gate) -> None:
+    @dray.remote
+    class Notes:
+        def __init__(self) -> None:
+            self.notes: list[str] = []
+
+        def add(self, note: str) -> list[str]:
+            self.notes.append(note)
+            return self.notes
+
+    @dray.remote
+    def late(gate: Gate) -> str:
+        gate.pass_through()
+        return "late"
+
+    @dray.remote
+    def other(notes: Any) -> list[str]:
+        return list(dray.get(notes.add.remote("of another process")))
+
+    notes = Notes.remote()
+    first, second = notes.add.remote(late.remote(gate)), notes.add.remote("after it")
+    gate.heard()
+    assert dray.get(other.remote(notes), timeout=PATIENCE_S) == ["of another process"]
+    gate.open()
+    assert dray.get([first, second])[1] == ["of another process", "late", "after it"]
+
+
 def test_max_pending_calls(gate: Gate) -> None:
     @dray.remote(max_pending_calls=2)
     class Busy:
@@ -309,12 +336,18 @@ def test_max_pending_calls(gate: Gate) -> None:
             gate.pass_through()
             return "done"
 
+    @dray.remote
+    def elsewhere(busy: Any, gate: Gate) -> str:
+        return str(dray.get(busy.work.remote(gate)))
+
     busy = Busy.remote()
     refs = [busy.work.remote(gate), busy.work.remote(gate)]
     with pytest.raises(PendingCallsLimitExceeded):
         busy.work.remote(gate)
+    another = elsewhere.remote(busy, gate)
+    assert dray.wait([another], timeout=0.05)[0] == []
     gate.open()
-    assert dray.get(refs) == ["done", "done"]
+    assert dray.get([*refs, another]) == ["done", "done", "done"]
     assert dray.get(busy.work.remote(gate)) == "done"
 
 

@@ -222,7 +222,7 @@ class ActorOptions:
         max_restarts: Number of restarts when its process dies; -1 is without limit.
         max_task_retries: Number of retries of its calls when its process dies; -1 is without limit.
         max_concurrency: Number of calls at a time; None is 1, or 1000 for async actors.
-        max_pending_calls: Number of calls that may wait; -1 is without limit.
+        max_pending_calls: Number of calls of one process that may wait; -1 is without limit.
         concurrency_groups: Name of a group of methods to how many of them run at a time.
         methods: Method name to the options that `dray.method` gave it.
         is_async: Whether the class has a method that is a coroutine function.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from dray.engines.launch.system_limits import SHORTAGES
@@ -207,12 +208,16 @@ class Actors(ActorOperations, CallListener):
         options = actor.creation.kind.options
         task.retries = options["max_task_retries"] if details[3] is None else details[3]
         most = options["max_pending_calls"]
-        if 0 < most <= len(actor.waiting) + len(actor.running):
+        if 0 < most <= actor.calls_of(client):
             return self._too_many(client, task, most)
         self._tasks.accept(task)
         if actor.death is not None:
             self._tasks.end(task, actor.death)
-        elif not task.over:
+        elif task.over:
+            pass
+        elif task.unready or client in actor.held_up:
+            actor.held_up.setdefault(client, deque()).append(task)
+        else:
             actor.waiting.append(task)
             if len(actor.waiting) == 1:
                 self._pump(actor)
@@ -223,15 +228,15 @@ class Actors(ActorOperations, CallListener):
             self._hub.own(client, result)
         error = failed(
             PendingCallsLimitExceeded(
-                f"{task.title} was not called: {most} calls wait already, which is its actor's "
-                "max_pending_calls; wait for some of them first"
+                f"{task.title} was not called: {most} calls of this process wait already, which is "
+                "its actor's max_pending_calls; wait for some of them first"
             )
         )
         self._hub.fail(task.results, error)
         return error
 
     def _pump(self, actor: ActorRecord) -> None:
-        """Send calls that can run; those of one caller stay in their order."""
+        """Send calls that can run."""
         worker = actor.worker
         if actor.state != "alive" or worker is None:
             if actor.state == "waiting" and not actor.creation.unready and actor.held is None:
@@ -244,21 +249,14 @@ class Actors(ActorOperations, CallListener):
         if len(running) > most // 2:
             return
         pieces: list[bytes] = []
-        held_up: set[Client] = set()
-        later: list[Task] = []
         while waiting and len(running) < most:
             task = waiting.popleft()
             if task.over:
-                continue
-            if task.unready or task.client in held_up:
-                held_up.add(task.client)
-                later.append(task)
                 continue
             task.worker = worker
             task.attempt += 1
             running[task.number] = task
             pieces.append(self._tasks.frames_of(task, worker, ("call",)))
-        waiting.extendleft(reversed(later))
         if pieces:
             self._send(worker, b"".join(pieces))
 
@@ -269,7 +267,20 @@ class Actors(ActorOperations, CallListener):
 
     def on_call_ready(self, task: Task) -> None:
         if task.actor is not None:
+            self._let_on(task.actor, task.client)
             self._pump(task.actor)
+
+    def _let_on(self, actor: ActorRecord, client: Client) -> None:
+        """Move on those calls of a caller that need not wait for an argument, in their order."""
+        calls = actor.held_up.get(client)
+        if calls is None:
+            return
+        while calls and (calls[0].over or not calls[0].unready):
+            call = calls.popleft()
+            if not call.over:
+                actor.waiting.append(call)
+        if not calls:
+            del actor.held_up[client]
 
     def on_call_left(self, number: int, worker: WorkerProcess) -> None:
         actor = worker.actor
@@ -289,9 +300,11 @@ class Actors(ActorOperations, CallListener):
             self._mark_dead(actor, payload)  # one of its arguments has failed
         elif task in actor.waiting:
             actor.waiting.remove(task)
-            self._pump(actor)  # it may have held others up
-            if actor.ending:
-                self._end_if_idle(actor)
+        elif task.client in actor.held_up:
+            self._let_on(actor, task.client)
+            self._pump(actor)
+        if actor.ending:
+            self._end_if_idle(actor)
 
     # Ending.
 
@@ -304,7 +317,7 @@ class Actors(ActorOperations, CallListener):
         self._end_if_idle(actor)
 
     def _end_if_idle(self, actor: ActorRecord) -> None:
-        if actor.waiting or actor.running or actor.state == "dead":
+        if actor.waiting or actor.held_up or actor.running or actor.state == "dead":
             return
         if actor.state in ("starting", "restarting"):
             return  # `on_made` comes, and then this again
@@ -348,9 +361,10 @@ class Actors(ActorOperations, CallListener):
         actor.state, actor.death = "dead", payload
         if actor.name is not None and self.names.get((actor.namespace, actor.name)) == actor.number:
             del self.names[actor.namespace, actor.name]
-        calls = [*actor.running.values(), *actor.waiting]
+        calls = [*actor.running.values(), *actor.calls_unsent()]
         actor.running.clear()
         actor.waiting.clear()
+        actor.held_up.clear()
         for task in calls:
             self._tasks.end(task, payload)
         self._tasks.close(actor.creation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -278,7 +279,8 @@ class ActorRecord:
         creation: The task that makes it.
         calls: Hears of its calls.
         state: "waiting", "starting", "alive", "restarting" or "dead".
-        waiting: Calls that are not sent yet, in order.
+        waiting: Calls that can be sent, in order.
+        held_up: Calls by caller that wait for an argument, or for one of the same caller that does.
         running: Calls that are sent, by number.
         restarts: Restarts left; -1 is without limit.
         detached: Whether it lives on without a handle.
@@ -294,6 +296,7 @@ class ActorRecord:
     worker: WorkerProcess | None = None
     held: Held | None = None
     waiting: deque[Task] = field(default_factory=deque)
+    held_up: dict[Client, deque[Task]] = field(default_factory=dict)
     running: dict[int, Task] = field(default_factory=dict)
     restarts: int = 0
     was_restarted: bool = False
@@ -305,6 +308,15 @@ class ActorRecord:
     killed: bool = False
     death: Payload | None = None
     unstarted: EngineError | None = None
+
+    def calls_unsent(self) -> list[Task]:
+        """Return the calls that no process has yet."""
+        return [*self.waiting, *itertools.chain.from_iterable(self.held_up.values())]
+
+    def calls_of(self, client: Client) -> int:
+        """Return how many calls of a caller are not over."""
+        calls = [*self.running.values(), *self.calls_unsent()]
+        return sum(task.client is client and not task.over for task in calls)
 
     @property
     def actor_id(self) -> str:

@@ -74,7 +74,7 @@ class Status(StatusOperations):
             pid=None if worker is None else worker.pid,
             node_id=None if worker is None else worker.node.node_id,
             resources=dict(actor.creation.kind.shape.resources),
-            calls_waiting=len(actor.waiting),
+            calls_waiting=len(actor.calls_unsent()),
             calls_running=len(actor.running),
         )
 
