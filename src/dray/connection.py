@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dray.answers import check_arguments
-from dray.engines.runtime import Runtime
 from dray.errors import ConfigError
 from dray.version import VERSION
+
+if TYPE_CHECKING:
+    from dray.engines.runtime import Runtime
 
 _logger = logging.getLogger("dray")
 

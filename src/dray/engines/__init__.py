@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from dray.engines.base import Engine, Options
-from dray.engines.runtime import Runtime
 from dray.errors import ConfigError, join_names
 from dray.settings import ENGINES, Settings
+
+if TYPE_CHECKING:
+    from dray.engines.runtime import Runtime
 
 __all__: list[str] = []
 

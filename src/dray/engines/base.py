@@ -12,12 +12,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from dray.engines.runtime import Runtime
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import EngineError, InfeasibleError
 from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
+
+if TYPE_CHECKING:
+    from dray.engines.runtime import Runtime
 
 T = TypeVar("T")
 

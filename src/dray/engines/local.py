@@ -14,7 +14,6 @@ from dray.accelerators.detect import Offer, ids_on_offer, offers
 from dray.accelerators.node_names import ACCELERATOR_TYPE, ACCELERATOR_TYPE_LABEL
 from dray.checks import is_number, plain
 from dray.engines.base import Engine, Options
-from dray.engines.runtime import Described
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError, join_names
 from dray.scheduling.capacity import from_fixed, to_fixed
@@ -24,6 +23,7 @@ from dray.scheduling.pending import PendingRequests
 from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
 
 if TYPE_CHECKING:
+    from dray.engines.runtime import Described
     from dray.status import NodeStatus
 
 

@@ -17,10 +17,12 @@ import struct
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dray.engines.rpc.io_thread import Reader
-from dray.engines.runtime import Described
+
+if TYPE_CHECKING:
+    from dray.engines.runtime import Described
 
 _PATIENCE_S = 2.0
 _logger = logging.getLogger(__name__)

@@ -28,7 +28,6 @@ from dray.engines.process.lock import IN_A_FINALISER
 from dray.engines.rpc import wire
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.remote_actor import RemoteActor
-from dray.engines.runtime import Described
 from dray.engines.runtime_env import RuntimeEnv
 from dray.engines.status_socket import StatusSocket
 from dray.errors import ConfigError, EngineError, NodeDiedError, OutOfMemoryError, WorkerDiedError
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from dray.engines.process.hub.driver import DriverRuntime
     from dray.engines.process.hub.leases import LeasedReservation
     from dray.engines.process.hub.records import WorkerProcess
+    from dray.engines.runtime import Described
     from dray.status import ProgramStatus
 
 T = TypeVar("T")

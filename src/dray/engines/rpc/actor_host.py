@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from dray import interrupts, session
 from dray.engines.rpc import lifeline, wire
-from dray.engines.runtime import Function
 from dray.errors import EngineError
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+
+    from dray.engines.runtime import Function
 
 
 # New modules that are worth a message, and how many such messages there are at most.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from types import CodeType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dray import host
-from dray.engines.runtime import Function
+
+if TYPE_CHECKING:
+    from dray.engines.runtime import Function
 
 # A function that is spread over more functions is looked at in part.
 _MOST_FUNCTIONS = 200
