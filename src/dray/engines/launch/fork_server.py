@@ -22,7 +22,8 @@ from importlib import import_module
 from typing import NoReturn, Protocol, cast
 
 from dray.engines import thread_limits
-from dray.engines.launch import resource_tracker, system_limits
+from dray.engines.launch import early_libraries, resource_tracker, system_limits
+from dray.engines.launch.fresh_interpreter import interpreter
 from dray.engines.launch.heir import Heir, become_heir
 from dray.engines.launch.resource_tracker import MadeResources
 from dray.engines.rpc import actor_host, lifeline, wire
@@ -384,23 +385,13 @@ def become_worker(entry: str, open_files: int, inlet: int, fds: list[int]) -> No
 def _import_for_workers(modules: Sequence[str]) -> None:
     """Import what workers will need, so that they share it."""
     gc.disable()  # a collection during imports finds nothing, and costs 5 % of the time
-    actor_host.import_quietly((*_OF_EVERY_WORKER, *modules))
+    actor_host.import_quietly(_OF_EVERY_WORKER)
+    with early_libraries.loading_beside(modules) as meanwhile:
+        actor_host.import_quietly(meanwhile)
+    actor_host.import_quietly(modules)
     with contextlib.suppress(Exception):  # what fails fails again, in sight, in a worker
         thread_limits.find_for_forks()
     gc.freeze()  # so that a worker's collector does not write to, and so copy, shared pages
-
-
-def interpreter(path: Sequence[str], *arguments: str) -> list[str]:
-    """Return the command that runs `main` with these arguments in a fresh interpreter.
-
-    The import path goes along, so that dray and the user's modules are found wherever the driver
-    found them; and the command is no module, so that the new `__main__` is empty.
-    """
-    code = (
-        f"import sys; sys.path[:] = {list(path)!r}; "
-        f"from {__name__} import main; main({list(arguments)!r})"
-    )
-    return [sys.executable, "-c", code]
 
 
 def main(arguments: list[str]) -> None:

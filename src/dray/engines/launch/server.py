@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from dray.engines.launch import driver_fork, fork_server, system_limits
+from dray.engines.launch import driver_fork, system_limits
 from dray.engines.launch.driver_fork import Clone
+from dray.engines.launch.fresh_interpreter import interpreter
 from dray.engines.launch.system_limits import OpenFiles
 from dray.engines.rpc import lifeline, wire
 from dray.errors import EngineError
@@ -184,6 +185,8 @@ def _start_server(
     modules, variables = basis
     numbers = (*fds, os.getpid(), open_files.at_first)
     if share_imports and method == "fork" and not variables and driver_fork.can_share(modules):
+        from dray.engines.launch import fork_server  # slow to import, and needed by a fork alone
+
         serve = functools.partial(fork_server.serve, *numbers, method, entry, modules)
         shared = driver_fork.fork_driver(serve, keep=fds)
         if shared is not None:
@@ -191,7 +194,7 @@ def _start_server(
     import subprocess  # slow to import, and not needed by a fork
 
     arguments = (*map(str, numbers), method, entry, *modules)
-    command = fork_server.interpreter(sys.path, "serve", *arguments)
+    command = interpreter(sys.path, "serve", *arguments)
     environ = {**os.environ, **dict(variables)}
     with _without_interrupts():
         return subprocess.Popen(command, pass_fds=fds, stdin=subprocess.DEVNULL, env=environ)
