@@ -100,14 +100,16 @@ def become_heir(control: socket.socket, modules: Sequence[str]) -> None:
         with _silence():
             learned_imports.import_fit(modules)
     except learned_imports.UnfitError as error:
-        control.sendall(_UNFIT + str(error).encode())
+        with contextlib.suppress(ConnectionError):  # nobody needs it any more
+            control.sendall(_UNFIT + str(error).encode())
         os._exit(0)
     with contextlib.suppress(Exception):  # what fails fails again, in sight, in a worker
         thread_limits.find_for_forks()
     gc.freeze()
     lifeline.live_without_parent()  # from now on its socket tells, and it has workers to end
     if os.getppid() == parent:
-        control.sendall(_READY)
+        with contextlib.suppress(ConnectionError):
+            control.sendall(_READY)
 
 
 @contextlib.contextmanager
