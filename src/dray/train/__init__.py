@@ -1,5 +1,7 @@
 """Scaling a training function by changing one config: the public names."""
 
+import typing
+
 from dray import answers
 from dray.errors import ControllerError, StartTimeoutError, TrainingFailedError, WorkerGroupError
 from dray.train import collective
@@ -23,14 +25,12 @@ from dray.train.context import (
 )
 from dray.train.data_config import DataConfig
 from dray.train.datasets import get_dataset_shard
-from dray.train.planning.plan import Plan, PlannedWorker
 from dray.train.reported import (
     CheckpointConsistencyMode,
     CheckpointUploadMode,
     ReportedCheckpoint,
     ReportedCheckpointStatus,
 )
-from dray.train.result import Result
 from dray.train.scaling import ScalingConfig
 from dray.train.trainer import DataParallelTrainer
 from dray.train.validation import ValidationConfig, ValidationFn, ValidationTaskConfig
@@ -72,7 +72,18 @@ __all__ = [
     "report",
 ]
 
+# Names that a program needs as it runs, if at all: workers import their framework meanwhile.
+_HOMES = {
+    "dray.train.planning.plan": ("Plan", "PlannedWorker"),
+    "dray.train.result": ("Result",),
+}
+
 answers.answer_for(
     __name__,
+    names=_HOMES,
     later=("huggingface", "jax", "lightgbm", "lightning", "torch", "xgboost"),
 )
+
+if typing.TYPE_CHECKING:
+    from dray.train.planning.plan import Plan, PlannedWorker
+    from dray.train.result import Result

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -209,7 +208,7 @@ class Checkpoint:
             target.write_bytes(text.encode())
             return
         # Of a name of its own: all ranks may do so in a directory that they share.
-        draft = target.with_name(f"{METADATA_DRAFT}-{secrets.token_hex(4)}")
+        draft = target.with_name(f"{METADATA_DRAFT}-{os.urandom(4).hex()}")
         with StorageError.instead(f"{target} cannot be written"):
             draft.write_text(text, encoding="utf-8")
             draft.replace(target)

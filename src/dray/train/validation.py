@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dray.checks import is_number
-from dray.core.options import task_options
 from dray.errors import ConfigError, shown
 from dray.train.checkpoint import Checkpoint
 
@@ -127,6 +126,8 @@ class ValidationConfig:
         self.fn = fn
         self.task_config = task_config
         self.ray_remote_kwargs = dict(ray_remote_kwargs or {})
+        from dray.core.options import task_options  # slow to import, and rarely needed
+
         if task_options(fn, self.ray_remote_kwargs).num_returns != 1:
             raise ConfigError("a validation returns one dict: leave num_returns out, and no yield")
 

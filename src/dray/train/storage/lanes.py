@@ -6,7 +6,6 @@ is signed, encrypted and copied byte by byte. A second client beside it has a th
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import threading
 from typing import Any
@@ -39,6 +38,8 @@ def _beside(filesystem: Any) -> tuple[Any, ...]:
 
 def _like(filesystem: Any) -> Any:
     """Return a file system like another one, but for its thread."""
+    import asyncio  # slow to import
+
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="dray-lane", daemon=True).start()
     options = {**filesystem.storage_options, "loop": loop, "skip_instance_cache": True}

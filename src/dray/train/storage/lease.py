@@ -14,7 +14,6 @@ import contextlib
 import json
 import os
 import re
-import secrets
 import socket
 import threading
 import time
@@ -44,7 +43,7 @@ class Lease:
 
     def __init__(self, run: RemotePath) -> None:
         self.number = 0
-        self.token = secrets.token_hex(16)
+        self.token = os.urandom(16).hex()
         self._run = run
         self._lasts_s = Settings().lease_s
         self._good_until = 0.0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -83,7 +82,7 @@ class LocalStorage:
             raise StorageError.of(error, f"{self.path / '.lock'} cannot be locked") from error
         try:
             os.truncate(lock, 0)
-            os.write(lock, secrets.token_hex(16).encode())
+            os.write(lock, os.urandom(16).hex().encode())
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -124,7 +123,7 @@ class LocalStorage:
         """Delete a directory, under a name by which a driver that is killed meanwhile is known."""
         doomed = entry
         if not entry.name.startswith(_DELETED):
-            doomed = self.path / f"{_DELETED}{secrets.token_hex(4)}{entry.name}"
+            doomed = self.path / f"{_DELETED}{os.urandom(4).hex()}{entry.name}"
             entry.rename(doomed)
         try:
             shutil.rmtree(doomed)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -46,7 +45,7 @@ class CheckpointDirs:
             if self._storage.in_place:
                 path = tempfile.mkdtemp(prefix="dray-checkpoint-")
             else:
-                name = f"{STAGING}rank-{self._rank:05d}-{secrets.token_hex(4)}"
+                name = f"{STAGING}rank-{self._rank:05d}-{os.urandom(4).hex()}"
                 path = os.path.join(self._run, name)
                 os.mkdir(path)
         self._made.add(path)
