@@ -28,11 +28,14 @@ from dray import host
 
 EAGER = "dray, torch at top"
 LAZY = "dray, torch inside"
-SPACED = "dray, 1 ms of work between calls"
+# Seconds of work before each call.
+SPACED = {"dray, 1 ms of work between calls": 1e-3, "dray, 20 ms of work between calls": 20e-3}
 TO_REDUCE = "to first all-reduce"
 TO_RETURN = "fit() to its return"
 RESTART = "kill to all-reduce"
 PER_CALL = "report(), median"
+PLAIN_LINE = "a line of plain Python's into a file and a socket, median"
+EMPTY_CALL = "a call of an empty function, median"
 SPEED = "images a second"
 TO_REFUSAL = "fit() of one more, to its refusal"
 TO_GATHER = "to first collective"
@@ -104,20 +107,22 @@ def report(options: Options) -> list[Case]:
     """One report() without a checkpoint, on the training thread."""
 
     def sample(name: str) -> Sample:
-        calls = 5 if name == RAY else 200 if options.quick else 2000
-        work_s = 1e-3 if name == SPACED else 0
+        work_s = SPACED.get(name, 0.0)
+        calls = 5 if name == RAY else 200 if options.quick or work_s > 1e-3 else 2000
         told = run(options.command(name, "report", 2, calls, work_s)).last("reported")
         values = {PER_CALL: told["median"]}
         if name != RAY:
             values["report(), 99th percentile"] = told["p99"]
+        if work_s:
+            values[PLAIN_LINE], values[EMPTY_CALL] = told["plain_line"], told["empty"]
         return Sample(values, {"calls": calls})
 
     comparisons = (
         Comparison(PER_CALL, DRAY, target=50e-6),
-        Comparison(PER_CALL, SPACED),
+        *(Comparison(PER_CALL, name, target=30e-6) for name in SPACED),
         Comparison(PER_CALL, DRAY, RAY),
     )
-    return [Case("2 workers", "s", options.in_turn(sample, DRAY, SPACED, RAY), comparisons)]
+    return [Case("2 workers", "s", options.in_turn(sample, DRAY, *SPACED, RAY), comparisons)]
 
 
 def empty_fit(options: Options) -> list[Case]:

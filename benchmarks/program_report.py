@@ -1,12 +1,21 @@
 """Program: reports metrics again and again, and tells how long the calls took.
 
 Arguments: the library, the number of workers, the number of calls, the seconds of work before each.
+
+Beside it, after as much work, what a line costs that plain Python writes into a file and leaves in
+a socket, and a call of an empty function: the floor of anything in Python that begins with caches
+that the work has filled.
 """
 
 import importlib
+import json
+import os
+import socket
 import statistics
 import sys
+import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks.launch import launch
@@ -15,19 +24,50 @@ from benchmarks.records import record
 
 def train_function(config: dict[str, Any]) -> None:
     train = importlib.import_module(f"{config['library']}.train")
-    seconds = []
-    for step in range(config["calls"]):
-        work_until = time.perf_counter() + config["work_s"]
-        while time.perf_counter() < work_until:
-            pass
-        metrics = {"loss": 1.5 / (step + 1), "accuracy": 0.25, "learning_rate": 1e-3}
-        began = time.perf_counter()
-        train.report(metrics)
-        seconds.append(time.perf_counter() - began)
+    calls, work_s = config["calls"], config["work_s"]
+    if not work_s:
+        tell(train, seconds_of([train.report], calls, work_s))
+        return
+    with tempfile.TemporaryFile() as file:
+        here, there = socket.socketpair()
+
+        def plain_line(metrics: dict[str, float]) -> None:
+            line = json.dumps(metrics).encode() + b"\n"
+            os.write(file.fileno(), line)
+            here.send(line)
+            there.recv(len(line))
+
+        tell(train, seconds_of([train.report, plain_line, empty], calls, work_s))
+
+
+def empty(metrics: dict[str, float]) -> None:
+    """Do nothing."""
+
+
+def seconds_of(
+    functions: list[Callable[[dict[str, float]], None]], calls: int, work_s: float
+) -> list[list[float]]:
+    """Return how long each call of each function takes, in turns, after work."""
+    seconds: list[list[float]] = [[] for _ in functions]
+    for step in range(calls):
+        for function, taken in zip(functions, seconds, strict=True):
+            work_until = time.perf_counter() + work_s
+            while time.perf_counter() < work_until:
+                pass
+            metrics = {"loss": 1.5 / (step + 1), "accuracy": 0.25, "learning_rate": 1e-3}
+            began = time.perf_counter()
+            function(metrics)
+            taken.append(time.perf_counter() - began)
+    return seconds
+
+
+def tell(train: Any, seconds: list[list[float]]) -> None:
+    """Record the medians of rank 0, and the 99th percentile of its reports."""
     if train.get_context().get_world_rank() == 0:
-        seconds.sort()
-        late = seconds[int(0.99 * (len(seconds) - 1))]
-        record("reported", median=statistics.median(seconds), p99=late)
+        medians = [statistics.median(taken) for taken in seconds]
+        names = ("median", "plain_line", "empty")
+        late = sorted(seconds[0])[int(0.99 * (len(seconds[0]) - 1))]
+        record("reported", p99=late, **dict(zip(names, medians, strict=False)))
 
 
 if __name__ == "__main__":

@@ -259,14 +259,15 @@ def report(
         {'epoch': 2, 'loss': 0.1}
     """
     session = current_session("report")
-    asked = _asked(validation, checkpoint, session)
-    send = functools.partial(session.report, metrics, validation=asked)
     mode = checkpoint_upload_mode
     if not isinstance(mode, CheckpointUploadMode):
         raise ConfigError(f"checkpoint_upload_mode must be a CheckpointUploadMode, not {mode!r}")
-    if checkpoint is None:
-        send(None, checkpoint_dir_name)
+    if checkpoint is None and validation is False:  # most are such, and are to cost little
+        session.report(metrics, None, checkpoint_dir_name)
         return
+    asked = _asked(validation, checkpoint, session)
+    assert checkpoint is not None
+    send = functools.partial(session.report, metrics, validation=asked)
     name = checkpoint_dir_name
     if name is not None:
         check_checkpoint_name(name)

@@ -182,11 +182,11 @@ class TrainSession:
             self._report = number + 1
             if upload is not None:
                 self._uploads.add(number, upload)
-            positions = {name: tell() for name, tell in self.positions.items()}
             prepared = None
-            if files is None and not positions:
+            if files is None and not self.positions:
                 self.post(line, quiet=run.may_be_late)
             else:
+                positions = {name: tell() for name, tell in self.positions.items()}
                 told = run_messages.Reported(
                     number, record, files, directory, in_place, validation, positions or None
                 )

@@ -69,6 +69,8 @@ class Uploads:
 
     def check(self) -> None:
         """Raise what an upload has failed with, once."""
+        if self._error is None:  # as with almost every report, which the lock would cost
+            return
         with self._changed:
             error, self._error = self._error, None
         if error is not None:
