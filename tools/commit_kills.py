@@ -47,7 +47,7 @@ def write(folder: str, rank: int, step: int) -> None:
 
 def step_of(checkpoint: Checkpoint) -> int:
     """Return the step whose files a checkpoint has; AssertionError if they are not of one."""
-    files = [file for file in Path(checkpoint.path).iterdir() if file.name != ".dray.json"]
+    files = [file for file in Path(checkpoint.path).iterdir() if not file.name.startswith(".dray.")]
     assert len(files) in (_FILES, _FILES * _WORKERS), files
     texts = {file.name: file.read_text() for file in files}
     step = int(texts["rank-0-0"].splitlines()[0])

@@ -23,6 +23,8 @@ METADATA_DRAFT = ".metadata.draft"
 
 # More than there are cores: they wait for the disk, which is flushed faster by many at a time.
 _THREADS = 8
+# Of many items a thread takes so many at a time: to hand one over costs more than a small file.
+_CHUNK = 32
 # A file of so many bytes is worth a thread to flush it while it is read.
 _LARGE = 16 << 20
 _OTHER_KINDS = {
@@ -119,7 +121,7 @@ def _bring(
                 (staging / folder).mkdir(parents=True, exist_ok=True)
 
     def bring(name: str) -> Fingerprint:
-        origin, target = os.path.join(source, name), staging / name
+        origin, target = os.path.join(source, name), os.path.join(staging, name)
         with StorageError.instead(f"{origin} cannot be copied into {staging}"):
             if not lie_there and name not in movable:
                 return copy_file(origin, target, care)
@@ -216,8 +218,11 @@ def in_threads(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
     """Return what a function returns of each, called from several threads, to have disks busy."""
     if len(items) < 2:
         return [function(each) for each in items]
+    size = min(_CHUNK, len(items) // (4 * _THREADS) or 1)
+    chunks = [items[at : at + size] for at in range(0, len(items), size)]
     with ThreadPoolExecutor(min(_THREADS, len(items)), "dray-files") as threads:
-        return list(threads.map(function, items))
+        parts = threads.map(lambda chunk: [function(each) for each in chunk], chunks)
+        return [result for part in parts for result in part]
 
 
 def sync_directory(path: Path) -> None:

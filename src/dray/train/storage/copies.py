@@ -1,4 +1,4 @@
-"""Copies of files, with checksums: shared blocks where the file system can, else by the kernel."""
+"""Copies of files, with checksums; where the file system can, they share blocks."""
 
 from __future__ import annotations
 
@@ -85,8 +85,10 @@ class _Copy:
         self._copy = copy
         self._size = size
         self._digest = digest
-        # Files that say they are empty, and are not, are the system's (/proc), which must be read.
-        self._by_kernel = hasattr(os, "copy_file_range") and size > 0
+        # What is read for its checksum is in the core's cache to be written. Files that say they
+        # are empty, and are not, are the system's (/proc), which must be read.
+        by_kernel = hasattr(os, "copy_file_range") and digest is None
+        self._by_kernel = by_kernel and size > 0
         self._buffer = memoryview(bytearray(min(CHUNK, size) or CHUNK))
 
     def run(self) -> Fingerprint:
@@ -132,8 +134,6 @@ class _Copy:
             written = 0
             while written < count:
                 written += os.pwrite(self._copy, self._buffer[written:count], offset + written)
-        elif self._digest is not None:
-            count = os.preadv(self._copy, [self._buffer[:count]], offset)
         if self._digest is not None:
             self._digest.update(self._buffer[:count])
         return count
