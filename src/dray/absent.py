@@ -101,7 +101,7 @@ _DATA: dict[str, str | Absent] = {
         "BlockBasedFileDatasink Datasink Datasource ReadTask RowBasedFileDatasink SinkMode",
         f"{_OWN_READER}; {_WRITE}",
     ),
-    **_each("NodeIdStr DatasetContext", "there is no executor"),
+    **_each("DatasetContext", "there is no executor"),
     **_each("FileShuffleConfig RandomSeedConfig", "call random_shuffle(seed=...)"),
     "DatasetIterator": "it is called DataIterator",
     "_internal": _INTERNALS,

@@ -213,15 +213,33 @@ def test_every_rank_gets_as_many_batches_and_whole_datasets_if_asked(tmp_path: P
     ]
 
 
+class OneSplit(DataConfig):
+    """Gives each rank its share as a program says."""
+
+    def configure(
+        self, datasets: Any, world_size: int, worker_handles: Any, worker_node_ids: Any
+    ) -> list[dict[str, Any]]:
+        splits = datasets["train"].streaming_split(
+            world_size, equal=True, locality_hints=worker_node_ids
+        )
+        return [{"train": split} for split in splits]
+
+
 @on_processes
-def test_a_table_that_goes_through_a_file_is_there_until_the_run_is_over(tmp_path: Path) -> None:
+def test_a_large_table_is_there_to_the_end_and_is_split_as_a_program_says(
+    tmp_path: Path,
+) -> None:
     rows = dray.data.from_numpy(np.arange(300_000)).map_batches(lambda batch: batch)
 
     def train_loop() -> None:
         shard = dray.train.get_dataset_shard("train")
         dray.train.report({"rows": sum(len(batch["data"]) for batch in shard.iter_batches())})
+        with pytest.raises(KeyError, match=r"configure\(\) of OneSplit returns no share of 'test'"):
+            dray.train.get_dataset_shard("test")
 
-    assert fit(train_loop, tmp_path, {"train": rows}).metrics == {"rows": 150_000}
+    datasets = {"train": rows, "test": [1]}
+    result = fit(train_loop, tmp_path, datasets, dataset_config=OneSplit())
+    assert result.metrics == {"rows": 150_000}
 
 
 @pytest.mark.parametrize("engine_name", ["process", "ray"], indirect=True)

@@ -12,6 +12,7 @@ __all__ = [
     "ExecutionOptions",
     "ExecutionResources",
     "GroupedData",
+    "NodeIdStr",
     "Preprocessor",
     "SaveMode",
     "Schema",
@@ -39,7 +40,7 @@ __all__ = [
 # Names imported at first use, since they bring pyarrow.
 _HOMES = {
     "dray.data.dataset": ("Dataset",),
-    "dray.data.execution_options": ("ExecutionOptions", "ExecutionResources"),
+    "dray.data.execution_options": ("ExecutionOptions", "ExecutionResources", "NodeIdStr"),
     "dray.data.files": ("SaveMode",),
     "dray.data.grouped": ("GroupedData",),
     "dray.data.iterator": ("DataIterator",),
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from dray.data import aggregate as aggregate
     from dray.data import preprocessors as preprocessors
     from dray.data.dataset import Dataset
-    from dray.data.execution_options import ExecutionOptions, ExecutionResources
+    from dray.data.execution_options import ExecutionOptions, ExecutionResources, NodeIdStr
     from dray.data.files import SaveMode
     from dray.data.grouped import GroupedData
     from dray.data.iterator import DataIterator

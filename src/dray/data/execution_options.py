@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeAlias
+
+NodeIdStr: TypeAlias = str
 
 
 @dataclass

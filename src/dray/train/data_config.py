@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 class DataConfig:
     """Choices of how ranks share the datasets of a trainer.
 
+    A class of your own may have Ray's `configure(datasets, world_size, worker_handles,
+    worker_node_ids)`, which returns the shares of each rank by name, such as `streaming_split`
+    makes them. Each worker calls it and takes its own; positions are not kept then.
+
     Args:
         datasets_to_split: Names of the datasets of which each rank gets a share; "all", or the
             others come whole to every rank.

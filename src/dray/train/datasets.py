@@ -52,8 +52,23 @@ def get_dataset_shard(dataset_name: str | None = None) -> Any:
             f"{', '.join(map(repr, datasets)) or 'none: TorchTrainer(..., datasets={...})'}"
         )
     if name not in session.shards:
-        session.shards[name] = _shard(session, name)
+        session.shards.update(_shards(session, name))
+    if name not in session.shards:
+        raise NoSuchDatasetError(
+            f"configure() of {type(session.datasets.config).__name__} returns no share of {name!r}"
+        )
     return session.shards[name]
+
+
+def _shards(session: TrainSession, name: str) -> dict[str, Any]:
+    """Return this rank's share of a dataset, or all that a program's own config gives it."""
+    configure = getattr(session.datasets.config, "configure", None)
+    if configure is None:
+        return {name: _shard(session, name)}
+    assignment = session.assignment
+    of_ranks = configure(dict(session.datasets.by_name), assignment.world_size, None, None)
+    own = dict(of_ranks[assignment.rank])
+    return {key: shard.placed(_device) for key, shard in own.items()}
 
 
 def _shard(session: TrainSession, name: str) -> Any:
