@@ -312,6 +312,8 @@ def current_runtime() -> Runtime:
                 _runtime = _runtime or _join()
         if _runtime is not None:
             return _runtime
+        if _engine is not None and not _ahead:  # as with every call
+            return _engine.runtime
     return current_engine().runtime
 
 

@@ -117,17 +117,11 @@ def pack(value: object, what: str) -> Packed:
 _NOTHING = Packed(pickle.dumps(((), {}), 5))
 
 
-def pack_arguments(args: Args, kwargs: Kwargs, what: str) -> Packed:
-    """Pickle a call's arguments."""
-    if not kwargs:
-        if not args:
-            return _NOTHING
-        for value in args:
-            if type(value) not in _PLAIN:
-                break
-        else:
-            return Packed(pickle.dumps((args, kwargs), 5))
-    return pack((args, kwargs), what)
+def pack_plain(args: Args, kwargs: Kwargs) -> Packed | None:
+    """Pickle a call's arguments if they are the simplest values, which refer to nothing."""
+    if kwargs or not _PLAIN.issuperset(map(type, args)):
+        return None
+    return Packed(pickle.dumps((args, kwargs), 5)) if args else _NOTHING
 
 
 def unpack(data: Buffer, buffers: Sequence[Buffer] = ()) -> Any:

@@ -46,6 +46,17 @@ class Conversation(ABC):
     def post(self, message: Message) -> None:
         """Tell the hub something. With the lock held."""
 
+    def teller(self, *head: object) -> Callable[..., Any]:
+        """Return what tells the hub something that begins so, and returns what it answers at once.
+
+        With the lock held, as `post`.
+        """
+
+        def tell(*rest: object) -> None:
+            self.post((*head, *rest))
+
+        return tell
+
     @abstractmethod
     def here(self) -> Mapping[str, Any]:
         """Return what runs in the calling thread: its task, its actor and what they hold."""
@@ -206,7 +217,7 @@ class Conversation(ABC):
         self.say("return", question)
 
     def post_new(
-        self, numbers: Sequence[int], post: Callable[[Message], T], message: Message
+        self, numbers: Sequence[int], post: Callable[..., T], *message: object
     ) -> T | None:
         """Tell the hub of what has references here from now on; return what `post` does."""
         check_depth()
@@ -215,7 +226,7 @@ class Conversation(ABC):
             self.check_open()
             for made in numbers:
                 table.counts[made] = 1
-            lock.later(lambda: post(message))
+            lock.later(lambda: post(*message))
             return None
         lock.acquire()
         try:
@@ -224,7 +235,7 @@ class Conversation(ABC):
             for made in numbers:
                 table.counts[made] = 1
             try:
-                answer = post(message)
+                answer = post(*message)
             except BaseException:
                 for made in numbers:
                     del table.counts[made]

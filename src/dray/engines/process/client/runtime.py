@@ -24,7 +24,7 @@ from dray.engines.process.objects.references import (
 )
 from dray.engines.rpc import serialization
 from dray.engines.rpc.framing import Message
-from dray.engines.rpc.serialization import INLINE_BYTES, Packed, Stored, pack
+from dray.engines.rpc.serialization import INLINE_BYTES, Packed, pack
 from dray.engines.runtime import (
     ActorBackend,
     ActorOptions,
@@ -130,7 +130,7 @@ class ProcessRuntime(Values):
 
     def _submit(self, head: Message, returns: int | str, what: str) -> Submit:
         count = "stream" if returns == "streaming" else returns
-        ids = self._ids
+        ids, tell = self._ids, self.teller(*head)
 
         @mark_shielded
         def place(packed: Packed, deps: list[int]) -> Returned:
@@ -141,8 +141,9 @@ class ProcessRuntime(Values):
             if isinstance(count, int) and count != 1:
                 numbers = (number, *(next(ids) for _ in range(count - 1))) if count else ()
             parent = self.here().get("task_id")
-            message = (*head, number, numbers, payload, deps, packed.refs, count, parent)
-            refusal = self.post_new(numbers, self.submit_now, message)
+            refusal = self.post_new(
+                numbers, tell, number, numbers, payload, deps, packed.refs, count, parent
+            )
             if refusal is not None:
                 for made in numbers:
                     ProcessRef(self, made)  # its end is told
@@ -164,14 +165,12 @@ class ProcessRuntime(Values):
 
         return submit
 
-    def submit_now(self, message: Message) -> Stored | None:
-        """Tell the hub of a task or call; return an error's payload if it refuses at once."""
-        self.post(message)
-        return None
-
     def _pack_arguments(self, args: Args, kwargs: Kwargs, what: str) -> tuple[Packed, list[int]]:
         """Return the arguments, and the references at the top, which are awaited."""
         deps: list[int] = []
+        plain = serialization.pack_plain(args, kwargs)
+        if plain is not None:
+            return plain, deps
         for value in args:
             if type(value) is ProcessRef:
                 args = tuple(self._stand_in(value, deps) for value in args)
@@ -180,7 +179,7 @@ class ProcessRuntime(Values):
             if type(value) is ProcessRef:
                 kwargs = {name: self._stand_in(value, deps) for name, value in kwargs.items()}
                 break
-        return serialization.pack_arguments(args, kwargs, what), deps
+        return pack((args, kwargs), what), deps
 
     def _stand_in(self, value: object, deps: list[int]) -> object:
         if type(value) is not ProcessRef:

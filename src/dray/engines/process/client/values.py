@@ -191,7 +191,7 @@ class Values(Conversation, Runtime):
         plain = not packed.buffers and len(packed.data) <= INLINE_BYTES
         payload = packed.data if plain else self.store(packed)
         number = next(self._ids)
-        self.post_new((number,), self.post, ("put", number, payload, packed.refs))
+        self.post_new((number,), self.teller("put"), number, payload, packed.refs)
         return self.new_ref(number)
 
     @shielded

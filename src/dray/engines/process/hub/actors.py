@@ -34,6 +34,7 @@ from dray.scheduling.requests import Reservation
 
 # So many calls are sent ahead; the rest wait here and go in one piece when half are answered.
 _AHEAD = 256
+_ASYNC_AHEAD = 2000
 
 
 class Actors(ActorOperations, CallListener):
@@ -79,6 +80,11 @@ class Actors(ActorOperations, CallListener):
         task = Task(number, kind, (), payload, deps, nested, 0, client, None)
         actor = ActorRecord(number, task, self, restarts=options["max_restarts"])
         actor.name, actor.namespace = name, namespace
+        actor.most_ahead = max(
+            _AHEAD,
+            2 * (options["max_concurrency"] or 0),
+            _ASYNC_AHEAD if options["is_async"] else 0,
+        )
         task.actor = actor
         self.all[number] = actor
         if name is not None:
@@ -192,8 +198,7 @@ class Actors(ActorOperations, CallListener):
     ) -> Payload | None:
         actor = self.all.get(actor_number)
         if actor is None:
-            for result in numbers:
-                self._hub.own(client, result)
+            self._hub.own(client, numbers)
             error = ActorDiedError(
                 None,
                 details="the actor is gone; make a new one",
@@ -224,8 +229,7 @@ class Actors(ActorOperations, CallListener):
         return None
 
     def _too_many(self, client: Client, task: Task, most: int) -> Payload:
-        for result in task.results:
-            self._hub.own(client, result)
+        self._hub.own(client, task.results)
         error = failed(
             PendingCallsLimitExceeded(
                 f"{task.title} was not called: {most} calls of this process wait already, which is "
@@ -242,10 +246,7 @@ class Actors(ActorOperations, CallListener):
             if actor.state == "waiting" and not actor.creation.unready and actor.held is None:
                 self._place_once(actor)
             return
-        most = max(_AHEAD, 2 * (actor.creation.kind.options["max_concurrency"] or 0))
-        if actor.creation.kind.options["is_async"]:
-            most = max(most, 2000)
-        running, waiting = actor.running, actor.waiting
+        most, running, waiting = actor.most_ahead, actor.running, actor.waiting
         if len(running) > most // 2:
             return
         pieces: list[bytes] = []

@@ -35,7 +35,7 @@ from dray.engines.process.objects.shared_memory import Arena, SpillFile
 from dray.engines.rpc import serialization, wire
 from dray.engines.rpc.framing import Message, encode
 from dray.engines.rpc.io_thread import Reader
-from dray.engines.rpc.serialization import Opened, Stored
+from dray.engines.rpc.serialization import Opened, Payload
 from dray.engines.runtime import ExecutionContext, ObjectRef
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import EngineError, NodeDiedError
@@ -159,9 +159,12 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
     def post(self, message: Message) -> None:
         self._operations[message[0]](self.client, *message[1:])
 
-    def submit_now(self, message: Message) -> Stored | None:
-        refusal: Stored | None = self._operations[message[0]](self.client, *message[1:])
-        return refusal
+    def _tell(self, what: str, number: int) -> None:
+        if not self._closed:
+            self._operations[what](self.client, number)
+
+    def teller(self, *head: Any) -> Callable[..., Any]:
+        return functools.partial(self._operations[head[0]], self.client, *head[1:])
 
     def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
         if len(refs) != 1:
@@ -182,25 +185,30 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
         check_depth()
         store, waiter = self.hub.store, Waiter()
 
-        def ready() -> None:
+        def take(number: int) -> None:
+            waiter.value = self.hub.pin_for(self.client, store.find(number).payload)
+
+        def ready(number: int) -> None:
+            take(number)
             self._readers.finish(waiter)
 
         with self.lock:
             if self._closed:
                 self.check_open()
             waiter.done = store.when_ready(number, ready)
+            if waiter.done:
+                take(number)
         try:
             if not self._readers.wait(waiter, timeout_s):
                 raise not_in_time(1, 1, timeout_s)
         except BaseException:
             with self.lock:
                 store.forget_call(number, ready)
+            self.return_unread([waiter.value])
             raise
-        with self.lock:
-            if self._closed:
-                self.check_open()
-            payload = self.hub.pin_for(self.client, store.find(number).payload)
-        assert payload is not None  # it is there
+        if self._closed:
+            self.check_open()
+        payload: Payload = waiter.value
         return payload if type(payload) is bytes else self.open(payload)
 
     def on_query(self, client: Client, question: int, what: str) -> None:

@@ -73,10 +73,11 @@ class Hub(ObjectOperations):
 
     # References.
 
-    def own(self, client: Client, number: int) -> None:
-        """Begin an object that a process holds from its beginning."""
-        self.store.add(number)
-        client.holds.add(number)
+    def own(self, client: Client, numbers: Sequence[int]) -> None:
+        """Begin objects that a process holds from their beginning."""
+        client.holds.update(numbers)
+        for number in numbers:
+            self.store.add(number)
 
     def give(self, client: Client, number: int) -> None:
         """Have a process hold an object whose reference it is about to get."""
@@ -175,7 +176,7 @@ class Hub(ObjectOperations):
             self.on_no_room(client, payload[:-2])
 
     def on_put(self, client: Client, number: int, payload: Payload, nested: Sequence[int]) -> None:
-        self.own(client, number)
+        self.own(client, (number,))
         self.store.seal(number, self.arrived(client, payload), nested)
 
     def fail(self, numbers: Sequence[int], payload: Payload) -> None:

@@ -43,7 +43,7 @@ class Groups(GroupOperations):
         ready: int,
         spec: GroupSpec,
     ) -> None:
-        self._hub.own(client, ready)
+        self._hub.own(client, (ready,))
         try:
             demand = self._tasks.ledger.check(spec.request)
         except DrayError as error:

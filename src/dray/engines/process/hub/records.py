@@ -145,7 +145,8 @@ class WaitRequest:
     """A process that waits for objects: for all of some, or for a number of them.
 
     Attributes:
-        calls: Callbacks for the missing ones.
+        came: Called with each missing object when it is there.
+        items: The same for the missing items of streams.
     """
 
     client: Client
@@ -155,7 +156,8 @@ class WaitRequest:
     wants_values: bool
     ready: int = 0
     blocks: bool = False
-    calls: list[tuple[int | Item, Callable[[], None]]] = field(default_factory=list)
+    came: Callable[[int | Item], None] | None = None
+    items: list[tuple[Item, Callable[[], None]]] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -282,6 +284,7 @@ class ActorRecord:
         waiting: Calls that can be sent, in order.
         held_up: Calls by caller that wait for an argument, or for one of the same caller that does.
         running: Calls that are sent, by number.
+        most_ahead: So many are sent at most.
         restarts: Restarts left; -1 is without limit.
         detached: Whether it lives on without a handle.
         ending: Whether it ends when its calls are done, because nobody has a handle any more.
@@ -298,6 +301,7 @@ class ActorRecord:
     waiting: deque[Task] = field(default_factory=deque)
     held_up: dict[Client, deque[Task]] = field(default_factory=dict)
     running: dict[int, Task] = field(default_factory=dict)
+    most_ahead: int = 0
     restarts: int = 0
     was_restarted: bool = False
     name: str | None = None

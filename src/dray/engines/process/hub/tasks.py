@@ -33,6 +33,7 @@ Invariants:
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -134,14 +135,11 @@ class Tasks(TaskOperations):
     def accept(self, task: Task) -> None:
         """Take a task, or an actor's call, into the books; count what it has to wait for."""
         hub, store = self.hub, self.hub.store
-        for number in task.results:
-            hub.own(task.client, number)
+        hub.own(task.client, task.results)
         if task.returns == "stream":
             task.items = []
             self._streams.begin(task)
-        for number in task.deps:
-            store.hold(number)
-        for number in task.nested:
+        for number in (*task.deps, *task.nested):
             store.hold(number)
         payload = task.payload
         if type(payload) is tuple:
@@ -155,7 +153,7 @@ class Tasks(TaskOperations):
         for number in task.results[1:]:
             self._makers[number] = task
         for number in task.deps:
-            if not store.when_ready(number, lambda number=number: self._came(task, number)):  # type: ignore[misc]
+            if not store.when_ready(number, functools.partial(self._came, task)):
                 task.unready += 1
             elif not task.over and is_error(found := store.find(number).payload):
                 self.end(task, found)
@@ -281,7 +279,9 @@ class Tasks(TaskOperations):
                 "most_unread": kind.options.get("most_unread", 0),
             }
             data = encode(("kind", kind.key, kind.what, kind.blob, info))
-        payload = hub.pin_for(client, task.payload)
+        payload = task.payload
+        if type(payload) is tuple:
+            hub.pin_for(client, payload)
         deps = [hub.pin_for(client, hub.store.find(number).payload) for number in task.deps]
         message = (*head, task.number, kind.key, payload, deps, task.returns, task.details)
         return data + encode(message)
@@ -295,7 +295,9 @@ class Tasks(TaskOperations):
         worker = client.worker
         if task is not None and task.worker is worker:
             for result, (payload, nested) in zip(task.results, values, strict=True):
-                self.hub.store.seal(result, self.hub.arrived(client, payload), nested)
+                if type(payload) is tuple:
+                    self.hub.arrived(client, payload)
+                self.hub.store.seal(result, payload, nested)
             self.close(task)
         self.left(number, worker)
 
@@ -422,7 +424,8 @@ class Tasks(TaskOperations):
         if task.over:
             return
         task.over = True
-        self.on_cancel_acknowledged(task.client, task.number)
+        if task.cancelled:
+            self.on_cancel_acknowledged(task.client, task.number)
         store = self.hub.store
         self.running.pop(task.number, None)
         if task.parent is not None:

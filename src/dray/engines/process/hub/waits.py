@@ -115,9 +115,9 @@ class Waits(WaitOperations):
     # A wait for several objects.
 
     def _gather(self, gather: WaitRequest) -> None:
-        missing = []
+        find, missing = self._hub.store.find, []
         for number in gather.numbers:
-            payload = self._payload(number)
+            payload = find(number).payload if type(number) is int else self._payload(number)
             if payload is None:
                 missing.append(number)
             else:
@@ -130,10 +130,13 @@ class Waits(WaitOperations):
             return
         client = gather.client
         client.questions[gather.question] = gather
+        came = gather.came = functools.partial(self._came, gather)
         for number in missing:
-            came = functools.partial(self._came, gather, number)
-            gather.calls.append((number, came))
-            self._when_ready(number, came)
+            if isinstance(number, int):
+                self._hub.store.when_ready(number, came)
+            else:
+                gather.items.append((number, functools.partial(came, number)))
+                self._streams.when_item(*number, gather.items[-1][1])
         gather.blocks = True
         self._block(client)
 
@@ -143,17 +146,13 @@ class Waits(WaitOperations):
             return self._streams.has_item(*number) or None
         return self._hub.store.find(number).payload
 
-    def _when_ready(self, number: int | Item, callback: Callable[[], None]) -> None:
-        if isinstance(number, tuple):
-            self._streams.when_item(*number, callback)
-        else:
-            self._hub.store.when_ready(number, callback)
-
-    def _forget_call(self, number: int | Item, callback: Callable[[], None]) -> None:
-        if isinstance(number, tuple):
-            self._streams.forget_item(number[0], callback)
-        else:
-            self._hub.store.forget_call(number, callback)
+    def _forget_calls(self, gather: WaitRequest) -> None:
+        """Have nothing call back any more that is not there yet."""
+        for number in gather.numbers:
+            if isinstance(number, int) and gather.came is not None:
+                self._hub.store.forget_call(number, gather.came)
+        for item, came in gather.items:
+            self._streams.forget_item(item[0], came)
 
     def _came(self, gather: WaitRequest, number: int | Item) -> None:
         if gather.question not in gather.client.questions:
@@ -172,10 +171,8 @@ class Waits(WaitOperations):
     def _end(self, gather: WaitRequest) -> None:
         client = gather.client
         client.questions.pop(gather.question, None)
-        calls, gather.calls = gather.calls, []
         if gather.ready < len(gather.numbers):
-            for number, came in calls:
-                self._forget_call(number, came)
+            self._forget_calls(gather)
         if gather.blocks:
             gather.blocks = False
             self._unblock(client)
@@ -184,9 +181,8 @@ class Waits(WaitOperations):
         client = gather.client
         if gather.wants_values:
             find, pin_for = self._hub.store.find, self._hub.pin_for
-            payloads = [
-                pin_for(client, find(n).payload) for n in gather.numbers if isinstance(n, int)
-            ]
+            found = [find(n).payload for n in gather.numbers if isinstance(n, int)]
+            payloads = [p if type(p) is bytes else pin_for(client, p) for p in found]
             self._hub.reply(client, gather.question, payloads)
             return
         ready = [i for i, n in enumerate(gather.numbers) if self._payload(n) is not None]

@@ -53,7 +53,7 @@ class ObjectEntry:
         self.payload: Payload | None = None
         self.holds = 0
         self.nested: Iterable[int] = ()
-        self.waiting: list[Callable[[], None]] | None = None
+        self.waiting: list[Callable[[int], None]] | None = None
         self.on_unused: Callable[[], None] | None = None
 
 
@@ -134,7 +134,7 @@ class Store:
             self._regions[payload[1]].owner = number
         waiting, entry.waiting = entry.waiting, None
         for callback in waiting or ():
-            callback()
+            callback(number)
 
     def _give_up(self, payload: Payload) -> None:
         if type(payload) is tuple and payload[0] == STORED:
@@ -169,8 +169,8 @@ class Store:
             if entry.on_unused is not None:
                 entry.on_unused()
 
-    def when_ready(self, number: int, callback: Callable[[], None]) -> bool:
-        """Call back when a value is there; return True, and do not, if it is there already."""
+    def when_ready(self, number: int, callback: Callable[[int], None]) -> bool:
+        """Call back with the number when a value is there; return True, and do not, if it is."""
         entry = self.find(number)
         if entry.payload is not None:
             return True
@@ -183,7 +183,7 @@ class Store:
         """Call back when nobody refers to an object any more."""
         self._entries[number].on_unused = callback
 
-    def forget_call(self, number: int, callback: Callable[[], None]) -> None:
+    def forget_call(self, number: int, callback: Callable[[int], None]) -> None:
         """Take back what `when_ready` was asked for."""
         entry = self._entries.get(number)
         if entry is not None and entry.waiting is not None and callback in entry.waiting:
