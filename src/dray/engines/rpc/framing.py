@@ -20,6 +20,12 @@ def encode(message: Message) -> bytes:
     return len(body).to_bytes(_HEAD, "big") + body
 
 
+def encode_all(messages: list[Message]) -> bytes:
+    """Return messages in one frame, which costs less than a frame each."""
+    body = pickle.dumps(messages, 5)
+    return len(body).to_bytes(_HEAD, "big") + body
+
+
 class Inbox:
     """The messages that have come in on a socket so far.
 
@@ -43,7 +49,16 @@ class Inbox:
     def receive(self, flags: int = 0) -> list[Message] | None:
         """Read once; return the messages that are whole now, or None at the stream's end."""
         frames = self.receive_raw(flags)
-        return None if frames is None else [pickle.loads(frame) for frame in frames]
+        if frames is None:
+            return None
+        messages: list[Message] = []
+        for frame in frames:
+            found = pickle.loads(frame)
+            if type(found) is list:
+                messages += found
+            else:
+                messages.append(found)
+        return messages
 
     def receive_raw(self, flags: int = 0) -> list[memoryview] | None:
         """The same; returns the messages as they came over the socket."""

@@ -20,6 +20,7 @@ from dray.engines.process.hub.records import (
 )
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.process.hub.worker_pool import Pool
+from dray.engines.rpc.framing import Message, encode_all
 from dray.engines.rpc.serialization import INIT_FAILED, Payload, failed
 from dray.errors import (
     ActorDiedError,
@@ -249,7 +250,7 @@ class Actors(ActorOperations, CallListener):
         most, running, waiting = actor.most_ahead, actor.running, actor.waiting
         if len(running) > most // 2:
             return
-        pieces: list[bytes] = []
+        messages: list[Message] = []
         while waiting and len(running) < most:
             task = waiting.popleft()
             if task.over:
@@ -257,9 +258,9 @@ class Actors(ActorOperations, CallListener):
             task.worker = worker
             task.attempt += 1
             running[task.number] = task
-            pieces.append(self._tasks.frames_of(task, worker, ("call",)))
-        if pieces:
-            self._send(worker, b"".join(pieces))
+            messages += self._tasks.messages_of(task, worker, ("call",))
+        if messages:
+            self._send(worker, encode_all(messages))
 
     def _place_once(self, actor: ActorRecord) -> None:
         if actor.creation.attempt == 0:
@@ -288,7 +289,7 @@ class Actors(ActorOperations, CallListener):
         if actor is None:
             return
         actor.running.pop(number, None)
-        if actor.waiting:
+        if actor.waiting and 2 * len(actor.running) <= actor.most_ahead:
             self._pump(actor)
         elif actor.ending:
             self._end_if_idle(actor)

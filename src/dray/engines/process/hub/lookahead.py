@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 
 from dray.engines.process.hub.records import SchedulingClass, Task, WorkerProcess
 from dray.engines.rpc import wire
-from dray.engines.rpc.framing import Message
+from dray.engines.rpc.framing import Message, encode_all
 
 # Seconds within which a task is a short one.
 _SHORT_S = 0.005
@@ -35,18 +35,18 @@ class Lookahead:
     """Sends tasks ahead, and recalls them.
 
     Args:
-        frames_of: Returns what tells a worker of a task.
+        messages_of: Returns what tells a worker of a task.
         send: Sends bytes to a worker.
         tell: Has a worker hear something while it works.
     """
 
     def __init__(
         self,
-        frames_of: Callable[[Task, WorkerProcess, Message], bytes],
+        messages_of: Callable[[Task, WorkerProcess, Message], list[Message]],
         send: Callable[[WorkerProcess, bytes], None],
         tell: Callable[[WorkerProcess, int], None],
     ) -> None:
-        self._frames_of = frames_of
+        self._messages_of = messages_of
         self._send = send
         self._tell = tell
 
@@ -79,18 +79,18 @@ class Lookahead:
         if room <= 0 or worker.client.blocked or not _is_plain(worker, task):
             return
         self.recall_late(shape, worker.since)
-        pieces = []
+        messages: list[Message] = []
         while room > 0 and waiting and waiting[0].kind is task.kind and _is_light(waiting[0]):
             after = waiting.popleft()
             if after.over:
                 continue
             self.dispatched(after, worker)
             ahead.append(after)
-            pieces.append(self._frames_of(after, worker, ("run", None)))
+            messages += self._messages_of(after, worker, ("run", None))
             room -= 1
-        if pieces:
+        if messages:
             shape.followed.add(worker)
-            self._send(worker, b"".join(pieces))
+            self._send(worker, encode_all(messages))
 
     def is_ahead(self, task: Task) -> bool:
         """Return whether a task was sent ahead, and the one before it is not known to be done."""

@@ -52,7 +52,7 @@ from dray.engines.process.hub.records import (
     WorkerProcess,
 )
 from dray.engines.process.hub.worker_pool import Pool
-from dray.engines.rpc.framing import Message, encode
+from dray.engines.rpc.framing import Message, encode, encode_all
 from dray.engines.rpc.serialization import SPILLED, STORED, Payload, failed, is_error
 from dray.engines.thread_limits import threads_for
 from dray.errors import (
@@ -103,7 +103,7 @@ class Tasks(TaskOperations):
         self.send = send
         self.stop = stop
         self._tell_cancelled = tell_cancelled
-        self._ahead = Lookahead(self.frames_of, send, tell_cancelled)
+        self._ahead = Lookahead(self.messages_of, send, tell_cancelled)
         self.kinds = FunctionTable(hub, ledger)
         self.running: dict[int, Task] = {}  # by number, calls of actors as well; also those waiting
         self._children: dict[int, dict[int, Task]] = {}  # by the number of who has submitted them
@@ -260,11 +260,12 @@ class Tasks(TaskOperations):
 
     def dispatch(self, task: Task, worker: WorkerProcess, head: Message) -> None:
         """Send a task or call to its worker."""
-        self.send(worker, self.frames_of(task, worker, head))
+        self.send(worker, encode_all(self.messages_of(task, worker, head)))
 
-    def frames_of(self, task: Task, worker: WorkerProcess, head: Message) -> bytes:
+    def messages_of(self, task: Task, worker: WorkerProcess, head: Message) -> list[Message]:
         """Return what tells a worker of a task or call."""
-        hub, kind, client, data = self.hub, task.kind, worker.client, b""
+        hub, kind, client = self.hub, task.kind, worker.client
+        messages: list[Message] = []
         if kind.key not in worker.known:
             worker.known.add(kind.key)
             shape = kind.shape
@@ -278,13 +279,13 @@ class Tasks(TaskOperations):
                 "threads": threads_for(shape.resources),
                 "most_unread": kind.options.get("most_unread", 0),
             }
-            data = encode(("kind", kind.key, kind.what, kind.blob, info))
+            messages.append(("kind", kind.key, kind.what, kind.blob, info))
         payload = task.payload
         if type(payload) is tuple:
             hub.pin_for(client, payload)
         deps = [hub.pin_for(client, hub.store.find(number).payload) for number in task.deps]
-        message = (*head, task.number, kind.key, payload, deps, task.returns, task.details)
-        return data + encode(message)
+        messages.append((*head, task.number, kind.key, payload, deps, task.returns, task.details))
+        return messages
 
     # From the worker to the results.
 
