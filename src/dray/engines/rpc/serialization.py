@@ -114,14 +114,15 @@ def pack(value: object, what: str) -> Packed:
     return Packed(file.getvalue(), raw, refs, pickler.writable)
 
 
-_NOTHING = Packed(pickle.dumps(((), {}), 5))
+_NOTHING = pickle.dumps(((), {}), 5)
 
 
-def pack_plain(args: Args, kwargs: Kwargs) -> Packed | None:
-    """Pickle a call's arguments if they are the simplest values, which refer to nothing."""
+def pack_plain(args: Args, kwargs: Kwargs) -> bytes | None:
+    """Return the payload of a call's arguments if they are simple values, and few."""
     if kwargs or not _PLAIN.issuperset(map(type, args)):
         return None
-    return Packed(pickle.dumps((args, kwargs), 5)) if args else _NOTHING
+    data = pickle.dumps((args, kwargs), 5) if args else _NOTHING
+    return data if len(data) <= INLINE_BYTES else None
 
 
 def unpack(data: Buffer, buffers: Sequence[Buffer] = ()) -> Any:

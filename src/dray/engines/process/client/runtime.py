@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from _blake2 import blake2b  # hashlib loads all of OpenSSL
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dray.engines.process.client.conversation import accepted
@@ -24,7 +24,7 @@ from dray.engines.process.objects.references import (
 )
 from dray.engines.rpc import serialization
 from dray.engines.rpc.framing import Message
-from dray.engines.rpc.serialization import INLINE_BYTES, Packed, pack
+from dray.engines.rpc.serialization import Packed, Payload, pack
 from dray.engines.runtime import (
     ActorBackend,
     ActorOptions,
@@ -133,16 +133,15 @@ class ProcessRuntime(Values):
         ids, tell = self._ids, self.teller(*head)
 
         @mark_shielded
-        def place(packed: Packed, deps: list[int]) -> Returned:
-            plain = not packed.buffers and len(packed.data) <= INLINE_BYTES
-            payload = packed.data if plain else self.store(packed)
+        def place(packed: Packed | bytes, deps: Sequence[int]) -> Returned:
+            payload, refs = self._stored(packed)
             number = next(ids)
             numbers: tuple[int, ...] = (number,)
             if isinstance(count, int) and count != 1:
                 numbers = (number, *(next(ids) for _ in range(count - 1))) if count else ()
             parent = self.here().get("task_id")
             refusal = self.post_new(
-                numbers, tell, number, numbers, payload, deps, packed.refs, count, parent
+                numbers, tell, number, numbers, payload, deps, refs, count, parent
             )
             if refusal is not None:
                 for made in numbers:
@@ -165,12 +164,18 @@ class ProcessRuntime(Values):
 
         return submit
 
-    def _pack_arguments(self, args: Args, kwargs: Kwargs, what: str) -> tuple[Packed, list[int]]:
+    def _stored(self, packed: Packed | bytes) -> tuple[Payload, Sequence[int]]:
+        """Return the payload of arguments, and the references in it."""
+        return (packed, ()) if isinstance(packed, bytes) else (self.store(packed), packed.refs)
+
+    def _pack_arguments(
+        self, args: Args, kwargs: Kwargs, what: str
+    ) -> tuple[Packed | bytes, Sequence[int]]:
         """Return the arguments, and the references at the top, which are awaited."""
-        deps: list[int] = []
         plain = serialization.pack_plain(args, kwargs)
         if plain is not None:
-            return plain, deps
+            return plain, ()
+        deps: list[int] = []
         for value in args:
             if type(value) is ProcessRef:
                 args = tuple(self._stand_in(value, deps) for value in args)
@@ -212,12 +217,12 @@ class ProcessRuntime(Values):
         what = f"an argument of {options.class_name}"
 
         @shielded
-        def place(packed: Packed, deps: list[int]) -> ActorBackend:
-            payload = self.store(packed)
+        def place(packed: Packed | bytes, deps: Sequence[int]) -> ActorBackend:
+            payload, refs = self._stored(packed)
             number = next(self._ids)
             self.keep(number)
             actor = ProcessActor(self, number, options.class_name, options.methods)
-            found = self.demand("create", key, number, payload, deps, packed.refs)
+            found = self.demand("create", key, number, payload, deps, refs)
             return actor if found is None else self._actor(found)
 
         def create(args: Args, kwargs: Kwargs) -> ActorBackend:

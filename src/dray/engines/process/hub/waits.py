@@ -158,8 +158,8 @@ class Waits(WaitOperations):
         if gather.question not in gather.client.questions:
             return
         gather.ready += 1
-        if gather.wants_values:
-            payload = self._payload(number)
+        if gather.wants_values and isinstance(number, int):
+            payload = self._hub.store.find(number).payload
             if is_error(payload):
                 self._end(gather)
                 self._hub.reply(gather.client, gather.question, payload)
