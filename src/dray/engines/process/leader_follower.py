@@ -209,7 +209,8 @@ class LeaderFollowers:
             finally:
                 self._leader = None
                 self._put_down()
-                self._promote()
+                if self._followers:
+                    self._promote()
         self._followers.add(waiter)
         try:
             leader = self._leader

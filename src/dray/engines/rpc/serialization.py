@@ -125,6 +125,13 @@ def pack_plain(args: Args, kwargs: Kwargs) -> bytes | None:
     return data if len(data) <= INLINE_BYTES else None
 
 
+def pack_result(value: object, what: str) -> Packed | bytes:
+    """Return the payload of a simple and small value, or else what `pack` makes of it."""
+    if type(value) in _PLAIN and len(data := pickle.dumps(value, 5)) <= INLINE_BYTES:
+        return data
+    return pack(value, what)
+
+
 def unpack(data: Buffer, buffers: Sequence[Buffer] = ()) -> Any:
     """Return the value."""
     return pickle.loads(data, buffers=buffers) if buffers else pickle.loads(data)

@@ -89,9 +89,12 @@ class Conversation(ABC):
         if self.lock.is_mine():  # a finaliser's
             self.lock.later(lambda: self.post(message))
             return
-        with self.lock:
+        self.lock.acquire()
+        try:
             if not self._closed:
                 self.post(message)
+        finally:
+            self.lock.release()
         if self.table.dropped or self.table.unpinned:
             self.settle()
 

@@ -24,7 +24,7 @@ from dray.engines.process.objects.references import (
 )
 from dray.engines.rpc import serialization
 from dray.engines.rpc.framing import Message
-from dray.engines.rpc.serialization import Packed, Payload, pack
+from dray.engines.rpc.serialization import Packed, pack
 from dray.engines.runtime import (
     ActorBackend,
     ActorOptions,
@@ -134,7 +134,7 @@ class ProcessRuntime(Values):
 
         @mark_shielded
         def place(packed: Packed | bytes, deps: Sequence[int]) -> Returned:
-            payload, refs = self._stored(packed)
+            payload, refs = self.stored(packed)
             number = next(ids)
             numbers: tuple[int, ...] = (number,)
             if isinstance(count, int) and count != 1:
@@ -163,10 +163,6 @@ class ProcessRuntime(Values):
                     leave()
 
         return submit
-
-    def _stored(self, packed: Packed | bytes) -> tuple[Payload, Sequence[int]]:
-        """Return the payload of arguments, and the references in it."""
-        return (packed, ()) if isinstance(packed, bytes) else (self.store(packed), packed.refs)
 
     def _pack_arguments(
         self, args: Args, kwargs: Kwargs, what: str
@@ -218,7 +214,7 @@ class ProcessRuntime(Values):
 
         @shielded
         def place(packed: Packed | bytes, deps: Sequence[int]) -> ActorBackend:
-            payload, refs = self._stored(packed)
+            payload, refs = self.stored(packed)
             number = next(self._ids)
             self.keep(number)
             actor = ProcessActor(self, number, options.class_name, options.methods)

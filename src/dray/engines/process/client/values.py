@@ -68,6 +68,10 @@ class Values(Conversation, Runtime):
             raise
         return (*place, lengths, tuple(packed.writable))
 
+    def stored(self, packed: Packed | bytes) -> tuple[Payload, Sequence[int]]:
+        """Return the payload of a value, and the references in it."""
+        return (packed, ()) if isinstance(packed, bytes) else (self.store(packed), packed.refs)
+
     def load(self, payload: Payload) -> Any:
         """Return the value that a payload stands for.
 

@@ -12,7 +12,7 @@ from dray.engines.process.client.runtime import Awaited
 from dray.engines.process.worker.runtime import WorkerRuntime
 from dray.engines.result_lists import DynamicObjectRefGenerator
 from dray.engines.rpc import actor_host, serialization, wire
-from dray.engines.rpc.serialization import RAISED, Payload, Result, Retried, pack
+from dray.engines.rpc.serialization import RAISED, Payload, Result, Retried, pack_result
 from dray.engines.runtime import Args, Kwargs, ObjectRef
 
 if TYPE_CHECKING:
@@ -100,8 +100,7 @@ class Results:
             self.runtime.await_answer("pace", number, index + 1 - most_unread)
 
     def _pack(self, value: object, name: str) -> Result:
-        packed = pack(value, f"the return value of {name}")
-        return self.runtime.store(packed), packed.refs
+        return self.runtime.stored(pack_result(value, f"the return value of {name}"))
 
     def tell_error(
         self,
