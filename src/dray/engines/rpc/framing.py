@@ -1,4 +1,4 @@
-"""Framing of the hub's messages on a stream socket: a length, then a pickled tuple."""
+"""Framing of the hub's messages on a stream socket: a length, then a pickled tuple or several."""
 
 from __future__ import annotations
 
