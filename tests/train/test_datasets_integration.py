@@ -211,6 +211,11 @@ def test_every_rank_gets_as_many_batches_and_whole_datasets_if_asked(tmp_path: P
     assert [json.loads(line)["metrics"] for line in lines] == [
         {"sizes": sizes, "rows": [0, 1, 2]} for sizes in ([4, 1], [4, 1], [3, 1])
     ]
+    events = map(json.loads, (tmp_path / "run/events.jsonl").read_text().splitlines())
+    read = [event for event in events if event["event"] == "dataset read"]
+    names = sorted((event["dataset"], event["rank"], event["epoch"]) for event in read)
+    assert names == [(name, rank, 0) for name in ("test", "train") for rank in range(3)]
+    assert all(0 <= event["waited_s"] < 60 for event in read)
 
 
 class OneSplit(DataConfig):

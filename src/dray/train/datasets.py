@@ -86,6 +86,7 @@ def _shard(session: TrainSession, name: str) -> Any:
         device=_device,
     )
     session.positions[name] = lambda: shard.position.to_json()
+    session.waited[name] = lambda: shard.waited_s
     return shard
 
 

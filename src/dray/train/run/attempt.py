@@ -13,6 +13,7 @@ from dray.errors import RemoteTraceback, WorkerGroupError
 from dray.train.checkpoint import Checkpoint
 from dray.train.run.checkpoint_store import Commits
 from dray.train.run.failure import FailureLog, to_error
+from dray.train.run.reading import ReadingRecord
 from dray.train.run.report_tracker import CollectiveTracker, PendingReport, ReportTracker
 from dray.train.run.waits import Wait
 from dray.train.run.worker_group import WorkerGroup
@@ -61,6 +62,7 @@ class Attempt:
         self.running = set(range(size))
         self._book = ReportTracker(size, barrier=self.barrier)
         self._collectives = CollectiveTracker(size)
+        self._reading = ReadingRecord(self.directory.record)
 
     # What ranks say.
 
@@ -75,6 +77,7 @@ class Attempt:
         """
         if isinstance(message, run_messages.Reported):
             self._book.reported(rank, message, time.monotonic())
+            self._reading.told(rank, message)
             return self.barrier or message.files is not None
         if isinstance(message, run_messages.Staged):
             self._book.staged(rank, message)

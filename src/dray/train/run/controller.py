@@ -73,7 +73,6 @@ from dray.train.run.waits import Watch
 from dray.train.run.worker_group import Interrupted, RankFailed, WorkerGroup
 from dray.train.scaling import ScalingConfig
 from dray.train.storage.manifest import Committed
-from dray.train.storage.metrics_codec import decode
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.validation import ValidationConfig
 from dray.train.worker import run_messages
@@ -267,7 +266,7 @@ class Controller:
             message = run_messages.reported_in(message)
         if isinstance(message, run_messages.Reported):
             if rank == 0:
-                self.progress.reported(message.report, decode(message.metrics))
+                self.progress.reported(message)
             self._grace.renew(self._state, attempt)
         waits = attempt.take(rank, message)
         self._settle()

@@ -13,9 +13,12 @@ from typing import Any
 from dray.engines.terminal_lines import Rows
 from dray.status import TrainingStatus, WorkerStatus
 from dray.train.run.line_dedup import LineDeduplicator, Shown, describe_ranks
+from dray.train.run.reading import describe_reading
 from dray.train.run.screens import Screen
 from dray.train.run.state import State
+from dray.train.storage.metrics_codec import decode
 from dray.train.storage.place import Place
+from dray.train.worker.run_messages import Reported
 
 # Of so many ranks the bars are shown, and of so many workers the processes.
 _MOST_SHOWN = 8
@@ -69,7 +72,7 @@ class Progress:
         self._rows: dict[tuple[int, str], Rows] = {}
         self._start = time.monotonic()
         self._state = State.INITIALIZING
-        self._latest = ""
+        self._latest = self._reading = ""
         self._attempt = 0
         self._workers: Sequence[Mapping[str, Any]] = ()
         self._report: tuple[int, Mapping[str, Any], float] | None = None
@@ -100,9 +103,11 @@ class Progress:
         self._state = state
         self._screen_status()
 
-    def reported(self, report: int, metrics: Mapping[str, Any]) -> None:
+    def reported(self, message: Reported) -> None:
         """Take note that rank 0 has reported."""
+        report, metrics = message.report, decode(message.metrics)
         self.reports += 1
+        self._reading = describe_reading(message, len(self._workers))
         self._report = report, metrics, time.monotonic()
         self._latest = f"report {report}: {format_metrics(metrics)}"
         self._screen_status(news=self.reports == 1)
@@ -198,7 +203,7 @@ class Progress:
         if ranks[_MOST_SHOWN:]:
             shown.append(f"(and {describe_ranks(ranks[_MOST_SHOWN:])})")
         seconds = time.monotonic() - self._start
-        parts = [f"{self._name}: {self._state.value} {seconds:.0f} s", self._latest]
+        parts = [f"{self._name}: {self._state.value} {seconds:.0f} s", self._latest, self._reading]
         if self.checkpoint is not None:
             parts.append(self.checkpoint.name)
         return [*shown, ", ".join(filter(None, parts))]

@@ -118,6 +118,8 @@ class Reported:
         in_place: Whether the files lie in the run's directory already, under that name.
         validation: Wish for a validation, as `ValidationTaskConfig.to_json` says it, or empty;
             None if there is to be none.
+        positions: Dataset -> the rank's position in it.
+        waited: Dataset -> seconds that the rank has waited for its rows in this attempt.
         prepared: The files, if they are put together already.
     """
 
@@ -128,6 +130,7 @@ class Reported:
     in_place: bool = False
     validation: dict[str, object] | None = None
     positions: dict[str, object] | None = None
+    waited: dict[str, float] | None = None
     prepared: Prepared | None = None
 
 

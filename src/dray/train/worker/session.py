@@ -69,6 +69,7 @@ class TrainSession:
         datasets: The datasets of the run.
         shards: Name -> this rank's share, of those that were asked for.
         positions: Name -> tells where in its share the rank is.
+        waited: Name -> tells how many seconds the rank has waited for rows of its share.
         directories: The directories that it was given for checkpoints.
         outer: The session that its thread had before, if its run is within another.
     """
@@ -81,6 +82,7 @@ class TrainSession:
         self.datasets = Datasets({}, DataConfig())
         self.shards: dict[str, Any] = {}
         self.positions: dict[str, Callable[[], object]] = {}
+        self.waited: dict[str, Callable[[], float]] = {}
         self._pid = os.getpid()
         run = assignment.run
         self.checkpoint = Checkpoint.at(run.place_of(run.checkpoint)) if run.checkpoint else None
@@ -190,6 +192,7 @@ class TrainSession:
                 told = run_messages.Reported(
                     number, record, files, directory, in_place, validation, positions or None
                 )
+                told = replace(told, waited={name: tell() for name, tell in self.waited.items()})
                 if checkpoint is not None and files and self._alone:
                     prepared = self._prepare(number, checkpoint, files, in_place=in_place)
                     told = replace(told, prepared=prepared)
