@@ -80,7 +80,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("ray")
 
 
-_THREADS = pytest.StashKey[int]()
+_SHARES = pytest.StashKey[bool]()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -92,13 +92,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         # With a pool of threads, this process could not be forked for each session's fork server,
         # which then had to import PyTorch anew.
         torch.set_num_threads(1)
-    session.config.stash[_THREADS] = driver_fork.threads() if sys.platform == "linux" else 1
+    if sys.platform == "linux":
+        fork = driver_fork.fork_driver(lambda: None, keep=())
+        session.config.stash[_SHARES] = fork is not None and fork.wait() == 0
 
 
 @pytest.fixture
-def threads_at_first(pytestconfig: pytest.Config) -> int:
-    """How many threads this process had when it had imported the tests, and run none of them."""
-    return pytestconfig.stash[_THREADS]
+def shares_imports(pytestconfig: pytest.Config) -> bool:
+    """Whether this process could be forked when it had imported the tests, and run none of them."""
+    return pytestconfig.stash.get(_SHARES, True)
 
 
 # What an engine, or fsspec, keeps for the next run; Ray's threads have the names that Python gives.

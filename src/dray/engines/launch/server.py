@@ -23,6 +23,8 @@ from dray.scheduling.requests import Node
 if TYPE_CHECKING:
     import subprocess
 
+_OWN = __name__.partition(".")[0]
+
 
 class Basis(NamedTuple):
     """The modules and variables of a fork server, there before it makes workers.
@@ -35,10 +37,6 @@ class Basis(NamedTuple):
 
     modules: tuple[str, ...]
     variables: tuple[tuple[str, str], ...] = ()
-
-    def is_part_of(self, other: Basis) -> bool:
-        """Return whether a server with the other one has what this one asks for."""
-        return self.variables == other.variables and set(self.modules) <= set(other.modules)
 
 
 class Forked(Protocol):
@@ -58,7 +56,7 @@ class Server:
     """The driver's end of one fork server process.
 
     Args:
-        basis: State it has before it makes workers.
+        basis: State that it is to have before it makes workers.
         entry: The module of its workers, see `fork_server.Entry`.
         method: Way to make them.
         share_imports: Whether it may be a fork of the driver.
@@ -75,6 +73,7 @@ class Server:
         self.actors: dict[int, tuple[Forked, Node]] = {}
         self._lock = threading.Lock()
         self._environment = dict(os.environ)
+        self._modules = frozenset(basis.modules)
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             try:
                 self.control, far = socket.socketpair()
@@ -90,6 +89,18 @@ class Server:
                 why = system_limits.describe(error.errno or 0)
                 raise EngineError(f"the fork server could not be started: {why}") from error
             ours.pop_all()
+        if isinstance(self._process, Clone):
+            self._modules |= frozenset(sys.modules)
+
+    def has(self, basis: Basis) -> bool:
+        """Return whether it has what is asked for; a fork of the driver has all that was there.
+
+        Modules of dray may be missing from such a fork: they take a worker little time.
+        """
+        missing = set(basis.modules) - self._modules
+        if isinstance(self._process, Clone):
+            missing = {name for name in missing if name.partition(".")[0] != _OWN}
+        return self.basis.variables == basis.variables and not missing
 
     def fork(self, actor: Forked, node: Node, fds: Sequence[int], *, learned: bool = True) -> None:
         """Ask for a worker process for an actor.

@@ -281,7 +281,7 @@ class ProcessEngine(LocalEngine):
             if self._closed:
                 raise EngineError(CLOSED)
             running = (other for other in self._servers.values() if not other.ended())
-            server = next((other for other in running if basis.is_part_of(other.basis)), None)
+            server = next((other for other in running if other.has(basis)), None)
             if server is None:
                 for old, other in list(self._servers.items()):
                     if basis.variables and old.variables and other.dismiss_if_idle():

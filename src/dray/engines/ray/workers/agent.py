@@ -204,7 +204,7 @@ class Agent:
         basis = Basis(modules, tuple(sorted(self._inherited.items())))
         with self._lock:
             for server in self._servers.values():
-                if not server.ended() and basis.is_part_of(server.basis):
+                if not server.ended() and server.has(basis):
                     return server
             for old, server in list(self._servers.items()):
                 if server.dismiss_if_idle():
