@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import gc
 import os
 import re
+import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -111,6 +113,25 @@ def test_an_error_of_the_programs_own_type() -> None:
     with pytest.raises(TaskError, match="order 3: sold out") as caught:
         dray.get(Shop.remote().sell.remote())
     assert "sell" in str(caught.value)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no groups of exceptions")
+def test_a_group_of_errors_is_caught_as_one() -> None:
+    group: Any = builtins.ExceptionGroup  # type: ignore[attr-defined,unused-ignore]
+
+    @dray.remote
+    def fails() -> None:
+        raise group("both", [ValueError("a"), KeyError("b")])
+
+    with pytest.raises(group) as caught:
+        dray.get(fails.remote())
+    error: Any = caught.value
+    assert isinstance(error, TaskError)
+    values, others = caught.value.split(ValueError)
+    assert (repr(values.exceptions), repr(others.exceptions)) == (
+        "(ValueError('a'),)",
+        "(KeyError('b'),)",
+    )
 
 
 def test_an_error_with_a_cause_of_its_own_shows_both() -> None:

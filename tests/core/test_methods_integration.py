@@ -153,6 +153,35 @@ def test_init_may_be_async_on_the_inline_engine() -> None:
     dray.shutdown()
 
 
+class Scaled:
+    FACTOR = 3
+
+    @staticmethod
+    def scale(value: int) -> int:
+        return value * ActorOfScaled.FACTOR
+
+    def scaled(self, value: int) -> int:
+        return int(ActorOfScaled.scale(value))
+
+    def call(self, method: Any, value: int) -> int:
+        return int(dray.get(method.remote(value)))
+
+
+ActorOfScaled: Any = dray.remote(Scaled)
+
+
+def test_a_class_of_actors_has_the_attributes_of_the_class(process_engine: None) -> None:
+    assert (ActorOfScaled.FACTOR, ActorOfScaled.scale(2)) == (3, 6)
+    assert dray.get(ActorOfScaled.remote().scaled.remote(4)) == 12
+    with pytest.raises(AttributeError, match="'Scaled' has no attribute 'nothing'"):
+        ActorOfScaled.nothing  # noqa: B018
+
+
+def test_a_method_is_passed_on_as_an_argument(process_engine: None) -> None:
+    scaled, other = ActorOfScaled.remote(), ActorOfScaled.remote()
+    assert dray.get(other.call.remote(scaled.scaled, 5)) == 15
+
+
 def test_a_class_of_actors_is_no_base() -> None:
     base: Any = dray.remote(Base)
     with pytest.raises(TypeError, match=r"leave Base without @dray\.remote"):

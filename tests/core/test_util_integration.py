@@ -61,6 +61,16 @@ def test_a_pool_maps_in_order_and_out_of_it() -> None:
     assert not pool.has_next()
 
 
+def test_a_pool_takes_several_results_of_a_call() -> None:
+    pool = two_actors()
+    for number in range(3):
+        pool.submit(lambda actor, x: [actor.square.remote(x), actor.square.remote(x + 1)], number)
+    results = []
+    while pool.has_next():
+        results.append(pool.get_next())
+    assert results == [[0, 1], [1, 4], [4, 9]]
+
+
 def test_a_pool_goes_on_while_one_actor_is_slow(gate: Gate) -> None:
     pool = two_actors()
     pool.submit(wait_at, gate)

@@ -109,6 +109,9 @@ class ActorMethod:
         """Return the same method with other options."""
         return ActorMethod(self._actor, self._name, {**self._given, **given}, self._signature)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return (ActorMethod, (self._actor, self._name, dict(self._given), None))
+
 
 class ActorHandle:
     """An actor, wherever it lives; its methods are attributes. It may be passed around.
@@ -222,6 +225,12 @@ class ActorClass:
     def options(self, **given: object) -> ActorClass:
         """Return the same class with other options."""
         return ActorClass(self._kind, {**self._given, **given})
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the class itself, such as a constant or a static method."""
+        if name.startswith("_"):
+            raise AttributeError(f"actor class {self.__name__} has no {name}")
+        return getattr(self._kind, name)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (ActorClass, (self._kind, self._given))

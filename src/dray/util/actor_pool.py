@@ -18,7 +18,8 @@ __all__ = ["ActorPool"]
 answer_for(__name__)
 
 V = TypeVar("V")
-Call = Callable[[ActorHandle, V], ObjectRef]
+Returned = ObjectRef | list[ObjectRef]  # several of a method with num_returns
+Call = Callable[[ActorHandle, V], Returned]
 
 
 class ActorPool:
@@ -42,8 +43,8 @@ class ActorPool:
     def __init__(self, actors: Sequence[ActorHandle]) -> None:
         self._idle = list(actors)
         self._waiting: deque[tuple[int, Call[Any], object]] = deque()
-        self._running: dict[ObjectRef, tuple[int, ActorHandle]] = {}
-        self._finished: dict[int, ObjectRef] = {}  # in the order in which they finished
+        self._running: dict[ObjectRef, tuple[int, ActorHandle, Returned]] = {}
+        self._finished: dict[int, Returned] = {}  # in the order in which they finished
         self._wanted: dict[int, None] = {}  # numbers of results not yet taken, oldest first
         self._count = 0
 
@@ -117,7 +118,7 @@ class ActorPool:
         Raises:
             ConfigError: It is in the pool already (also a ValueError).
         """
-        if actor in self._idle or any(actor == busy for _, busy in self._running.values()):
+        if actor in self._idle or any(actor == busy for _, busy, _ in self._running.values()):
             raise ConfigError(f"{actor!r} is in this pool already")
         self._idle.append(actor)
         self._start_waiting()
@@ -157,9 +158,9 @@ class ActorPool:
             return False
         ended, _ = wait(list(self._running), timeout=timeout, fetch_local=False)
         for ref in ended:
-            number, actor = self._running.pop(ref)
+            number, actor, returned = self._running.pop(ref)
             if number in self._wanted:
-                self._finished[number] = ref
+                self._finished[number] = returned
             self._idle.append(actor)
         self._start_waiting()
         return bool(ended)
@@ -172,8 +173,9 @@ class ActorPool:
         while self._idle and self._waiting:
             number, fn, value = self._waiting.popleft()
             try:
-                ref = fn(self._idle[0], value)
+                returned = fn(self._idle[0], value)
             except BaseException:
                 self._wanted.pop(number)  # there will be no result
                 raise
-            self._running[ref] = number, self._idle.pop(0)
+            first = returned[0] if isinstance(returned, list) else returned
+            self._running[first] = number, self._idle.pop(0), returned
