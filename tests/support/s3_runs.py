@@ -20,9 +20,9 @@ from dray.train import (
 from tests.support.s3_server import BUCKET, Server
 
 
-def report(step: int, size: int = 10, **options: Any) -> None:
+def report(step: int, size: int = 10, within: str | None = None, **options: Any) -> None:
     rank = dray.train.get_context().get_world_rank()
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir=within) as directory:
         Path(directory, f"rank-{rank}").write_text(f"weights of step {step}")
         Path(directory, "large").write_bytes(bytes([step]) * size)
         dray.train.report({"step": step}, Checkpoint(directory), **options)
@@ -36,7 +36,7 @@ def steps(config: dict[str, Any]) -> tuple[int, str]:
             first = int(Path(path, "rank-0").read_text().split()[-1]) + 1
             assert Path(path, "large").read_bytes()[:1] == bytes([first - 1])
     for step in range(first, config["steps"]):
-        report(step, config.get("size", 10))
+        report(step, config.get("size", 10), config.get("within"))
         if step == config.get("fails_at"):
             raise RuntimeError("as asked")
     return first, dray.train.get_context().get_storage().experiment_fs_path

@@ -41,6 +41,10 @@ class Server:
         """Have each so-many-th request fail from now on, or all of them for some seconds."""
         urllib.request.urlopen(f"{self.url}/_fails/{every}/{gone_s}").read()
 
+    def loses(self, name: str) -> None:
+        """Acknowledge the next upload to a name that ends so, or of a part of it, and forget it."""
+        urllib.request.urlopen(f"{self.url}/_loses/{name}").read()
+
     @contextlib.contextmanager
     def failing(self, *, every: int = 0, gone_s: float = 0.0) -> Iterator[None]:
         """Have requests fail while this lasts."""
@@ -71,6 +75,7 @@ class Faulty:
         self._lock = threading.Lock()
         self._every = self._count = 0
         self._gone_until = 0.0
+        self._lost = ""
 
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., object]
@@ -79,6 +84,15 @@ class Faulty:
         if path[1] == "_fails":
             self._every, self._gone_until = int(path[2]), time.monotonic() + float(path[3])
             start_response("200 OK", [])
+            return []
+        if path[1] == "_loses":
+            self._lost = path[2]
+            start_response("200 OK", [])
+            return []
+        if self._lost and environ["REQUEST_METHOD"] == "PUT" and path[-1] == self._lost:
+            self._lost = ""
+            environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))
+            start_response("200 OK", [("ETag", '"0123456789abcdef0123456789abcdef"')])
             return []
         if time.monotonic() < self._gone_until:
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)

@@ -239,9 +239,21 @@ def test_who_waits_for_an_answer_is_told_once(
             raise errors.pop()
         return "there"
 
-    monkeypatch.setattr(retry, "_TELL_AFTER_S", 0.0)
-    assert retry.persistently("s3://bucket/run cannot be read", ask, limit_s=60) == "there"
-    assert caplog.messages == ["s3://bucket/run cannot be read: OSError: no route; trying for 60 s"]
+    monkeypatch.setattr(retry, "_TELL_AFTER_S", 0.02)
+    what = "s3://bucket/run cannot be read"
+    assert retry.persistently(what, ask, limit_s=60) == "there"
+    assert caplog.messages == [f"{what}: OSError: no route; trying for 60 s"]
+    caplog.clear()
+    # Of an endpoint that takes a request and says nothing, it is told while it says nothing.
+    assert retry.persistently(what, lambda: until(lambda: caplog.messages), limit_s=60)
+    assert caplog.messages == [f"{what}: no answer yet; trying for 60 s"]
+
+
+def until(happened: Callable[[], Any]) -> bool:
+    deadline = time.monotonic() + 10
+    while not happened() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return bool(happened())
 
 
 def _pyarrows(top: Path) -> object:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import dray.train
-from dray.errors import ConfigError, StorageError
+from dray.errors import ConfigError, ControllerError, StorageError, TrainingFailedError
 from dray.train import (
     Checkpoint,
     CheckpointUploadMode,
@@ -156,16 +156,37 @@ def test_ways_of_a_checkpoint_into_a_run(s3: Server, process_engine: None) -> No
     assert texts == {step: f"weights of step {min(step, 4)}" for step in (2, 3, 4, 5)}
 
 
+def newest(s3: Server, name: str) -> list[tuple[Checkpoint, dict[str, object]]]:
+    return Result.from_path(f"s3://{BUCKET}/prefix/{name}", s3.filesystem()).best_checkpoints
+
+
 def test_faults_of_the_storage(
-    s3: Server, process_engine: None, monkeypatch: pytest.MonkeyPatch
+    s3: Server,
+    process_engine: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
 ) -> None:
-    """Train while one request in three fails, and while none is answered; then give up."""
+    """Train while one request in three fails, what is uploaded is lost, and none is answered.
+
+    Give up then.
+    """
     with s3.failing(every=3):
         fit(s3, "faults", steps=3, size=17 << 20)  # in parts
-    with s3.failing(gone_s=3):
+    s3.loses("large")  # of a part that is said to be there
+    with pytest.raises(TrainingFailedError) as lost:
+        fit(s3, "faults", steps=4, size=17 << 20, within=str(tmp_path))
+    assert re.search("checkpoint_000003/large cannot be written.* part", str(lost.value))
+    s3.loses("rank-1")  # of a whole file
+    with pytest.raises(ControllerError, match="rank-1 is not there as it was uploaded"):
+        fit(s3, "faults", steps=4, within=str(tmp_path))
+    assert [metrics["step"] for _, metrics in newest(s3, "faults")] == [0, 1, 2]
+    caplog.clear()
+    with s3.failing(gone_s=5):
         result = fit(s3, "faults", steps=5)
     assert result.return_value[0] == 3
     assert result.metrics == {"step": 4}
+    assert any("; trying for 60 s" in said for said in caplog.messages)
     monkeypatch.setenv("DRAY_STORAGE_RETRY_S", "1")
     with s3.failing(gone_s=100), pytest.raises(StorageError) as gone:
         fit(s3, "faults", steps=6)

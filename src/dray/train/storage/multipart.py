@@ -133,7 +133,7 @@ class _Large:
             return client.call_s3(what, **self._names, **options)
 
         try:
-            return persistently(f"{self._target} cannot be written", ask)
+            return persistently(f"{self._target} cannot be written", ask, bulk=True)
         except FileNotFoundError as error:
             if what == "complete_multipart_upload" and self._is_there():
                 return None  # by an attempt whose answer was lost

@@ -68,6 +68,7 @@ class RemotePath:
         content = persistently(
             f"{self} cannot be read",
             lambda: self.filesystem.cat_file(self.path, start=start, end=end, **options),
+            bulk=True,
         )
         assert isinstance(content, bytes)
         return content

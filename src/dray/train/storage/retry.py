@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -44,13 +45,16 @@ _FINAL_NAMES = (
 )
 
 
-def persistently(what: str, call: Callable[[], T], limit_s: float | None = None) -> T:
+def persistently(
+    what: str, call: Callable[[], T], limit_s: float | None = None, *, bulk: bool = False
+) -> T:
     """Return what a request returns, tried again while it fails in ways that may pass.
 
     Args:
         what: Beginning of the error if it goes on failing, with the URL.
         call: The request.
         limit_s: Seconds after which it is given up; default: `DRAY_STORAGE_RETRY_S`.
+        bulk: Whether an attempt may well take seconds, so that only errors are worth telling.
 
     Raises:
         FileNotFoundError: The request says so.
@@ -58,7 +62,35 @@ def persistently(what: str, call: Callable[[], T], limit_s: float | None = None)
         StorageError: It has failed for good, or for too long.
     """
     limit = Settings().storage_retry_s if limit_s is None else limit_s
-    begin, attempts, wait, told = time.monotonic(), 0, _FIRST_WAIT_S, False
+    teller = _Teller(what, limit)
+    if bulk:
+        return _tried(what, call, limit, teller)
+    timer = threading.Timer(_TELL_AFTER_S, teller.tell)
+    timer.daemon = True
+    timer.start()
+    try:
+        return _tried(what, call, limit, teller)
+    finally:
+        timer.cancel()
+
+
+class _Teller:
+    """Tells the user, once, that something takes its time."""
+
+    def __init__(self, what: str, limit: float) -> None:
+        self._what = what
+        self._limit = limit
+        self._told = False
+        self.trouble = "no answer yet"
+
+    def tell(self) -> None:
+        if not self._told:
+            self._told = True
+            _logger.warning("%s: %s; trying for %.0f s", self._what, self.trouble, self._limit)
+
+
+def _tried(what: str, call: Callable[[], T], limit: float, teller: _Teller) -> T:
+    begin, attempts, wait = time.monotonic(), 0, _FIRST_WAIT_S
     while True:
         attempts += 1
         try:
@@ -69,9 +101,9 @@ def persistently(what: str, call: Callable[[], T], limit_s: float | None = None)
             lasted = time.monotonic() - begin
             if _is_final(error) or lasted + wait > limit:
                 raise _given_up(what, error, attempts, lasted) from error
-            if lasted >= _TELL_AFTER_S and not told:
-                told = True
-                _logger.warning("%s: %s; trying for %.0f s", what, describe(error), limit)
+            teller.trouble = describe(error)
+            if lasted >= _TELL_AFTER_S:
+                teller.tell()
         time.sleep(wait * random.uniform(0.5, 1.0))
         wait = min(2 * wait, _LONGEST_WAIT_S)
 

@@ -61,6 +61,7 @@ def _put(source: str, target: RemotePath, options: Mapping[str, int]) -> None:
         persistently(
             f"{target} cannot be written",
             lambda: filesystem.put_file(source, target.path, **options),
+            bulk=True,
         )
     except FileNotFoundError as error:
         if not os.path.exists(source):
