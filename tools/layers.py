@@ -29,6 +29,9 @@ engines.launch
 engines.inline engines.process engines.ray
 core
 util
+data.forms
+data.sources
+data.numbering
 data
 train.storage
 * train.config train.data_config train.scaling train.checkpoint train.callback train.reported

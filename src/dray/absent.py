@@ -322,7 +322,7 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         }
         for what in ("binary_files", "csv", "images", "json", "parquet", "text")
     },
-    "dray.data.partitions": {
+    "dray.data.sources.partitions": {
         "PathPartitionFilter": "give the reader the paths alone that pass",
         **_each("PathPartitionEncoder PathPartitionParser", _INTERNALS),
         **_each(

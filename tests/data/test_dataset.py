@@ -324,7 +324,7 @@ def test_what_is_not_there_says_what_to_use() -> None:
 def test_rows_that_are_large_go_through_a_file_that_ends_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dray.data.staging.IN_MEMORY_BYTES", 1000)
+    monkeypatch.setattr("dray.data.sources.staging.IN_MEMORY_BYTES", 1000)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     kept = dray.data.range(20_000).filter(lambda row: row["id"] % 2 == 0).materialize()
     assert len(os.listdir(tmp_path)) == 1

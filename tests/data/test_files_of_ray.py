@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dray.data
-from dray.data.partitions import Partitioning
+from dray.data.sources.partitions import Partitioning
 from dray.errors import AbsentArgumentError, ConfigError
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import dray.data
 from dray.data.iterator import DataIterator
-from dray.data.position import Position, Seen, batch_sizes
+from dray.data.numbering.position import Position, Seen, batch_sizes
 
 ROWS = 240
 

@@ -41,7 +41,7 @@ __all__ = [
 _HOMES = {
     "dray.data.dataset": ("Dataset",),
     "dray.data.execution_options": ("ExecutionOptions", "ExecutionResources", "NodeIdStr"),
-    "dray.data.files": ("SaveMode",),
+    "dray.data.sources.files": ("SaveMode",),
     "dray.data.grouped": ("GroupedData",),
     "dray.data.iterator": ("DataIterator",),
     "dray.data.pipeline": ("Schema",),
@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from dray.data import preprocessors as preprocessors
     from dray.data.dataset import Dataset
     from dray.data.execution_options import ExecutionOptions, ExecutionResources, NodeIdStr
-    from dray.data.files import SaveMode
     from dray.data.grouped import GroupedData
     from dray.data.iterator import DataIterator
     from dray.data.pipeline import Schema
@@ -88,4 +87,5 @@ if TYPE_CHECKING:
         read_parquet,
         read_text,
     )
+    from dray.data.sources.files import SaveMode
     from dray.data.workers import ActorPoolStrategy, DataContext, TaskPoolStrategy

@@ -8,7 +8,7 @@ from typing import Any
 
 from dray.data import read_api
 from dray.data.dataset import Dataset
-from dray.data.sources import IterableSource, RowsSource
+from dray.data.sources.base import IterableSource, RowsSource
 from dray.errors import ConfigError
 
 _READERS: Sequence[tuple[tuple[str, ...], Callable[[Any], Dataset]]] = (

@@ -15,7 +15,7 @@ import numpy as np  # noqa: E402 (what is above says how to install it)
 import pyarrow as pa  # noqa: E402
 import pyarrow.compute as pc  # noqa: E402
 
-from dray.data.blocks import Table  # noqa: E402
+from dray.data.forms.blocks import Table  # noqa: E402
 from dray.data.relational import check_column  # noqa: E402
 from dray.errors import ConfigError  # noqa: E402
 

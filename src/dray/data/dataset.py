@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import functools
 import itertools
-import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from dray.answers import answers_members, check_arguments
+from dray.answers import answers_members
 from dray.checks import is_number, is_whole, plain
-from dray.core.objects import put
-from dray.data import files, relational
+from dray.data import relational
 from dray.data.aggregate import AggregateFn
-from dray.data.blocks import Batch, Row, Table, check_format, concat, to_batch
+from dray.data.forms.blocks import Table, check_format
 from dray.data.grouped import GroupedData
 from dray.data.iterator import DataIterator
 from dray.data.operations import (
@@ -30,16 +27,15 @@ from dray.data.operations import (
     OnTables,
     UserFunction,
 )
-from dray.data.pipeline import Pipeline, dropped, first_rows, part_of, renamed, selected
-from dray.data.sources import TableSource, UnionSource
-from dray.data.staging import stage
+from dray.data.pipeline import dropped, first_rows, part_of, renamed, selected
+from dray.data.results import Results
+from dray.data.sources.base import UnionSource
 from dray.data.workers import in_workers
-from dray.engines.runtime import ObjectRef
 from dray.errors import ConfigError
 
 
 @answers_members
-class Dataset(Pipeline):
+class Dataset(Results):
     """Rows from a source, and operations on them that run when rows are asked for.
 
     Make one with the functions of `dray.data`. Nothing is kept: who iterates twice reads twice,
@@ -390,138 +386,6 @@ class Dataset(Pipeline):
         ready = self if self.is_stream else self.countable()
         return [DataIterator(ready, rank, n, equal=equal) for rank in range(n)]
 
-    # Rows.
-
-    def iterator(self) -> DataIterator:
-        """Return an iterator over all rows; each iteration is an epoch."""
-        return DataIterator(self, in_order=True)
-
-    def iter_rows(self) -> Iterable[Row]:
-        """Return rows as dicts."""
-        return self.iterator().iter_rows()
-
-    def iter_batches(self, **options: Any) -> Iterable[Any]:
-        """Return batches; see `DataIterator.iter_batches`."""
-        return self.iterator().iter_batches(**options)
-
-    def iter_torch_batches(self, **options: Any) -> Iterable[Any]:
-        """Return batches of tensors; see `DataIterator.iter_torch_batches`."""
-        return self.iterator().iter_torch_batches(**options)
-
-    def iter_jax_batches(self, **options: Any) -> Iterable[Any]:
-        """Return batches of arrays of JAX; see `DataIterator.iter_jax_batches`."""
-        return self.iterator().iter_jax_batches(**options)
-
-    def iter_tf_batches(self, **options: Any) -> Iterable[Any]:
-        """Return batches of tensors of TensorFlow; see `DataIterator.iter_tf_batches`."""
-        return self.iterator().iter_tf_batches(**options)
-
-    def take(self, limit: int = 20) -> list[Row]:
-        """Return the first rows."""
-        return list(itertools.islice(self.rows(), limit))
-
-    def take_all(self, limit: int | None = None) -> list[Row]:
-        """Return all rows.
-
-        Args:
-            limit: The most that there may be.
-
-        Raises:
-            ConfigError: There are more.
-        """
-        rows = list(itertools.islice(self.rows(), None if limit is None else limit + 1))
-        if limit is not None and len(rows) > limit:
-            raise ConfigError(f"the dataset has more than {limit} rows")
-        return rows
-
-    def take_batch(self, batch_size: int = 20, *, batch_format: str | None = "default") -> Batch:
-        """Return the first rows as a batch."""
-        tables = [block.table for block in first_rows(self.blocks(), batch_size)]
-        if not tables:
-            raise ConfigError("the dataset has no rows")
-        return to_batch(concat(tables), check_format(batch_format))
-
-    def show(self, limit: int = 20) -> None:
-        """Print the first rows."""
-        for row in self.take(limit):
-            print(row)
-
-    def count(self) -> int:
-        """Return how many rows there are; they are read if nothing else tells."""
-        if self.source.rows is not None and self._keeps_rows_surely():
-            return self.source.rows
-        if self._made_countable is not None:
-            return int(self._made_countable.num_rows)
-        return sum(block.table.num_rows for block in self.blocks())
-
-    def columns(self) -> list[str] | None:
-        """Return the names of the columns."""
-        schema = self.arrow_schema()
-        return None if schema is None else list(schema.names)
-
-    def size_bytes(self) -> int:
-        """Return about how many bytes the rows take in memory."""
-        if self.source.rows is not None and not self._operations:
-            return int(self.source.rows * self.source.row_bytes)
-        return sum(block.table.nbytes for block in self.blocks())
-
-    def materialize(self) -> Dataset:
-        """Return a dataset of the same rows that is in memory, or in a file if it is large."""
-        ready = isinstance(self.source, TableSource) and not self._operations
-        if ready and self._seed is None:
-            return self
-        return Dataset(stage(self.blocks(), self.source.name(), self.arrow_schema()))
-
-    def to_pandas(self, limit: int | None = None) -> Any:
-        """Return all rows as a pandas.DataFrame.
-
-        Args:
-            limit: The most that there may be.
-
-        Raises:
-            ConfigError: There are more.
-        """
-        table = self.to_arrow()
-        if limit is not None and table.num_rows > limit:
-            raise ConfigError(f"the dataset has {table.num_rows} rows, more than {limit}")
-        return to_batch(table, "pandas")
-
-    def to_arrow(self) -> Table:
-        """Return all rows as a pyarrow.Table."""
-        tables = [block.table for block in self.blocks()]
-        schema = None if tables else self.arrow_schema()
-        return concat(tables) if tables else (schema or pa.schema([])).empty_table()
-
-    def to_arrow_refs(self) -> list[ObjectRef]:
-        """Return references to all rows, as tables of a few MiB."""
-        return [put(block.table) for block in self.blocks()]
-
-    def to_pandas_refs(self) -> list[ObjectRef]:
-        """Return references to all rows, as frames of a few MiB."""
-        return [put(to_batch(block.table, "pandas")) for block in self.blocks()]
-
-    def to_numpy_refs(self, *, column: str | None = None) -> list[ObjectRef]:
-        """Return references to all rows, as arrays: of one column, or a dict of all."""
-        batches = (to_batch(block.table, "numpy") for block in self.blocks())
-        return [put(batch if column is None else batch[column]) for batch in batches]
-
-    def to_torch(self, **options: Any) -> Any:
-        """Return a torch IterableDataset of batches; see `DataIterator.to_torch`."""
-        return self.iterator().to_torch(**options)
-
-    def to_tf(self, *columns: Any, **options: Any) -> Any:
-        """Return a `tf.data.Dataset` of features and labels; see `DataIterator.to_tf`."""
-        return self.iterator().to_tf(*columns, **options)
-
-    def num_blocks(self) -> int:
-        """Return in how many lanes the rows are read by several ranks."""
-        return self.source.lanes
-
-    def stats(self) -> str:
-        """Return what is known of the rows without reading them."""
-        rows = "an unknown number of" if self.source.rows is None else self.source.rows
-        return f"{rows} rows of {self.source.name()}, {len(self._operations)} operations"
-
     # Aggregates of all rows.
 
     def unique(self, column: str) -> list[Any]:
@@ -563,64 +427,3 @@ class Dataset(Pipeline):
         row = self.groupby(None).std(on, ddof=ddof).take(1)
         values = row[0] if row else {}
         return next(iter(values.values()), None) if len(values) < 2 else values
-
-    # Files.
-
-    def write_parquet(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        mode: files.SaveMode | str = files.SaveMode.APPEND,
-        **options: Any,
-    ) -> None:
-        """Write the rows as files of Parquet into a directory, or a URL that fsspec knows.
-
-        Args:
-            path: The directory.
-            mode: The way to go on if there is something: "append", "overwrite", "ignore" (write
-                nothing) or "create" (raise).
-            options: Options of Ray's that dray does not need.
-
-        Raises:
-            StorageError: They cannot be written, or something is there and is not to be.
-        """
-        self._write(path, "parquet", mode, options)
-
-    def write_csv(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        mode: files.SaveMode | str = files.SaveMode.APPEND,
-        **options: Any,
-    ) -> None:
-        """Write the rows as files of CSV into a directory; see `write_parquet`."""
-        self._write(path, "csv", mode, options)
-
-    def write_json(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        mode: files.SaveMode | str = files.SaveMode.APPEND,
-        **options: Any,
-    ) -> None:
-        """Write the rows as files with a JSON object a line; see `write_parquet`."""
-        self._write(path, "json", mode, options)
-
-    def _write(
-        self,
-        path: str | os.PathLike[str],
-        kind: str,
-        mode: files.SaveMode | str,
-        options: Mapping[str, object],
-    ) -> None:
-        unknown = {name: value for name, value in options.items() if name not in _UNUSED}
-        check_arguments(f"Dataset.write_{kind}", unknown, ("path", "mode"))
-        writers = {"parquet": files.write_parquet, "csv": files.write_csv, "json": files.write_json}
-        files.write_files(self.blocks(), os.fspath(path), kind, writers[kind], mode)
-
-
-# Options of Ray's writers for which dray has no use: they follow from the data or the machine.
-_UNUSED = (
-    *("concurrency", "ray_remote_args", "try_create_dir", "min_rows_per_file"),
-    *("max_rows_per_file", "num_rows_per_file", "min_bytes_per_file"),
-)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dray.data.aggregate import AggregateFn, aggregated, columns_of
-from dray.data.blocks import Block, Table, check_format, concat, to_batch, to_table
+from dray.data.forms.blocks import Block, Table, check_format, concat, to_batch, to_table
 from dray.data.pipeline import P
 from dray.data.relational import check_column, sorted_blocks
 

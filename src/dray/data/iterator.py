@@ -8,8 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from dray.answers import answers_members
 from dray.data.ahead import read_ahead
-from dray.data.batches import Run
-from dray.data.blocks import (
+from dray.data.forms.batches import Run
+from dray.data.forms.blocks import (
     Batch,
     Block,
     Row,
@@ -17,10 +17,10 @@ from dray.data.blocks import (
     table_rows,
     to_batch,
 )
+from dray.data.numbering.position import Bookmark, Position
 from dray.data.pipeline import Pipeline
-from dray.data.position import Bookmark, Position
 from dray.data.shares import Batching, Sharing, share_of
-from dray.data.staging import stage
+from dray.data.sources.staging import stage
 
 T = TypeVar("T")
 
@@ -178,7 +178,7 @@ class DataIterator:
             local_shuffle_seed: As for `iter_batches`.
             pin_memory: Whether tensors are put into pinned memory before.
         """
-        from dray.data.tensors import Placement, tensor_batches
+        from dray.data.forms.tensors import Placement, tensor_batches
 
         batching = Batching(
             batch_size,
@@ -239,7 +239,7 @@ class DataIterator:
         Args:
             options: As for `iter_torch_batches`.
         """
-        from dray.data.tensors import as_iterable_dataset
+        from dray.data.forms.tensors import as_iterable_dataset
 
         return as_iterable_dataset(self.iter_torch_batches(**options))
 
@@ -250,7 +250,7 @@ class DataIterator:
             dtypes: The type of all tensors, or column -> type.
             options: As for `iter_batches`, but `batch_format`.
         """
-        from dray.data.tensorflow_sets import to_tf_tensors
+        from dray.data.forms.tensorflow_sets import to_tf_tensors
 
         batches = self.iter_batches(batch_format="numpy", **options)
         return Epochs(lambda: (to_tf_tensors(batch, dtypes) for batch in batches))
@@ -273,7 +273,7 @@ class DataIterator:
             batch_size: Rows of a batch.
             options: As for `iter_batches`, but `batch_format`.
         """
-        from dray.data.tensorflow_sets import as_tf_dataset, columns_of
+        from dray.data.forms.tensorflow_sets import as_tf_dataset, columns_of
 
         blocks = self._blocks(Position(self.position.epoch), Batching(None))
         example: Batch = next((to_batch(block.table, "numpy") for block in blocks), {})

@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from dray.data.batches import rebatched
-from dray.data.blocks import (
+from dray.data.forms.batches import rebatched
+from dray.data.forms.blocks import (
     Block,
     Row,
     Table,

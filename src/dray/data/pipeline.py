@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from dray.data.blocks import Block, Row, Table, table_rows
+from dray.data.forms.blocks import Block, Row, Table, table_rows
+from dray.data.numbering.order import Order
+from dray.data.numbering.reading import read_numbers
 from dray.data.operations import Checked, Operation
-from dray.data.order import Order
-from dray.data.reading import read_numbers
-from dray.data.sources import BlocksSource, ParquetSource, SliceSource, Source, TableSource
-from dray.data.staging import shippable, stage
+from dray.data.sources.base import BlocksSource, SliceSource, Source, TableSource
+from dray.data.sources.parquet import ParquetSource
+from dray.data.sources.staging import shippable, stage
 from dray.errors import ConfigError
 
 P = TypeVar("P", bound="Pipeline")

@@ -13,8 +13,8 @@ import pyarrow as pa
 from dray.answers import check_arguments
 from dray.checks import is_whole, plain, require
 from dray.core.objects import get
-from dray.data import files
-from dray.data.blocks import (
+from dray.data.dataset import Dataset
+from dray.data.forms.blocks import (
     DATA,
     ID,
     Block,
@@ -25,10 +25,16 @@ from dray.data.blocks import (
     to_row,
     to_table,
 )
-from dray.data.dataset import Dataset
-from dray.data.files import Paths
-from dray.data.partitions import Labels, Partitioning
-from dray.data.sources import BlocksSource, HuggingFaceSource, RangeSource, RowsSource, TableSource
+from dray.data.sources import files
+from dray.data.sources.base import (
+    BlocksSource,
+    HuggingFaceSource,
+    RangeSource,
+    RowsSource,
+    TableSource,
+)
+from dray.data.sources.files import Paths
+from dray.data.sources.partitions import Labels, Partitioning
 from dray.errors import ConfigError
 
 # Options of Ray Data for which dray has no use: they follow from the data or the machine.

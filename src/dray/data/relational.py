@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dray.data.batches import rebatched
-from dray.data.blocks import Block, Table, concat
+from dray.data.forms.batches import rebatched
+from dray.data.forms.blocks import Block, Table, concat
 from dray.errors import ConfigError
 
 _END = Block(pa.table({}))

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from dray.checks import is_whole, plain
-from dray.data.batches import Run, aligned, run_of
-from dray.data.blocks import Block
+from dray.data.forms.batches import Run, aligned, run_of
+from dray.data.forms.blocks import Block
+from dray.data.numbering.position import Position, batch_sizes, share
+from dray.data.numbering.reading import read_numbers
 from dray.data.pipeline import Pipeline
-from dray.data.position import Position, batch_sizes, share
-from dray.data.reading import read_numbers
 from dray.errors import ConfigError
 
 _FIRST_PART = 16

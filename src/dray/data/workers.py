@@ -13,8 +13,8 @@ from dray.answers import check_arguments
 from dray.checks import is_whole, plain
 from dray.core.objects import get
 from dray.core.remote import remote
-from dray.data.batches import rebatched
-from dray.data.blocks import Block
+from dray.data.forms.batches import rebatched
+from dray.data.forms.blocks import Block
 from dray.data.operations import MapBatches, Operation, UserFunction
 from dray.errors import AbsentNameError, ConfigError
 

@@ -8,7 +8,7 @@ from dray.errors import NoSuchDatasetError
 from dray.train.worker.session import TrainSession, current_session
 
 if TYPE_CHECKING:
-    from dray.data.position import Position
+    from dray.data.numbering.position import Position
 
 __all__ = ["get_dataset_shard"]
 
@@ -98,7 +98,7 @@ def positions_of(session: TrainSession, name: str, *, splits: bool = True) -> li
         name: Name of the dataset, or of what else has positions.
         splits: Whether each rank has a share of it.
     """
-    from dray.data.position import Position
+    from dray.data.numbering.position import Position
 
     ranks = session.assignment.run.positions
     known = {rank: of[name] for rank, of in ranks.items() if name in of}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dray.data.blocks import Table
 from dray.data.dataset import Dataset
+from dray.data.forms.blocks import Table
 from dray.data.preprocessors.preprocessor import Preprocessor
 
 

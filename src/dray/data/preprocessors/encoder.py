@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dray.data.blocks import Table, column_to_numpy, to_column
 from dray.data.dataset import Dataset
+from dray.data.forms.blocks import Table, column_to_numpy, to_column
 from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
 from dray.data.relational import check_column
 from dray.errors import ConfigError

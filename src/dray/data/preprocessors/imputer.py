@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dray.data.blocks import Table
 from dray.data.dataset import Dataset
+from dray.data.forms.blocks import Table
 from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
 from dray.data.relational import check_column
 from dray.errors import ConfigError

@@ -6,8 +6,8 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from dray.data.blocks import Batch, Table, to_batch, to_table
 from dray.data.dataset import Dataset
+from dray.data.forms.blocks import Batch, Table, to_batch, to_table
 from dray.errors import ConfigError
 
 P = TypeVar("P", bound="Preprocessor")

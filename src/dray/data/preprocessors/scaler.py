@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dray.data.aggregate import AbsMax, Quantile
-from dray.data.blocks import Table
 from dray.data.dataset import Dataset
+from dray.data.forms.blocks import Table
 from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
 from dray.data.relational import check_column
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from dray.data.blocks import Table
+from dray.data.forms.blocks import Table
 from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
 from dray.data.relational import check_column
 

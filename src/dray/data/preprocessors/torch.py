@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dray.data.blocks import Table, column_to_numpy, to_column
+from dray.data.forms.blocks import Table, column_to_numpy, to_column
 from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
 from dray.data.relational import check_column
 

@@ -14,7 +14,7 @@ from dray.train.worker.session import TrainSession
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-    from dray.data.position import Bookmark, Position
+    from dray.data.numbering.position import Bookmark, Position
 
 
 def changed_loader(loader: DataLoader[Any], **attributes: object) -> DataLoader[Any]:
@@ -33,7 +33,7 @@ def resumable_loader(loader: DataLoader[Any], session: TrainSession) -> Any:
     """
     from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
-    from dray.data.position import Bookmark
+    from dray.data.numbering.position import Bookmark
 
     sampler = loader.sampler
     if isinstance(loader.dataset, IterableDataset):
@@ -101,7 +101,7 @@ class ResumableBatches:
 
     def sizes(self, position: Position) -> list[int]:
         """Return the sizes of the batches that are left of an epoch."""
-        from dray.data.position import batch_sizes
+        from dray.data.numbering.position import batch_sizes
 
         left = self._rows - position.seen.count()
         options = {"equal": True, "drop_last": self.drop_last}

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from dray.data.blocks import Block, Table, concat
-from dray.data.sources import ArrowFileSource, Source, TableSource
+from dray.data.forms.blocks import Block, Table, concat
+from dray.data.sources.base import ArrowFileSource, Source, TableSource
 from dray.errors import DataFunctionError, StorageError, describe
 
 # Rows up to this size are kept in memory; more of them go to a file.

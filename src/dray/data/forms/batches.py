@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from dray.data.blocks import Batch, Block, Table, concat, own_arrays, to_batch, writable
+from dray.data.forms.blocks import Batch, Block, Table, concat, own_arrays, to_batch, writable
 
 
 class Run(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dray.data.blocks import Table
+from dray.data.forms.blocks import Table
 
 _NAMES = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
 

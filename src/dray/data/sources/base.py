@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 
-from dray.data.blocks import Block, Table, concat, rows_to_table, to_row
-from dray.data.ray_tensors import in_schema
+from dray.data.forms.blocks import Block, Table, concat, rows_to_table, to_row
 from dray.errors import StorageError
 
 # Bytes of a block, and rows at most.
 BLOCK_BYTES = 8 << 20
 BLOCK_ROWS = 1 << 16
 # Numbers of lanes, with many divisors, so that each rank's share is made of whole lanes.
-_LANES = (12, 8, 6, 4, 3, 2, 1)
-# The part of all rows that may be decoded in vain, where lanes begin amid row groups.
-_IN_VAIN = 0.15
-# Bytes of a lane that are decoded at once; and bytes that are read of a column.
-_PIECE_BYTES = 4 << 20
-# Into how many pieces a piece is cut at first, as the first batch is not to wait for a whole one.
-_FIRST_PARTS = 8
-_READ_BYTES = 256 << 10
+LANES = (12, 8, 6, 4, 3, 2, 1)
 
 
 class Source:
@@ -285,122 +276,6 @@ class HuggingFaceSource(Source):
         return self._dataset.features.arrow_schema
 
 
-class RowGroup(NamedTuple):
-    """A row group of a file of Parquet: its number there, and its rows among all."""
-
-    file: int
-    number: int
-    start: int
-    stop: int
-
-
-class ParquetSource(Source):
-    """Files of Parquet, read row group by row group; how many rows each has is known.
-
-    Args:
-        files: Their paths.
-        filesystem: Their filesystem, of Arrow.
-        sizes: For every file the numbers of rows of its row groups.
-        schema: The schema of what is read.
-        row_bytes: About how many bytes a row has in memory.
-        lanes: The number of ranges to read side by side; None chooses.
-    """
-
-    def __init__(
-        self,
-        files: Sequence[str],
-        filesystem: Any,
-        sizes: Sequence[Sequence[int]],
-        schema: Any,
-        row_bytes: float,
-        lanes: int | None = None,
-    ) -> None:
-        self._files, self._filesystem, self._schema = list(files), filesystem, schema
-        self._groups: list[RowGroup] = []
-        self._starts: list[int] = []  # of files
-        row = 0
-        for file, of_groups in enumerate(sizes):
-            self._starts.append(row)
-            for number, rows in enumerate(of_groups):
-                self._groups.append(RowGroup(file, number, row, row + rows))
-                row += rows
-        self.rows = row
-        self.row_bytes = row_bytes
-        self.lanes = lanes or next(number for number in _LANES if self._suits(number))
-
-    def _suits(self, lanes: int) -> bool:
-        """Return whether so many lanes have few rows to decode that belong to the lane before."""
-        if lanes == 1 or lanes > len(self._groups):
-            return lanes == 1
-        assert self.rows is not None
-        ends = np.array([group.stop for group in self._groups])
-        starts = np.array([group.start for group in self._groups])
-        firsts = np.array([self.rows * lane // lanes for lane in range(lanes)])
-        in_vain = firsts - starts[np.searchsorted(ends, firsts, side="right")]
-        return bool(in_vain.sum() <= _IN_VAIN * self.rows)
-
-    def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
-        """Yield rows, decoding a piece of a row group at a time."""
-        assert self.rows is not None
-        end = self.rows if stop is None else stop
-        groups = (group for group in self._groups if group.stop > start and group.start < end)
-        parts = _FIRST_PARTS
-        for file, of_file in itertools.groupby(groups, lambda group: group.file):
-            chosen = list(of_file)
-            row = chosen[0].start
-            for batch in self._batches(file, [group.number for group in chosen], parts):
-                parts = 1
-                low, high = max(start - row, 0), min(end - row, batch.num_rows)
-                if low < high:
-                    table = pa.Table.from_batches([batch.slice(low, high - low)])
-                    table = in_schema(table, self._schema)
-                    yield Block(table, self._origin(file, row + low, row + high), own=True)
-                row += batch.num_rows
-                if row >= end:
-                    return
-
-    def _batches(self, file: int, groups: list[int], parts: int) -> Iterator[Any]:
-        """Yield the rows of row groups of a file, the first group's in pieces that are smaller."""
-        import pyarrow.parquet as pq
-
-        piece = max(1, min(BLOCK_ROWS, int(_PIECE_BYTES / max(self.row_bytes, 1.0))))
-        options = {"columns": self._schema.names, "use_threads": pa.cpu_count() > 1}
-        path = self._files[file]
-        if isinstance(self._filesystem, pa.fs.LocalFileSystem):
-            with pq.ParquetFile(path, buffer_size=self._buffer_bytes()) as local:
-                first, rest = groups[:1], groups[1:]
-                yield from local.iter_batches(-(-piece // parts), row_groups=first, **options)
-                if rest:
-                    yield from local.iter_batches(piece, row_groups=rest, **options)
-            return
-        for group in groups:  # what is far away is read ahead, a row group at a time
-            with pq.ParquetFile(path, filesystem=self._filesystem, pre_buffer=True) as remote:
-                yield from remote.iter_batches(piece, row_groups=[group], **options)
-
-    def _buffer_bytes(self) -> int:
-        """Return how much is read of a column at once; 0 reads what a row group has of it."""
-        largest = max((group.stop - group.start for group in self._groups), default=0)
-        return _READ_BYTES if largest * self.row_bytes > _PIECE_BYTES * 2 else 0
-
-    def _origin(self, file: int, start: int, stop: int) -> str:
-        first = self._starts[file]
-        return f"rows {start - first} to {stop - first - 1} of {self._files[file]}"
-
-    def name(self) -> str:
-        return self._files[0] if len(self._files) == 1 else f"{len(self._files)} files of Parquet"
-
-    def schema(self) -> Any:
-        return self._schema
-
-    def select(self, names: Sequence[str]) -> ParquetSource:
-        """Return the same files, of which some columns alone are read."""
-        chosen = copy.copy(self)
-        fields = [self._schema.field(name) for name in names]
-        chosen._schema = pa.schema(fields)
-        chosen.row_bytes = self.row_bytes * len(fields) / max(1, len(self._schema))
-        return chosen
-
-
 class BlocksSource(Source):
     """Rows that a function yields, as often as it is called; how many is not known.
 
@@ -463,7 +338,7 @@ class UnionSource(Source):
         self.rows = None if None in sizes else int(self._ends[-1])
         self.indexed = self.rows is not None and all(source.indexed for source in sources)
         most = sum(source.lanes for source in sources)
-        self.lanes = 1 if self.indexed else next(number for number in _LANES if number <= most)
+        self.lanes = 1 if self.indexed else next(number for number in LANES if number <= most)
         self.row_bytes = max(source.row_bytes for source in sources)
 
     def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:

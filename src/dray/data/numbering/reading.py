@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dray.data.blocks import Block, concat
-from dray.data.interleaving import interleaved
-from dray.data.order import Order
-from dray.data.sources import Source
+from dray.data.forms.blocks import Block, concat
+from dray.data.forms.interleaving import interleaved
+from dray.data.numbering.order import Order
+from dray.data.sources.base import Source
 
 
 def read_numbers(source: Source, order: Order, chunks: Iterator[Any]) -> Iterator[Block]:

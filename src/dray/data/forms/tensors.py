@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dray.data.batches import Run
-from dray.data.blocks import Batch
+from dray.data.forms.batches import Run
+from dray.data.forms.blocks import Batch
 from dray.errors import ConfigError
 
 

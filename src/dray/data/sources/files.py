@@ -17,10 +17,11 @@ import pyarrow as pa
 import pyarrow.fs
 
 from dray.checks import require
-from dray.data.blocks import Block, Table, rows_to_table, to_row
-from dray.data.partitions import LabelledSource, Labels, labelled
-from dray.data.ray_tensors import with_tensors
-from dray.data.sources import BlocksSource, ParquetSource, Source, UnionSource
+from dray.data.forms.blocks import Block, Table, rows_to_table, to_row
+from dray.data.forms.ray_tensors import with_tensors
+from dray.data.sources.base import BlocksSource, Source, UnionSource
+from dray.data.sources.parquet import ParquetSource
+from dray.data.sources.partitions import LabelledSource, Labels, labelled
 from dray.errors import ConfigError, StorageError, describe
 
 _READERS = 16

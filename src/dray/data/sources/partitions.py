@@ -11,8 +11,8 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from dray.answers import answer_for
-from dray.data.blocks import Block, Table
-from dray.data.sources import Source
+from dray.data.forms.blocks import Block, Table
+from dray.data.sources.base import Source
 from dray.errors import ConfigError
 
 __all__ = ["PartitionStyle", "Partitioning"]
@@ -42,7 +42,7 @@ class Partitioning:
         ConfigError: The style is unknown, or a part is missing.
 
     Example:
-        >>> from dray.data.partitions import Partitioning
+        >>> from dray.data.sources.partitions import Partitioning
         >>> Partitioning("dir", "/data", ["kind"]).labels("/data/cat/1.png")
         {'kind': 'cat'}
     """

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dray.data.blocks import NUMBERS, Table, concat
+from dray.data.forms.blocks import NUMBERS, Table, concat
 
 
 def interleaved(tables: Sequence[Table]) -> Table:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dray.data.blocks import Batch
-from dray.data.tensors import stacked
+from dray.data.forms.blocks import Batch
+from dray.data.forms.tensors import stacked
 from dray.errors import ConfigError
 
 

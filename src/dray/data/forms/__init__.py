@@ -1,0 +1,1 @@
+"""The forms of rows: blocks, batches, tensors."""
