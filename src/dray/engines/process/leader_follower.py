@@ -59,16 +59,19 @@ class AdaptiveSpin:
         Args:
             look: Returns at once; something false if there is nothing.
         """
-        if self._asleep or not self._several_cores:
+        if not self._several_cores:
+            return None
+        if self._asleep:
             self._asleep -= 1
             return None
         clock = time.perf_counter
         end = clock() + _AWAKE_S
-        while clock() < end:
-            found = look()
-            if found:
-                self._pause //= 2
-                return found
+        while not (found := look()):
+            if clock() > end:
+                break
+        else:
+            self._pause //= 2
+            return found
         self._asleep = self._pause = min(2 * self._pause + 1, _MOST_ASLEEP)
         return None
 
