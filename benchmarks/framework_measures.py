@@ -23,6 +23,7 @@ _LAUNCHERS = {
     "lightgbm": "its own processes",
 }
 _FORKS = "its own processes, forked"
+_ONE = "one plain process"  # without any launcher: no start can be faster
 _TITLES = {
     "lightning": "Lightning",
     "transformers": "Transformers",
@@ -41,11 +42,14 @@ def _trained(
     """Run a framework's program as a contestant."""
     root = options.programs.parent
     environment = {"PYTHONPATH": f"{root / _VISION}:{root}"}
-    arguments = [_WORKERS, steps, fits, *([] if kill is None else [kill])]
+    workers = 1 if name == _ONE else _WORKERS
+    arguments = [workers, steps, fits, *([] if kill is None else [kill])]
     if name in (DRAY, RAY):
         return run(options.command(name, framework, *arguments), environment)
     script = str(options.programs / f"program_{framework}.py")
     command = [script, FORKED if name == _FORKS else ALONE, *map(str, arguments)]
+    if name == _ONE:
+        return run([options.python, *command], {**environment, "OMP_NUM_THREADS": "1"})
     if framework == "transformers":
         launcher = ["-m", "torch.distributed.run", "--standalone"]
         command = [*launcher, f"--nproc-per-node={_WORKERS}", *command]
@@ -65,7 +69,7 @@ def framework_start(options: Options) -> list[Case]:
 
     cases = []
     for framework, launcher in _LAUNCHERS.items():
-        peers = (launcher, *([_FORKS] if framework in _TREES else []), RAY)
+        peers = (launcher, _FORKS if framework in _TREES else _ONE, RAY)
         targets = {launcher: 0.6, RAY: 0.2}
         cases.append(
             Case(
