@@ -46,18 +46,20 @@ def names(s3: Server, name: str) -> list[str]:
     return sorted(path[start:] for path in filesystem.find(f"{BUCKET}/prefix/{name}"))
 
 
-def test_a_run_whose_driver_is_killed_goes_on(s3: Server, tmp_path: Path) -> None:
+def test_a_run_whose_driver_is_killed_goes_on(
+    s3: Server, tmp_path: Path, core_engine: str, core_variables: dict[str, str]
+) -> None:
     """Kill the driver amid a run, read the run meanwhile, and go on with it."""
-    port = s3.url.rpartition(":")[2]
-    command = [sys.executable, "-m", "tests.support.s3_runs", port, "killed"]
-    variables = {**os.environ, "DRAY_ENGINE": "process", "TMPDIR": str(tmp_path)}
-    place, url = s3.filesystem(), f"s3://{BUCKET}/prefix/killed"
+    port, run = s3.url.rpartition(":")[2], f"killed-{core_engine}"
+    command = [sys.executable, "-m", "tests.support.s3_runs", port, run]
+    variables = {**os.environ, **core_variables, "TMPDIR": str(tmp_path)}
+    place, url = s3.filesystem(), f"s3://{BUCKET}/prefix/{run}"
     driver = subprocess.Popen([*command, "100000"], env=variables, start_new_session=True)
     try:
         seen = -1
         while seen < 2:
             assert driver.poll() is None
-            if "run.json" not in names(s3, "killed"):
+            if "run.json" not in names(s3, run):
                 time.sleep(0.1)
             else:
                 checkpoint = Result.from_path(url, place).checkpoint
@@ -74,11 +76,11 @@ def test_a_run_whose_driver_is_killed_goes_on(s3: Server, tmp_path: Path) -> Non
         [*command, str(kept + 3)], env=variables, check=True, capture_output=True, text=True
     )
     assert again.stdout.split()[-2:] == [str(kept + 1), str(kept + 2)]
-    left = names(s3, "killed")
+    left = names(s3, run)
     assert not [name for name in left if name.startswith((".unfinished", ".replaced"))]
     assert len({name.split("/")[0] for name in left if name.startswith("checkpoint_")}) == 2
     for name in left:
-        content = place.cat_file(f"{BUCKET}/prefix/killed/{name}")
+        content = place.cat_file(f"{BUCKET}/prefix/{run}/{name}")
         assert SECRET.encode() not in content, name
 
 
