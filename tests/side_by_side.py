@@ -37,7 +37,7 @@ LONGEST = (
     "core/test_ends_integration.py",
 )
 # What leaves threads of other libraries: after it no session can share the imports of the tests.
-LEAVES_THREADS = ("data/test_dataset.py",)
+LEAVES_THREADS = ("train/storage/test_s3_integration.py", "data/test_dataset.py")
 
 
 def main(arguments: list[str]) -> int:
