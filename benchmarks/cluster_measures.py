@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from benchmarks.cases import DRAY_ON_RAY, RAY, Case, Comparison, Options, Sample
 from benchmarks.harness import Finished
+from benchmarks.step_measures import STRATEGIES
 
 FIRST_FIT = "fit() to first all-reduce"
 SECOND_FIT = "second fit() to first all-reduce"
@@ -18,6 +19,8 @@ WALL_TIME = "time for a report"
 
 # Every worker an actor of Ray's own, as before there were agents.
 WITHOUT_AGENTS = f"{DRAY_ON_RAY}, without agents"
+JAX = "jax"
+STEPS = {**STRATEGIES, JAX: "JAX"}
 _ONE_NODE = (4,)
 _FOUR_NODES = (0, 4, 4, 4)  # a head, and nodes for the workers
 
@@ -76,42 +79,48 @@ def cluster_recovery(options: Options) -> list[Case]:
 def cluster_step_refit(options: Options) -> list[Case]:
     """On a Ray cluster: a second fit() of a connected driver, to its first optimizer step."""
 
-    def sample(name: str) -> Sample:
-        finished = _run(options, name, "refit", "ddp", 2)
+    def sample(name: str, strategy: str) -> Sample:
+        told = ("jax", 2) if strategy == JAX else ("refit", strategy, 2)
+        finished = _run(options, name, *told)
         first, second = (finished.between("called", "stepped", turn) for turn in (0, 1))
         return Sample({FIRST_STEP: first, SECOND_STEP: second})
 
-    return [_steps(options, sample, SECOND_STEP, FIRST_STEP)]
+    return [_steps(options, sample, strategy, SECOND_STEP, FIRST_STEP) for strategy in STEPS]
 
 
 def cluster_step_recovery(options: Options) -> list[Case]:
     """On a Ray cluster: kill -9 of a worker to the next optimizer step of all ranks."""
 
-    def sample(name: str) -> Sample:
-        finished = _run(options, name, "recovery", "ddp")
+    def sample(name: str, strategy: str) -> Sample:
+        told = ("jax", 1, "killed") if strategy == JAX else ("recovery", strategy)
+        finished = _run(options, name, *told)
         return Sample({RECOVERY_STEP: finished.between("killed", "stepped")})
 
-    return [_steps(options, sample, RECOVERY_STEP)]
+    return [_steps(options, sample, strategy, RECOVERY_STEP) for strategy in STEPS]
 
 
 def _run(options: Options, name: str, program: str, *rest: object) -> Finished:
     variables = {"DRAY_RAY_AGENTS": "0"} if name == WITHOUT_AGENTS else {}
-    return options.cluster.run(options.command(name, program, 2, *rest), **variables)
+    command = options.command(name, program, 2, *rest)
+    return options.cluster.run(command, JAX_PLATFORMS="cpu", **variables)
 
 
-def _steps(options: Options, sample: Callable[[str], Sample], *quantities: str) -> Case:
-    """Return a case of dray's agents, of dray without them, and of Ray Train."""
+def _steps(
+    options: Options, sample: Callable[[str, str], Sample], strategy: str, *quantities: str
+) -> Case:
+    """Return a case of dray's agents, of dray without them, and, for DDP, of Ray Train."""
     target, *others = quantities
+    peers = (WITHOUT_AGENTS, RAY) if strategy == "ddp" else (WITHOUT_AGENTS,)
     comparisons = (
         Comparison(target, DRAY_ON_RAY, target=0.4),
         *(
             Comparison(quantity, DRAY_ON_RAY, peer)
             for quantity in (target, *others)
-            for peer in (WITHOUT_AGENTS, RAY)
+            for peer in peers
         ),
     )
-    turns = options.in_turn(sample, DRAY_ON_RAY, WITHOUT_AGENTS, RAY)
-    return Case("2 workers, DDP", "s", turns, comparisons, nodes=_ONE_NODE)
+    turns = options.in_turn(lambda name: sample(name, strategy), DRAY_ON_RAY, *peers)
+    return Case(f"2 workers, {STEPS[strategy]}", "s", turns, comparisons, nodes=_ONE_NODE)
 
 
 def scaling(options: Options) -> list[Case]:

@@ -1,16 +1,20 @@
 """Program: one collective of JAX over all workers, and tells when it is done.
 
-Arguments: "dray", the number of workers and of fits; or "plain" and the number of processes, and,
-for all of them but the first, which starts them, its rank and the first one's port.
+Arguments: "dray", the number of workers and of fits, and "killed" if rank 1 is to kill itself after
+its first step; or "plain" and the number of processes, and, for all of them but the first, which
+starts them, its rank and the first one's port.
 """
 
+import os
+import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
-from benchmarks.launch import make_trainer
+from benchmarks.launch import make_trainer, start_library
 from benchmarks.records import record
 
 
@@ -46,11 +50,33 @@ def step(config: dict[str, Any]) -> None:
         record("stepped")
 
 
-def fit(workers: int, fits: int) -> None:
+def gather_and_die(config: dict[str, Any]) -> None:
+    """Have rank 1 killed once, after the first step of all."""
+    import jax
+
+    mark = Path(config["mark"])
+    again = mark.exists()
+    gather(config)
+    if not again and jax.process_index() == 1:
+        mark.touch()
+        record("killed")
+        os.kill(os.getpid(), signal.SIGKILL)
+    if not again:
+        time.sleep(600)  # its end is that of the attempt
+
+
+def fit(workers: int, fits: int, *, killed: bool) -> None:
     """Run the function several times, with dray's trainer."""
+    start_library("dray")
+    config = {"workers": workers, "mark": str(Path("killed").absolute())}
     for _ in range(fits):
         trainer = make_trainer(
-            "dray", gather, workers, framework="jax", config={"workers": workers}
+            "dray",
+            gather_and_die if killed else gather,
+            workers,
+            framework="jax",
+            config=config,
+            max_failures=int(killed),
         )
         record("called")
         trainer.fit()
@@ -93,9 +119,10 @@ def lead(workers: int) -> None:
 
 
 if __name__ == "__main__":
-    library, workers, *rest = sys.argv[1], *map(int, sys.argv[2:])
+    killed = "killed" in sys.argv
+    library, workers, *rest = sys.argv[1], *map(int, sys.argv[2 : len(sys.argv) - killed])
     if library == "dray":
-        fit(workers, *rest)
+        fit(workers, *rest, killed=killed)
     elif rest:
         join(workers, *rest)
     else:

@@ -8,6 +8,7 @@ from benchmarks.harness import run
 STEP = "to first optimizer step"
 STRATEGIES = {"ddp": "DDP", "fsdp": "FSDP2"}
 ONE_PROCESS = "imports of one process"
+LATER = "dray, a later fit()"
 
 _IMPORTS = (
     "import torch, torch.distributed, torch.nn.parallel, torch.utils.data, torch._dynamo; "
@@ -72,8 +73,27 @@ def _alone_and_ray(
     return Case(_title(strategy), "s", turns, comparisons)
 
 
+def phases(options: Options) -> list[Case]:
+    """Where the time of a start and of a later fit() goes, to the first optimizer step and after.
+
+    Not a part of the sum of a start: the interpreter, until the program runs.
+    """
+    turns = 3 if options.quick else 20
+
+    def sample(name: str) -> Sample:
+        finished = run(options.command(DRAY, "phases", 2, turns))
+        if name == LATER:
+            return Sample(finished.last("later")["phases"])
+        imports = {"import of dray.train.torch": finished.last("imported")["seconds"]}
+        return Sample(imports | finished.last("first")["phases"])
+
+    turns_of_both = options.in_turn(sample, DRAY, LATER)
+    return [Case("2 workers, DDP", "s", turns_of_both, ())]
+
+
 MEASURES: dict[str, Callable[[Options], list[Case]]] = {
     "step_start": step_start,
     "step_refit": step_refit,
     "step_recovery": step_recovery,
+    "phases": phases,
 }
