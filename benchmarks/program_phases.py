@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.launch import make_trainer
 from benchmarks.records import record
 
-# What ends at each moment, in their order.
+# Parts of a fit, in their order.
 PHASES = (
     "checks, the run's directory, the reservation",
     "workers forked, there and told their ranks",

@@ -74,7 +74,7 @@ def _alone_and_ray(
 
 
 def phases(options: Options) -> list[Case]:
-    """Where the time of a start and of a later fit() goes, to the first optimizer step and after.
+    """Measure each part of a start and of a later fit(), to the first optimizer step and after.
 
     Not a part of the sum of a start: the interpreter, until the program runs.
     """
