@@ -105,6 +105,14 @@ _DATA: dict[str, str | Absent] = {
     **_each("FileShuffleConfig RandomSeedConfig", "call random_shuffle(seed=...)"),
     "DatasetIterator": "it is called DataIterator",
     "_internal": _INTERNALS,
+    **_each(
+        "Catalog CatalogAccessMode ClickHouseTableSettings DatabricksUnityCatalog KafkaAuthConfig "
+        "MixStoppingCondition ReaderFormat ResolvedSource",
+        _OWN_READER,
+    ),
+    **_each(
+        "DatasetSummary list_stats_summaries", "stats() of a dataset or shard says what is known"
+    ),
 }
 _DATASET: dict[str, str | Absent] = {
     **_each("join mix with_column with_columns", _RELATE),
@@ -341,6 +349,7 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         )
         for what in ("csv", "json", "parquet")
     },
+    "GroupedData": {"with_column": _RELATE},
     "AggregateFn()": _each(
         "init merge name accumulate_row accumulate_block finalize",
         "write it with groupby(...).map_groups()",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -74,6 +75,40 @@ def test_module_paths_of_ray() -> None:
     assert importlib.import_module("dray.data.context").DataContext is dray.data.DataContext
     found = importlib.import_module("dray.data.preprocessor").Preprocessor
     assert found is dray.data.Preprocessor
+    for path in ("grouped_data", "block", "preprocessors.normalizer", "preprocessors.scaler"):
+        assert importlib.import_module(f"dray.data.{path}")
+
+
+class Numbered:
+    """Names a group, and says how many rows it has."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, group: pd.DataFrame, least: int, more: int = 0) -> dict[str, list[object]]:
+        if len(group) < least:
+            raise ValueError("too few")
+        return {"name": [self.name], "rows": [len(group) + more]}
+
+
+def test_arguments_of_ray() -> None:
+    groups = ROWS.groupby("kind")
+    options: dict[str, Any] = {"batch_format": "pandas", "fn_constructor_args": ["g"]}
+    options["concurrency"] = 2
+    made = groups.map_groups(Numbered, fn_args=[1], fn_kwargs={"more": 1}, **options)
+    assert made.take_all() == [{"name": "g", "rows": 2}, {"name": "g", "rows": 4}]
+    with pytest.raises(ValueError, match=r"map_groups\(Numbered\) failed on a group"):
+        groups.map_groups(Numbered, fn_args=[2], **options).take_all()
+    with pytest.raises(AbsentArgumentError, match="no argument 'batch_sise'"):
+        groups.map_groups(Numbered, batch_sise=2)
+    assert [row["sum(x)"] for row in groups.sum("x", ignore_nulls=False).take()] == [-5, None]
+    assert (ROWS.mean("x", ignore_nulls=False), ROWS.min("x", ignore_nulls=False)) == (None, None)
+    assert ROWS.unique("x", ignore_nulls=True) == [1, -5, 2]
+    added = ROWS.add_column("y", lambda frame: frame["x"], concurrency=2)
+    assert added.select_columns(["y"], concurrency=1).columns() == ["y"]
+    assert added.rename_columns({"y": "z"}, num_cpus=1).columns() == ["kind", "x", "z"]
+    with pytest.raises(AbsentArgumentError, match="no argument 'columns'"):
+        ROWS.drop_columns(["x"], columns=1)
 
 
 def test_blocks_as_references() -> None:

@@ -30,7 +30,7 @@ from dray.data.operations import (
 from dray.data.pipeline import dropped, first_rows, part_of, renamed, selected
 from dray.data.results import Results
 from dray.data.sources.base import UnionSource
-from dray.data.workers import in_workers
+from dray.data.workers import check_options, in_workers
 from dray.errors import ConfigError
 
 
@@ -197,8 +197,9 @@ class Dataset(Results):
         function = UserFunction(fn, "filter", fn_args, fn_kwargs or {})
         return self._with(in_workers(FilterRows(function), workers))
 
-    def select_columns(self, cols: str | Sequence[str]) -> Dataset:
+    def select_columns(self, cols: str | Sequence[str], **workers: Any) -> Dataset:
         """Return a dataset with some columns alone; files of Parquet are read for them alone."""
+        check_options("Dataset.select_columns", workers)
         names = [cols] if isinstance(cols, str) else list(cols)
         chosen = self.only(names)
         return (
@@ -207,18 +208,25 @@ class Dataset(Results):
             else self._with(OnTables(functools.partial(selected, names)))
         )
 
-    def drop_columns(self, cols: Sequence[str]) -> Dataset:
+    def drop_columns(self, cols: Sequence[str], **workers: Any) -> Dataset:
         """Return a dataset without some columns."""
+        check_options("Dataset.drop_columns", workers)
         names = [cols] if isinstance(cols, str) else list(cols)
         return self._with(OnTables(functools.partial(dropped, names)))
 
-    def rename_columns(self, names: Mapping[str, str] | Sequence[str]) -> Dataset:
+    def rename_columns(self, names: Mapping[str, str] | Sequence[str], **workers: Any) -> Dataset:
         """Return a dataset with other names of columns: old -> new, or all of them."""
+        check_options("Dataset.rename_columns", workers)
         chosen = dict(names) if isinstance(names, Mapping) else list(names)
         return self._with(OnTables(functools.partial(renamed, chosen)))
 
     def add_column(
-        self, col: str, fn: Callable[[Any], Any], *, batch_format: str | None = "pandas"
+        self,
+        col: str,
+        fn: Callable[[Any], Any],
+        *,
+        batch_format: str | None = "pandas",
+        **workers: Any,
     ) -> Dataset:
         """Return a dataset with one more column, or another one in its place.
 
@@ -226,7 +234,9 @@ class Dataset(Results):
             col: Its name.
             fn: It takes a batch, and returns the values.
             batch_format: The format of batches.
+            workers: Options of `map_batches`, without effect here.
         """
+        check_options("Dataset.add_column", workers)
         function = UserFunction(fn, "add_column")
         return self._with(AddColumn(function, col, check_format(batch_format)))
 
@@ -234,7 +244,7 @@ class Dataset(Results):
         """Return a dataset of what a function makes of blocks, each a table of as many rows."""
         return self._with(OnTables(function))
 
-    def random_shuffle(self, *, seed: int | None = None) -> Dataset:
+    def random_shuffle(self, *, seed: int | None = None, **_: object) -> Dataset:
         """Return a dataset whose rows are in a random order, another one in every epoch.
 
         Rows in files are written down as Arrow once, so that each can be found: for data that is
@@ -388,9 +398,10 @@ class Dataset(Results):
 
     # Aggregates of all rows.
 
-    def unique(self, column: str) -> list[Any]:
-        """Return the values of a column, each once."""
-        return relational.unique(self.only([column]).blocks(), column)
+    def unique(self, column: str, *, ignore_nulls: bool = False) -> list[Any]:
+        """Return the values of a column, each once; null as well, unless it is left out."""
+        found = relational.unique(self.only([column]).blocks(), column)
+        return [value for value in found if value is not None] if ignore_nulls else found
 
     def aggregate(self, *aggs: AggregateFn) -> dict[str, Any] | None:
         """Return aggregates of all rows by their names, such as `aggregate(Max("x"))`.
@@ -400,27 +411,27 @@ class Dataset(Results):
         row = self.groupby(None).aggregate(*aggs).take(1)
         return row[0] if row else None
 
-    def _aggregated(self, how: str, on: str | Sequence[str] | None) -> Any:
-        row = getattr(self.groupby(None), how)(on).take(1)
+    def _aggregated(self, how: str, on: str | Sequence[str] | None, **options: Any) -> Any:
+        row = getattr(self.groupby(None), how)(on, **options).take(1)
         if not row:
             return None
         return next(iter(row[0].values())) if isinstance(on, str) or len(row[0]) == 1 else row[0]
 
-    def sum(self, on: str | Sequence[str] | None = None) -> Any:
+    def sum(self, on: str | Sequence[str] | None = None, *, ignore_nulls: bool = True) -> Any:
         """Return the sum of a column, or of several as a dict."""
-        return self._aggregated("sum", on)
+        return self._aggregated("sum", on, ignore_nulls=ignore_nulls)
 
-    def min(self, on: str | Sequence[str] | None = None) -> Any:
+    def min(self, on: str | Sequence[str] | None = None, *, ignore_nulls: bool = True) -> Any:
         """Return the least value of a column, or of several as a dict."""
-        return self._aggregated("min", on)
+        return self._aggregated("min", on, ignore_nulls=ignore_nulls)
 
-    def max(self, on: str | Sequence[str] | None = None) -> Any:
+    def max(self, on: str | Sequence[str] | None = None, *, ignore_nulls: bool = True) -> Any:
         """Return the greatest value of a column, or of several as a dict."""
-        return self._aggregated("max", on)
+        return self._aggregated("max", on, ignore_nulls=ignore_nulls)
 
-    def mean(self, on: str | Sequence[str] | None = None) -> Any:
+    def mean(self, on: str | Sequence[str] | None = None, *, ignore_nulls: bool = True) -> Any:
         """Return the mean of a column, or of several as a dict."""
-        return self._aggregated("mean", on)
+        return self._aggregated("mean", on, ignore_nulls=ignore_nulls)
 
     def std(self, on: str | Sequence[str] | None = None, ddof: int = 1) -> Any:
         """Return the standard deviation of a column, or of several as a dict."""

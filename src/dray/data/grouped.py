@@ -8,10 +8,14 @@ from typing import Any, Generic, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dray.data.aggregate import AggregateFn, aggregated, columns_of
+from dray.data.aggregate import AggregateFn, Max, Mean, Min, Sum, aggregated, columns_of
 from dray.data.forms.blocks import Block, Table, check_format, concat, to_batch, to_table
+from dray.data.operations import UserFunction
 from dray.data.pipeline import P
 from dray.data.relational import check_column, sorted_blocks
+from dray.data.workers import check_options
+
+__all__ = ["GroupedData"]
 
 # New name -> column and "sum", "min", "max" or "count".
 Wanted: TypeAlias = "Mapping[str, tuple[str | None, str]]"
@@ -40,20 +44,27 @@ class GroupedData(Generic[P]):
         """Return how many rows each group has, as `count()`."""
         return self._made(lambda: self._reduced({"count()": (None, "count")}))
 
-    def sum(self, on: str | Sequence[str] | None = None) -> P:
-        """Return the sum of columns in each group, as `sum(x)`; None is all that are numbers."""
-        return self._each("sum", on)
+    def sum(self, on: str | Sequence[str] | None = None, *, ignore_nulls: bool = True) -> P:
+        """Return the sum of columns in each group, as `sum(x)`; None is all that are numbers.
 
-    def min(self, on: str | Sequence[str] | None = None) -> P:
+        Args:
+            on: The columns.
+            ignore_nulls: Whether rows without a value are left out; else one makes the result null.
+        """
+        return self._each("sum", on) if ignore_nulls else self._with_nulls(Sum, on)
+
+    def min(self, on: str | Sequence[str] | None = None, *, ignore_nulls: bool = True) -> P:
         """Return the least values of columns in each group, as `min(x)`."""
-        return self._each("min", on)
+        return self._each("min", on) if ignore_nulls else self._with_nulls(Min, on)
 
-    def max(self, on: str | Sequence[str] | None = None) -> P:
+    def max(self, on: str | Sequence[str] | None = None, *, ignore_nulls: bool = True) -> P:
         """Return the greatest values of columns in each group, as `max(x)`."""
-        return self._each("max", on)
+        return self._each("max", on) if ignore_nulls else self._with_nulls(Max, on)
 
-    def mean(self, on: str | Sequence[str] | None = None) -> P:
+    def mean(self, on: str | Sequence[str] | None = None, *, ignore_nulls: bool = True) -> P:
         """Return the means of columns in each group, as `mean(x)`."""
+        if not ignore_nulls:
+            return self._with_nulls(Mean, on)
 
         def produce() -> Iterator[Block]:
             names = self._columns(on)
@@ -115,19 +126,50 @@ class GroupedData(Generic[P]):
 
         return self._made(produce)
 
-    def map_groups(self, fn: Callable[..., Any], *, batch_format: str | None = "default") -> P:
+    def map_groups(
+        self,
+        fn: Callable[..., Any],
+        *,
+        zero_copy_batch: bool = True,
+        batch_format: str | None = "default",
+        fn_args: Sequence[object] = (),
+        fn_kwargs: Mapping[str, object] | None = None,
+        fn_constructor_args: Sequence[object] = (),
+        fn_constructor_kwargs: Mapping[str, object] | None = None,
+        **workers: Any,
+    ) -> P:
         """Return a dataset of what a function makes of each group; all rows are held in memory.
 
         Args:
-            fn: It takes the batch of one group, and returns another batch.
+            fn: It takes the batch of one group, and returns another batch; or a class that is
+                called so.
+            zero_copy_batch: Nothing; Ray's.
             batch_format: The format of the batch.
+            fn_args: Arguments after the batch.
+            fn_kwargs: The same by name.
+            fn_constructor_args: Arguments of the class.
+            fn_constructor_kwargs: The same by name.
+            workers: `concurrency` and the like, without effect: groups are made in this process.
         """
+        check_options("GroupedData.map_groups", workers)
         chosen = check_format(batch_format)
+        function = UserFunction(
+            fn,
+            "map_groups",
+            fn_args or (),
+            fn_kwargs or {},
+            fn_constructor_args or (),
+            fn_constructor_kwargs or {},
+        )
 
         def produce() -> Iterator[Block]:
+            call = function.made()
             for block in sorted_blocks(self._blocks(), self._keys, [False] * len(self._keys)):
                 for group in _groups(block.table, self._keys):
-                    made = fn(to_batch(group, chosen))
+                    try:
+                        made = call(to_batch(group, chosen))
+                    except Exception as error:
+                        raise function.failed(error, "a group") from error
                     yield Block(to_table(made, "what map_groups' function returns"), "a group")
 
         return self._made(produce)
@@ -142,6 +184,9 @@ class GroupedData(Generic[P]):
         for block in needed.blocks():
             check_column(block.table, self._keys)
             yield block
+
+    def _with_nulls(self, kind: type[AggregateFn], on: str | Sequence[str] | None) -> P:
+        return self.aggregate(*(kind(name, ignore_nulls=False) for name in self._columns(on)))
 
     def _each(self, how: str, on: str | Sequence[str] | None) -> P:
         def produce() -> Iterator[Block]:

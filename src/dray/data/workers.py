@@ -22,7 +22,7 @@ _OF_ACTORS = (
     *("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "label_selector"),
     *("scheduling_strategy", "runtime_env", "max_restarts", "max_task_retries"),
 )
-_KNOWN = ("concurrency", "compute", *_OF_ACTORS)
+OPTIONS = ("concurrency", "compute", *_OF_ACTORS)
 # Blocks that a worker has, beside the one that it is at.
 _WAITING = 1
 
@@ -96,6 +96,15 @@ class DataContext:
         )
 
 
+def check_options(callee: str, options: Mapping[str, object]) -> None:
+    """Refuse options of workers that there are none of.
+
+    Raises:
+        AbsentArgumentError: One is unknown.
+    """
+    check_arguments(callee, {k: v for k, v in options.items() if k not in OPTIONS}, OPTIONS)
+
+
 def in_workers(operation: Operation, options: Mapping[str, object]) -> Operation:
     """Return an operation that runs in workers, if that is asked for.
 
@@ -106,9 +115,7 @@ def in_workers(operation: Operation, options: Mapping[str, object]) -> Operation
     Raises:
         ConfigError: One is malformed or unknown.
     """
-    unknown = {name: value for name, value in options.items() if name not in _KNOWN}
-    if unknown:
-        check_arguments("Dataset.map_batches", unknown, _KNOWN)
+    check_options("Dataset.map_batches", options)
     number = _number(options)
     if number is None:
         return operation

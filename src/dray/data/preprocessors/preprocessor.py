@@ -10,6 +10,8 @@ from dray.data.dataset import Dataset
 from dray.data.forms.blocks import Batch, Table, to_batch, to_table
 from dray.errors import ConfigError
 
+__all__ = ["Preprocessor"]
+
 P = TypeVar("P", bound="Preprocessor")
 
 

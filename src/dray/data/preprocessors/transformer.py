@@ -12,6 +12,8 @@ from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_col
 from dray.data.relational import check_column
 from dray.errors import ConfigError
 
+__all__ = ["Normalizer", "PowerTransformer"]
+
 _NORMS: dict[str, Callable[[Any], Any]] = {
     "l1": lambda values: np.abs(values).sum(axis=1),
     "l2": lambda values: np.sqrt((values**2).sum(axis=1)),
