@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,11 @@ class RemotePath:
             FileNotFoundError: There is none.
             StorageError: It cannot be read.
         """
+        # Else s3fs asks for the size of each file first, to read large ones in parts at once.
+        known = inspect.signature(getattr(self.filesystem, "_cat_file", self.filesystem.cat_file))
+        options = {"max_concurrency": 1} if "max_concurrency" in known.parameters else {}
         content = persistently(
-            f"{self} cannot be read", lambda: self.filesystem.cat_file(self.path)
+            f"{self} cannot be read", lambda: self.filesystem.cat_file(self.path, **options)
         )
         assert isinstance(content, bytes)
         return content
