@@ -89,6 +89,7 @@ release-check: $(VENV)-docs/installed  ## Build the package, and install it wher
 stress: $(VENV)/dev-installed  ## Tasks, actors and objects in numbers; then the process tests under load.
 	$(BIN)/python tools/core_stress.py
 	PYTHONPATH=. $(BIN)/python tools/data_stress.py
+	$(BIN)/python tools/data_limits.py
 	$(BIN)/python tools/commit_kills.py
 	HYPOTHESIS_PROFILE=explore $(BIN)/python tools/stress.py
 
