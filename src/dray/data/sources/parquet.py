@@ -106,7 +106,9 @@ class ParquetSource(Source):
         options = {"columns": self._schema.names, "use_threads": pa.cpu_count() > 1}
         path = self._files[file]
         if isinstance(self._filesystem, pa.fs.LocalFileSystem):
-            with pq.ParquetFile(path, buffer_size=self._buffer_bytes()) as local:
+            # what Arrow reads ahead, unless told, is all that is asked for of the file
+            buffer = self._buffer_bytes()
+            with pq.ParquetFile(path, buffer_size=buffer, pre_buffer=False) as local:
                 first, rest = groups[:1], groups[1:]
                 yield from local.iter_batches(-(-piece // parts), row_groups=first, **options)
                 if rest:
