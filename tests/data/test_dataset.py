@@ -262,6 +262,77 @@ def test_tensors_of_torch() -> None:
     assert len(list(loader)) == 2
 
 
+def test_pairs_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    rows = dray.data.from_items([{"x": float(n), "y": [n, n], "z": n % 2} for n in range(4)])
+
+    def first(**options: Any) -> Any:
+        return next(iter(rows.to_torch(batch_size=2, **options)))
+
+    features, label = first(label_column="z", feature_column_dtypes=torch.float32)
+    assert features.tolist() == [[0, 0, 0], [1, 1, 1]]
+    assert (features.dtype, label.tolist()) == (torch.float32, [[0], [1]])
+    features, label = first(feature_columns=["x"], unsqueeze_feature_tensors=False)
+    assert (features.tolist(), label) == ([0, 1], None)
+    (one, two), _ = first(feature_columns=[["x"], ["y", "z"]])
+    assert (one.tolist(), two.tolist()) == ([[0], [1]], [[0, 0, 0], [1, 1, 1]])
+    named, label = first(
+        label_column="z",
+        feature_columns={"a": ["x"]},
+        feature_column_dtypes={"a": torch.int32},
+        unsqueeze_label_tensor=False,
+    )
+    assert (named["a"].dtype, named["a"].tolist()) == (torch.int32, [[0], [1]])
+    assert label.tolist() == [0, 1]
+    with pytest.raises(ConfigError, match="no column 'w'; there are"):
+        first(feature_columns=["w"])
+
+
+@pytest.mark.parametrize(
+    ("condition", "passing"),
+    [
+        ("x > 5", [6, 7, 8, 9]),
+        ("x > 2 and half.of < 4", [3, 4, 5, 6, 7]),
+        ("kind in ['odd'] or not x > 3", [0, 1, 2, 3, 5, 7, 9]),
+        ("1 < x <= 3 and kind not in ['odd']", [2]),
+        ("x * 2 + 1 >= 17 - x / 10 and x != -1", [8, 9]),
+    ],
+)
+def test_conditions_as_text(condition: str, passing: list[int]) -> None:
+    rows = dray.data.from_items(
+        [{"x": n, "half.of": n / 2, "kind": "odd" if n % 2 else "even"} for n in range(10)]
+    )
+    assert [row["x"] for row in rows.filter(expr=condition).take_all()] == passing
+
+
+def test_conditions_that_are_none() -> None:
+    rows = dray.data.range(2)
+    for condition, message in (("f(id)", "cannot hold"), ("3", "no column"), ("id >", "no expr")):
+        with pytest.raises(ConfigError, match=message):
+            rows.filter(expr=condition)
+
+
+def test_classes_scalars_and_times_as_rays_programs_have_them() -> None:
+    pandas = pytest.importorskip("pandas")
+
+    class Above:
+        def __init__(self, least: int) -> None:
+            self.least = least
+
+        def __call__(self, row: dict[str, Any]) -> bool:
+            return bool(row["id"] > self.least)
+
+    kept = dray.data.range(4).filter(Above, fn_constructor_args=(2,))
+    assert kept.add_column("one", lambda batch: 1).take_all() == [{"id": 3, "one": 1}]
+    parts = dray.data.range(10).split_proportionately([0.8, 0.05])
+    assert [part.count() for part in parts] == [8, 1, 1]
+    with pytest.raises(ConfigError, match="2 rows cannot be 3 parts"):
+        dray.data.range(2).split_proportionately([0.4, 0.4])
+    precise = pandas.Timestamp("2024-01-01 00:00:00.123456789", tz="UTC")
+    times = dray.data.from_items([{"at": None}, {"at": precise}]).map(lambda row: row)
+    assert times.to_pandas()["at"][1] == precise
+
+
 def test_a_failing_function_names_its_rows_and_keeps_its_type(tmp_path: Path) -> None:
     files = dray.data.read_parquet(parquet(tmp_path))
 

@@ -14,6 +14,7 @@ from dray.answers import answers_members
 from dray.checks import is_number, is_whole, plain
 from dray.data import relational
 from dray.data.aggregate import AggregateFn
+from dray.data.expressions import parsed
 from dray.data.forms.blocks import Table, check_format
 from dray.data.grouped import GroupedData
 from dray.data.iterator import DataIterator
@@ -151,35 +152,51 @@ class Dataset(Results):
         *,
         fn_args: Sequence[object] = (),
         fn_kwargs: Mapping[str, object] | None = None,
+        fn_constructor_args: Sequence[object] = (),
+        fn_constructor_kwargs: Mapping[str, object] | None = None,
         **workers: Any,
     ) -> Dataset:
         """Return a dataset of the rows that a function makes of each row.
 
         Args:
-            fn: It takes a row, and returns any number of rows.
+            fn: It takes a row, and returns any number of rows; or a class that is called so.
             fn_args: Arguments after the row.
             fn_kwargs: The same by name.
+            fn_constructor_args: Arguments of the class.
+            fn_constructor_kwargs: The same by name.
             workers: As for `map_batches`.
         """
-        function = UserFunction(fn, "flat_map", fn_args, fn_kwargs or {})
+        function = UserFunction(
+            fn,
+            "flat_map",
+            fn_args,
+            fn_kwargs or {},
+            fn_constructor_args,
+            fn_constructor_kwargs or {},
+        )
         return self._with(in_workers(FlatMapRows(function), workers))
 
     def filter(
         self,
-        fn: Callable[..., bool] | None = None,
+        fn: Callable[..., Any] | None = None,
         expr: Any = None,
         *,
         fn_args: Sequence[object] = (),
         fn_kwargs: Mapping[str, object] | None = None,
+        fn_constructor_args: Sequence[object] = (),
+        fn_constructor_kwargs: Mapping[str, object] | None = None,
         **workers: Any,
     ) -> Dataset:
         """Return a dataset of the rows that pass.
 
         Args:
-            fn: It takes a row, and returns whether it passes.
-            expr: An expression of `pyarrow.compute` in place of a function, which is faster.
+            fn: It takes a row, and returns whether it passes; or a class that is called so.
+            expr: A condition in place of a function, which is faster: a text such as
+                `"x > 3 and y in [1, 2]"`, or an expression of `pyarrow.compute`.
             fn_args: Arguments after the row.
             fn_kwargs: The same by name.
+            fn_constructor_args: Arguments of the class.
+            fn_constructor_kwargs: The same by name.
             workers: As for `map_batches`.
 
         Raises:
@@ -188,13 +205,16 @@ class Dataset(Results):
         if (fn is None) == (expr is None):
             raise ConfigError("filter takes a function or an expression: filter(lambda row: ...)")
         if fn is None:
-            if not isinstance(expr, pc.Expression):
+            chosen = parsed(expr) if isinstance(expr, str) else expr
+            if not isinstance(chosen, pc.Expression):
                 raise ConfigError(
-                    "expr must be an expression such as pyarrow.compute.field('x') > 3, not "
-                    f"{expr!r}"
+                    "expr must be an expression such as 'x > 3' or pyarrow.compute.field('x') > 3, "
+                    f"not {expr!r}"
                 )
-            return self._with(FilterExpression(expr))
-        function = UserFunction(fn, "filter", fn_args, fn_kwargs or {})
+            return self._with(FilterExpression(chosen))
+        function = UserFunction(
+            fn, "filter", fn_args, fn_kwargs or {}, fn_constructor_args, fn_constructor_kwargs or {}
+        )
         return self._with(in_workers(FilterRows(function), workers))
 
     def select_columns(self, cols: str | Sequence[str], **workers: Any) -> Dataset:
@@ -294,12 +314,18 @@ class Dataset(Results):
             lambda: relational.zipped([each.blocks() for each in every]), "zipped datasets"
         )
 
-    def sort(self, key: str | Sequence[str], descending: bool | Sequence[bool] = False) -> Dataset:
+    def sort(
+        self,
+        key: str | Sequence[str],
+        descending: bool | Sequence[bool] = False,
+        boundaries: object = None,
+    ) -> Dataset:
         """Return a dataset in the order of some columns; all rows are held in memory for it.
 
         Args:
             key: The columns.
             descending: Whether the highest come first, for all columns or for each.
+            boundaries: Nothing; Ray's, where to cut the rows into blocks.
         """
         keys = [key] if isinstance(key, str) else list(key)
         falls = [descending] * len(keys) if isinstance(descending, bool) else list(descending)
@@ -377,11 +403,25 @@ class Dataset(Results):
         ]
 
     def split_proportionately(self, proportions: Sequence[float]) -> list[Dataset]:
-        """Return parts of the rows, each a proportion of all, and the rest as the last one."""
+        """Return parts of the rows, each a proportion of all, and the rest as the last one.
+
+        Each has a row at least.
+
+        Raises:
+            ConfigError: The proportions are not above 0 and below 1 together, or there are fewer
+                rows than parts.
+        """
         rows, ends = self.count(), list(itertools.accumulate(proportions))
         if not ends or ends[-1] >= 1 or min(proportions) <= 0:
             raise ConfigError(f"proportions must be above 0, and below 1 together: {proportions!r}")
-        return self.split_at_indices([int(rows * end) for end in ends])
+        if rows <= len(ends):
+            raise ConfigError(f"{rows} rows cannot be {len(ends) + 1} parts with a row each")
+        indices, begin = [], 0
+        for part, end in enumerate(ends):
+            left = len(ends) - part  # parts that come after it
+            begin = min(max(int(rows * end), begin + 1), rows - left)
+            indices.append(begin)
+        return self.split_at_indices(indices)
 
     def streaming_split(
         self, n: int, *, equal: bool = False, locality_hints: object = None

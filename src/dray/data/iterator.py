@@ -17,6 +17,7 @@ from dray.data.forms.blocks import (
     table_rows,
     to_batch,
 )
+from dray.data.forms.torch_pairs import FeatureColumns
 from dray.data.numbering.position import Bookmark, Position
 from dray.data.pipeline import Pipeline
 from dray.data.shares import Batching, Sharing, share_of
@@ -233,15 +234,44 @@ class DataIterator:
 
         return Epochs(lambda: self._made(lambda run: map(to_jax, run.batches("numpy")), batching))
 
-    def to_torch(self, **options: Any) -> Any:
-        """Return a torch IterableDataset of the batches of `iter_torch_batches`.
+    def to_torch(
+        self,
+        *,
+        label_column: str | None = None,
+        feature_columns: FeatureColumns = None,
+        label_column_dtype: Any = None,
+        feature_column_dtypes: Any = None,
+        batch_size: int = 1,
+        unsqueeze_label_tensor: bool = True,
+        unsqueeze_feature_tensors: bool = True,
+        **options: Any,
+    ) -> Any:
+        """Return a torch IterableDataset of pairs (features, label), batch by batch.
 
         Args:
-            options: As for `iter_torch_batches`.
+            label_column: The label's column; None has None in its place.
+            feature_columns: Columns that are joined to one tensor of `batch_size` rows; a list of
+                lists, or a dict of them, makes as many tensors. None is all but the label.
+            label_column_dtype: Type of the label.
+            feature_column_dtypes: Type of features; a list or dict of them, as for the columns.
+            batch_size: Rows of a batch.
+            unsqueeze_label_tensor: Whether a label of one number a row has the shape (rows, 1).
+            unsqueeze_feature_tensors: Whether features that are one number a row have.
+            options: `drop_last`, `prefetch_batches`, `local_shuffle_buffer_size` and
+                `local_shuffle_seed`, as for `iter_batches`.
         """
-        from dray.data.forms.tensors import as_iterable_dataset
+        from dray.data.forms.torch_pairs import Pairs, as_iterable_dataset
 
-        return as_iterable_dataset(self.iter_torch_batches(**options))
+        pair = Pairs(
+            label_column,
+            feature_columns,
+            label_column_dtype,
+            feature_column_dtypes,
+            unsqueeze_label_tensor,
+            unsqueeze_feature_tensors,
+        )
+        batches = self.iter_batches(batch_size=batch_size, batch_format="numpy", **options)
+        return as_iterable_dataset(Epochs(lambda: map(pair, batches)))
 
     def iter_tf_batches(self, *, dtypes: Any = None, **options: Any) -> Iterable[Row]:
         """Return batches of tensors of TensorFlow, by column.

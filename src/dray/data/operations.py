@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from dray.data.forms.batches import rebatched
@@ -170,7 +171,8 @@ class AddColumn(Operation):
     def _added(self, call: Callable[[Any], Any], block: Block) -> Table:
         table = block.table
         try:
-            values = to_column(call(to_batch(table, self.batch_format)))
+            given = call(to_batch(table, self.batch_format))
+            values = to_column([given] * table.num_rows if np.isscalar(given) else given)
             if self.column in table.column_names:
                 return table.set_column(table.column_names.index(self.column), self.column, values)
             return table.append_column(self.column, values)

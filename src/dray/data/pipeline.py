@@ -123,8 +123,12 @@ class Pipeline:
         table = next((block.table for block in self._applied(self._first_rows())), None)
         return None if table is None else table.schema.remove_metadata()
 
-    def schema(self) -> Schema | None:
-        """Return the names and types of the columns; None if there are no rows to tell."""
+    def schema(self, fetch_if_missing: bool = True) -> Schema | None:
+        """Return the names and types of the columns; None if there are no rows to tell.
+
+        Args:
+            fetch_if_missing: Nothing; Ray's: what must be read to know them is read.
+        """
         schema = self.arrow_schema()
         return None if schema is None else Schema(schema)
 

@@ -90,8 +90,12 @@ class Results(Pipeline):
             return int(self._made_countable.num_rows)
         return sum(block.table.num_rows for block in self.blocks())
 
-    def columns(self) -> list[str] | None:
-        """Return the names of the columns."""
+    def columns(self, fetch_if_missing: bool = True) -> list[str] | None:
+        """Return the names of the columns.
+
+        Args:
+            fetch_if_missing: Nothing; Ray's: what must be read to know them is read.
+        """
         schema = self.arrow_schema()
         return None if schema is None else list(schema.names)
 

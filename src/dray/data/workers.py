@@ -35,6 +35,8 @@ class ActorPoolStrategy:
         size: The number.
         min_size: The least, if there is no number.
         max_size: The most, and that many are taken.
+        initial_size: Nothing; Ray's.
+        max_tasks_in_flight_per_actor: Nothing; Ray's.
 
     Example:
         >>> import dray.data
@@ -45,6 +47,8 @@ class ActorPoolStrategy:
     size: int | None = None
     min_size: int | None = None
     max_size: int | None = None
+    initial_size: int | None = None
+    max_tasks_in_flight_per_actor: int | None = None
 
     @property
     def number(self) -> int:

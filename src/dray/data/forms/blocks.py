@@ -7,6 +7,8 @@ import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import cloudpickle
+
 from dray.checks import require
 from dray.errors import ConfigError, describe
 
@@ -158,9 +160,17 @@ def _from_values(values: list[Any]) -> Any:
             return _pickled(values)
         values = list(arrays)
     try:
-        return pa.array(values, from_pandas=True)
+        return pa.array(values, _type_in_ns(values), from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         return _pickled(values)
+
+
+def _type_in_ns(values: Sequence[Any]) -> Any:
+    """Return the type of times of pandas, of whose nanoseconds Arrow would keep none by itself."""
+    first: Any = next((value for value in values if value is not None), None)
+    if hasattr(first, "nanosecond"):
+        return pa.timestamp("ns", None if first.tzinfo is None else str(first.tzinfo))
+    return pa.duration("ns") if hasattr(first, "nanoseconds") else None
 
 
 def _is_tensor(value: object) -> bool:
@@ -169,7 +179,7 @@ def _is_tensor(value: object) -> bool:
 
 def _pickled(values: Iterable[object]) -> Any:
     try:
-        storage = pa.array([pickle.dumps(value, -1) for value in values], pa.large_binary())
+        storage = pa.array([cloudpickle.dumps(value) for value in values], pa.large_binary())
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"values that Arrow has no type for are pickled, and these cannot be: {describe(error)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -105,16 +105,3 @@ def _each_tensor(batch: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(batch, list | tuple) and not hasattr(batch, "_fields"):
         return type(batch)(_each_tensor(value, change) for value in batch)
     return batch
-
-
-def as_iterable_dataset(batches: Iterable[Any]) -> Any:
-    """Return a torch IterableDataset of batches."""
-    from torch.utils.data import IterableDataset
-
-    class Batches(IterableDataset):  # type: ignore[misc]
-        """A dataset whose items are batches already."""
-
-        def __iter__(self) -> Iterator[Any]:
-            return iter(batches)
-
-    return Batches()

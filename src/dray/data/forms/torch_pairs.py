@@ -1,0 +1,88 @@
+"""Pairs of features and labels as tensors of PyTorch, as `to_torch` gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from dray.data.forms.blocks import Batch
+from dray.data.forms.tensors import to_tensors
+from dray.errors import ConfigError
+
+FeatureColumns: TypeAlias = (
+    Sequence[str] | Sequence[Sequence[str]] | Mapping[str, Sequence[str]] | None
+)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Makes of a batch its features and its label.
+
+    Attributes:
+        label: The label's column, if there is one.
+        features: Columns of one tensor, or of several in a list or dict; None is all others.
+        label_dtype: Type of the label.
+        feature_dtypes: Type of the features, or of each tensor of them.
+        label_as_column: Whether a label of one number a row has the shape (rows, 1).
+        features_as_columns: Whether features that are one number a row have.
+    """
+
+    label: str | None
+    features: FeatureColumns
+    label_dtype: Any
+    feature_dtypes: Any
+    label_as_column: bool
+    features_as_columns: bool
+
+    def __call__(self, batch: Batch) -> tuple[Any, Any]:
+        """Return the two.
+
+        Raises:
+            ConfigError: There is no such column, or one cannot be a tensor.
+        """
+        label = None
+        if self.label is not None:
+            label = self._joined(batch, [self.label], self.label_dtype, self.label_as_column)
+        columns = self.features
+        if columns is None:
+            columns = [name for name in batch if name != self.label]
+        if isinstance(columns, Mapping):
+            kinds = self.feature_dtypes or {}
+            return {
+                name: self._feature(batch, group, kinds.get(name))
+                for name, group in columns.items()
+            }, label
+        if any(not isinstance(group, str) for group in columns):
+            kinds = self.feature_dtypes or [None] * len(columns)
+            groups = zip(columns, kinds, strict=True)
+            return [self._feature(batch, group, kind) for group, kind in groups], label
+        return self._feature(batch, columns, self.feature_dtypes), label
+
+    def _feature(self, batch: Batch, columns: Sequence[Any], dtype: Any) -> Any:
+        names = [columns] if isinstance(columns, str) else columns
+        return self._joined(batch, names, dtype, self.features_as_columns)
+
+    def _joined(self, batch: Batch, names: Sequence[str], dtype: Any, as_columns: bool) -> Any:
+        import torch
+
+        missing = [name for name in names if name not in batch]
+        if missing:
+            raise ConfigError(f"there is no column {missing[0]!r}; there are {list(batch)}")
+        tensors = list(to_tensors({name: batch[name] for name in names}, dtype).values())
+        if as_columns:
+            tensors = [each.unsqueeze(1) if each.dim() == 1 else each for each in tensors]
+        return tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim=-1)
+
+
+def as_iterable_dataset(batches: Iterable[Any]) -> Any:
+    """Return a torch IterableDataset of batches."""
+    from torch.utils.data import IterableDataset
+
+    class Batches(IterableDataset):  # type: ignore[misc]
+        """A dataset whose items are batches already."""
+
+        def __iter__(self) -> Iterator[Any]:
+            return iter(batches)
+
+    return Batches()
