@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Modules with which workers read datasets.
+_READING = ("dray.data.iterator", "dray.data.forms.tensors", "pyarrow.parquet")
+
 
 @answers_arguments("DataParallelTrainer")
 class DataParallelTrainer:
@@ -98,7 +101,8 @@ class DataParallelTrainer:
         if self._scaling.num_workers and not Settings().plan_path:
             # Imports of the workers begin now, beside whatever the driver still has to do.
             of_framework = self._backend_config.modules_for(train_loop_per_worker)
-            modules = (*of_framework, *modules_of(self._config.storage))
+            of_data = _READING if self._datasets.by_name else ()
+            modules = (*of_framework, *of_data, *modules_of(self._config.storage))
             session.prepare(modules, self._config.runtime_env)
 
     restore = AbsentMember()
