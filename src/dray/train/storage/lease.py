@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.errors import StorageError
+from dray.host import boot_id
 from dray.settings import Settings
 from dray.train.storage.place import RemotePath, missing
 from dray.train.storage.retry import persistently
@@ -204,10 +205,10 @@ def process_identity(pid: int) -> list[Any]:
 
     Empty where that cannot be known, or there is no such process.
     """
+    boot = boot_id()
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         space = os.readlink("/proc/self/ns/pid")
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:
         return []
-    return [] if fields[0] in "ZX" else [f"{boot} {space}", pid, fields[19]]
+    return [] if boot is None or fields[0] in "ZX" else [f"{boot} {space}", pid, fields[19]]
