@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,7 @@ import pyarrow as pa
 from dray.checks import is_whole, plain
 from dray.data.forms.batches import Run, aligned, run_of
 from dray.data.forms.blocks import Block
+from dray.data.numbering.order import Numbers
 from dray.data.numbering.position import Position, batch_sizes, share
 from dray.data.numbering.reading import read_numbers
 from dray.data.pipeline import Pipeline
@@ -115,7 +116,7 @@ class NumberedShare:
             read_numbers(dataset.source, order, self._chunks(position, rows, batching))
         )
 
-    def _chunks(self, position: Position, rows: int, batching: Batching) -> Iterator[Any]:
+    def _chunks(self, position: Position, rows: int, batching: Batching) -> Iterator[Numbers]:
         """Yield the numbers of the next rows, a block of whole batches at a time."""
         size = batching.size or 1
         most = self.dataset.source.block_rows()

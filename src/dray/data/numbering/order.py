@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
+
+# Numbers of an epoch, of rows, or of lanes; and bits that are mixed.
+Numbers: TypeAlias = npt.NDArray[np.int64]
+Bits: TypeAlias = npt.NDArray[np.uint64]
 
 _ROUNDS = 4
 
@@ -36,11 +41,11 @@ class Order:
     seed: int = 0
     epoch: int = 0
 
-    def lane_of(self, numbers: Any) -> Any:
+    def lane_of(self, numbers: Numbers) -> Numbers:
         """Return the lanes of numbers of the epoch."""
         return numbers % self.lanes
 
-    def period(self, numbers: Any) -> int | None:
+    def period(self, numbers: Numbers) -> int | None:
         """Return after how many of some numbers the lane of the first comes again.
 
         None stands for numbers that are not equally far from each other.
@@ -56,7 +61,7 @@ class Order:
         """Return the first row of a lane."""
         return lane * (self.rows // self.lanes) + min(lane, self.rows % self.lanes)
 
-    def row_in_lane(self, lane: int, numbers: Any) -> Any:
+    def row_in_lane(self, lane: int, numbers: Numbers) -> Numbers:
         """Return which row of the lane each of its numbers is, counted from the lane's first."""
         places = numbers // self.lanes
         if self.shuffled:
@@ -74,12 +79,12 @@ class Order:
         """Number of rows of a lane, that follow each other, in a random order."""
         return -(-self.window // self.lanes)
 
-    def _key(self, lane: int, windows: Any) -> Any:
+    def _key(self, lane: int, windows: Numbers | int) -> Bits:
         mixed = np.random.SeedSequence((self.seed, self.epoch, lane)).generate_state(1, np.uint64)
         return mixed[0] ^ _mix(np.asarray(windows, np.uint64))
 
 
-def _mix(values: Any) -> Any:
+def _mix(values: Bits) -> Bits:
     """Return 64-bit numbers that look random (the finalizer of SplitMix64)."""
     with np.errstate(over="ignore"):
         values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -87,7 +92,7 @@ def _mix(values: Any) -> Any:
     return values ^ (values >> np.uint64(31))
 
 
-def _permuted(places: Any, sizes: Any, keys: Any) -> Any:
+def _permuted(places: Numbers, sizes: Numbers, keys: Bits) -> Numbers:
     """Return where each place goes in a random order of the numbers below its size.
 
     A Feistel network over the next power of four, walked until a number below the size comes, so
@@ -98,21 +103,20 @@ def _permuted(places: Any, sizes: Any, keys: Any) -> Any:
         sizes: The size of each one's order.
         keys: The key of the order: one for all, or one each.
     """
-    values = np.asarray(places, np.uint64)
-    sizes = np.asarray(sizes, np.uint64)
-    keys = np.broadcast_to(np.asarray(keys, np.uint64), values.shape)
+    values, most = np.asarray(places, np.uint64), np.asarray(sizes, np.uint64)
+    keys = np.broadcast_to(keys, values.shape)
     if not len(values):
         return values.astype(np.int64)
-    half = np.uint64(max(1, (int(sizes.max() - 1).bit_length() + 1) // 2))
+    half = np.uint64(max(1, (int(most.max() - 1).bit_length() + 1) // 2))
     values = _feistel(values, keys, half)
-    outside = values >= sizes
+    outside = values >= most
     while outside.any():
         values[outside] = _feistel(values[outside], keys[outside], half)
-        outside = values >= sizes
+        outside = values >= most
     return values.astype(np.int64)
 
 
-def _feistel(values: Any, keys: Any, half: Any) -> Any:
+def _feistel(values: Bits, keys: Bits, half: np.uint64) -> Bits:
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = values >> half, values & mask
     for turn in range(_ROUNDS):

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from dray.data.numbering.order import Numbers
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -24,20 +26,20 @@ class Seen:
     """
 
     below: int = 0
-    beyond: Any = field(default_factory=lambda: np.empty(0, np.int64))
+    beyond: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
 
     def count(self) -> int:
         """Return how many are seen."""
         return self.below + len(self.beyond)
 
-    def number(self, places: Any) -> Any:
+    def number(self, places: Numbers) -> Numbers:
         """Return the numbers at places among those that are not seen, counted from 0."""
         if not len(self.beyond):
             return places + self.below
         unseen_before = self.beyond - np.arange(len(self.beyond)) - self.below
         return places + self.below + np.searchsorted(unseen_before, places, side="right")
 
-    def unseen(self, numbers: Any) -> Any:
+    def unseen(self, numbers: Numbers) -> Numbers:
         """Return those of some numbers that are not seen."""
         return numbers[(numbers >= self.below) & ~np.isin(numbers, self.beyond)]
 

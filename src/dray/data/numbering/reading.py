@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dray.data.forms.blocks import Block, concat
 from dray.data.forms.interleaving import interleaved
-from dray.data.numbering.order import Order
+from dray.data.numbering.order import Numbers, Order
 from dray.data.sources.base import Source
 
 
-def read_numbers(source: Source, order: Order, chunks: Iterator[Any]) -> Iterator[Block]:
+def read_numbers(source: Source, order: Order, chunks: Iterator[Numbers]) -> Iterator[Block]:
     """Yield the rows of numbers of an epoch.
 
     Args:
@@ -31,13 +30,13 @@ def read_numbers(source: Source, order: Order, chunks: Iterator[Any]) -> Iterato
         yield _from_lanes(source, order, lanes, numbers)
 
 
-def _taken(source: Source, order: Order, numbers: Any) -> Block:
+def _taken(source: Source, order: Order, numbers: Numbers) -> Block:
     rows = order.row_in_lane(0, numbers)
     origin = source.origin(int(rows.min()), int(rows.max()) + 1)
     return Block(source.take(rows), origin, own=True)
 
 
-def _from_lanes(source: Source, order: Order, lanes: dict[int, Lane], numbers: Any) -> Block:
+def _from_lanes(source: Source, order: Order, lanes: dict[int, Lane], numbers: Numbers) -> Block:
     period = order.period(numbers)
     if period is not None:
         blocks = [_of_lane(source, order, lanes, numbers[n::period]) for n in range(period)]
@@ -51,7 +50,7 @@ def _from_lanes(source: Source, order: Order, lanes: dict[int, Lane], numbers: A
     return Block(table.take(pa.array(rows)), _origin(blocks), own=True)
 
 
-def _of_lane(source: Source, order: Order, lanes: dict[int, Lane], numbers: Any) -> Block:
+def _of_lane(source: Source, order: Order, lanes: dict[int, Lane], numbers: Numbers) -> Block:
     lane = int(order.lane_of(numbers[0]))
     if lane not in lanes:
         lanes[lane] = Lane(source, order, lane)
@@ -81,7 +80,7 @@ class Lane:
         self._held: list[Block] = []
         self._low = self._high = 0  # rows of the lane that are held: from, to before
 
-    def take(self, numbers: Any) -> Block:
+    def take(self, numbers: Numbers) -> Block:
         """Return the rows of numbers of the lane; those of earlier windows are given up."""
         first, last = (int(number) // self._order.lanes for number in (numbers[0], numbers[-1]))
         if self._window == 1 and last - first == len(numbers) - 1:
