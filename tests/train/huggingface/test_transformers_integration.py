@@ -51,6 +51,9 @@ def kill_once() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+ROWS = [{name: values.numpy() for name, values in Texts()[number].items()} for number in range(16)]
+
+
 def train(config: dict[str, Any]) -> list[str]:
     """Trains a GPT-2 of two heads; returns what is left in the directory of Transformers."""
     warnings.simplefilter("ignore")
@@ -80,9 +83,10 @@ def train(config: dict[str, Any]) -> list[str]:
         **config.get("arguments", {}),
     )
     callbacks = [RayTrainReportCallback(), *config.get("callbacks", [])]
+    data = shard_of("train", 2) if config.get("shards") else Texts()
     trainer = prepare_trainer(
         transformers.Trainer(
-            model, args, train_dataset=Texts(), eval_dataset=Texts(), callbacks=callbacks
+            model, args, train_dataset=data, eval_dataset=data, callbacks=callbacks
         )
     )
     checkpoint = dray.train.get_checkpoint()
@@ -91,11 +95,17 @@ def train(config: dict[str, Any]) -> list[str]:
     return sorted(name.name for name in output.iterdir())
 
 
+def shard_of(name: str, batch: int) -> Any:
+    shard = dray.train.get_dataset_shard(name)
+    return shard.iter_torch_batches(batch_size=batch, dtypes=torch.int64)
+
+
 def fit(storage: Path, function: Any = train, told: Any = (), **config: Any) -> Result:
     return TorchTrainer(
         function,
         train_loop_config=config,
         scaling_config=ScalingConfig(num_workers=2),
+        datasets={"train": ROWS} if config.get("shards") else None,
         run_config=RunConfig(
             storage_path=storage,
             failure_config=FailureConfig(max_failures=1),
@@ -156,6 +166,14 @@ def test_the_best_model_is_there_at_the_end(storage: Path) -> None:
     assert result.metrics["eval_loss"] > 0
     assert len(result.best_checkpoints) == 3
     assert result.return_value[-1] == "checkpoint-6"
+
+
+@process_engine
+def test_batches_of_a_shard_reach_it(storage: Path) -> None:
+    arguments = {"eval_strategy": "steps", "eval_steps": 2}
+    result = fit(storage, steps=2, shards=True, arguments=arguments)
+    assert result.metrics is not None
+    assert result.metrics["eval_loss"] > 0
 
 
 @process_engine

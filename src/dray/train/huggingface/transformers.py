@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from typing import Any
 
@@ -97,7 +98,39 @@ def prepare_trainer(trainer: Any) -> Any:
             f"TrainingArguments find {found} processes, and the run has {workers} workers; make "
             "them in the train function of a TorchTrainer"
         )
+    _take_shards(trainer)
     return trainer
+
+
+def _take_shards(trainer: Any) -> None:
+    """Have a Trainer take what `iter_torch_batches` returns as its batches."""
+    train, evaluate = trainer.get_train_dataloader, trainer.get_eval_dataloader
+
+    def of_training() -> Any:
+        given = trainer.train_dataset
+        return _loader(given) if _is_shard(given) else train()
+
+    def of_evaluation(eval_dataset: Any = None) -> Any:
+        given = trainer.eval_dataset if eval_dataset is None else eval_dataset
+        return _loader(given) if _is_shard(given) else evaluate(eval_dataset)
+
+    trainer.get_train_dataloader = of_training
+    trainer.get_eval_dataloader = of_evaluation
+
+
+def _is_shard(given: Any) -> bool:
+    module = sys.modules.get("dray.data.iterator")
+    return module is not None and isinstance(given, module.Epochs)
+
+
+def _loader(batches: Any) -> Any:
+    from torch.utils.data import DataLoader, IterableDataset
+
+    class Batches(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter(batches)
+
+    return DataLoader(Batches(), batch_size=None)
 
 
 answer_for(__name__)
