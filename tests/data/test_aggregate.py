@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -97,7 +99,7 @@ def test_arguments_of_ray() -> None:
     options["concurrency"] = 2
     made = groups.map_groups(Numbered, fn_args=[1], fn_kwargs={"more": 1}, **options)
     assert made.take_all() == [{"name": "g", "rows": 2}, {"name": "g", "rows": 4}]
-    with pytest.raises(ValueError, match=r"map_groups\(Numbered\) failed on a group"):
+    with pytest.raises(ValueError, match=r"map_groups\(Numbered\) failed on the group kind='a'"):
         groups.map_groups(Numbered, fn_args=[2], **options).take_all()
     with pytest.raises(AbsentArgumentError, match="no argument 'batch_sise'"):
         groups.map_groups(Numbered, batch_sise=2)
@@ -124,3 +126,47 @@ def test_blocks_as_references() -> None:
         assert dray.data.from_numpy_refs([dray.put(np.arange(3))]).take(1) == [{"data": 0}]
     finally:
         dray.shutdown()
+
+
+def test_aggregates_without_values() -> None:
+    groups = ROWS.groupby("kind")
+    for how in ("sum", "min", "max", "mean", "std"):
+        of_groups = getattr(groups, how)
+        values = [row[f"{how}(x)"] for row in of_groups("x", ignore_nulls=False).take()]
+        assert values[1] is None, how
+        assert [row[f"{how}(x)"] for row in of_groups("x").take()][1] is not None, how
+        of_all = getattr(ROWS, how)
+        assert (of_all("x", ignore_nulls=False), of_all("x") is None) == (None, False), how
+        nulls = dray.data.from_items([{"x": None}, {"x": None}])
+        none = ROWS.filter(lambda row: False)
+        assert (getattr(nulls, how)("x"), getattr(none, how)("x")) == (None, None), how
+        assert getattr(none.groupby("kind"), how)("x").take() == [], how
+    with pytest.raises(ConfigError, match="by their names, not 5"):
+        groups.mean([5])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match="a column or several"):
+        groups.mean([])
+    unique = ROWS.aggregate(Unique("x"), Unique("x", ignore_nulls=True, alias_name="known"))
+    assert unique is not None
+    assert (set(unique["unique(x)"]), set(unique["known"])) == ({1, -5, 2, None}, {1, -5, 2})
+
+
+def test_functions_of_groups() -> None:
+    def shares(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame.assign(share=frame["x"] / frame["x"].sum())
+
+    def halves(batch: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+        yield {"rows": np.array([len(batch["x"])])}
+        yield {"rows": np.array([0])}
+
+    groups, one = ROWS.groupby("kind"), ROWS.groupby(None)
+    assert groups.map_groups(shares).to_pandas()["share"][:2].tolist() == [1, 1 / 3]
+    made = one.map_groups(halves, batch_format="numpy")
+    assert [row["rows"] for row in made.take()] == [4, 0]
+    sizes = groups.map_groups(
+        lambda table: {"rows": [table.num_rows], "process": [os.getpid()]},
+        batch_format="pyarrow",
+        concurrency=2,
+    ).to_pandas()
+    assert sizes["rows"].tolist() == [1, 3]
+    assert os.getpid() not in sizes["process"].tolist()
+    assert one.count().take() == [{"count()": 4}]

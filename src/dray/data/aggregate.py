@@ -155,6 +155,10 @@ class Std(AggregateFn):
         super().__init__(on, ignore_nulls, alias_name)
         self._ddof = ddof
 
+    def prepared(self, values: Any) -> Any:
+        """Return what is aggregated in place of the column's values."""
+        return values.cast(pa.float64()) if pa.types.is_null(values.type) else values
+
     def asked(self, column: str) -> tuple[Any, str, Any]:
         """Return what Arrow is asked for, of a column."""
         return column, "stddev", pc.VarianceOptions(ddof=self._ddof, skip_nulls=self._skip_nulls)
@@ -184,6 +188,10 @@ class Unique(AsList):
 
     def __init__(self, on: str, ignore_nulls: bool = False, alias_name: str | None = None) -> None:
         super().__init__(on, ignore_nulls, alias_name)
+
+    def asked(self, column: str) -> tuple[Any, str, Any]:
+        """Return what Arrow is asked for, of a column."""
+        return column, "distinct", pc.CountOptions("only_valid" if self._skip_nulls else "all")
 
 
 class Quantile(AsList):

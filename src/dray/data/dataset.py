@@ -457,24 +457,29 @@ class Dataset(Results):
             return None
         return next(iter(row[0].values())) if isinstance(on, str) or len(row[0]) == 1 else row[0]
 
-    def sum(self, on: str | Sequence[str] | None = None, *, ignore_nulls: bool = True) -> Any:
-        """Return the sum of a column, or of several as a dict."""
+    def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """Return the sum of a column, or of several as a dict; None without any value.
+
+        Args:
+            on: The columns; None is all that are numbers.
+            ignore_nulls: Whether rows without a value are left out; else one makes the result None.
+        """
         return self._aggregated("sum", on, ignore_nulls=ignore_nulls)
 
-    def min(self, on: str | Sequence[str] | None = None, *, ignore_nulls: bool = True) -> Any:
-        """Return the least value of a column, or of several as a dict."""
+    def min(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """Return the least value of a column, or of several as a dict; see `sum`."""
         return self._aggregated("min", on, ignore_nulls=ignore_nulls)
 
-    def max(self, on: str | Sequence[str] | None = None, *, ignore_nulls: bool = True) -> Any:
-        """Return the greatest value of a column, or of several as a dict."""
+    def max(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """Return the greatest value of a column, or of several as a dict; see `sum`."""
         return self._aggregated("max", on, ignore_nulls=ignore_nulls)
 
-    def mean(self, on: str | Sequence[str] | None = None, *, ignore_nulls: bool = True) -> Any:
-        """Return the mean of a column, or of several as a dict."""
+    def mean(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+        """Return the mean of a column, or of several as a dict; see `sum`."""
         return self._aggregated("mean", on, ignore_nulls=ignore_nulls)
 
-    def std(self, on: str | Sequence[str] | None = None, ddof: int = 1) -> Any:
-        """Return the standard deviation of a column, or of several as a dict."""
-        row = self.groupby(None).std(on, ddof=ddof).take(1)
-        values = row[0] if row else {}
-        return next(iter(values.values()), None) if len(values) < 2 else values
+    def std(
+        self, on: str | Sequence[str] | None = None, ddof: int = 1, ignore_nulls: bool = True
+    ) -> Any:
+        """Return the standard deviation of a column, or of several as a dict; see `sum`."""
+        return self._aggregated("std", on, ddof=ddof, ignore_nulls=ignore_nulls)

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dray.data.aggregate import AggregateFn, Max, Mean, Min, Sum, aggregated, columns_of
-from dray.data.forms.blocks import Block, Table, check_format, concat, to_batch, to_table
-from dray.data.operations import UserFunction
+from dray.data.aggregate import AggregateFn, Std, aggregated, columns_of
+from dray.data.forms.blocks import Block, Table, check_format, concat
+from dray.data.operations import MapBatches, Operation, UserFunction
 from dray.data.pipeline import P
 from dray.data.relational import check_column, sorted_blocks
-from dray.data.workers import check_options
+from dray.data.workers import check_options, in_workers
+from dray.errors import ConfigError
 
 __all__ = ["GroupedData"]
 
+# A column, several, or all that are numbers.
+Columns: TypeAlias = "str | Sequence[str] | None"
+
 # New name -> column and "sum", "min", "max" or "count".
 Wanted: TypeAlias = "Mapping[str, tuple[str | None, str]]"
-# Aggregates of blocks that are kept before they are aggregated again.
+# Aggregates of blocks that are kept before they are aggregated again; parts for workers.
 _MOST_PARTS = 64
 
 
@@ -44,34 +49,33 @@ class GroupedData(Generic[P]):
         """Return how many rows each group has, as `count()`."""
         return self._made(lambda: self._reduced({"count()": (None, "count")}))
 
-    def sum(self, on: str | Sequence[str] | None = None, *, ignore_nulls: bool = True) -> P:
-        """Return the sum of columns in each group, as `sum(x)`; None is all that are numbers.
+    def sum(self, on: Columns = None, ignore_nulls: bool = True) -> P:
+        """Return the sum of columns in each group, as `sum(x)`.
 
         Args:
-            on: The columns.
+            on: The columns; None is all that are numbers.
             ignore_nulls: Whether rows without a value are left out; else one makes the result null.
         """
-        return self._each("sum", on) if ignore_nulls else self._with_nulls(Sum, on)
+        return self._each("sum", on, ignore_nulls)
 
-    def min(self, on: str | Sequence[str] | None = None, *, ignore_nulls: bool = True) -> P:
-        """Return the least values of columns in each group, as `min(x)`."""
-        return self._each("min", on) if ignore_nulls else self._with_nulls(Min, on)
+    def min(self, on: Columns = None, ignore_nulls: bool = True) -> P:
+        """Return the least values of columns in each group, as `min(x)`; see `sum`."""
+        return self._each("min", on, ignore_nulls)
 
-    def max(self, on: str | Sequence[str] | None = None, *, ignore_nulls: bool = True) -> P:
-        """Return the greatest values of columns in each group, as `max(x)`."""
-        return self._each("max", on) if ignore_nulls else self._with_nulls(Max, on)
+    def max(self, on: Columns = None, ignore_nulls: bool = True) -> P:
+        """Return the greatest values of columns in each group, as `max(x)`; see `sum`."""
+        return self._each("max", on, ignore_nulls)
 
-    def mean(self, on: str | Sequence[str] | None = None, *, ignore_nulls: bool = True) -> P:
-        """Return the means of columns in each group, as `mean(x)`."""
-        if not ignore_nulls:
-            return self._with_nulls(Mean, on)
+    def mean(self, on: Columns = None, ignore_nulls: bool = True) -> P:
+        """Return the means of columns in each group, as `mean(x)`; see `sum`."""
+        chosen = _listed(on)
 
         def produce() -> Iterator[Block]:
-            names = self._columns(on)
+            names = self._columns(chosen)
             wanted: Wanted = {
                 f"{how} {name}": (name, how) for name in names for how in ("sum", "count")
             }
-            for block in self._reduced(wanted):
+            for block in self._reduced(wanted, ignore_nulls):
                 table = block.table.select(self._keys)
                 for name in names:
                     number = block.table.column(f"count {name}").cast(pa.float64())
@@ -82,7 +86,7 @@ class GroupedData(Generic[P]):
 
         return self._made(produce)
 
-    def std(self, on: str | Sequence[str] | None = None, ddof: int = 1) -> P:
+    def std(self, on: Columns = None, ddof: int = 1, ignore_nulls: bool = True) -> P:
         """Return the standard deviations of columns in each group, as `std(x)`.
 
         The columns are held in memory for it.
@@ -90,21 +94,14 @@ class GroupedData(Generic[P]):
         Args:
             on: The columns; None is all that are numbers.
             ddof: The number that is taken from the number of rows.
+            ignore_nulls: Whether rows without a value are left out; else one makes the result null.
         """
+        chosen = _listed(on)
 
         def produce() -> Iterator[Block]:
-            names = self._columns(on)
-            table = concat(
-                [block.table.select([*self._keys, *names]) for block in self._blocks(names)]
+            return self._of_classes(
+                [Std(name, ddof, ignore_nulls) for name in self._columns(chosen)]
             )
-            options = pc.VarianceOptions(ddof=ddof)
-            wanted = [(name, "stddev", options) for name in names]
-            made = table.group_by(self._keys).aggregate(wanted)
-            made = made.rename_columns(
-                [name if name in self._keys else f"std({name[:-7]})" for name in made.column_names]
-            )
-            named = [f"std({name})" for name in names]
-            yield from self._in_order(made.select([*self._keys, *named]))
 
         return self._made(produce)
 
@@ -113,18 +110,8 @@ class GroupedData(Generic[P]):
 
         The columns are held in memory for it.
         """
-        names = columns_of(aggs)
-
-        def produce() -> Iterator[Block]:
-            wanted = list(dict.fromkeys([*self._keys, *names]))
-            tables = []
-            for block in self._blocks(wanted):
-                check_column(block.table, names)
-                tables.append(block.table.select(wanted) if wanted else block.table)
-            if tables:
-                yield from self._in_order(aggregated(concat(tables), self._keys, aggs))
-
-        return self._made(produce)
+        columns_of(aggs)
+        return self._made(lambda: self._of_classes(aggs))
 
     def map_groups(
         self,
@@ -132,24 +119,27 @@ class GroupedData(Generic[P]):
         *,
         zero_copy_batch: bool = True,
         batch_format: str | None = "default",
-        fn_args: Sequence[object] = (),
+        fn_args: Sequence[object] | None = None,
         fn_kwargs: Mapping[str, object] | None = None,
-        fn_constructor_args: Sequence[object] = (),
+        fn_constructor_args: Sequence[object] | None = None,
         fn_constructor_kwargs: Mapping[str, object] | None = None,
         **workers: Any,
     ) -> P:
         """Return a dataset of what a function makes of each group; all rows are held in memory.
 
         Args:
-            fn: It takes the batch of one group, and returns another batch; or a class that is
+            fn: It takes the batch of one group, and returns or yields batches; or a class that is
                 called so.
-            zero_copy_batch: Nothing; Ray's.
-            batch_format: The format of the batch.
+            zero_copy_batch: False gives the function arrays that it may write to.
+            batch_format: "pandas" (also "default"), "numpy" (a dict of arrays) or "pyarrow".
             fn_args: Arguments after the batch.
             fn_kwargs: The same by name.
             fn_constructor_args: Arguments of the class.
             fn_constructor_kwargs: The same by name.
-            workers: `concurrency` and the like, without effect: groups are made in this process.
+            workers: `concurrency`, `num_cpus`, `num_gpus`, as for `Dataset.map_batches`.
+
+        Raises:
+            ConfigError: An argument is malformed.
         """
         check_options("GroupedData.map_groups", workers)
         chosen = check_format(batch_format)
@@ -161,18 +151,11 @@ class GroupedData(Generic[P]):
             fn_constructor_args or (),
             fn_constructor_kwargs or {},
         )
-
-        def produce() -> Iterator[Block]:
-            call = function.made()
-            for block in sorted_blocks(self._blocks(), self._keys, [False] * len(self._keys)):
-                for group in _groups(block.table, self._keys):
-                    try:
-                        made = call(to_batch(group, chosen))
-                    except Exception as error:
-                        raise function.failed(error, "a group") from error
-                    yield Block(to_table(made, "what map_groups' function returns"), "a group")
-
-        return self._made(produce)
+        batches = MapBatches(
+            function, None, "pandas" if chosen == "default" else chosen, copied=not zero_copy_batch
+        )
+        operation = in_workers(MapGroups(function, batches, tuple(self._keys)), workers)
+        return self._made(lambda: operation.apply(self._parts()))
 
     def _made(self, produce: Callable[[], Iterator[Block]]) -> P:
         return self._dataset.derived(produce, "aggregated rows")
@@ -182,23 +165,47 @@ class GroupedData(Generic[P]):
         if names is not None:
             needed = needed.only([*self._keys, *(name for name in names if name not in self._keys)])
         for block in needed.blocks():
-            check_column(block.table, self._keys)
-            yield block
+            if block.table.num_rows:
+                check_column(block.table, self._keys)
+                yield block
 
-    def _with_nulls(self, kind: type[AggregateFn], on: str | Sequence[str] | None) -> P:
-        return self.aggregate(*(kind(name, ignore_nulls=False) for name in self._columns(on)))
+    def _parts(self) -> Iterator[Block]:
+        """Yield the rows in the order of the keys, in parts of whole groups."""
+        blocks = self._blocks()
+        if self._keys:
+            blocks = sorted_blocks(blocks, self._keys, [False] * len(self._keys))
+        tables = [block.table for block in blocks]
+        if not tables:
+            return
+        table = concat(tables)
+        least, begin = table.num_rows // _MOST_PARTS, 0
+        for end in _ends(table, self._keys):
+            if end - begin > least or end == table.num_rows:
+                yield Block(table.slice(begin, end - begin))
+                begin = end
 
-    def _each(self, how: str, on: str | Sequence[str] | None) -> P:
+    def _of_classes(self, aggregates: Sequence[AggregateFn]) -> Iterator[Block]:
+        names = columns_of(aggregates)
+        wanted = list(dict.fromkeys([*self._keys, *names]))
+        tables = []
+        for block in self._blocks(wanted):
+            check_column(block.table, names)
+            tables.append(block.table.select(wanted) if wanted else block.table)
+        if tables:
+            yield from self._in_order(aggregated(concat(tables), self._keys, aggregates))
+
+    def _each(self, how: str, on: Columns, ignore_nulls: bool) -> P:
+        chosen = _listed(on)
+
         def produce() -> Iterator[Block]:
-            return self._reduced({f"{how}({name})": (name, how) for name in self._columns(on)})
+            wanted = {f"{how}({name})": (name, how) for name in self._columns(chosen)}
+            return self._reduced(wanted, ignore_nulls)
 
         return self._made(produce)
 
-    def _columns(self, on: str | Sequence[str] | None) -> list[str]:
-        if isinstance(on, str):
-            return [on]
-        if on is not None:
-            return list(on)
+    def _columns(self, chosen: list[str] | None) -> list[str]:
+        if chosen is not None:
+            return chosen
         schema = self._dataset.arrow_schema()
         fields = () if schema is None else schema
         numbers = [
@@ -208,22 +215,22 @@ class GroupedData(Generic[P]):
         ]
         return [name for name in numbers if name not in self._keys]
 
-    def _reduced(self, wanted: Wanted) -> Iterator[Block]:
+    def _reduced(self, wanted: Wanted, ignore_nulls: bool = True) -> Iterator[Block]:
         """Yield the aggregates of all groups, in the order of the keys; memory holds groups alone.
 
         Args:
             wanted: New name -> column and "sum", "min", "max" or "count".
+            ignore_nulls: Whether one null makes no result null.
         """
         parts: list[Table] = []
         names = list(dict.fromkeys(name for name, _ in wanted.values() if name is not None))
         for block in self._blocks(names if names or self._keys else None):
             check_column(block.table, names)
-            parts.append(_aggregated(block.table, self._keys, wanted, first=True))
+            parts.append(_aggregated(block.table, self._keys, wanted, ignore_nulls, first=True))
             if len(parts) > _MOST_PARTS:
-                parts = [_aggregated(concat(parts), self._keys, wanted, first=False)]
+                parts = [_aggregated(concat(parts), self._keys, wanted, ignore_nulls)]
         if parts:
-            made = _aggregated(concat(parts), self._keys, wanted, first=False)
-            yield from self._in_order(made)
+            yield from self._in_order(_aggregated(concat(parts), self._keys, wanted, ignore_nulls))
 
     def _in_order(self, table: Table) -> Iterator[Block]:
         if not self._keys:
@@ -232,32 +239,70 @@ class GroupedData(Generic[P]):
         yield from sorted_blocks([Block(table)], self._keys, [False] * len(self._keys))
 
 
-def _aggregated(table: Table, keys: list[str], wanted: Wanted, *, first: bool) -> Table:
+@dataclass(frozen=True)
+class MapGroups(Operation):
+    """Calls a function with groups; blocks hold whole groups, in the order of their keys.
+
+    Attributes:
+        function: It returns a batch, or yields several.
+        batches: The work on each group.
+        keys: The columns.
+    """
+
+    function: UserFunction
+    batches: MapBatches
+    keys: Sequence[str]
+    keeps_rows: bool | None = field(default=False, init=False)
+
+    def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        return replace(self.batches, function=self.function).apply(self._groups(blocks))
+
+    def _groups(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        for block in blocks:
+            begin = 0
+            for end in _ends(block.table, self.keys):
+                group = block.table.slice(begin, end - begin)
+                values = [f"{key}={group.column(key)[0].as_py()!r}" for key in self.keys]
+                yield Block(group, f"the group {', '.join(values)}" if values else "all rows")
+                begin = end
+
+
+def _ends(table: Table, keys: Sequence[str]) -> list[int]:
+    """Return where the groups end in a table that is in the order of its keys."""
+    if not keys:
+        return [table.num_rows]
+    numbers = table.select(keys).append_column("_row", pa.array(range(1, table.num_rows + 1)))
+    ends = numbers.group_by(list(keys), use_threads=False).aggregate([("_row", "max")])
+    return sorted(ends.column("_row_max").to_pylist())
+
+
+def _listed(on: Columns) -> list[str] | None:
+    """Return columns to aggregate as a list; None for all that are numbers."""
+    if on is None:
+        return None
+    listed = [on] if isinstance(on, str) or not isinstance(on, Iterable) else list(on)
+    if not listed:
+        raise ConfigError("an aggregate takes a column or several: mean('x') or mean(['x', 'y'])")
+    for name in listed:
+        if not isinstance(name, str):
+            raise ConfigError(f"an aggregate takes columns by their names, not {name!r}")
+    return listed
+
+
+def _aggregated(
+    table: Table, keys: list[str], wanted: Wanted, ignore_nulls: bool, *, first: bool = False
+) -> Table:
     """Return the aggregates of a table's groups: of rows first, and then of aggregates."""
-    if not table.num_rows:
-        return table
+    nulls = pc.ScalarAggregateOptions(skip_nulls=ignore_nulls)
     chosen: list[Any] = []
     for new, (name, how) in wanted.items():
         if how == "count":
             counted: Any = (name or [], "count" if name else "count_all")
             chosen.append(counted if first else (new, "sum"))
         else:
-            chosen.append((name, how) if first else (new, how))
+            chosen.append((name if first else new, how, nulls))
     made = table.group_by(keys, use_threads=False).aggregate(chosen)
     columns = [made.column(key) for key in keys] + list(made.columns[: len(chosen)])
     if made.column_names[: len(keys)] == keys:
         columns = list(made.columns)
     return pa.table(columns, names=[*keys, *wanted])
-
-
-def _groups(table: Table, keys: Sequence[str]) -> Iterator[Table]:
-    """Yield the groups of a table that is in the order of its keys."""
-    if not keys:
-        yield table
-        return
-    numbers = table.select(keys).append_column("_row", pa.array(range(table.num_rows)))
-    ends = numbers.group_by(list(keys), use_threads=False).aggregate([("_row", "max")])
-    begin = 0
-    for end in sorted(ends.column("_row_max").to_pylist()):
-        yield table.slice(begin, end + 1 - begin)
-        begin = end + 1

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from dray.answers import check_arguments
 from dray.checks import is_whole, plain
 from dray.core.objects import get
@@ -165,11 +167,19 @@ class InWorkers(Operation):
         actors = itertools.cycle([kind.remote(operation) for _ in range(self.number)])
         pending: deque[Any] = deque()
         for block in blocks:
-            pending.append(next(actors).apply.remote(block))
+            pending.append(next(actors).apply.remote(_alone(block)))
             if len(pending) > self.number * (1 + _WAITING):
                 yield from get(pending.popleft())
         while pending:
             yield from get(pending.popleft())
+
+
+def _alone(block: Block) -> Block:
+    """Return a block without rows beside it: a slice is pickled with all of its table."""
+    table = block.table
+    if table.get_total_buffer_size() <= 2 * table.nbytes:
+        return block
+    return block._replace(table=table.take(pa.array(range(table.num_rows))))
 
 
 class _Worker:
