@@ -170,3 +170,21 @@ def test_functions_of_groups() -> None:
     assert sizes["rows"].tolist() == [1, 3]
     assert os.getpid() not in sizes["process"].tolist()
     assert one.count().take() == [{"count()": 4}]
+
+
+def test_nan_is_a_number_and_null_in_frames_of_pandas() -> None:
+    items = [{"x": 1.0, "name": "a"}, {"x": np.nan, "name": np.nan}, {"x": None, "name": "b"}]
+    first, second, third = dray.data.from_items(items).map(lambda row: row).take_all()
+    assert np.isnan(second["x"])
+    assert (first["x"], third["x"], second["name"], third["name"]) == (1.0, None, None, "b")
+    mixed = pd.DataFrame({"x": [1.0, np.nan], "any": [(1,), "a"]})
+    assert [row["x"] for row in dray.data.from_pandas(mixed).take()] == [1.0, None]
+    pairs = [{"a": value, "b": value} for value in (np.nan, 1.0, np.nan, 2.0)]
+    made = (
+        dray.data.from_items(pairs)
+        .groupby(["a", "b"])
+        .map_groups(lambda frame: {"a": [frame["a"][0]], "rows": [len(frame)]})
+    )
+    *rows, last = made.take_all()
+    assert rows == [{"a": 1.0, "rows": 1}, {"a": 2.0, "rows": 1}]
+    assert (bool(np.isnan(last["a"])), last["rows"]) == (True, 2)

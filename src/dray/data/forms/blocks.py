@@ -107,7 +107,12 @@ def to_table(data: Batch, whence: str = "a block") -> Table:
 def _from_pandas(frame: Any) -> Table:
     if all(frame[name].dtype != object for name in frame.columns) and frame.columns.is_unique:
         return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
-    return pa.table({str(name): to_column(frame[name].to_numpy()) for name in frame.columns})
+    return pa.table({str(name): _from_series(frame[name]) for name in frame.columns})
+
+
+def _from_series(values: Any) -> Any:
+    """Return a column of pandas, to which NaN is no value."""
+    return to_column(values) if values.dtype == object else pa.array(values, from_pandas=True)
 
 
 def rows_to_table(rows: Sequence[Mapping[str, object]]) -> Table:
@@ -159,10 +164,10 @@ def _from_values(values: list[Any]) -> Any:
         if any(array.ndim != 1 for array in arrays):
             return _pickled(values)
         values = list(arrays)
-    try:
-        return pa.array(values, _type_in_ns(values), from_pandas=True)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return _pickled(values)
+    for nan_is_null in (False, True):  # it stays among numbers, and is null among strings
+        with contextlib.suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
+            return pa.array(values, _type_in_ns(values), from_pandas=nan_is_null)
+    return _pickled(values)
 
 
 def _type_in_ns(values: Sequence[Any]) -> Any:
