@@ -24,8 +24,8 @@ from dray.settings import Settings
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import FailureConfig, RunConfig
 from dray.train.run.controller import Controller
-from dray.train.run.progress import Progress
-from dray.train.run.screens import SilentScreen
+from dray.train.run.output.progress import Progress
+from dray.train.run.output.screens import SilentScreen
 from dray.train.run.state import State
 from dray.train.scaling import ScalingConfig
 from dray.train.storage.run_directory import RunDirectory

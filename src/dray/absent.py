@@ -412,6 +412,10 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         "relax_collectives_on_preemption": Absent(_ALL_RESTART, unset=(False,)),
         "preemption_grace_s": Absent(_ALL_RESTART, unset=(0, 0.0)),
     },
+    "Checkpoint": _each(
+        "from_dict to_dict from_bytes to_bytes from_uri to_uri",
+        _gone("write files into a directory, and pass Checkpoint.from_directory(path)"),
+    ),
     "CheckpointConfig()": {
         "checkpoint_frequency": _gone("call report() with a checkpoint as often as you want one"),
         "checkpoint_at_end": _gone("call report() with a checkpoint at the function's end"),

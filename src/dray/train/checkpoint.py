@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dray.answers import answers_members
 from dray.errors import ConfigError, StorageError, shown
 from dray.train.storage.checkpoint_files import METADATA, METADATA_DRAFT
 from dray.train.storage.downloads import downloaded, fetch
@@ -20,6 +21,7 @@ from dray.train.storage.paths import check_directory, local_path
 from dray.train.storage.place import Place, RemotePath, path_within
 
 
+@answers_members
 class Checkpoint:
     """A reference to a directory that holds a checkpoint.
 

@@ -30,9 +30,9 @@ from dray.train.run import description
 from dray.train.run.controller import Controller
 from dray.train.run.events import Outcome
 from dray.train.run.interruption import Termination, interrupts_go_to
-from dray.train.run.progress import Progress, format_metrics
+from dray.train.run.output.progress import Progress, format_metrics
+from dray.train.run.output.screens import open_screen
 from dray.train.run.retention import lookup
-from dray.train.run.screens import open_screen
 from dray.train.run.state import State
 from dray.train.scaling import ScalingConfig
 from dray.train.storage.place import Place, RemotePath, path_within

@@ -25,7 +25,7 @@ from dray.errors import (
 )
 from dray.train.config import CheckpointConfig
 from dray.train.run.failure import FailureLog, FailurePolicy, to_driver_error, to_error
-from dray.train.run.line_dedup import LineDeduplicator, Shown, describe_ranks
+from dray.train.run.output.line_dedup import LineDeduplicator, Shown, describe_ranks
 from dray.train.run.report_tracker import MOST_OPEN, CollectiveTracker, ReportTracker
 from dray.train.run.retention import checkpoints_to_delete, ranked
 from dray.train.run.waits import Patience, Wait

@@ -26,8 +26,8 @@ from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
 from dray.train.run.controller import Controller
 from dray.train.run.events import Interrupt, Outcome
-from dray.train.run.progress import Progress
-from dray.train.run.screens import SilentScreen
+from dray.train.run.output.progress import Progress
+from dray.train.run.output.screens import SilentScreen
 from dray.train.run.state import State
 from dray.train.scaling import ScalingConfig
 from dray.train.storage.checksums import Fingerprint

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from dray import host
 from dray.train.config import CheckpointConfig
 from dray.train.run.checkpoint_store import Commits
-from dray.train.run.progress import Progress
+from dray.train.run.output.progress import Progress
+from dray.train.run.output.screens import SilentScreen
 from dray.train.run.report_tracker import PendingReport
-from dray.train.run.screens import SilentScreen
 from dray.train.storage.checkpoint_files import list_files, secure, stage
 from dray.train.storage.manifest import Committed
 from dray.train.storage.run_directory import RunDirectory

@@ -15,7 +15,7 @@ from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
 from dray.train.planning.plan import choose_size, make_plan, sizes_with_room
 from dray.train.run.events import Alarm, Reserved, StillWaiting
-from dray.train.run.progress import Progress
+from dray.train.run.output.progress import Progress
 from dray.train.scaling import ScalingConfig
 
 # Waits that are shorter are not worth a line.

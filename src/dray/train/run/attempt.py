@@ -13,7 +13,7 @@ from dray.errors import RemoteTraceback, WorkerGroupError
 from dray.train.checkpoint import Checkpoint
 from dray.train.run.checkpoint_store import Commits
 from dray.train.run.failure import FailureLog, to_error
-from dray.train.run.reading import ReadingRecord
+from dray.train.run.output.reading import ReadingRecord
 from dray.train.run.report_tracker import CollectiveTracker, PendingReport, ReportTracker
 from dray.train.run.waits import Wait
 from dray.train.run.worker_group import WorkerGroup

@@ -11,7 +11,7 @@ from pathlib import Path
 from dray.errors import StorageError, describe
 from dray.train.config import CheckpointConfig
 from dray.train.reported import ReportedCheckpointStatus
-from dray.train.run.progress import Progress
+from dray.train.run.output.progress import Progress
 from dray.train.run.report_tracker import PendingReport
 from dray.train.run.retention import checkpoints_to_delete, score
 from dray.train.storage.checkpoint_files import MANIFEST, secure

@@ -64,8 +64,8 @@ from dray.train.run.events import Alarm, Due
 from dray.train.run.failure import FailurePolicy, OutcomeTracker
 from dray.train.run.grace import Grace
 from dray.train.run.launch import Launch, run_function
-from dray.train.run.progress import Progress
-from dray.train.run.rank_logs import Logs
+from dray.train.run.output.progress import Progress
+from dray.train.run.output.rank_logs import Logs
 from dray.train.run.state import ANY, AT_WORK, FINAL, Action, Event, State, advance
 from dray.train.run.stop_requests import StopRequests
 from dray.train.run.validations import Validations

@@ -23,7 +23,7 @@ from dray.errors import (
     raised_in_driver,
     text_of,
 )
-from dray.train.run.progress import Progress
+from dray.train.run.output.progress import Progress
 from dray.train.storage.place import Place
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker.train_worker import Ended

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dray.errors import join_names
 from dray.train.run.attempt import Attempt
 from dray.train.run.events import Alarm, StopGraceExpired
-from dray.train.run.progress import Progress
+from dray.train.run.output.progress import Progress
 from dray.train.run.state import AT_WORK, State
 
 

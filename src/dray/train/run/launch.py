@@ -16,7 +16,7 @@ from dray.train.config import RunConfig
 from dray.train.planning.ranks import family_at
 from dray.train.run.events import FunctionFailed, FunctionReturned
 from dray.train.run.failure import is_death
-from dray.train.run.progress import Progress
+from dray.train.run.output.progress import Progress
 from dray.train.run.worker_group import Interrupted, RankFailed, WorkerGroup, WorkerState
 from dray.train.scaling import ScalingConfig
 from dray.train.storage.manifest import Committed

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from dray.engines.base import Engine, Mailbox
 from dray.train.run.events import Interrupt, StopRequest
-from dray.train.run.progress import Progress
+from dray.train.run.output.progress import Progress
 from dray.train.run.state import Event
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from dray.engines.base import Mailbox
 from dray.errors import join_names
 from dray.train.run.events import Alarm, LookAtWaits
-from dray.train.run.progress import Progress
+from dray.train.run.output.progress import Progress
 from dray.train.storage.run_directory import RunDirectory
 
 # Ranks beyond these are as many lines that say nothing new.

@@ -12,9 +12,9 @@ from typing import Any
 
 from dray.engines.terminal_lines import Rows
 from dray.status import TrainingStatus, WorkerStatus
-from dray.train.run.line_dedup import LineDeduplicator, Shown, describe_ranks
-from dray.train.run.reading import describe_reading
-from dray.train.run.screens import Screen
+from dray.train.run.output.line_dedup import LineDeduplicator, Shown, describe_ranks
+from dray.train.run.output.reading import describe_reading
+from dray.train.run.output.screens import Screen
 from dray.train.run.state import State
 from dray.train.storage.metrics_codec import decode
 from dray.train.storage.place import Place

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from dray.engines.base import Output
 from dray.errors import StorageError
-from dray.train.run.progress import Progress
+from dray.train.run.output.progress import Progress
 from dray.train.storage.base import Log
 from dray.train.storage.run_directory import RunDirectory
 
