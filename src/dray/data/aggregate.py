@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from dray.answers import answer_for, answers_arguments
 from dray.checks import require
@@ -34,6 +35,9 @@ __all__ = [
     "Unique",
 ]
 
+# A column, Arrow's name of a function, and its options.
+Asked: TypeAlias = tuple[str, str, Any]
+
 _ALL_ROWS = "_all rows"
 
 
@@ -62,15 +66,15 @@ class AggregateFn:
         self.name = alias_name or f"{self._called or self._how}({on or ''})"
         self._skip_nulls = ignore_nulls
 
-    def asked(self, column: str) -> tuple[Any, str, Any]:
+    def asked(self, column: str) -> list[Asked]:
         """Return what Arrow is asked for, of a column."""
-        return column, self._how, pc.ScalarAggregateOptions(skip_nulls=self._skip_nulls)
+        return [(column, self._how, pc.ScalarAggregateOptions(skip_nulls=self._skip_nulls))]
 
     def prepared(self, values: Any) -> Any:
         """Return what is aggregated in place of the column's values."""
         return values
 
-    def finished(self, found: Any) -> Any:
+    def finished(self, found: Any, *beside: Any) -> Any:
         """Return the results, made of what Arrow returns."""
         return found
 
@@ -85,9 +89,9 @@ class Count(AggregateFn):
     ) -> None:
         super().__init__(on, ignore_nulls, alias_name)
 
-    def asked(self, column: str) -> tuple[Any, str, Any]:
+    def asked(self, column: str) -> list[Asked]:
         """Return what Arrow is asked for, of a column."""
-        return column, "count", pc.CountOptions("only_valid" if self._skip_nulls else "all")
+        return [(column, "count", pc.CountOptions("only_valid" if self._skip_nulls else "all"))]
 
 
 class CountDistinct(Count):
@@ -98,9 +102,9 @@ class CountDistinct(Count):
     def __init__(self, on: str, ignore_nulls: bool = True, alias_name: str | None = None) -> None:
         super().__init__(on, ignore_nulls, alias_name)
 
-    def asked(self, column: str) -> tuple[Any, str, Any]:
+    def asked(self, column: str) -> list[Asked]:
         """Return what Arrow is asked for, of a column."""
-        return column, "count_distinct", super().asked(column)[2]
+        return [(column, "count_distinct", super().asked(column)[0][2])]
 
 
 class Sum(AggregateFn):
@@ -138,7 +142,7 @@ class Mean(AggregateFn):
 
 
 class Std(AggregateFn):
-    """The standard deviation.
+    """The standard deviation; NaN of values that are no more than `ddof`.
 
     Args:
         on: The column.
@@ -159,9 +163,16 @@ class Std(AggregateFn):
         """Return what is aggregated in place of the column's values."""
         return values.cast(pa.float64()) if pa.types.is_null(values.type) else values
 
-    def asked(self, column: str) -> tuple[Any, str, Any]:
+    def asked(self, column: str) -> list[Asked]:
         """Return what Arrow is asked for, of a column."""
-        return column, "stddev", pc.VarianceOptions(ddof=self._ddof, skip_nulls=self._skip_nulls)
+        options = pc.VarianceOptions(ddof=self._ddof, skip_nulls=self._skip_nulls)
+        known = pc.ScalarAggregateOptions(skip_nulls=self._skip_nulls)
+        return [(column, self._how, options), (column, "mean", known)]
+
+    def finished(self, found: Any, *beside: Any) -> Any:
+        """Return the results, made of what Arrow returns: NaN of too few values, null of none."""
+        too_few = pc.and_(pc.is_null(found), pc.is_valid(beside[0]))
+        return pc.if_else(too_few, math.nan, found)
 
 
 class AsList(AggregateFn):
@@ -169,11 +180,11 @@ class AsList(AggregateFn):
 
     _how = "list"
 
-    def asked(self, column: str) -> tuple[Any, str, Any]:
+    def asked(self, column: str) -> list[Asked]:
         """Return what Arrow is asked for, of a column."""
-        return column, self._how, None
+        return [(column, self._how, None)]
 
-    def finished(self, found: Any) -> Any:
+    def finished(self, found: Any, *beside: Any) -> Any:
         """Return the results, made of what Arrow returns."""
         if not self._skip_nulls:
             return found
@@ -189,9 +200,9 @@ class Unique(AsList):
     def __init__(self, on: str, ignore_nulls: bool = False, alias_name: str | None = None) -> None:
         super().__init__(on, ignore_nulls, alias_name)
 
-    def asked(self, column: str) -> tuple[Any, str, Any]:
+    def asked(self, column: str) -> list[Asked]:
         """Return what Arrow is asked for, of a column."""
-        return column, "distinct", pc.CountOptions("only_valid" if self._skip_nulls else "all")
+        return [(column, "distinct", pc.CountOptions("only_valid" if self._skip_nulls else "all"))]
 
 
 class Quantile(AsList):
@@ -212,7 +223,7 @@ class Quantile(AsList):
         super().__init__(on, ignore_nulls, alias_name)
         self._part = q
 
-    def finished(self, found: Any) -> Any:
+    def finished(self, found: Any, *beside: Any) -> Any:
         """Return the results, made of what Arrow returns."""
         return pa.array([self._quantile(values) for values in super().finished(found).to_pylist()])
 
@@ -242,7 +253,7 @@ def aggregated(table: Table, keys: Sequence[str], aggregates: Iterable[Aggregate
     groups = table.select(keys) if keys else table
     if not keys:
         groups = pa.table({_ALL_ROWS: pa.repeat(0, table.num_rows)})
-    asked: list[tuple[Any, str, Any]] = []
+    asked: list[list[Asked]] = []
     listed = list(aggregates)
     for number, each in enumerate(listed):
         column = f"_{number}"
@@ -252,11 +263,10 @@ def aggregated(table: Table, keys: Sequence[str], aggregates: Iterable[Aggregate
             values = each.prepared(table.column(each.on))
         groups = groups.append_column(column, values)
         asked.append(each.asked(column))
-    made = groups.group_by(by, use_threads=False).aggregate(asked)
-    names = [f"{column}_{how}" for column, how, _ in asked]
+    made = groups.group_by(by, use_threads=False).aggregate([one for some in asked for one in some])
     results = {
-        each.name: each.finished(made.column(name))
-        for each, name in zip(listed, names, strict=True)
+        each.name: each.finished(*(made.column(f"{column}_{how}") for column, how, _ in some))
+        for each, some in zip(listed, asked, strict=True)
     }
     return pa.table({**{key: made.column(key) for key in keys}, **results})
 

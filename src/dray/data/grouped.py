@@ -87,7 +87,7 @@ class GroupedData(Generic[P]):
         return self._made(produce)
 
     def std(self, on: Columns = None, ddof: int = 1, ignore_nulls: bool = True) -> P:
-        """Return the standard deviations of columns in each group, as `std(x)`.
+        """Return the standard deviations of columns in each group, as `std(x)`; NaN of one row.
 
         The columns are held in memory for it.
 
