@@ -144,6 +144,9 @@ def test_aggregates_without_values() -> None:
         assert getattr(none.groupby("kind"), how)("x").take() == [], how
     with pytest.raises(ConfigError, match="by their names, not 5"):
         groups.mean([5])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match="groupby takes columns by their names, not 3"):
+        ROWS.groupby(3)  # type: ignore[arg-type]
+    assert repr(groups) == f"GroupedData(dataset={ROWS!r}, key='kind')"
     with pytest.raises(ConfigError, match="a column or several"):
         groups.mean([])
     assert np.isnan(groups.std("x").take(1)[0]["std(x)"])

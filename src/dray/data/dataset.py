@@ -16,7 +16,7 @@ from dray.data import relational
 from dray.data.aggregate import AggregateFn
 from dray.data.expressions import parsed
 from dray.data.forms.blocks import Table, check_format
-from dray.data.grouped import GroupedData
+from dray.data.grouped import GroupedData, named_columns
 from dray.data.iterator import DataIterator
 from dray.data.operations import (
     AddColumn,
@@ -335,8 +335,7 @@ class Dataset(Results):
 
     def groupby(self, key: str | Sequence[str] | None) -> GroupedData[Dataset]:
         """Return the rows by the values of some columns, to be aggregated; None is one group."""
-        keys = [key] if isinstance(key, str) else list(key or [])
-        return GroupedData(self, keys)
+        return GroupedData(self, named_columns([] if key is None else key, "groupby"))
 
     def random_sample(self, fraction: float, *, seed: int | None = None) -> Dataset:
         """Return a dataset of about a fraction of the rows."""

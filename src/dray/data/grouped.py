@@ -45,6 +45,10 @@ class GroupedData(Generic[P]):
     def __init__(self, dataset: P, keys: Sequence[str]) -> None:
         self._dataset, self._keys = dataset, list(keys)
 
+    def __repr__(self) -> str:
+        keys = self._keys[0] if len(self._keys) == 1 else self._keys or None
+        return f"GroupedData(dataset={self._dataset!r}, key={keys!r})"
+
     def count(self) -> P:
         """Return how many rows each group has, as `count()`."""
         return self._made(lambda: self._reduced({"count()": (None, "count")}))
@@ -68,7 +72,7 @@ class GroupedData(Generic[P]):
 
     def mean(self, on: Columns = None, ignore_nulls: bool = True) -> P:
         """Return the means of columns in each group, as `mean(x)`; see `sum`."""
-        chosen = _listed(on)
+        chosen = _chosen(on)
 
         def produce() -> Iterator[Block]:
             names = self._columns(chosen)
@@ -96,7 +100,7 @@ class GroupedData(Generic[P]):
             ddof: The number that is taken from the number of rows.
             ignore_nulls: Whether rows without a value are left out; else one makes the result null.
         """
-        chosen = _listed(on)
+        chosen = _chosen(on)
 
         def produce() -> Iterator[Block]:
             return self._of_classes(
@@ -195,7 +199,7 @@ class GroupedData(Generic[P]):
             yield from self._in_order(aggregated(concat(tables), self._keys, aggregates))
 
     def _each(self, how: str, on: Columns, ignore_nulls: bool) -> P:
-        chosen = _listed(on)
+        chosen = _chosen(on)
 
         def produce() -> Iterator[Block]:
             wanted = {f"{how}({name})": (name, how) for name in self._columns(chosen)}
@@ -276,16 +280,27 @@ def _ends(table: Table, keys: Sequence[str]) -> list[int]:
     return sorted(ends.column("_row_max").to_pylist())
 
 
-def _listed(on: Columns) -> list[str] | None:
+def named_columns(names: Any, taker: str) -> list[str]:
+    """Return a column or several as a list.
+
+    Raises:
+        ConfigError: It is something else.
+    """
+    several = isinstance(names, Iterable) and not isinstance(names, str)
+    listed = list(names) if several else [names]
+    for name in listed:
+        if not isinstance(name, str):
+            raise ConfigError(f"{taker} takes columns by their names, not {name!r}")
+    return listed
+
+
+def _chosen(on: Columns) -> list[str] | None:
     """Return columns to aggregate as a list; None for all that are numbers."""
     if on is None:
         return None
-    listed = [on] if isinstance(on, str) or not isinstance(on, Iterable) else list(on)
+    listed = named_columns(on, "an aggregate")
     if not listed:
         raise ConfigError("an aggregate takes a column or several: mean('x') or mean(['x', 'y'])")
-    for name in listed:
-        if not isinstance(name, str):
-            raise ConfigError(f"an aggregate takes columns by their names, not {name!r}")
     return listed
 
 
