@@ -18,7 +18,7 @@ import pytest
 
 import dray.train.jax
 from dray.train import Result, RunConfig, ScalingConfig, WorkerGroupError
-from dray.train.jax import JaxConfig, JaxTrainer
+from dray.train.jax import JaxBackend, JaxConfig, JaxTrainer
 from dray.train.worker.session import current_session
 
 pytest.importorskip("jaxlib", reason="JAX is not installed")
@@ -46,15 +46,37 @@ def fit(
     ).fit()
 
 
+class Interposed:
+    """A worker group whose ranks do something on their way to the rendezvous.
+
+    The driver's `_join` stays as it is: a fork of the driver, which later tests share, has it too.
+    """
+
+    def __init__(self, group: Any, act: Callable[[int, Any], object]) -> None:
+        self._group, self._act = group, act
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._group, name)
+
+    def execute(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        act, join = self._act, dray.train.jax._join
+
+        def go(config: JaxConfig, rendezvous: Any, port: int) -> None:
+            act(current_session("a test").assignment.rank, rendezvous)
+            join(config, rendezvous, port)
+
+        return self._group.execute(go if function is join else function, *arguments)
+
+
 def before_joining(monkeypatch: pytest.MonkeyPatch, act: Callable[[int, Any], object]) -> None:
     """Have every rank do something on its way to the rendezvous."""
-    join = dray.train.jax._join
+    on_start = JaxBackend.on_start
 
-    def go(config: JaxConfig, rendezvous: Any, port: int) -> None:
-        act(current_session("a test").assignment.rank, rendezvous)
-        join(config, rendezvous, port)
+    def start(self: JaxBackend, group: Any, config: JaxConfig) -> None:
+        between: Any = Interposed(group, act)
+        on_start(self, between, config)
 
-    monkeypatch.setattr(dray.train.jax, "_join", go)
+    monkeypatch.setattr(JaxBackend, "on_start", start)
 
 
 @several
