@@ -17,6 +17,7 @@ from dray.train import (
     RunConfig,
     ScalingConfig,
 )
+from dray.train.collective import barrier
 from tests.support.s3_server import BUCKET, Server
 
 
@@ -38,6 +39,7 @@ def steps(config: dict[str, Any]) -> tuple[int, str]:
     for step in range(first, config["steps"]):
         report(step, config.get("size", 10), config.get("within"))
         if step == config.get("fails_at"):
+            barrier()  # who is stopped amid a report leaves its directory
             raise RuntimeError("as asked")
     return first, dray.train.get_context().get_storage().experiment_fs_path
 
