@@ -175,6 +175,7 @@ def test_faults_of_the_storage(
     """
     with s3.failing(every=3):
         fit(s3, "faults", steps=3, size=17 << 20)  # in parts
+    monkeypatch.setenv("DRAY_STORAGE_RETRY_S", "2")
     s3.loses("large")  # of a part that is said to be there
     with pytest.raises(TrainingFailedError) as lost:
         fit(s3, "faults", steps=4, size=17 << 20, within=str(tmp_path))
@@ -184,6 +185,7 @@ def test_faults_of_the_storage(
         fit(s3, "faults", steps=4, within=str(tmp_path))
     assert [metrics["step"] for _, metrics in newest(s3, "faults")] == [0, 1, 2]
     caplog.clear()
+    monkeypatch.delenv("DRAY_STORAGE_RETRY_S")
     with s3.failing(gone_s=5):
         result = fit(s3, "faults", steps=5)
     assert result.return_value[0] == 3
