@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-import pyarrow as pa
-
 from dray.answers import answer_for
 from dray.data.forms.blocks import Block, Table
 from dray.data.sources.base import Source
@@ -88,6 +86,8 @@ class Partitioning:
 
 def labelled(table: Table, labels: Labels) -> Table:
     """Return a table with one value more in all rows for each label that it has no column for."""
+    import pyarrow as pa
+
     for name, value in labels.items():
         if name not in table.column_names:
             table = table.append_column(name, pa.repeat(value, table.num_rows))
