@@ -45,19 +45,20 @@ DrayError
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import functools
-import re
 import shlex
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dray.errors.base import DrayError as DrayError
 from dray.errors.base import RemoteTraceback as RemoteTraceback
 from dray.errors.base import mixed_with as mixed_with
 from dray.errors.base import text_of as text_of
+from dray.errors.storage import NoRunError as NoRunError
+from dray.errors.storage import StorageError as StorageError
+from dray.errors.task import TaskError as TaskError
+from dray.errors.task import raised_in_task as raised_in_task
 from dray.errors.training import ControllerError as ControllerError
 from dray.errors.training import StartTimeoutError as StartTimeoutError
 from dray.errors.training import TrainingFailedError as TrainingFailedError
@@ -210,68 +211,6 @@ class NotInTrainingError(DrayError, RuntimeError):
         return (type(self), (self.name,))
 
 
-class StorageError(DrayError, OSError):
-    """A run directory or checkpoint cannot be written, read or trusted.
-
-    Attributes:
-        errno: The system's number for what went wrong, such as `errno.ENOSPC`; None if dray itself
-            has found it.
-        damaged: The checkpoint and the file in it that is not as it was committed, if that is it.
-    """
-
-    damaged: tuple[str, str] | None = None
-
-    @classmethod
-    def of(cls, error: OSError, what: str) -> StorageError:
-        """Return this error for one of the system.
-
-        Args:
-            error: The system's.
-            what: Action that failed, with the path.
-        """
-        advice = _STORAGE_ADVICE.get(errno.errorcode.get(error.errno or 0, ""))
-        new = cls(f"{what}: {error}{f'; {advice}' if advice else ''}")
-        new.errno = error.errno
-        return new
-
-    @classmethod
-    @contextlib.contextmanager
-    def instead(cls, what: str) -> Iterator[None]:
-        """Raise this error where the system raises one of its own.
-
-        Args:
-            what: Action that fails then, with the path.
-        """
-        try:
-            yield
-        except StorageError:
-            raise
-        except OSError as error:
-            raise cls.of(error, what) from error
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), self.args, {**vars(self), "errno": self.errno})
-
-
-# Advice about the system's errors, by their names.
-_STORAGE_ADVICE = {
-    "ENOSPC": "make room on the disk, and run again under the same name",
-    "EDQUOT": "make room in your quota, and run again under the same name",
-    "EFBIG": "raise the limit of the size of files (ulimit -f)",
-    "EROFS": "the file system is read-only now, as after an error of its disk",
-    "EIO": "look at the disk, or the network file system",
-    "ESTALE": "the network file system has lost it; mount it again",
-    "ENOENT": "it was deleted, or its file system is not mounted",
-    "EACCES": "it belongs to somebody else",
-    "EPERM": "it belongs to somebody else",
-    "ENAMETOOLONG": "choose a shorter name",
-}
-
-
-class NoRunError(StorageError, RuntimeError):
-    """There is no run in a directory."""
-
-
 class EngineError(DrayError):
     """The engine that runs the workers broke."""
 
@@ -395,81 +334,6 @@ class DataFunctionError(DrayError):
 
 class PendingCallsLimitExceeded(DrayError):
     """An actor has as many waiting calls as its `max_pending_calls` allows."""
-
-
-class TaskError(DrayError):
-    """A task or an actor's method raised.
-
-    What `get` raises is also an instance of what the user's code raised, so `except ValueError`
-    catches a task's ValueError; its cause is the traceback in the worker.
-
-    Attributes:
-        cause: Exception of the user's code.
-        where: Task, or method and actor, with its process and node.
-        remote_traceback: The traceback there, as text.
-        function_name: The task's name, or the method's with its class, as text.
-        pid: The process; None if that is not known.
-        ip: The node's address.
-    """
-
-    # Not properties: what the user's exception has under these names shall be found.
-    function_name = functools.cached_property(lambda self: _part_of(self.where, "name"))
-    pid = functools.cached_property(lambda self: int(_part_of(self.where, "pid") or 0) or None)
-    ip = functools.cached_property(lambda self: _part_of(self.where, "ip") or "127.0.0.1")
-
-    def __init__(self, cause: BaseException, where: str, remote_traceback: str) -> None:
-        Exception.__init__(self, f"{where} raised {type(cause).__name__}: {text_of(cause)}")
-        self.cause = cause
-        self.where = where
-        self.remote_traceback = remote_traceback
-        self.__cause__ = RemoteTraceback(remote_traceback)
-
-    def __str__(self) -> str:
-        return f"{self.where} raised {type(self.cause).__name__}: {text_of(self.cause)}"
-
-    @property
-    def traceback_str(self) -> str:
-        """The traceback in the worker, as text, under the name that Ray has for it."""
-        return self.remote_traceback
-
-    def as_instanceof_cause(self) -> TaskError:
-        """Return this error as an instance of the user's exception type too."""
-        return raised_in_task(self.cause, self.where, self.remote_traceback)
-
-    make_dual_exception_instance = as_instanceof_cause
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (raised_in_task, (self.cause, self.where, self.remote_traceback))
-
-
-# "task f (pid 1, node n)", "method m of actor A (pid 1, node n)", "task f (pid=1, ip=10.0.0.1)".
-_WHERE = re.compile(
-    r"(?:task|(?:actor )?method) (?P<name>.+?)(?: of actor (?P<actor>.+?))?"
-    r"(?: \(pid[ =](?P<pid>\d+)(?:, ip=(?P<ip>[^,)]+))?.*\))?"
-)
-
-
-def _part_of(where: str, part: str) -> str:
-    """Return what is said of one thing in where an error was raised; "" if nothing is."""
-    found = _WHERE.fullmatch(where)
-    said = (found[part] or "") if found else ""
-    if found and part == "name" and found["actor"] and "." not in said:
-        return f"{found['actor']}.{said}"
-    return said
-
-
-def raised_in_task(cause: BaseException, where: str, remote_traceback: str) -> TaskError:
-    """Return a `TaskError` that is an instance of its cause's type too, where Python allows it."""
-    error = TaskError(cause, where, remote_traceback)
-    while isinstance(cause, TaskError):  # tasks that waited for one another: the first one counts
-        cause = cause.cause
-    return _twin(error, cause)
-
-
-def _twin(error: TaskError, cause: BaseException) -> TaskError:
-    return mixed_with(
-        error, cause, lambda both: both(error.cause, error.where, error.remote_traceback)
-    )
 
 
 def _describe_exit(exitcode: int | None, *, out_of_memory: bool) -> str:

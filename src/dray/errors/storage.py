@@ -1,0 +1,75 @@
+"""The errors of run directories and checkpoints; programs find them in `dray.errors`."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+
+from dray.errors.base import DrayError
+
+
+class StorageError(DrayError, OSError):
+    """A run directory or checkpoint cannot be written, read or trusted.
+
+    Attributes:
+        errno: The system's number for what went wrong, such as `errno.ENOSPC`; None if dray itself
+            has found it.
+        damaged: The checkpoint and the file in it that is not as it was committed, if that is it.
+    """
+
+    __module__ = "dray.errors"  # where programs find it
+
+    damaged: tuple[str, str] | None = None
+
+    @classmethod
+    def of(cls, error: OSError, what: str) -> StorageError:
+        """Return this error for one of the system.
+
+        Args:
+            error: The system's.
+            what: Action that failed, with the path.
+        """
+        advice = _STORAGE_ADVICE.get(errno.errorcode.get(error.errno or 0, ""))
+        new = cls(f"{what}: {error}{f'; {advice}' if advice else ''}")
+        new.errno = error.errno
+        return new
+
+    @classmethod
+    @contextlib.contextmanager
+    def instead(cls, what: str) -> Iterator[None]:
+        """Raise this error where the system raises one of its own.
+
+        Args:
+            what: Action that fails then, with the path.
+        """
+        try:
+            yield
+        except StorageError:
+            raise
+        except OSError as error:
+            raise cls.of(error, what) from error
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), self.args, {**vars(self), "errno": self.errno})
+
+
+# Advice about the system's errors, by their names.
+_STORAGE_ADVICE = {
+    "ENOSPC": "make room on the disk, and run again under the same name",
+    "EDQUOT": "make room in your quota, and run again under the same name",
+    "EFBIG": "raise the limit of the size of files (ulimit -f)",
+    "EROFS": "the file system is read-only now, as after an error of its disk",
+    "EIO": "look at the disk, or the network file system",
+    "ESTALE": "the network file system has lost it; mount it again",
+    "ENOENT": "it was deleted, or its file system is not mounted",
+    "EACCES": "it belongs to somebody else",
+    "EPERM": "it belongs to somebody else",
+    "ENAMETOOLONG": "choose a shorter name",
+}
+
+
+class NoRunError(StorageError, RuntimeError):
+    """There is no run in a directory."""
+
+    __module__ = "dray.errors"  # where programs find it
