@@ -2,7 +2,8 @@
 
 import typing
 
-from dray import answers
+from dray.compat.attributes import attach_getattr as _attach_getattr
+from dray.compat.import_finder import install_finder as _install_finder
 from dray.version import VERSION as __version__
 
 __all__ = [
@@ -37,7 +38,7 @@ _HOMES = {
     "dray.core.objects": ("cancel", "get", "kill", "put", "wait"),
     "dray.core.remote": ("remote",),
     "dray.engines.result_lists": ("DynamicObjectRefGenerator",),
-    "dray.engines.runtime": ("ObjectRef", "ObjectRefGenerator"),
+    "dray.engines.object_ref": ("ObjectRef", "ObjectRefGenerator"),
     "dray.session": (
         "available_resources",
         "cluster_resources",
@@ -48,8 +49,8 @@ _HOMES = {
     ),
 }
 
-answers.install()
-answers.answer_for(
+_install_finder()
+_attach_getattr(
     __name__,
     later=(
         *("accelerators", "actor", "cloudpickle", "exceptions", "remote_function"),
@@ -75,8 +76,8 @@ if typing.TYPE_CHECKING:
     from dray.core.context import get_gpu_ids, get_runtime_context
     from dray.core.objects import cancel, get, kill, put, wait
     from dray.core.remote import remote
+    from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
     from dray.engines.result_lists import DynamicObjectRefGenerator
-    from dray.engines.runtime import ObjectRef, ObjectRefGenerator
     from dray.session import (
         available_resources,
         cluster_resources,

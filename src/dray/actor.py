@@ -1,6 +1,6 @@
 """The path `dray.actor`, for programs that name the types of actors from there."""
 
-from dray.answers import answer_for
+from dray.compat.attributes import attach_getattr
 from dray.core.actor import ActorClass, ActorHandle, ActorMethod, exit_actor, method
 
 __all__ = ["ActorClass", "ActorHandle", "ActorMethod", "ActorProxy", "exit_actor", "method"]
@@ -8,4 +8,4 @@ __all__ = ["ActorClass", "ActorHandle", "ActorMethod", "ActorProxy", "exit_actor
 # In annotations: `ActorProxy[Counter]`.
 ActorProxy = ActorHandle
 
-answer_for(__name__)
+attach_getattr(__name__)

@@ -11,7 +11,7 @@ from cloudpickle import (
     unregister_pickle_by_value,
 )
 
-from dray.answers import answer_for
+from dray.compat.attributes import attach_getattr
 
 __all__ = [
     "CloudPickler",
@@ -24,4 +24,4 @@ __all__ = [
     "unregister_pickle_by_value",
 ]
 
-answer_for(__name__)
+attach_getattr(__name__)

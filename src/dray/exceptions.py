@@ -4,7 +4,7 @@ Every name of `ray.exceptions` is here, so that `except ray.exceptions.X` always
 dray's own error where what it tells of can happen, else a class that nothing raises.
 """
 
-from dray.answers import answer_for, answers_members
+from dray.compat.attributes import attach_getattr, with_absent_members
 from dray.errors import (
     ActorDiedError,
     ActorUnavailableError,
@@ -138,6 +138,6 @@ class UnserializableException(DrayError):
     """Never raised: what cannot be rebuilt here is a `TaskError` with its text."""
 
 
-answer_for(__name__)
-answers_members(DrayError)
-answers_members(RayActorError)
+attach_getattr(__name__)
+with_absent_members(DrayError)
+with_absent_members(RayActorError)

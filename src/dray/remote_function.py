@@ -1,8 +1,8 @@
 """The path `dray.remote_function`, for programs that name the type of remote functions."""
 
-from dray.answers import answer_for
+from dray.compat.attributes import attach_getattr
 from dray.core.remote import RemoteFunction
 
 __all__ = ["RemoteFunction"]
 
-answer_for(__name__)
+attach_getattr(__name__)

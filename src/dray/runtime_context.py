@@ -1,8 +1,8 @@
 """The path `dray.runtime_context`: where the calling code runs."""
 
-from dray.answers import answer_for
+from dray.compat.attributes import attach_getattr
 from dray.core.context import RuntimeContext, get_runtime_context
 
 __all__ = ["RuntimeContext", "get_runtime_context"]
 
-answer_for(__name__)
+attach_getattr(__name__)

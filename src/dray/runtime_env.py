@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from dray.answers import answer_for, answers_members
+from dray.compat.attributes import attach_getattr, with_absent_members
 from dray.engines import runtime_env
 from dray.errors import ConfigError
 
 __all__ = ["RuntimeEnv", "RuntimeEnvConfig"]
 
-answer_for(__name__)
+attach_getattr(__name__)
 
 
 class RuntimeEnvConfig(dict[str, Any]):
@@ -47,7 +47,7 @@ class RuntimeEnvConfig(dict[str, Any]):
         )
 
 
-@answers_members
+@with_absent_members
 class RuntimeEnv(dict[str, Any]):
     """The workers' environment: the value of `runtime_env=`, checked where it is made.
 

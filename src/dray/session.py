@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dray.checks import is_number
-from dray.connection import Context, chosen_of_a_cluster, say_without_meaning, set_log_level
+from dray.compat.init_arguments import chosen_of_a_cluster, say_without_meaning, set_log_level
+from dray.compat.init_context import Context
 from dray.errors import AlreadyInitializedError, ConfigError, EngineError
 
 if TYPE_CHECKING:

@@ -88,15 +88,27 @@ def test_tasks_are_listed_while_they_run_or_wait(process_engine: None, gate: Gat
     def held() -> None:
         gate.pass_through()
 
+    @ray.remote
+    class Holder:
+        def hold(self) -> str | None:
+            gate.pass_through()
+            return ray.get_runtime_context().get_task_name()
+
+    holder = Holder.remote()
+    call = holder.hold.remote()
     refs = [held.options(name="held").remote() for _ in range(2)]
-    gate.heard(1)
+    gate.heard(2)
     found = state.list_tasks(filters=[("name", "=", "held")])
     states = sorted(task.state for task in found)
     assert states == ["PENDING_NODE_ASSIGNMENT", "RUNNING"]
     assert state.summarize_tasks()["held"] == dict.fromkeys(states, 1)
     assert state.summarize_objects()["objects"] >= 2
+    assert [task.state for task in state.list_tasks(filters=[("NAME", "=", "Holder.hold")])] == [
+        "RUNNING"
+    ]
+    assert state.list_actors(filters=[("class_name", "=", "Holder"), ("STATE", "=", "ALIVE")])
     gate.open()
-    ray.get(refs)
+    assert ray.get([*refs, call])[-1] == "Holder.hold"
 
 
 def test_nodes_are_chosen_by_their_labels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,6 +126,10 @@ EXPORTS = {
     "dray.util.metrics": "Counter Histogram Gauge",
     "dray.util.multiprocessing": "Pool TimeoutError JoinableQueue",
     "dray.util.joblib": "register_ray",
+    "dray.data.expressions": (
+        "col lit udf pyarrow_udf download star unnest uuid random monotonically_increasing_id Expr "
+        "ColumnExpr LiteralExpr BinaryExpr UnaryExpr UDFExpr AliasExpr StarExpr"
+    ),
 }
 
 # Package to its submodules.
@@ -201,9 +205,9 @@ MEMBERS = {
     "dray.util.metrics.Counter": "inc info set_default_tags",
     "dray.util.metrics.Gauge": "info set set_default_tags",
     "dray.util.metrics.Histogram": "info observe set_default_tags",
-    "dray.actor.ActorClass": "bind options remote",
-    "dray.actor.ActorMethod": "bind options remote",
-    "dray.remote_function.RemoteFunction": "bind options",
+    "dray.actor.ActorClass": "_remote bind options remote",
+    "dray.actor.ActorMethod": "_remote bind options remote",
+    "dray.remote_function.RemoteFunction": "_remote bind options",
 }
 
 # Function or class to the names of its parameters.

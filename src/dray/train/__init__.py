@@ -2,7 +2,7 @@
 
 import typing
 
-from dray import answers
+from dray.compat.attributes import attach_getattr as _attach_getattr
 from dray.errors import ControllerError, StartTimeoutError, TrainingFailedError, WorkerGroupError
 from dray.train import collective
 from dray.train.backend import BackendConfig
@@ -78,7 +78,7 @@ _HOMES = {
     "dray.train.result": ("Result",),
 }
 
-answers.answer_for(
+_attach_getattr(
     __name__,
     names=_HOMES,
     later=("huggingface", "jax", "lightgbm", "lightning", "torch", "xgboost"),

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dray.answers import answer_for
 from dray.checks import is_number, plain
+from dray.compat.attributes import attach_getattr
 from dray.engines.rpc import code_names
 from dray.errors import ConfigError
 
@@ -143,4 +143,4 @@ class Backend:
         """
 
 
-answer_for(__name__)
+attach_getattr(__name__)

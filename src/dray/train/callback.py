@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dray.answers import answer_for
+from dray.compat.attributes import attach_getattr
 from dray.train.storage.place import Place
 
 if TYPE_CHECKING:
@@ -124,4 +124,4 @@ class UserCallback(RayTrainCallback):
         """Called once, when the run is over, whatever its end."""
 
 
-answer_for(__name__)
+attach_getattr(__name__)

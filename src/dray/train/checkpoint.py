@@ -11,17 +11,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dray.answers import answers_members
+from dray.compat.attributes import with_absent_members
 from dray.errors import ConfigError, StorageError, shown
 from dray.train.storage.checkpoint_files import METADATA, METADATA_DRAFT
-from dray.train.storage.downloads import downloaded, fetch
 from dray.train.storage.filesystem import arrow_filesystem, place_at, shown_filesystem
 from dray.train.storage.manifest import Committed
 from dray.train.storage.paths import check_directory, local_path
 from dray.train.storage.place import Place, RemotePath, path_within
+from dray.train.storage.remote.downloads import downloaded, fetch
 
 
-@answers_members
+@with_absent_members
 class Checkpoint:
     """A reference to a directory that holds a checkpoint.
 

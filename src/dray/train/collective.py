@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from dray.answers import answer_for
+from dray.compat.attributes import attach_getattr
 from dray.train.worker.session import current_session
 
 __all__ = ["barrier", "broadcast_from_rank_zero"]
@@ -56,4 +56,4 @@ def broadcast_from_rank_zero(data: T) -> T:
     return result
 
 
-answer_for(__name__)
+attach_getattr(__name__)

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
-from dray.absent import GIVEN_UP
-from dray.answers import AbsentMember, answers_arguments, check_arguments
 from dray.checks import is_whole, plain, refuse_arrays
+from dray.compat.absent_names import GIVEN_UP
+from dray.compat.arguments import check_arguments, checked_arguments
+from dray.compat.attributes import AbsentMember
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
 from dray.train.callback import UserCallback
@@ -42,7 +43,7 @@ def check_absent(config: object, owner: type, names: Sequence[str]) -> None:
     check_arguments(owner.__name__, {name: getattr(config, name) for name in names}, ())
 
 
-@answers_arguments("FailureConfig")
+@checked_arguments("FailureConfig")
 @dataclass
 class FailureConfig:
     """Restarts after failures of workers.
@@ -84,7 +85,7 @@ class FailureConfig:
                 raise ConfigError(f"{name} must be -1 (no limit), 0 or more, not {limit!r}")
 
 
-@answers_arguments("CheckpointConfig")
+@checked_arguments("CheckpointConfig")
 @dataclass
 class CheckpointConfig:
     """Retention of checkpoints.
@@ -144,7 +145,7 @@ class CheckpointConfig:
                 raise ConfigError(f"{name} must be True or False, not {getattr(self, name)!r}")
 
 
-@answers_arguments("LoggingConfig")
+@checked_arguments("LoggingConfig")
 @dataclass
 class LoggingConfig:
     """Output of a run.
@@ -176,7 +177,7 @@ class LoggingConfig:
         self.log_level = level
 
 
-@answers_arguments("RunConfig")
+@checked_arguments("RunConfig")
 @dataclass
 class RunConfig:
     """A run's name, where it is kept, and how it behaves.

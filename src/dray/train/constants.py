@@ -2,7 +2,7 @@
 
 import os
 
-from dray.answers import answer_for
+from dray.compat.attributes import attach_getattr
 
 __all__ = [
     "DEFAULT_STORAGE_PATH",
@@ -19,4 +19,4 @@ TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S = "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S
 # The key under which trainers look for the data set to train on.
 TRAIN_DATASET_KEY = "train"
 
-answer_for(__name__)
+attach_getattr(__name__)

@@ -12,8 +12,9 @@ from dray.accelerators import check_quantities, families, family_of
 from dray.accelerators.node_names import ACCELERATOR_TYPE, ACCELERATOR_TYPE_QUANTITY, POD_TYPE_LABEL
 from dray.accelerators.tpu_topology import Slice
 from dray.accelerators.type_names import check_type
-from dray.answers import AbsentMember, answers_arguments
 from dray.checks import is_number, is_whole, plain, refuse_arrays
+from dray.compat.arguments import checked_arguments
+from dray.compat.attributes import AbsentMember
 from dray.errors import ConfigError, join_names
 from dray.scheduling.capacity import from_fixed, to_fixed
 from dray.scheduling.labels import check_selector
@@ -29,7 +30,7 @@ _MOST_WORKERS = 100_000
 Selectors = Mapping[str, str] | Sequence[Mapping[str, str]]
 
 
-@answers_arguments("ScalingConfig")
+@checked_arguments("ScalingConfig")
 @dataclass
 class ScalingConfig:
     """The number of a run's workers, and the resources of each.

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dray import session
-from dray.answers import AbsentMember, absent_name, answer_for, answers_arguments, check_arguments
+from dray.compat.arguments import check_arguments, checked_arguments
+from dray.compat.attributes import AbsentMember, absent_name, attach_getattr
 from dray.errors import ConfigError
 from dray.settings import Settings
 from dray.train.backend import BackendConfig
@@ -29,7 +30,7 @@ T = TypeVar("T")
 _READING = ("dray.data.iterator", "dray.data.forms.tensors", "pyarrow.parquet")
 
 
-@answers_arguments("DataParallelTrainer")
+@checked_arguments("DataParallelTrainer")
 class DataParallelTrainer:
     """Runs one function on many workers.
 
@@ -105,6 +106,7 @@ class DataParallelTrainer:
             modules = (*of_framework, *of_data, *modules_of(self._config.storage))
             session.prepare(modules, self._config.runtime_env)
 
+    as_trainable = AbsentMember()
     restore = AbsentMember()
     can_restore = AbsentMember()
 
@@ -231,4 +233,4 @@ def _checked_function_config(config: object) -> Mapping[str, object]:
     return config
 
 
-answer_for(__name__)
+attach_getattr(__name__)

@@ -3,7 +3,7 @@
 from typing import Literal, overload
 
 from dray import session
-from dray.answers import answer_for
+from dray.compat.attributes import attach_getattr
 from dray.util import accelerators
 from dray.util.actor_pool import ActorPool
 from dray.util.debug import disable_log_once_globally, log_once
@@ -40,7 +40,7 @@ __all__ = [
     "remove_placement_group",
 ]
 
-answer_for(__name__, later=("metrics", "queue", "scheduling_strategies", "state"))
+attach_getattr(__name__, later=("metrics", "queue", "scheduling_strategies", "state"))
 
 
 @overload

@@ -6,7 +6,7 @@ import warnings
 
 from dray.accelerators import type_names
 from dray.accelerators.type_names import *  # noqa: F403
-from dray.answers import absent_name
+from dray.compat.attributes import absent_name
 
 __all__ = [name for name in vars(type_names) if name[0].isupper()]
 

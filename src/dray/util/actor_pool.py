@@ -7,15 +7,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from dray.answers import answer_for
+from dray.compat.attributes import attach_getattr
 from dray.core.actor import ActorHandle
 from dray.core.objects import get, wait
-from dray.engines.runtime import ObjectRef
+from dray.engines.object_ref import ObjectRef
 from dray.errors import ConfigError, GetTimeoutError
 
 __all__ = ["ActorPool"]
 
-answer_for(__name__)
+attach_getattr(__name__)
 
 V = TypeVar("V")
 Returned = ObjectRef | list[ObjectRef]  # several of a method with num_returns

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dray.answers import answer_for
+from dray.compat.attributes import attach_getattr
 
 __all__ = ["disable_log_once_globally", "log_once", "reset_log_once"]
 
-answer_for(__name__)
+attach_getattr(__name__)
 
 _said: set[str] = set()
 _disabled = False

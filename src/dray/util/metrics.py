@@ -9,12 +9,12 @@ import bisect
 import threading
 from collections.abc import Mapping, Sequence
 
-from dray.answers import answer_for
+from dray.compat.attributes import attach_getattr
 from dray.errors import ConfigError
 
 __all__ = ["Counter", "Gauge", "Histogram"]
 
-answer_for(__name__)
+attach_getattr(__name__)
 
 
 class _Metric:

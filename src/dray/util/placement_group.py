@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dray import session
-from dray.answers import AbsentMember, answer_for, check_arguments
+from dray.compat.arguments import check_arguments
+from dray.compat.attributes import AbsentMember, attach_getattr
 from dray.core.objects import seconds
 from dray.core.options import resources_of
-from dray.engines.runtime import Group, GroupSpec, ObjectRef
+from dray.engines.object_ref import ObjectRef
+from dray.engines.runtime import Group, GroupSpec
 from dray.errors import ArgumentTypeError, ConfigError
 from dray.scheduling.labels import check_selector
 from dray.scheduling.placement import STRATEGIES
@@ -24,7 +26,7 @@ __all__ = [
     "remove_placement_group",
 ]
 
-answer_for(__name__)
+attach_getattr(__name__)
 
 
 VALID_PLACEMENT_GROUP_STRATEGIES = frozenset(STRATEGIES)

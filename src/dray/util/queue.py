@@ -7,8 +7,8 @@ import queue
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dray.answers import answer_for
 from dray.checks import is_whole, plain
+from dray.compat.attributes import attach_getattr
 from dray.core.actor import ActorHandle, exit_actor
 from dray.core.objects import get, kill, wait
 from dray.core.remote import remote
@@ -16,7 +16,7 @@ from dray.errors import ArgumentTypeError, ConfigError
 
 __all__ = ["Empty", "Full", "Queue"]
 
-answer_for(__name__)
+attach_getattr(__name__)
 
 
 class Empty(queue.Empty):

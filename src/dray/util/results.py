@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from dray.answers import answer_for
 from dray.checks import is_whole
+from dray.compat.attributes import attach_getattr
 from dray.core.objects import get, wait
 from dray.core.remote import RemoteFunction
-from dray.engines.runtime import ObjectRef
+from dray.engines.object_ref import ObjectRef
 from dray.errors import ConfigError
 
 __all__ = ["as_completed", "map_unordered"]
 
-answer_for(__name__)
+attach_getattr(__name__)
 
 
 def as_completed(

@@ -1,6 +1,6 @@
 """Scheduling strategies: the values of `scheduling_strategy=`."""
 
-from dray.answers import answer_for
+from dray.compat.attributes import attach_getattr
 from dray.core.scheduling_strategies import (
     DoesNotExist,
     Exists,
@@ -21,4 +21,4 @@ __all__ = [
     "PlacementGroupSchedulingStrategy",
 ]
 
-answer_for(__name__)
+attach_getattr(__name__)

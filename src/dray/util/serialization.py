@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any, TypeVar
 
-from dray.answers import answer_for
+from dray.compat.attributes import attach_getattr
+from dray.engines.rpc.pickler import dumps
 
 __all__ = [
     "FailureTuple",
@@ -18,7 +19,7 @@ __all__ = [
     "register_serializer",
 ]
 
-answer_for(__name__)
+attach_getattr(__name__)
 
 T = TypeVar("T")
 
@@ -115,10 +116,8 @@ def inspect_serializability(
 
 
 def _look(value: object, name: str, parent: object, depth: int, found: set[FailureTuple]) -> bool:
-    import cloudpickle
-
     try:
-        cloudpickle.dumps(value)
+        dumps(value)
     except Exception:  # noqa: BLE001 (a user's __reduce__ may raise anything)
         inner = [
             part

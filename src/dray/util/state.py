@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from dray import session
-from dray.answers import answer_for
+from dray.compat.attributes import attach_getattr
 from dray.errors import ConfigError
 from dray.status import ActorStatus, ProgramStatus, TaskStatus, to_json
 
@@ -33,7 +33,7 @@ __all__ = [
     "summarize_tasks",
 ]
 
-answer_for(__name__)
+attach_getattr(__name__)
 
 Filters = Sequence[tuple[str, str, Any]]
 
@@ -374,7 +374,7 @@ def _status() -> ProgramStatus:
 def _actor(entry: ActorStatus) -> ActorState:
     return ActorState(
         actor_id=entry.actor_id,
-        class_name=entry.class_name,
+        class_name=entry.class_name.rpartition(".")[2],
         state=_ACTORS.get(entry.state, entry.state),
         name=entry.name,
         pid=entry.pid,
@@ -389,7 +389,7 @@ def _task(entry: TaskStatus) -> TaskState:
         state = _WAITING.get(entry.why, "PENDING_ARGS_AVAIL")
     return TaskState(
         task_id=entry.task_id,
-        name=entry.name.removeprefix("task "),
+        name=entry.name,
         state=state.upper(),
         worker_pid=entry.pid,
         node_id=entry.node_id,
@@ -405,7 +405,7 @@ def _chosen(found: list[S], kind: type[S], filters: Filters | None, limit: int) 
                 f"a filter is (field, '=' or '!=', value), such as ('state', '=', 'ALIVE'), not "
                 f"{entry!r}"
             )
-        name, sign, value = entry
+        name, sign, value = str(entry[0]).lower(), *entry[1:]
         if name not in names:
             raise ConfigError(f"there is no field {name!r} to filter by; there are {names}")
         found = [state for state in found if (str(state[name]) == str(value)) == (sign == "=")]

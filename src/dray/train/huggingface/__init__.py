@@ -1,7 +1,7 @@
 """Libraries of Hugging Face in the workers of a TorchTrainer."""
 
-from dray.answers import answer_for
+from dray.compat.attributes import attach_getattr
 
 __all__ = ["transformers"]
 
-answer_for(__name__, later=("transformers",))
+attach_getattr(__name__, later=("transformers",))

@@ -8,8 +8,8 @@ import sys
 import tempfile
 from typing import Any
 
-from dray.answers import answer_for
 from dray.checks import require
+from dray.compat.attributes import attach_getattr
 from dray.errors import ConfigError, StorageError
 from dray.train import collective
 from dray.train.checkpoint import Checkpoint
@@ -133,4 +133,4 @@ def _loader(batches: Any) -> Any:
     return DataLoader(Batches(), batch_size=None)
 
 
-answer_for(__name__)
+attach_getattr(__name__)

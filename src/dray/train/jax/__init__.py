@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from dray.accelerators import families
-from dray.answers import answer_for, answers_arguments
 from dray.checks import require
+from dray.compat.arguments import checked_arguments
+from dray.compat.attributes import attach_getattr
 from dray.errors import ConfigError
 from dray.train.backend import Backend, BackendConfig, check_seconds
 from dray.train.config import RunConfig
@@ -118,7 +119,7 @@ class JaxConfig(BackendConfig):
         return "jax"
 
 
-@answers_arguments("JaxTrainer")
+@checked_arguments("JaxTrainer")
 class JaxTrainer(DataParallelTrainer):
     """Runs a JAX train function on many workers, which are the processes of one JAX program.
 
@@ -477,4 +478,4 @@ def _shutdown_distributed() -> None:
     jax.distributed.shutdown()
 
 
-answer_for(__name__)
+attach_getattr(__name__)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dray.answers import AbsentMember, answer_for
 from dray.checks import require
+from dray.compat.attributes import AbsentMember, attach_getattr
 from dray.errors import ConfigError
 from dray.train.backend import Backend, BackendConfig
 from dray.train.boosting import OlderForm, limit_threads, older_form
@@ -311,7 +311,7 @@ def _boosting() -> Iterator[None]:
         raise
 
 
-answer_for(
+attach_getattr(
     __name__,
     names={
         "dray.train.lightgbm.callback": [

@@ -7,7 +7,7 @@ imported when it first uses one of them.
 import typing
 from importlib.util import find_spec
 
-from dray.answers import answer_for
+from dray.compat.attributes import attach_getattr
 from dray.errors import MissingDependencyError
 
 __all__ = [
@@ -42,7 +42,7 @@ if find_spec("lightning") is None and find_spec("pytorch_lightning") is None:
     raise MissingDependencyError("lightning", "dray[lightning]")
 
 _CALLBACK = ("DrayTrainReportCallback", "RayTrainReportCallback")
-answer_for(
+attach_getattr(
     __name__,
     names={
         "dray.train.lightning.callback": _CALLBACK,

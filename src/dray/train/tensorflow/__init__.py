@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dray.answers import answer_for, answers_arguments
 from dray.checks import require
+from dray.compat.arguments import checked_arguments
+from dray.compat.attributes import attach_getattr
 from dray.errors import ConfigError
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
@@ -63,7 +64,7 @@ class TensorflowConfig(BackendConfig):
         return "tensorflow"
 
 
-@answers_arguments("TensorflowTrainer")
+@checked_arguments("TensorflowTrainer")
 class TensorflowTrainer(DataParallelTrainer):
     """Runs a TensorFlow train function on many workers, which form one TensorFlow cluster.
 
@@ -238,7 +239,7 @@ def prepare_dataset_shard(tf_dataset_shard: Any) -> Any:
     return tf_dataset_shard.with_options(options).prefetch(tf.data.AUTOTUNE)
 
 
-answer_for(
+attach_getattr(
     __name__,
     later=("keras",),
     names={"dray.train.tensorflow.checkpoint": ["TensorflowCheckpoint"]},

@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from dray.answers import answer_for
 from dray.checks import plain, require
+from dray.compat.attributes import attach_getattr
 from dray.errors import ConfigError
 from dray.train.checkpoint import Checkpoint
 from dray.train.context import get_context, report
@@ -131,4 +131,4 @@ def _names(metrics: str | Sequence[str] | Mapping[str, str] | None) -> dict[str,
     return dict(metrics) if isinstance(metrics, Mapping) else {name: name for name in metrics}
 
 
-answer_for(__name__)
+attach_getattr(__name__)

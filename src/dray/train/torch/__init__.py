@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dray.answers import answer_for, answers_arguments
 from dray.checks import require
+from dray.compat.arguments import checked_arguments
+from dray.compat.attributes import attach_getattr
 from dray.errors import ConfigError
 from dray.train.config import RunConfig
 from dray.train.data_config import DataConfig
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 
-@answers_arguments("TorchTrainer")
+@checked_arguments("TorchTrainer")
 class TorchTrainer(DataParallelTrainer):
     """Runs a PyTorch train function on many workers that share a process group.
 
@@ -128,4 +129,4 @@ def enable_reproducibility(seed: int = 0) -> None:
     torch.backends.cudnn.benchmark = False
 
 
-answer_for(__name__)
+attach_getattr(__name__)

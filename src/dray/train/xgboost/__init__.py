@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dray.answers import AbsentMember, answer_for
 from dray.checks import require
+from dray.compat.attributes import AbsentMember, attach_getattr
 from dray.errors import ConfigError
 from dray.train.backend import Backend, BackendConfig
 from dray.train.boosting import OlderForm, limit_threads, older_form
@@ -247,7 +247,7 @@ def _communicator() -> Iterator[None]:
     collective.finalize()
 
 
-answer_for(
+attach_getattr(
     __name__,
     names={
         "dray.train.xgboost.callback": [

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 import dray
-from dray.absent import TABLE
-from dray.answers import check_arguments, check_names
-from dray.connection import OF_A_CLUSTER
+from dray.compat.absent_names import TABLE
+from dray.compat.arguments import check_arguments, known_options
+from dray.compat.init_arguments import OF_A_CLUSTER
 from dray.core import options
 from dray.errors import AbsentError, MissingDependencyError
 from tests.support import rays_names
@@ -88,7 +88,7 @@ def test_every_option_is_taken_or_says_what_to_use() -> None:
     for what, name in pairs(rays_names.OPTIONS):
         known = {"tasks": options.TASK, "actors": options.ACTOR}[what]
         try:
-            check_names({name: object()}, known, what)
+            known_options({name: object()}, known, what)
         except AbsentError as error:
             troubles.append(trouble_with_advice(f"{what}: {name}", error))
     assert [trouble for trouble in troubles if trouble] == []

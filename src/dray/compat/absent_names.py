@@ -170,6 +170,7 @@ _TENSORS = "tensors travel as all other values do"
 _NO_OWNERSHIP = "a value lives as long as a reference to it, whoever has made it"
 _NO_GENERATOR = "end what yields with dray.cancel(generator)"
 _NO_GRAPHS = "there are no compiled graphs; call .remote() with references as arguments"
+_IN_TWO = "call .options(...).remote(...), with the arguments themselves"
 _NO_REF = "references come from .remote() and dray.put()"
 _CLASSES: dict[str, dict[str, str | Absent]] = {
     "ObjectRef": {
@@ -207,7 +208,10 @@ _CLASSES: dict[str, dict[str, str | Absent]] = {
         "BASE_ERROR_MSG": "str(error) says what has happened",
         "from_task_error": _INTERNALS,
     },
-    **{key: {"bind": _NO_GRAPHS} for key in ("ActorClass", "ActorMethod", "RemoteFunction")},
+    **{
+        key: {"bind": _NO_GRAPHS, "_remote": _IN_TWO}
+        for key in ("ActorClass", "ActorMethod", "RemoteFunction")
+    },
 }
 _OPTIONS: dict[str, dict[str, str | Absent]] = {
     "tasks": {
@@ -239,6 +243,21 @@ _ARGUMENTS: dict[str, dict[str, str | Absent]] = {
     "placement_group()": {
         "_soft_target_node_id": "name nodes in bundle_label_selector",
         "topology_strategy": "name labels of nodes in bundle_label_selector",
+    },
+    "ActorPoolStrategy()": _each(
+        "max_concurrent_calls_per_actor enable_true_multi_threading",
+        Absent("each worker runs one call at a time; ask for more workers", unset=(1, False)),
+    ),
+    "Unique()": {
+        "encode_lists": Absent("flat_map() the lists before", unset=(False,)),
+    },
+    "DataIterator.iter_jax_batches()": {
+        "synchronize_batches": Absent(
+            "arrays are those of this process; every rank gets as many batches", unset=(False, True)
+        ),
+    },
+    "TorchCheckpoint.from_model()": {
+        "preprocessor": "write its serialize() into a file beside the model",
     },
     "dray.put()": {
         "_owner": _NO_OWNERSHIP,
@@ -318,6 +337,11 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     "dray.util.state": _STATE,
     "dray.util.accelerators": {"tpu": _SLICES},
     "dray.data": _DATA,
+    "dray.data.expressions": _each(
+        "col lit udf pyarrow_udf download star unnest uuid random monotonically_increasing_id Expr "
+        "ColumnExpr LiteralExpr BinaryExpr UnaryExpr UDFExpr AliasExpr StarExpr",
+        "write conditions as text, as in filter(expr='age > 30'), all else with map_batches()",
+    ),
     "dray.data.aggregate": _each(
         "AggregateFnV2 ApproximateQuantile ApproximateTopK MissingValuePercentage "
         "ValueCounter VectorizedAggregateFnV2 ZeroPercentage",
@@ -386,7 +410,10 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     "LightGBMTrainer": {"get_model": _gone("call RayTrainReportCallback.get_model(checkpoint)")},
     "dray.train.lightgbm": {"normalize_pandas_for_lightgbm": _INTERNALS},
     "XGBoostTrainer": {"get_model": _gone("call RayTrainReportCallback.get_model(checkpoint)")},
-    "DataParallelTrainer": _each("restore can_restore", _gone(_SAME_NAME)),
+    "DataParallelTrainer": {
+        **_each("restore can_restore", _gone(_SAME_NAME)),
+        "as_trainable": _gone("call fit() in a trial of Ray Tune, as docs/sweeps.md shows"),
+    },
     "Backend": {"has_replica_groups": "all workers of a run restart together; leave it False"},
     "RunConfig()": {
         "sync_config": _gone(_EACH_REPORT),
@@ -412,10 +439,16 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         "relax_collectives_on_preemption": Absent(_ALL_RESTART, unset=(False,)),
         "preemption_grace_s": Absent(_ALL_RESTART, unset=(0, 0.0)),
     },
-    "Checkpoint": _each(
-        "from_dict to_dict from_bytes to_bytes from_uri to_uri",
-        _gone("write files into a directory, and pass Checkpoint.from_directory(path)"),
-    ),
+    "Checkpoint": {
+        **_each(
+            "from_dict to_dict from_bytes to_bytes from_uri to_uri",
+            _gone("write files into a directory, and pass Checkpoint.from_directory(path)"),
+        ),
+        **_each(
+            "get_preprocessor set_preprocessor",
+            "write its serialize() into a file beside the model",
+        ),
+    },
     "CheckpointConfig()": {
         "checkpoint_frequency": _gone("call report() with a checkpoint as often as you want one"),
         "checkpoint_at_end": _gone("call report() with a checkpoint at the function's end"),

@@ -1,88 +1,15 @@
-"""Ray's arguments of `dray.init` that engines do not ask for, and the context that it returns."""
+"""The context that `dray.init` returns, with the members that Ray's has."""
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from dray.answers import check_arguments
-from dray.errors import ConfigError
 from dray.version import VERSION
 
 if TYPE_CHECKING:
     from dray.engines.runtime import Runtime
-
-_logger = logging.getLogger("dray")
-
-# Arguments for a cluster of Ray's that is started here, with Ray's defaults; others ignore them.
-OF_A_CLUSTER: Mapping[str, object] = {
-    "include_dashboard": None,
-    "dashboard_host": "127.0.0.1",
-    "dashboard_port": None,
-    "enable_resource_isolation": False,
-    "cgroup_path": None,
-    "system_reserved_cpu": None,
-    "system_reserved_memory": None,
-    "proxy_server_url": None,
-    "_temp_dir": None,
-    "_system_config": None,
-    "_node_ip_address": None,
-    "_node_name": None,
-    "_metrics_export_port": None,
-    "_plasma_directory": None,
-    "object_spilling_directory": None,
-    "_driver_object_store_memory": None,
-    "_enable_object_reconstruction": False,
-    "_redis_username": "default",
-    "_redis_password": None,
-    "_skip_env_hook": False,
-}
-
-
-def chosen_of_a_cluster(given: Mapping[str, object], known: tuple[str, ...]) -> dict[str, object]:
-    """Return what is meant for a cluster of Ray's, without what is as Ray has it anyway.
-
-    Args:
-        given: Arguments of `dray.init` that no engine asks for.
-        known: The names of its other arguments, for messages.
-
-    Raises:
-        AbsentArgumentError: One is unknown.
-    """
-    unknown = {name: value for name, value in given.items() if name not in OF_A_CLUSTER}
-    check_arguments("dray.init", unknown, (*known, *OF_A_CLUSTER))
-    return {
-        name: value
-        for name, value in given.items()
-        if name in OF_A_CLUSTER and value != OF_A_CLUSTER[name]
-    }
-
-
-def say_without_meaning(names: list[str], engine: str) -> None:
-    """Log, for who looks, which arguments do nothing on an engine."""
-    if names:
-        _logger.debug("dray.init: without meaning on the %s engine: %s", engine, ", ".join(names))
-
-
-def set_log_level(level: int | str | None) -> None:
-    """Set what dray itself logs.
-
-    Args:
-        level: As in `logging`, in small letters too; None leaves it as it is.
-
-    Raises:
-        ConfigError: There is no such level.
-    """
-    if level is None:
-        return
-    try:
-        _logger.setLevel(level.upper() if isinstance(level, str) else level)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(
-            f"logging_level must be a level of logging, such as 'info', not {level!r}"
-        ) from error
 
 
 class Context(Mapping[str, Any]):

@@ -10,7 +10,8 @@ import sys
 import pytest
 
 import dray
-from dray.answers import AbsentMember, answers_arguments
+from dray.compat.arguments import checked_arguments
+from dray.compat.attributes import AbsentMember
 from dray.errors import (
     AbsentArgumentError,
     AbsentError,
@@ -108,7 +109,7 @@ def test_modules_are_there_by_attribute_and_loaded_when_used() -> None:
 def test_arguments_are_refused_by_name_and_before_anything_begins() -> None:
     calls: list[int] = []
 
-    @answers_arguments("dray.example")
+    @checked_arguments("dray.example")
     def example(size: int = 1) -> None:
         calls.append(size)
 

@@ -1,0 +1,80 @@
+"""Imports below dray that no file answers: aliases of modules, and absent names with advice."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from dray.compat.attributes import entry_of, nearest, sentence
+from dray.compat.module_aliases import ALIASES
+from dray.errors import AbsentImportError, AbsentModuleError
+
+_ROOT = __name__.partition(".")[0]
+
+
+def install_finder() -> None:
+    """Append the finder to those that Python asks; a second call does nothing."""
+    if not any(isinstance(finder, _LastFinder) for finder in sys.meta_path):
+        sys.meta_path.append(_LastFinder())
+
+
+class _AliasLoader:
+    """Makes a module that has the names of another one."""
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave it to Python to make the module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Fill it: whatever it is asked for, the other one answers."""
+        other = import_module(ALIASES[module.__name__])
+        vars(module).update(
+            __all__=other.__all__,
+            __doc__=other.__doc__,
+            __getattr__=functools.partial(getattr, other),
+            __dir__=functools.partial(dir, other),
+        )
+
+
+class _LastFinder:
+    """The last finder of modules: what comes to it, nobody else has found."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find an alias; raise for another name that is imported, not when somebody looks."""
+        if fullname in ALIASES:
+            return ModuleSpec(fullname, _AliasLoader(), is_package=True)  # type: ignore[arg-type]
+        owner, _, name = fullname.rpartition(".")
+        owner = ALIASES.get(owner, owner)
+        if owner != _ROOT and not owner.startswith(f"{_ROOT}."):
+            return None
+        asking = _import_in_progress()
+        if "_find_and_load_unlocked" not in asking:  # importlib.util.find_spec() just looks
+            return None
+        entry = entry_of(owner, name)
+        near = nearest(name, dir(sys.modules[owner]))
+        if "_handle_fromlist" in asking:  # Python would hide a ModuleNotFoundError here
+            text = f"cannot import name {name!r} from {owner!r}{near}"
+            kind = AbsentImportError
+        else:
+            text = f"No module named {fullname!r}{near}"
+            kind = AbsentModuleError
+        error = kind(
+            text if entry is None else sentence(owner, name, entry), owner=owner, absent=name
+        )
+        error.name = fullname
+        raise error
+
+
+def _import_in_progress() -> set[str]:
+    """Return the names of the functions of Python's import that have led here."""
+    frame = sys._getframe(2)
+    names = set()
+    while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back  # type: ignore[assignment]
+    return names
