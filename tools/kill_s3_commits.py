@@ -21,9 +21,9 @@ from pathlib import Path
 import s3fs
 
 from dray.train.storage.copies import Care
-from dray.train.storage.downloads import fetch
 from dray.train.storage.manifest import Committed
 from dray.train.storage.place import RemotePath
+from dray.train.storage.remote.downloads import fetch
 from dray.train.storage.run_directory import RunDirectory
 from tests.support.s3_server import BUCKET, Server, served
 

@@ -37,18 +37,18 @@ class Server:
         once = {"retries": {"mode": "standard", "total_max_attempts": 1}}
         return s3fs.S3FileSystem(key="me", secret=SECRET, endpoint_url=self.url, config_kwargs=once)
 
-    def fails(self, *, every: int = 0, gone_s: float = 0.0) -> None:
-        """Have each so-many-th request fail from now on, or all of them for some seconds."""
-        urllib.request.urlopen(f"{self.url}/_fails/{every}/{gone_s}").read()
+    def fails(self, *, every: int = 0, gone_s: float = 0.0, slow_s: float = 0.0) -> None:
+        """Have each so-many-th request fail from now on, all for some seconds, or take longer."""
+        urllib.request.urlopen(f"{self.url}/_fails/{every}/{gone_s}/{slow_s}").read()
 
     def loses(self, name: str) -> None:
         """Acknowledge the next upload to a name that ends so, or of a part of it, and forget it."""
         urllib.request.urlopen(f"{self.url}/_loses/{name}").read()
 
     @contextlib.contextmanager
-    def failing(self, *, every: int = 0, gone_s: float = 0.0) -> Iterator[None]:
-        """Have requests fail while this lasts."""
-        self.fails(every=every, gone_s=gone_s)
+    def failing(self, **how: Any) -> Iterator[None]:
+        """Have requests fail as `fails` says while this lasts."""
+        self.fails(**how)
         try:
             yield
         finally:
@@ -74,7 +74,7 @@ class Faulty:
         self._application = application
         self._lock = threading.Lock()
         self._every = self._count = 0
-        self._gone_until = 0.0
+        self._gone_until = self._slow_s = 0.0
         self._lost = ""
 
     def __call__(
@@ -83,6 +83,7 @@ class Faulty:
         path = environ["PATH_INFO"].split("/")
         if path[1] == "_fails":
             self._every, self._gone_until = int(path[2]), time.monotonic() + float(path[3])
+            self._slow_s = float(path[4])
             start_response("200 OK", [])
             return []
         if path[1] == "_loses":
@@ -97,11 +98,13 @@ class Faulty:
         if time.monotonic() < self._gone_until:
             environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             return []
+        time.sleep(self._slow_s)
         with self._lock:
             self._count += 1
             fails = self._every and self._count % self._every == 0
         if fails:
-            start_response("503 Slow Down", [("Content-Type", "application/xml")])
+            how = [("Content-Type", "application/xml"), ("Retry-After", "0")]
+            start_response("503 Slow Down", how)
             return [b"<Error><Code>SlowDown</Code><Message>no</Message></Error>"]
         return self._application(environ, start_response)
 

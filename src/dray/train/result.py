@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dray.answers import AbsentMember
+from dray.compat.attributes import AbsentMember
 from dray.errors import ConfigError, MissingDependencyError, NoSuchCheckpointError
 from dray.train.checkpoint import Checkpoint
 from dray.train.config import CheckpointConfig
@@ -211,7 +211,7 @@ def _read_reports(result: Result) -> pandas.DataFrame:
     )
 
 
-def _found(committed: Sequence[Committed], record: Mapping[str, Any]) -> dict[str, Any]:
+def _found(committed: Sequence[Committed], record: Mapping[str, object]) -> dict[str, Any]:
     """Return what the validation of a report's checkpoint, if it is among these, has found."""
     own = [each.validation for each in committed if each.report == record["report"]]
     return decode_all(each.metrics for each in own if each is not None and each.metrics)
@@ -231,7 +231,7 @@ def history(directory: RunDirectory, rank: int) -> list[dict[str, Any]]:
     return records
 
 
-def _is_report(record: dict[str, Any]) -> bool:
+def _is_report(record: Mapping[str, object]) -> bool:
     """Return whether a line is a report that can be decoded; older ones have no checksum."""
     if not isinstance(record.get("report"), int) or not isinstance(record.get("metrics"), dict):
         return False
@@ -242,8 +242,8 @@ def _is_report(record: dict[str, Any]) -> bool:
     return True
 
 
-def _flatten(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _flatten(metrics: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
     for name, value in metrics.items():
         if isinstance(value, Mapping):
             flat.update(_flatten(value, f"{prefix}{name}/"))

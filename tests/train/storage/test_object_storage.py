@@ -17,12 +17,12 @@ import pytest
 
 from dray.errors import ConfigError, StorageError
 from dray.train import Checkpoint
-from dray.train.storage import retry
 from dray.train.storage.copies import Care
-from dray.train.storage.downloads import fetch
 from dray.train.storage.filesystem import place_at
 from dray.train.storage.manifest import Committed
 from dray.train.storage.place import RemotePath
+from dray.train.storage.remote import retry
+from dray.train.storage.remote.downloads import fetch
 from dray.train.storage.run_directory import RunDirectory
 
 memory = pytest.importorskip("fsspec.implementations.memory").MemoryFileSystem
@@ -247,6 +247,19 @@ def test_who_waits_for_an_answer_is_told_once(
     # Of an endpoint that takes a request and says nothing, it is told while it says nothing.
     assert retry.persistently(what, lambda: until(lambda: caplog.messages), limit_s=60)
     assert caplog.messages == [f"{what}: no answer yet; trying for 60 s"]
+
+
+def test_a_server_that_throttles_is_left_alone_as_long_as_it_asks() -> None:
+    """As botocore says it, and as s3fs passes that on."""
+    throttled: Any = Exception("SlowDown")
+    throttled.response = {"ResponseMetadata": {"HTTPHeaders": {"retry-after": "1"}}}
+    translated = OSError("slow down")
+    translated.__cause__ = throttled
+    for error in (throttled, translated):
+        ask = mock.Mock(side_effect=[error, "done"])
+        began = time.monotonic()
+        retry.persistently("s3://bucket/run cannot be written", ask, limit_s=60)
+        assert time.monotonic() - began >= 1.0
 
 
 def until(happened: Callable[[], Any]) -> bool:

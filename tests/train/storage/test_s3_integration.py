@@ -169,11 +169,11 @@ def test_faults_of_the_storage(
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
 ) -> None:
-    """Train while one request in three fails, what is uploaded is lost, and none is answered.
+    """Train while it is slow and throttles, while what is uploaded is lost, and none is answered.
 
     Give up then.
     """
-    with s3.failing(every=3):
+    with s3.failing(every=3, slow_s=0.02):
         fit(s3, "faults", steps=3, size=17 << 20)  # in parts
     monkeypatch.setenv("DRAY_STORAGE_RETRY_S", "2")
     s3.loses("large")  # of a part that is said to be there

@@ -9,7 +9,7 @@ from typing import Any
 
 from dray.core.options import task_options
 from dray.engines.base import Engine, Mailbox
-from dray.engines.runtime import ObjectRef
+from dray.engines.object_ref import ObjectRef
 from dray.errors import ConfigError, DrayError, EngineError, describe
 from dray.train.checkpoint import Checkpoint
 from dray.train.reported import ReportedCheckpointStatus

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import os
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dray import host
@@ -15,6 +16,8 @@ from dray.train.storage.checksums import CHUNK, Digest, Fingerprint, digest_open
 
 # Linux's FICLONE, the ioctl that lets a file share the blocks of another.
 _CLONE = 0x40049409
+# Its flag of fallocate by which a file is as long as before.
+_KEEP_SIZE = 1
 _ZEROS = memoryview(bytes(CHUNK))
 # Errors of copy_file_range where it cannot: of two file systems, of old kernels, of special files.
 _NOT_BY_KERNEL = {errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM}
@@ -70,6 +73,24 @@ def _clone(origin: int, copy: int) -> bool:
     return True
 
 
+def _reserve(copy: int, start: int, size: int) -> None:
+    """Have the blocks of what is to be written laid out, which takes less than one by one."""
+    reserve = _fallocate()
+    if reserve is not None and size > CHUNK:
+        reserve(copy, _KEEP_SIZE, start, size)  # what is wrong, the writing will say
+
+
+@functools.cache
+def _fallocate() -> Callable[[int, int, int, int], int] | None:
+    """Return glibc's, if it is there: Python's writes into each block where a system has none."""
+    import ctypes  # slow to import
+
+    found = getattr(ctypes.CDLL(None), "fallocate64", None)
+    if found is not None:
+        found.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return found
+
+
 class _Copy:
     """A copy from one open file to another, in which what is sparse stays so.
 
@@ -97,6 +118,8 @@ class _Copy:
         for start, end in self._pieces():
             self._skip(start - offset)
             offset = start
+            if self._size:
+                _reserve(self._copy, start, end - start)
             while offset < end and (count := self._move(offset, min(end - offset, CHUNK))):
                 offset += count
         if offset < self._size:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.errors import StorageError
-from dray.train.storage.retry import persistently
+from dray.train.storage.remote.retry import persistently
 
 # Those that have no folders, and show an object to others when it is whole.
 _FLAT = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "tos", "memory"}
@@ -60,8 +60,13 @@ class RemotePath:
         assert isinstance(content, bytes)
         return content
 
-    def read_part(self, start: int, end: int) -> bytes:
+    def read_part(self, start: int, end: int, way: Any) -> bytes:
         """Return the bytes of the file from one position to another.
+
+        Args:
+            start: The one.
+            end: The other.
+            way: Reads them: the file system, or another client of the same storage.
 
         Raises:
             FileNotFoundError: There is none.
@@ -71,7 +76,7 @@ class RemotePath:
         options = {"seekable": True} if self._is_arrows else {}
         content = persistently(
             f"{self} cannot be read",
-            lambda: self.filesystem.cat_file(self.path, start=start, end=end, **options),
+            lambda: way.cat_file(self.path, start=start, end=end, **options),
             bulk=True,
         )
         assert isinstance(content, bytes)

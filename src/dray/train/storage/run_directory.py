@@ -30,9 +30,9 @@ from dray.train.storage.checkpoint_files import MANIFEST
 from dray.train.storage.copies import Care
 from dray.train.storage.local_storage import LocalStorage
 from dray.train.storage.manifest import Committed
-from dray.train.storage.object_storage import ObjectStorage
 from dray.train.storage.paths import check_name
 from dray.train.storage.place import Place, RemotePath
+from dray.train.storage.remote.object_storage import ObjectStorage
 from dray.train.storage.sealed import seal, unseal
 
 _RUN = "run.json"

@@ -24,8 +24,8 @@ from dray.train.storage.checkpoint_files import has_lone_files, list_files
 from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.metrics_codec import decode_all, encode
 from dray.train.storage.place import RemotePath
+from dray.train.storage.remote.transfer import list_remote, look_at
 from dray.train.storage.run_directory import RunDirectory
-from dray.train.storage.transfer import list_remote, look_at
 from dray.train.worker import run_messages
 from dray.train.worker.checkpoint_dirs import CheckpointDirs
 from dray.train.worker.securing import Securing

@@ -25,20 +25,20 @@ _MOST_SHOWN = 8
 _HERE = ("127.0.0.1", "localhost")
 
 
-def format_metrics(metrics: Mapping[str, Any], limit: int = 6) -> str:
+def format_metrics(metrics: Mapping[str, object], limit: int = 6) -> str:
     """Return metrics in one short line."""
     parts = [f"{name}={_short(value)}" for name, value in list(metrics.items())[:limit]]
     return " ".join(parts) + (" ..." if len(metrics) > limit else "")
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if isinstance(value, float) and math.isfinite(value):
         return f"{value:.4g}"
     text = str(value)
     return text if len(text) <= 24 else f"{text[:21]}..."
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Return a metric as a JSON-compatible value."""
     finite = isinstance(value, float) and math.isfinite(value)
     return value if finite or isinstance(value, int | str | None) else str(value)
@@ -75,7 +75,7 @@ class Progress:
         self._latest = self._reading = ""
         self._attempt = 0
         self._workers: Sequence[Mapping[str, Any]] = ()
-        self._report: tuple[int, Mapping[str, Any], float] | None = None
+        self._report: tuple[int, Mapping[str, object], float] | None = None
         self.reports = 0
         self.checkpoint: Place | None = None
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any
 
 from dray.errors import StorageError
 from dray.train.storage.checksums import Fingerprint, named, new_digest
-from dray.train.storage.lanes import AT_ONCE, IN_FLIGHT, PART, lanes
 from dray.train.storage.place import RemotePath, missing
-from dray.train.storage.retry import persistently
+from dray.train.storage.remote.clients import AT_ONCE, IN_FLIGHT, PART, clients
+from dray.train.storage.remote.retry import persistently
 
 _MOST_PARTS = 10_000  # of one file: S3's limit
-
-
-def takes_parts(filesystem: Any) -> bool:
-    """Return whether a file system is s3fs's, which can be asked for each request."""
-    return hasattr(filesystem, "call_s3")
 
 
 def upload_in_parts(
@@ -37,17 +32,15 @@ def upload_in_parts(
     Raises:
         StorageError: One cannot be read, or cannot be written there.
     """
-    ways = lanes(target.filesystem, sum(sizes.values()))
+    (client,) = clients(target.filesystem, sum(sizes.values()))
     files: list[_File] = []
     found: dict[str, Fingerprint] = {}
     with ThreadPoolExecutor(AT_ONCE, "dray-uploads") as pool:
         sender = _Sender(pool)
         try:
-            for number, (name, size) in enumerate(sizes.items()):
-                way = RemotePath(target.path, ways[number % len(ways)])
-                file: _File = _Whole(way / name)
-                if size > PART:
-                    file = _Large(target / name, size, ways)
+            for name, size in sizes.items():
+                kind = _Large if size > PART else _File
+                file = kind(target / name, size, client)
                 files.append(file)
                 parts = _parts(os.path.join(source, name), size, sender)
                 found[name] = _send(parts, file, sender, checksums=checksums)
@@ -85,52 +78,25 @@ def _send(parts: Iterator[bytes], file: _File, sender: _Sender, *, checksums: bo
     return size, None if digest is None else named(digest)
 
 
-class _File(Protocol):
-    """A file that is being uploaded."""
+class _File:
+    """A file that is being uploaded, by one request.
 
-    def put(self, number: int, content: bytes) -> None:
-        """Upload a part, the first one being number 0."""
+    Args:
+        target: Its place there.
+        size: Its number of bytes.
+        client: Makes requests, as s3fs does.
+    """
 
-    def complete(self) -> None:
-        """Make the file exist, when all parts are there."""
-
-    def abort(self) -> None:
-        """Give it up."""
-
-
-class _Whole:
-    """A file of one part."""
-
-    def __init__(self, target: RemotePath) -> None:
-        self._target = target
-
-    def put(self, number: int, content: bytes) -> None:
-        self._target.write_bytes(content)
-
-    def complete(self) -> None:
-        pass
-
-    def abort(self) -> None:
-        pass
-
-
-class _Large:
-    """A file of several parts, which exists when all are there."""
-
-    def __init__(self, target: RemotePath, size: int, ways: Sequence[Any]) -> None:
+    def __init__(self, target: RemotePath, size: int, client: Any) -> None:
         self._target = target
         self._size = size
-        self._ways = ways
+        self._client = client
         bucket, key, _ = target.filesystem.split_path(target.path)
         self._names = {"Bucket": bucket, "Key": key}
-        self._names["UploadId"] = self._ask(0, "create_multipart_upload")["UploadId"]
-        self._tags: dict[int, str] = {}
 
-    def _ask(self, way: int, what: str, **options: Any) -> Any:
-        client = self._ways[way % len(self._ways)]
-
+    def _ask(self, what: str, **options: Any) -> Any:
         def ask() -> Any:
-            return client.call_s3(what, **self._names, **options)
+            return self._client.call_s3(what, **self._names, **options)
 
         try:
             return persistently(f"{self._target} cannot be written", ask, bulk=True)
@@ -143,17 +109,37 @@ class _Large:
         return self._target.parent.sizes().get(self._target.name) == self._size
 
     def put(self, number: int, content: bytes) -> None:
-        answer = self._ask(number, "upload_part", PartNumber=number + 1, Body=content)
+        """Upload a part, the first one being number 0."""
+        assert not number
+        self._ask("put_object", Body=content)
+
+    def complete(self) -> None:
+        """Make the file exist, when all parts are there."""
+
+    def abort(self) -> None:
+        """Give it up."""
+
+
+class _Large(_File):
+    """A file of several parts, which exists when all are there."""
+
+    def __init__(self, target: RemotePath, size: int, client: Any) -> None:
+        super().__init__(target, size, client)
+        self._names["UploadId"] = self._ask("create_multipart_upload")["UploadId"]
+        self._tags: dict[int, str] = {}
+
+    def put(self, number: int, content: bytes) -> None:
+        answer = self._ask("upload_part", PartNumber=number + 1, Body=content)
         self._tags[number] = answer["ETag"]
 
     def complete(self) -> None:
         parts = [{"PartNumber": n + 1, "ETag": tag} for n, tag in sorted(self._tags.items())]
-        self._ask(0, "complete_multipart_upload", MultipartUpload={"Parts": parts})
+        self._ask("complete_multipart_upload", MultipartUpload={"Parts": parts})
 
     def abort(self) -> None:
         # Its parts cost money until they are deleted; one of two attempts is what can be done.
         with contextlib.suppress(OSError):
-            self._ways[0].call_s3("abort_multipart_upload", **self._names)
+            self._client.call_s3("abort_multipart_upload", **self._names)
 
 
 class _Sender:

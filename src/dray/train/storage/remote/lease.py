@@ -24,7 +24,7 @@ from dray.errors import StorageError
 from dray.host import boot_id
 from dray.settings import Settings
 from dray.train.storage.place import RemotePath, missing
-from dray.train.storage.retry import persistently
+from dray.train.storage.remote.retry import persistently
 
 _NAME = re.compile(r"\.lease-(\d{6,})$")
 # Renewals within the time that a lease lasts.

@@ -20,13 +20,13 @@ from dray.errors import StorageError
 from dray.train.storage.checkpoint_files import MANIFEST
 from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.copies import Care
-from dray.train.storage.lease import Lease, newest_lease, read_lease
 from dray.train.storage.manifest import Committed, manifest_text, parse_manifest
-from dray.train.storage.parts import PartedLines, PartedLog, Parts, is_part
 from dray.train.storage.place import RemotePath
-from dray.train.storage.retry import persistently
+from dray.train.storage.remote.lease import Lease, newest_lease, read_lease
+from dray.train.storage.remote.parts import PartedLines, PartedLog, Parts, is_part
+from dray.train.storage.remote.retry import persistently
+from dray.train.storage.remote.transfer import upload
 from dray.train.storage.sealed import last_record, records
-from dray.train.storage.transfer import upload
 
 _UNFINISHED = ".unfinished-"
 _REPLACED = ".replaced-"

@@ -99,13 +99,26 @@ def _tried(what: str, call: Callable[[], T], limit: float, teller: _Teller) -> T
             raise
         except Exception as error:  # each library has errors of its own
             lasted = time.monotonic() - begin
-            if _is_final(error) or lasted + wait > limit:
+            pause = max(wait * random.uniform(0.5, 1.0), _asked_pause_s(error))
+            if _is_final(error) or lasted + pause > limit:
                 raise _given_up(what, error, attempts, lasted) from error
             teller.trouble = describe(error)
             if lasted >= _TELL_AFTER_S:
                 teller.tell()
-        time.sleep(wait * random.uniform(0.5, 1.0))
+        time.sleep(pause)
         wait = min(2 * wait, _LONGEST_WAIT_S)
+
+
+def _asked_pause_s(error: BaseException) -> float:
+    """Return the seconds that a server which throttles wants to be left alone, as botocore has it.
+
+    Source: https://www.rfc-editor.org/rfc/rfc9110#field.retry-after
+    """
+    response = getattr(error, "response", None) or getattr(error.__cause__, "response", None)
+    if not isinstance(response, dict):
+        return 0.0
+    told = response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("retry-after", "")
+    return float(told) if told.isdigit() else 0.0  # of a date, nothing
 
 
 def _is_final(error: BaseException) -> bool:

@@ -20,10 +20,10 @@ from dray.train.storage.checkpoint_files import (
 )
 from dray.train.storage.checksums import NEW, Fingerprint, named, new_digest
 from dray.train.storage.copies import Care
-from dray.train.storage.lanes import AT_ONCE, IN_FLIGHT, PART, lanes
-from dray.train.storage.multipart import takes_parts, upload_in_parts
 from dray.train.storage.place import RemotePath, missing
-from dray.train.storage.retry import persistently
+from dray.train.storage.remote.clients import AT_ONCE, IN_FLIGHT, PART, clients, takes_parts
+from dray.train.storage.remote.multipart import upload_in_parts
+from dray.train.storage.remote.retry import persistently
 
 
 def upload(
@@ -112,7 +112,7 @@ def _look_at_parts(parts: Iterator[bytes], kind: str | None, copy: Any = None) -
 
 def _content(source: RemotePath, sizes: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
     """Yield the content of files of a folder, part by part, while the next ones are fetched."""
-    ways = itertools.cycle(lanes(source.filesystem, sum(sizes.values())))
+    ways = itertools.cycle(clients(source.filesystem, sum(sizes.values())))
     begun: deque[tuple[str, int, Future[bytes]]] = deque()
     held = 0
     pool = ThreadPoolExecutor(AT_ONCE, "dray-downloads")
@@ -122,8 +122,8 @@ def _content(source: RemotePath, sizes: Mapping[str, int]) -> Iterator[tuple[str
                 earlier, size, content = begun.popleft()
                 yield earlier, content.result()
                 held -= size
-            file = RemotePath(source.path, next(ways)) / name
-            begun.append((name, end - start, pool.submit(_get, file, start, end)))
+            content = pool.submit(_get, source / name, next(ways), start, end)
+            begun.append((name, end - start, content))
             held += end - start
         while begun:
             earlier, _, content = begun.popleft()
@@ -138,11 +138,11 @@ def _parts(sizes: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
             yield name, start, min(start + PART, size)
 
 
-def _get(file: RemotePath, start: int, end: int) -> bytes:
+def _get(file: RemotePath, way: Any, start: int, end: int) -> bytes:
     if start == end:  # S3 refuses to give nothing of an empty file
         return b""
     try:
-        return file.read_part(start, end)
+        return file.read_part(start, end, way)
     except FileNotFoundError as error:
         raise StorageError.of(error, f"{file} cannot be read") from error
 

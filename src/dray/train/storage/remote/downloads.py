@@ -22,7 +22,7 @@ from dray.errors import StorageError
 from dray.train.storage.checkpoint_files import MANIFEST
 from dray.train.storage.manifest import Committed, parse_manifest
 from dray.train.storage.place import RemotePath
-from dray.train.storage.transfer import download
+from dray.train.storage.remote.transfer import download
 
 
 def fetch(place: RemotePath, target: Path) -> None:

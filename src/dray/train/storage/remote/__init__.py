@@ -1,0 +1,1 @@
+"""Storages over the network: object stores, requests and transfers, and the lease of a run."""
