@@ -237,13 +237,19 @@ def test_arrays_and_objects_keep_their_shape_and_kind() -> None:
     assert (batch["image"] == images[:3]).all()
     assert (dataset.take(2)[1]["image"] == images[1]).all()
     assert dataset.random_shuffle(seed=1).take_batch(4)["image"].shape == (4, 3, 2)
+    swapped = dray.data.from_numpy(np.asfortranarray(images, ">i4")).take_batch(4)["data"]
+    assert (swapped == images).all()
     several = dray.data.from_items(
         [{"a": np.zeros((2, 2)), "o": {1, 2}}, {"a": np.ones(3), "o": 1}]
     )
     assert [row["o"] for row in several.take_all()] == [{1, 2}, 1]
     assert several.take_batch(2)["a"][1].tolist() == [1, 1, 1]
+    shuffled = several.random_shuffle(seed=1).iter_batches()
+    assert {1, 2} in next(iter(shuffled))["o"].tolist()
     ragged = dray.data.from_items([{"tokens": [1]}, {"tokens": [1, 2]}]).take_batch(2)["tokens"]
     assert [list(value) for value in ragged] == [[1], [1, 2]]
+    pairs = pa.table({"pair": pa.array([[1, 2], [3, None]], pa.list_(pa.int32(), 2))})
+    assert np.isnan(dray.data.from_arrow(pairs).take_batch()["pair"][1][1])
     assert dray.data.from_items([1, "a"]).take_all() == [{"item": 1}, {"item": "a"}]
 
 
@@ -420,3 +426,15 @@ def test_what_is_written_is_added_or_takes_the_place_of_what_was(tmp_path: Path)
         rows.write_json(tmp_path, mode="add")
     with pytest.raises(AbsentError, match="write what iter_batches"):
         rows.write_parquet(tmp_path, partition_cols=["id"])
+
+
+def test_rows_that_a_function_makes_larger_are_given_to_it_a_few_at_a_time() -> None:
+    given: list[int] = []
+
+    def widened(batch: dict[str, Any]) -> dict[str, Any]:
+        given.append(len(batch["id"]))
+        return {"image": np.zeros((len(batch["id"]), 1 << 16), np.uint8)}
+
+    shard = DataIterator(dray.data.range(3000).map_batches(widened), 0, 2, equal=True)
+    assert sum(len(batch["image"]) for batch in shard.iter_batches(batch_size=50)) == 1500
+    assert max(given) <= 128  # 8 MiB

@@ -50,7 +50,8 @@ def test_values_in_the_names_of_directories(tmp_path: Path) -> None:
     assert rows.columns() == ["x", "kind"]
     assert rows.random_shuffle(seed=1).filter(lambda row: row["kind"] == "dog").count() == 2
     typed = Partitioning("hive", field_types={"n": int})
-    of_csv = dray.data.read_csv(tmp_path, partitioning=typed, include_paths=True).take(1)
+    unset: dict[str, Any] = {"include_paths": True, "ignore_missing_paths": False}
+    of_csv = dray.data.read_csv(tmp_path, partitioning=typed, **unset).take(1)
     assert of_csv == [
         {"x": 5, "kind": "cat", "n": 3, "path": str(folder.parent.parent / "kind=cat/n=3/a.csv")}
     ]

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from dray.answers import answer_for
+from dray.compat.attributes import attach_getattr
 
 __all__ = [
     "ActorPoolStrategy",
@@ -56,7 +56,7 @@ _HOMES = {
     "dray.data.workers": ("ActorPoolStrategy", "DataContext", "TaskPoolStrategy"),
 }
 
-answer_for(__name__, later=("aggregate", "preprocessors"), names=_HOMES)
+attach_getattr(__name__, later=("aggregate", "preprocessors"), names=_HOMES)
 
 if TYPE_CHECKING:
     from dray.data import aggregate as aggregate

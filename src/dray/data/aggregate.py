@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from dray.answers import answer_for, answers_arguments
 from dray.checks import require
+from dray.compat.arguments import checked_arguments
+from dray.compat.attributes import attach_getattr
 
 require("numpy", "dray[data]")
 require("pyarrow", "dray[data]")
@@ -16,7 +17,7 @@ import numpy as np  # noqa: E402 (what is above says how to install it)
 import pyarrow as pa  # noqa: E402
 import pyarrow.compute as pc  # noqa: E402
 
-from dray.data.forms.blocks import Table  # noqa: E402
+from dray.data.forms.blocks import Column, Table, Value  # noqa: E402
 from dray.data.relational import check_column  # noqa: E402
 from dray.errors import ConfigError  # noqa: E402
 
@@ -36,12 +37,12 @@ __all__ = [
 ]
 
 # A column, Arrow's name of a function, and its options.
-Asked: TypeAlias = tuple[str, str, Any]
+Asked: TypeAlias = tuple[str, str, pc.FunctionOptions | None]
 
 _ALL_ROWS = "_all rows"
 
 
-@answers_arguments("AggregateFn")
+@checked_arguments("AggregateFn")
 class AggregateFn:
     """One value for each group; use the classes below.
 
@@ -70,11 +71,11 @@ class AggregateFn:
         """Return what Arrow is asked for, of a column."""
         return [(column, self._how, pc.ScalarAggregateOptions(skip_nulls=self._skip_nulls))]
 
-    def prepared(self, values: Any) -> Any:
+    def prepared(self, values: Column) -> Column:
         """Return what is aggregated in place of the column's values."""
         return values
 
-    def finished(self, found: Any, *beside: Any) -> Any:
+    def finished(self, found: Column, *beside: Column) -> Column:
         """Return the results, made of what Arrow returns."""
         return found
 
@@ -130,7 +131,7 @@ class AbsMax(Max):
 
     _called = "abs_max"
 
-    def prepared(self, values: Any) -> Any:
+    def prepared(self, values: Column) -> Column:
         """Return what is aggregated in place of the column's values."""
         return pc.abs(values)
 
@@ -159,7 +160,7 @@ class Std(AggregateFn):
         super().__init__(on, ignore_nulls, alias_name)
         self._ddof = ddof
 
-    def prepared(self, values: Any) -> Any:
+    def prepared(self, values: Column) -> Column:
         """Return what is aggregated in place of the column's values."""
         return values.cast(pa.float64()) if pa.types.is_null(values.type) else values
 
@@ -169,7 +170,7 @@ class Std(AggregateFn):
         known = pc.ScalarAggregateOptions(skip_nulls=self._skip_nulls)
         return [(column, self._how, options), (column, "mean", known)]
 
-    def finished(self, found: Any, *beside: Any) -> Any:
+    def finished(self, found: Column, *beside: Column) -> Column:
         """Return the results, made of what Arrow returns: NaN of too few values, null of none."""
         too_few = pc.and_(pc.is_null(found), pc.is_valid(beside[0]))
         return pc.if_else(too_few, math.nan, found)
@@ -184,7 +185,7 @@ class AsList(AggregateFn):
         """Return what Arrow is asked for, of a column."""
         return [(column, self._how, None)]
 
-    def finished(self, found: Any, *beside: Any) -> Any:
+    def finished(self, found: Column, *beside: Column) -> Column:
         """Return the results, made of what Arrow returns."""
         if not self._skip_nulls:
             return found
@@ -192,6 +193,7 @@ class AsList(AggregateFn):
         return pa.array(kept, found.type)
 
 
+@checked_arguments("Unique")
 class Unique(AsList):
     """The values, each once."""
 
@@ -223,11 +225,11 @@ class Quantile(AsList):
         super().__init__(on, ignore_nulls, alias_name)
         self._part = q
 
-    def finished(self, found: Any, *beside: Any) -> Any:
+    def finished(self, found: Column, *beside: Column) -> Column:
         """Return the results, made of what Arrow returns."""
         return pa.array([self._quantile(values) for values in super().finished(found).to_pylist()])
 
-    def _quantile(self, values: list[Any]) -> float | None:
+    def _quantile(self, values: list[Value]) -> float | None:
         if not values or None in values:
             return None
         return float(np.quantile(values, self._part))
@@ -271,4 +273,4 @@ def aggregated(table: Table, keys: Sequence[str], aggregates: Iterable[Aggregate
     return pa.table({**{key: made.column(key) for key in keys}, **results})
 
 
-answer_for(__name__)
+attach_getattr(__name__)

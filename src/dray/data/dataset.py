@@ -6,16 +6,16 @@ import functools
 import itertools
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow.compute as pc
 
-from dray.answers import answers_members
 from dray.checks import is_number, is_whole, plain
+from dray.compat.attributes import with_absent_members
 from dray.data import relational
 from dray.data.aggregate import AggregateFn
 from dray.data.expressions import parsed
-from dray.data.forms.blocks import Table, check_format
+from dray.data.forms.blocks import Batch, Row, Table, Value, check_format
 from dray.data.grouped import GroupedData, named_columns
 from dray.data.iterator import DataIterator
 from dray.data.operations import (
@@ -35,7 +35,7 @@ from dray.data.workers import check_options, in_workers
 from dray.errors import ConfigError
 
 
-@answers_members
+@with_absent_members
 class Dataset(Results):
     """Rows from a source, and operations on them that run when rows are asked for.
 
@@ -80,7 +80,7 @@ class Dataset(Results):
         fn_kwargs: Mapping[str, object] | None = None,
         fn_constructor_args: Sequence[object] = (),
         fn_constructor_kwargs: Mapping[str, object] | None = None,
-        **workers: Any,
+        **workers: object,
     ) -> Dataset:
         """Return a dataset of what a function makes of each row.
 
@@ -99,7 +99,7 @@ class Dataset(Results):
 
     def map_batches(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., Batch],
         *,
         batch_size: int | Literal["default"] | None = None,
         batch_format: str | None = "default",
@@ -108,7 +108,7 @@ class Dataset(Results):
         fn_kwargs: Mapping[str, object] | None = None,
         fn_constructor_args: Sequence[object] = (),
         fn_constructor_kwargs: Mapping[str, object] | None = None,
-        **workers: Any,
+        **workers: object,
     ) -> Dataset:
         """Return a dataset of what a function makes of batches.
 
@@ -154,7 +154,7 @@ class Dataset(Results):
         fn_kwargs: Mapping[str, object] | None = None,
         fn_constructor_args: Sequence[object] = (),
         fn_constructor_kwargs: Mapping[str, object] | None = None,
-        **workers: Any,
+        **workers: object,
     ) -> Dataset:
         """Return a dataset of the rows that a function makes of each row.
 
@@ -178,14 +178,14 @@ class Dataset(Results):
 
     def filter(
         self,
-        fn: Callable[..., Any] | None = None,
-        expr: Any = None,
+        fn: Callable[..., object] | None = None,
+        expr: str | pc.Expression | None = None,
         *,
         fn_args: Sequence[object] = (),
         fn_kwargs: Mapping[str, object] | None = None,
         fn_constructor_args: Sequence[object] = (),
         fn_constructor_kwargs: Mapping[str, object] | None = None,
-        **workers: Any,
+        **workers: object,
     ) -> Dataset:
         """Return a dataset of the rows that pass.
 
@@ -217,7 +217,7 @@ class Dataset(Results):
         )
         return self._with(in_workers(FilterRows(function), workers))
 
-    def select_columns(self, cols: str | Sequence[str], **workers: Any) -> Dataset:
+    def select_columns(self, cols: str | Sequence[str], **workers: object) -> Dataset:
         """Return a dataset with some columns alone; files of Parquet are read for them alone."""
         check_options("Dataset.select_columns", workers)
         names = [cols] if isinstance(cols, str) else list(cols)
@@ -228,13 +228,15 @@ class Dataset(Results):
             else self._with(OnTables(functools.partial(selected, names)))
         )
 
-    def drop_columns(self, cols: Sequence[str], **workers: Any) -> Dataset:
+    def drop_columns(self, cols: Sequence[str], **workers: object) -> Dataset:
         """Return a dataset without some columns."""
         check_options("Dataset.drop_columns", workers)
         names = [cols] if isinstance(cols, str) else list(cols)
         return self._with(OnTables(functools.partial(dropped, names)))
 
-    def rename_columns(self, names: Mapping[str, str] | Sequence[str], **workers: Any) -> Dataset:
+    def rename_columns(
+        self, names: Mapping[str, str] | Sequence[str], **workers: object
+    ) -> Dataset:
         """Return a dataset with other names of columns: old -> new, or all of them."""
         check_options("Dataset.rename_columns", workers)
         chosen = dict(names) if isinstance(names, Mapping) else list(names)
@@ -243,10 +245,10 @@ class Dataset(Results):
     def add_column(
         self,
         col: str,
-        fn: Callable[[Any], Any],
+        fn: Callable[[Batch], object],
         *,
         batch_format: str | None = "pandas",
-        **workers: Any,
+        **workers: object,
     ) -> Dataset:
         """Return a dataset with one more column, or another one in its place.
 
@@ -333,8 +335,15 @@ class Dataset(Results):
             lambda: relational.sorted_blocks(self.blocks(), keys, falls), "sorted rows"
         )
 
-    def groupby(self, key: str | Sequence[str] | None) -> GroupedData[Dataset]:
-        """Return the rows by the values of some columns, to be aggregated; None is one group."""
+    def groupby(
+        self, key: str | Sequence[str] | None, num_partitions: int | None = None
+    ) -> GroupedData[Dataset]:
+        """Return the rows by the values of some columns, to be aggregated; None is one group.
+
+        Args:
+            key: The columns.
+            num_partitions: Nothing; Ray's, into how many parts it cuts the rows.
+        """
         return GroupedData(self, named_columns([] if key is None else key, "groupby"))
 
     def random_sample(self, fraction: float, *, seed: int | None = None) -> Dataset:
@@ -437,12 +446,12 @@ class Dataset(Results):
 
     # Aggregates of all rows.
 
-    def unique(self, column: str, *, ignore_nulls: bool = False) -> list[Any]:
+    def unique(self, column: str, *, ignore_nulls: bool = False) -> list[Value]:
         """Return the values of a column, each once; null as well, unless it is left out."""
         found = relational.unique(self.only([column]).blocks(), column)
         return [value for value in found if value is not None] if ignore_nulls else found
 
-    def aggregate(self, *aggs: AggregateFn) -> dict[str, Any] | None:
+    def aggregate(self, *aggs: AggregateFn) -> Row | None:
         """Return aggregates of all rows by their names, such as `aggregate(Max("x"))`.
 
         None if there are no rows.
@@ -450,13 +459,13 @@ class Dataset(Results):
         row = self.groupby(None).aggregate(*aggs).take(1)
         return row[0] if row else None
 
-    def _aggregated(self, how: str, on: str | Sequence[str] | None, **options: Any) -> Any:
+    def _aggregated(self, how: str, on: str | Sequence[str] | None, **options: object) -> Value:
         row = getattr(self.groupby(None), how)(on, **options).take(1)
         if not row:
             return None
         return next(iter(row[0].values())) if isinstance(on, str) or len(row[0]) == 1 else row[0]
 
-    def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+    def sum(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Value:
         """Return the sum of a column, or of several as a dict; None without any value.
 
         Args:
@@ -465,20 +474,20 @@ class Dataset(Results):
         """
         return self._aggregated("sum", on, ignore_nulls=ignore_nulls)
 
-    def min(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+    def min(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Value:
         """Return the least value of a column, or of several as a dict; see `sum`."""
         return self._aggregated("min", on, ignore_nulls=ignore_nulls)
 
-    def max(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+    def max(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Value:
         """Return the greatest value of a column, or of several as a dict; see `sum`."""
         return self._aggregated("max", on, ignore_nulls=ignore_nulls)
 
-    def mean(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Any:
+    def mean(self, on: str | Sequence[str] | None = None, ignore_nulls: bool = True) -> Value:
         """Return the mean of a column, or of several as a dict; see `sum`."""
         return self._aggregated("mean", on, ignore_nulls=ignore_nulls)
 
     def std(
         self, on: str | Sequence[str] | None = None, ddof: int = 1, ignore_nulls: bool = True
-    ) -> Any:
+    ) -> Value:
         """Return the standard deviation of a column, or of several as a dict; see `sum`."""
         return self._aggregated("std", on, ddof=ddof, ignore_nulls=ignore_nulls)

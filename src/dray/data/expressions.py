@@ -5,13 +5,19 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any
 
-import pyarrow.compute as pc
+from dray.checks import require
+from dray.compat.attributes import attach_getattr
 
-from dray.errors import ConfigError
+require("pyarrow", "dray[data]")
 
-Two = Callable[[Any, Any], Any]
+import pyarrow.compute as pc  # noqa: E402 (what is above says how to install it)
+
+from dray.errors import ConfigError  # noqa: E402
+
+attach_getattr(__name__)
+
+Two = Callable[[pc.Expression, pc.Expression], pc.Expression]
 
 _COMPARED: Mapping[type[ast.cmpop], Two] = {
     ast.Eq: operator.eq,
@@ -31,7 +37,7 @@ _CALCULATED: Mapping[type[ast.operator], Two] = {
 }
 
 
-def parsed(text: str) -> Any:
+def parsed(text: str) -> pc.Expression:
     """Return the expression of Arrow that a condition in Python's syntax means.
 
     Args:
@@ -50,7 +56,7 @@ def parsed(text: str) -> Any:
     return meant
 
 
-def _of(node: ast.expr) -> Any:
+def _of(node: ast.expr) -> pc.Expression:
     match node:
         case ast.Constant(value=value):
             return value
@@ -82,6 +88,6 @@ def _of(node: ast.expr) -> Any:
     )
 
 
-def _operand(node: ast.expr) -> Any:
+def _operand(node: ast.expr) -> pc.Expression:
     meant = _of(node)
     return meant if isinstance(meant, pc.Expression) else pc.scalar(meant)

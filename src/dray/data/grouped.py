@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dray.data.aggregate import AggregateFn, Std, aggregated, columns_of
-from dray.data.forms.blocks import Block, Table, check_format, concat
-from dray.data.operations import MapBatches, Operation, UserFunction
+from dray.data.forms.blocks import Batch, Block, Table, Value, check_format, concat
+from dray.data.operations import FunctionOperation, MapBatches, UserFunction
 from dray.data.pipeline import P
 from dray.data.relational import check_column, sorted_blocks
 from dray.data.workers import check_options, in_workers
@@ -119,7 +119,7 @@ class GroupedData(Generic[P]):
 
     def map_groups(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., Batch],
         *,
         zero_copy_batch: bool = True,
         batch_format: str | None = "default",
@@ -127,7 +127,7 @@ class GroupedData(Generic[P]):
         fn_kwargs: Mapping[str, object] | None = None,
         fn_constructor_args: Sequence[object] | None = None,
         fn_constructor_kwargs: Mapping[str, object] | None = None,
-        **workers: Any,
+        **workers: object,
     ) -> P:
         """Return a dataset of what a function makes of each group; all rows are held in memory.
 
@@ -244,16 +244,14 @@ class GroupedData(Generic[P]):
 
 
 @dataclass(frozen=True)
-class MapGroups(Operation):
-    """Calls a function with groups; blocks hold whole groups, in the order of their keys.
+class MapGroups(FunctionOperation):
+    """Calls a function with groups, of which blocks hold whole ones, in the order of their keys.
 
     Attributes:
-        function: It returns a batch, or yields several.
         batches: The work on each group.
         keys: The columns.
     """
 
-    function: UserFunction
     batches: MapBatches
     keys: Sequence[str]
     keeps_rows: bool | None = field(default=False, init=False)
@@ -280,7 +278,7 @@ def _ends(table: Table, keys: Sequence[str]) -> list[int]:
     return sorted(ends.column("_row_max").to_pylist())
 
 
-def named_columns(names: Any, taker: str) -> list[str]:
+def named_columns(names: Value, taker: str) -> list[str]:
     """Return a column or several as a list.
 
     Raises:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from dray.answers import answers_members
+from dray.compat.arguments import checked_arguments
+from dray.compat.attributes import with_absent_members
 from dray.data.ahead import read_ahead
 from dray.data.forms.batches import Run
 from dray.data.forms.blocks import (
@@ -43,7 +44,7 @@ class Epochs(Generic[T]):
         return self._begin()
 
 
-@answers_members
+@with_absent_members
 class DataIterator:
     """Iterates over a dataset, or over one rank's share of it.
 
@@ -198,27 +199,33 @@ class DataIterator:
 
         return Epochs(lambda: map(placement.moved, self._made(make, batching)))
 
+    @checked_arguments("DataIterator.iter_jax_batches")
     def iter_jax_batches(
         self,
         *,
         prefetch_batches: int = 1,
         batch_size: int | None = 256,
         dtypes: Any = None,
+        collate_fn: Callable[[Batch], Any] | None = None,
         drop_last: bool = False,
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
-    ) -> Iterable[Row]:
+        paddings: Any = None,
+    ) -> Iterable[Any]:
         """Return batches of arrays of JAX, on its first local device.
 
         Args:
             prefetch_batches: Number of batches that a thread makes ahead.
             batch_size: Rows of a batch; None for blocks as they come.
             dtypes: The type of all arrays, or column -> type.
+            collate_fn: Makes an array, or a dict of them, of a dict of NumPy arrays.
             drop_last: Whether to leave out a last batch that has fewer rows.
             local_shuffle_buffer_size: As for `iter_batches`.
             local_shuffle_seed: As for `iter_batches`.
+            paddings: Value, or column -> value, that fills a last batch up to `batch_size` rows,
+                so that JAX compiles a step once.
         """
-        import jax.numpy as jnp
+        from dray.data.forms.jax_arrays import ToJax
 
         batching = Batching(
             batch_size,
@@ -228,10 +235,7 @@ class DataIterator:
             local_shuffle_seed,
         )
 
-        def to_jax(batch: Batch) -> Row:
-            kinds = dtypes if isinstance(dtypes, Mapping) else dict.fromkeys(batch, dtypes)
-            return {name: jnp.asarray(array, kinds.get(name)) for name, array in batch.items()}
-
+        to_jax = ToJax(dtypes, collate_fn, None if paddings is None else batch_size, paddings)
         return Epochs(lambda: self._made(lambda run: map(to_jax, run.batches("numpy")), batching))
 
     def to_torch(

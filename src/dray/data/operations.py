@@ -6,16 +6,18 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dray.data.forms.batches import rebatched
 from dray.data.forms.blocks import (
+    Batch,
     Block,
     Row,
     Table,
+    Value,
     rows_to_table,
     table_rows,
     to_batch,
@@ -67,7 +69,7 @@ class UserFunction:
         called: Its name in messages; default: what it says itself.
     """
 
-    function: Callable[..., Any]
+    function: Callable[..., Value]
     method: str
     arguments: Sequence[object] = ()
     keywords: Mapping[str, object] = field(default_factory=dict)
@@ -79,14 +81,14 @@ class UserFunction:
         if not callable(self.function):
             raise ConfigError(f"{self.method} needs a function, not {self.function!r}")
 
-    def made(self) -> Callable[[Any], Any]:
+    def made(self) -> Callable[[object], Value]:
         """Return what is called with one batch or row; a class has its instance made here."""
-        call: Any = self.function
+        call: Value = self.function
         if inspect.isclass(call):
             call = call(*self.constructor, **self.constructor_keywords)
         arguments, keywords = self.arguments, self.keywords
         if not arguments and not keywords:
-            made: Callable[[Any], Any] = call
+            made: Callable[[object], Value] = call
             return made
         return lambda value: call(value, *arguments, **keywords)
 
@@ -111,17 +113,26 @@ class UserFunction:
 
 
 @dataclass(frozen=True)
-class MapBatches(Operation):
-    """Calls a function with batches.
+class FunctionOperation(Operation):
+    """Calls a function of the user.
 
     Attributes:
-        function: It returns a batch, or yields several.
+        function: The function, which may be called in other processes.
+    """
+
+    function: UserFunction
+
+
+@dataclass(frozen=True)
+class MapBatches(FunctionOperation):
+    """Calls a function with batches, which returns a batch, or yields several.
+
+    Attributes:
         batch_size: Rows of a batch; None leaves blocks as they are.
         batch_format: The format of batches.
         copied: Whether it gets arrays that it may write to.
     """
 
-    function: UserFunction
     batch_size: int | None = None
     batch_format: str = "default"
     copied: bool = False
@@ -135,7 +146,7 @@ class MapBatches(Operation):
             for table in self._tables(call, block):
                 yield Block(table, block.origin)
 
-    def _tables(self, call: Callable[[Any], Any], block: Block) -> Iterator[Table]:
+    def _tables(self, call: Callable[[object], Value], block: Block) -> Iterator[Table]:
         try:
             returned = call(self._batch(block.table))
             several = returned if inspect.isgenerator(returned) else (returned,)
@@ -144,22 +155,20 @@ class MapBatches(Operation):
         except Exception as error:
             raise self.function.failed(error, block.origin) from error
 
-    def _batch(self, table: Table) -> Any:
+    def _batch(self, table: Table) -> Batch:
         batch = to_batch(table, self.batch_format)
         return writable(batch) if self.copied else batch
 
 
 @dataclass(frozen=True)
-class AddColumn(Operation):
-    """Adds a column, or puts it in another one's place.
+class AddColumn(FunctionOperation):
+    """Adds a column that a function makes of batches, or puts it in another one's place.
 
     Attributes:
-        function: It takes a batch, and returns the values.
         column: The column's name.
         batch_format: The format of batches.
     """
 
-    function: UserFunction
     column: str
     batch_format: str
 
@@ -168,7 +177,7 @@ class AddColumn(Operation):
         for block in blocks:
             yield Block(self._added(call, block), block.origin)
 
-    def _added(self, call: Callable[[Any], Any], block: Block) -> Table:
+    def _added(self, call: Callable[[object], Value], block: Block) -> Table:
         table = block.table
         try:
             given = call(to_batch(table, self.batch_format))
@@ -181,20 +190,17 @@ class AddColumn(Operation):
 
 
 @dataclass(frozen=True)
-class MapRows(Operation):
+class MapRows(FunctionOperation):
     """Calls a function with rows, each of which becomes another one."""
-
-    function: UserFunction
 
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
         yield from _on_rows(self.function, blocks, _mapped)
 
 
 @dataclass(frozen=True)
-class FlatMapRows(Operation):
+class FlatMapRows(FunctionOperation):
     """Calls a function with rows, each of which becomes any number of rows."""
 
-    function: UserFunction
     keeps_rows: bool | None = field(default=False, init=False)
 
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
@@ -202,10 +208,9 @@ class FlatMapRows(Operation):
 
 
 @dataclass(frozen=True)
-class FilterRows(Operation):
+class FilterRows(FunctionOperation):
     """Keeps the rows of which a function says so."""
 
-    function: UserFunction
     keeps_rows: bool | None = field(default=False, init=False)
 
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
@@ -224,7 +229,7 @@ class FilterRows(Operation):
 class FilterExpression(Operation):
     """Keeps the rows for which an expression of Arrow is true."""
 
-    expression: Any
+    expression: pc.Expression
     keeps_rows: bool | None = field(default=False, init=False)
 
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
@@ -235,7 +240,7 @@ class FilterExpression(Operation):
 def _on_rows(
     function: UserFunction,
     blocks: Iterable[Block],
-    rows_of: Callable[[UserFunction, Any], list[Row]],
+    rows_of: Callable[[UserFunction, Value], list[Row]],
 ) -> Iterator[Block]:
     call = function.made()
     for block in blocks:
@@ -249,7 +254,7 @@ def _on_rows(
             yield Block(rows_to_table(rows), block.origin)
 
 
-def _mapped(function: UserFunction, returned: Any) -> list[Row]:
+def _mapped(function: UserFunction, returned: Value) -> list[Row]:
     if not isinstance(returned, Mapping):
         raise ConfigError(
             f"{function.name} must return a row, a dict of columns, not a {type(returned).__name__}"
@@ -257,7 +262,7 @@ def _mapped(function: UserFunction, returned: Any) -> list[Row]:
     return [dict(returned)]
 
 
-def _flattened(function: UserFunction, returned: Any) -> list[Row]:
+def _flattened(function: UserFunction, returned: Value) -> list[Row]:
     return [row for each in returned for row in _mapped(function, each)]
 
 

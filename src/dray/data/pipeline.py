@@ -41,7 +41,7 @@ class Schema:
         return list(self.base_schema.names)
 
     @property
-    def types(self) -> list[Any]:
+    def types(self) -> list[pa.DataType]:
         """Their types, as Arrow has them."""
         return list(self.base_schema.types)
 
@@ -112,7 +112,7 @@ class Pipeline:
     def _applied(self, blocks: Iterator[Block]) -> Iterator[Block]:
         return applied(self._operations, blocks)
 
-    def arrow_schema(self) -> Any:
+    def arrow_schema(self) -> pa.Schema | None:
         """Return the schema of the rows; None if there are none to tell.
 
         A few rows are read and go through the operations, if there is no other way.

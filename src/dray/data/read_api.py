@@ -5,19 +5,22 @@ from __future__ import annotations
 import builtins
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from dray.answers import check_arguments
 from dray.checks import is_whole, plain, require
+from dray.compat.arguments import check_arguments
 from dray.core.objects import get
 from dray.data.dataset import Dataset
 from dray.data.forms.blocks import (
     DATA,
     ID,
+    Array,
+    Arrays,
     Block,
+    Frame,
     Table,
     concat,
     rows_to_table,
@@ -28,6 +31,7 @@ from dray.data.forms.blocks import (
 from dray.data.sources import files
 from dray.data.sources.base import (
     BlocksSource,
+    Filesystem,
     HuggingFaceSource,
     RangeSource,
     RowsSource,
@@ -35,7 +39,14 @@ from dray.data.sources.base import (
 )
 from dray.data.sources.files import Paths
 from dray.data.sources.partitions import Labels, Partitioning
+from dray.engines.object_ref import ObjectRef
 from dray.errors import ConfigError
+
+if TYPE_CHECKING:
+    import datasets
+    import polars
+    import pyarrow.dataset
+    import torch
 
 # Options of Ray Data for which dray has no use: they follow from the data or the machine.
 _FOLLOWS = (
@@ -48,13 +59,13 @@ _HIVE = Partitioning("hive")
 def read_parquet(
     paths: Paths,
     *,
-    filesystem: Any = None,
+    filesystem: Filesystem | None = None,
     columns: Sequence[str] | None = None,
     override_num_blocks: int | None = None,
     partitioning: Partitioning | None = _HIVE,
     include_paths: bool = False,
     file_extensions: Sequence[str] | None = None,
-    **options: Any,
+    **options: object,
 ) -> Dataset:
     """Return files of Parquet as a dataset; their ends are read now, the rest when it is used.
 
@@ -82,12 +93,12 @@ def read_parquet(
 def read_csv(
     paths: Paths,
     *,
-    filesystem: Any = None,
+    filesystem: Filesystem | None = None,
     override_num_blocks: int | None = None,
     partitioning: Partitioning | None = _HIVE,
     include_paths: bool = False,
     file_extensions: Sequence[str] | None = None,
-    **options: Any,
+    **options: object,
 ) -> Dataset:
     """Return files of CSV as a dataset.
 
@@ -108,12 +119,12 @@ def read_csv(
 def read_json(
     paths: Paths,
     *,
-    filesystem: Any = None,
+    filesystem: Filesystem | None = None,
     override_num_blocks: int | None = None,
     partitioning: Partitioning | None = _HIVE,
     include_paths: bool = False,
     file_extensions: Sequence[str] | None = None,
-    **options: Any,
+    **options: object,
 ) -> Dataset:
     """Return files of JSON as a dataset: an object a line, or a list of objects.
 
@@ -134,12 +145,12 @@ def read_json(
 def read_text(
     paths: Paths,
     *,
-    filesystem: Any = None,
+    filesystem: Filesystem | None = None,
     encoding: str = "utf-8",
     partitioning: Partitioning | None = None,
     include_paths: bool = False,
     file_extensions: Sequence[str] | None = None,
-    **options: Any,
+    **options: object,
 ) -> Dataset:
     """Return files of text as a dataset, with the column `text` and a row a line.
 
@@ -161,11 +172,11 @@ def read_text(
 def read_binary_files(
     paths: Paths,
     *,
-    filesystem: Any = None,
+    filesystem: Filesystem | None = None,
     include_paths: bool = False,
     partitioning: Partitioning | None = None,
     file_extensions: Sequence[str] | None = None,
-    **options: Any,
+    **options: object,
 ) -> Dataset:
     """Return files as a dataset with the column `bytes`, a row a file.
 
@@ -181,7 +192,7 @@ def read_binary_files(
     found, on = files.find_files(paths, file_extensions or ("",), filesystem)
     label = _labels(partitioning, include_paths)
 
-    def row(content: bytes, path: str) -> dict[str, Any]:
+    def row(content: bytes, path: str) -> dict[str, object]:
         return {"bytes": content, **label(path)}
 
     return Dataset(RowsSource(files.FileRows(found, on, row), f"{len(found)} files"))
@@ -190,13 +201,13 @@ def read_binary_files(
 def read_images(
     paths: Paths,
     *,
-    filesystem: Any = None,
+    filesystem: Filesystem | None = None,
     size: tuple[int, int] | None = None,
     mode: str | None = None,
     include_paths: bool = False,
     partitioning: Partitioning | None = None,
     file_extensions: Sequence[str] | None = None,
-    **options: Any,
+    **options: object,
 ) -> Dataset:
     """Return images as a dataset with the column `image` of arrays, a row a file.
 
@@ -219,10 +230,10 @@ def read_images(
     found, on = files.find_files(paths, file_extensions or _IMAGES, filesystem)
     label = _labels(partitioning, include_paths)
 
-    def row(content: bytes, path: str) -> dict[str, Any]:
+    def row(content: bytes, path: str) -> dict[str, object]:
         from PIL import Image
 
-        image: Any = Image.open(io.BytesIO(content))
+        image: Image.Image = Image.open(io.BytesIO(content))
         image = image if mode is None else image.convert(mode)
         image = image if size is None else image.resize((size[1], size[0]))
         return {"image": np.asarray(image), **label(path)}
@@ -246,14 +257,12 @@ def _labels(partitioning: Partitioning | None, include_paths: bool) -> Callable[
     return label
 
 
-def _of_arrow(function: str, options: Mapping[str, object]) -> dict[str, Any]:
+def _of_arrow(function: str, options: Mapping[str, object]) -> dict[str, object]:
     """Return the options of Arrow's readers; Ray's own ones are as if they had been left out."""
     known = ("read_options", "parse_options", "convert_options")
-    given = {name: value for name, value in options.items() if name not in _FOLLOWS}
-    unknown = {name: value for name, value in given.items() if name not in known}
-    if unknown:
-        check_arguments(f"dray.data.{function}", unknown, known)
-    return given
+    unknown = {name: options[name] for name in options if name not in (*known, *_FOLLOWS)}
+    check_arguments(f"dray.data.{function}", unknown, known)
+    return {name: options[name] for name in known if name in options}
 
 
 def _check_options(function: str, options: Mapping[str, object]) -> None:
@@ -279,57 +288,57 @@ def range(n: int, *, override_num_blocks: int | None = None, **_: object) -> Dat
 def range_tensor(n: int, *, shape: Sequence[int] = (1,), **_: object) -> Dataset:
     """Return arrays as a dataset with the column `data`, the n-th filled with n."""
 
-    def filled(batch: dict[str, Any]) -> dict[str, Any]:
-        ones: Any = np.ones((1, *shape), np.int64)
+    def filled(batch: Arrays) -> Arrays:
+        ones: Array = np.ones((1, *shape), np.int64)
         return {DATA: batch[ID].reshape(-1, *[1] * len(shape)) * ones}
 
     return range(n).map_batches(filled)
 
 
-def from_pandas(dfs: Any, **_: object) -> Dataset:
+def from_pandas(dfs: Frame | Sequence[Frame], **_: object) -> Dataset:
     """Return a pandas.DataFrame, or several, as a dataset."""
     frames = dfs if isinstance(dfs, list | tuple) else [dfs]
     return _in_memory([to_table(frame, "a DataFrame") for frame in frames], "the DataFrame")
 
 
-def from_polars(frames: Any) -> Dataset:
+def from_polars(frames: polars.DataFrame | Sequence[polars.DataFrame]) -> Dataset:
     """Return a DataFrame of Polars, or several, as a dataset."""
     listed = frames if isinstance(frames, list | tuple) else [frames]
     return _in_memory([_arrow_of_polars(frame) for frame in listed], "the DataFrame")
 
 
-def _arrow_of_polars(frame: Any) -> Table:
+def _arrow_of_polars(frame: polars.DataFrame) -> Table:
     return (frame.collect() if hasattr(frame, "collect") else frame).to_arrow()
 
 
-def from_numpy(ndarrays: Any, **_: object) -> Dataset:
+def from_numpy(ndarrays: Array | Sequence[Array], **_: object) -> Dataset:
     """Return a NumPy array, or several, as a dataset with the column `data`, a row an entry."""
     arrays = ndarrays if isinstance(ndarrays, list | tuple) else [ndarrays]
     return _in_memory([pa.table({DATA: to_column(np.asarray(array))}) for array in arrays], "array")
 
 
-def from_arrow(tables: Any, **_: object) -> Dataset:
+def from_arrow(tables: Table | Sequence[Table], **_: object) -> Dataset:
     """Return a pyarrow.Table, or several, as a dataset."""
     listed = tables if isinstance(tables, list | tuple) else [tables]
     return _in_memory([to_table(table, "a table") for table in listed], "the table")
 
 
-def from_arrow_refs(tables: Any) -> Dataset:
+def from_arrow_refs(tables: ObjectRef | Sequence[ObjectRef]) -> Dataset:
     """Return tables behind references, one or a list of them, as a dataset."""
     return from_arrow(get(tables))
 
 
-def from_pandas_refs(dfs: Any) -> Dataset:
+def from_pandas_refs(dfs: ObjectRef | Sequence[ObjectRef]) -> Dataset:
     """Return frames behind references, one or a list of them, as a dataset."""
     return from_pandas(get(dfs))
 
 
-def from_numpy_refs(ndarrays: Any) -> Dataset:
+def from_numpy_refs(ndarrays: ObjectRef | Sequence[ObjectRef]) -> Dataset:
     """Return arrays behind references, one or a list of them, as a dataset."""
     return from_numpy(get(ndarrays))
 
 
-def from_arrow_dataset(dataset: Any) -> Dataset:
+def from_arrow_dataset(dataset: pyarrow.dataset.Dataset) -> Dataset:
     """Return a dataset of `pyarrow.dataset` as a dataset; it is scanned when it is used."""
 
     def produce() -> Iterator[Block]:
@@ -343,12 +352,12 @@ def _in_memory(tables: builtins.list[Table], called: str) -> Dataset:
     return Dataset(TableSource(concat(tables), called))
 
 
-def from_huggingface(dataset: Any, **_: object) -> Dataset:
+def from_huggingface(dataset: datasets.Dataset, **_: object) -> Dataset:
     """Return a Dataset of Hugging Face as a dataset; what is on the disk is read from there."""
     return Dataset(HuggingFaceSource(dataset))
 
 
-def from_torch(dataset: Any, **_: object) -> Dataset:
+def from_torch(dataset: torch.utils.data.Dataset, **_: object) -> Dataset:
     """Return a torch Dataset as a dataset: dicts are rows, all else is the column `item`."""
     return Dataset(RowsSource(dataset, f"the {type(dataset).__name__}"))
 

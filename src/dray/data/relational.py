@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dray.data.forms.batches import rebatched
-from dray.data.forms.blocks import Block, Table, concat
+from dray.data.forms.blocks import Block, Table, Value, concat
 from dray.errors import ConfigError
 
 _END = Block(pa.table({}))
@@ -79,9 +78,9 @@ def sampled(blocks: Iterable[Block], fraction: float, seed: int) -> Iterator[Blo
         yield Block(block.table.filter(pa.array(kept)), block.origin)
 
 
-def unique(blocks: Iterable[Block], column: str) -> list[Any]:
+def unique(blocks: Iterable[Block], column: str) -> list[Value]:
     """Return the values of a column, each once, in the order in which they come first."""
-    found: dict[Any, None] = {}
+    found: dict[Value, None] = {}
     for block in blocks:
         check_column(block.table, [column])
         found.update(dict.fromkeys(pc.unique(block.table.column(column)).to_pylist()))

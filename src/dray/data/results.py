@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from dray.answers import check_arguments
+from dray.compat.arguments import check_arguments
 from dray.core.objects import put
-from dray.data.forms.blocks import Batch, Row, Table, check_format, concat, to_batch
+from dray.data.forms.blocks import Batch, Frame, Row, Table, check_format, concat, to_batch
 from dray.data.iterator import DataIterator
 from dray.data.pipeline import Pipeline, first_rows
 from dray.data.sources import files
 from dray.data.sources.base import TableSource
 from dray.data.sources.staging import stage
-from dray.engines.runtime import ObjectRef
+from dray.engines.object_ref import ObjectRef
 from dray.errors import ConfigError
 
 R = TypeVar("R", bound="Results")
@@ -36,19 +36,19 @@ class Results(Pipeline):
         """Return rows as dicts."""
         return self.iterator().iter_rows()
 
-    def iter_batches(self, **options: Any) -> Iterable[Any]:
+    def iter_batches(self, **options: Any) -> Iterable[Batch]:
         """Return batches; see `DataIterator.iter_batches`."""
         return self.iterator().iter_batches(**options)
 
-    def iter_torch_batches(self, **options: Any) -> Iterable[Any]:
+    def iter_torch_batches(self, **options: Any) -> Iterable[Batch]:
         """Return batches of tensors; see `DataIterator.iter_torch_batches`."""
         return self.iterator().iter_torch_batches(**options)
 
-    def iter_jax_batches(self, **options: Any) -> Iterable[Any]:
+    def iter_jax_batches(self, **options: Any) -> Iterable[Batch]:
         """Return batches of arrays of JAX; see `DataIterator.iter_jax_batches`."""
         return self.iterator().iter_jax_batches(**options)
 
-    def iter_tf_batches(self, **options: Any) -> Iterable[Any]:
+    def iter_tf_batches(self, **options: Any) -> Iterable[Batch]:
         """Return batches of tensors of TensorFlow; see `DataIterator.iter_tf_batches`."""
         return self.iterator().iter_tf_batches(**options)
 
@@ -112,7 +112,7 @@ class Results(Pipeline):
             return self
         return type(self)(stage(self.blocks(), self.source.name(), self.arrow_schema()))
 
-    def to_pandas(self, limit: int | None = None) -> Any:
+    def to_pandas(self, limit: int | None = None) -> Frame:
         """Return all rows as a pandas.DataFrame.
 
         Args:

@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import pyarrow as pa
 
 from dray.checks import is_whole, plain
 from dray.data.forms.batches import Run, aligned, run_of
-from dray.data.forms.blocks import Block
+from dray.data.forms.blocks import Block, taken
 from dray.data.numbering.order import Numbers
 from dray.data.numbering.position import Position, batch_sizes, share
 from dray.data.numbering.reading import read_numbers
 from dray.data.pipeline import Pipeline
+from dray.data.sources.base import BLOCK_BYTES
 from dray.errors import ConfigError
 
+# Of a block without batches, what comes first, as operations may make it much larger.
 _FIRST_PART = 16
 
 
@@ -110,22 +111,42 @@ class NumberedShare:
         return aligned(self._read(position, sum(sizes), batching), sizes)
 
     def _read(self, position: Position, rows: int, batching: Batching) -> Iterator[Block]:
-        dataset = self.dataset
+        dataset, made = self.dataset, Made()
         order = dataset.order(position.epoch, batching.window or 0, batching.seed or 0)
-        return dataset.apply(
-            read_numbers(dataset.source, order, self._chunks(position, rows, batching))
-        )
+        chunks = self._chunks(position, rows, batching, made)
+        return made.noted(dataset.apply(read_numbers(dataset.source, order, chunks)))
 
-    def _chunks(self, position: Position, rows: int, batching: Batching) -> Iterator[Numbers]:
+    def _chunks(
+        self, position: Position, rows: int, batching: Batching, made: Made
+    ) -> Iterator[Numbers]:
         """Yield the numbers of the next rows, a block of whole batches at a time."""
-        size = batching.size or 1
-        most = self.dataset.source.block_rows()
-        most = max(most // size * size, min(size, most))
-        begin, step = 0, min(most, max(size, most // _FIRST_PART // size * size))
+        size, most = batching.size or 1, self.dataset.source.block_rows()
+        begin, step = 0, min(most, batching.size or max(1, most // _FIRST_PART))
         while begin < rows:
             places = np.arange(begin, min(begin + step, rows))
             yield position.seen.number(places * self.sharing.ranks + self.sharing.rank)
-            begin, step = begin + step, most
+            begin += step
+            step = max(min(most, made.block_rows()) // size * size, min(size, most))
+
+
+class Made:
+    """The blocks that operations have made of rows, which may be larger than those they were given.
+
+    Images are decoded to twenty times their size, say.
+    """
+
+    def __init__(self) -> None:
+        self._row_bytes = 1.0
+
+    def noted(self, blocks: Iterator[Block]) -> Iterator[Block]:
+        """Yield blocks, and take note of their size."""
+        for block in blocks:
+            self._row_bytes = max(1.0, block.table.nbytes / max(1, block.table.num_rows))
+            yield block
+
+    def block_rows(self) -> int:
+        """Return how many rows make a block of the size that blocks are to have."""
+        return max(1, int(BLOCK_BYTES / self._row_bytes))
 
 
 @dataclass(frozen=True)
@@ -165,8 +186,8 @@ class StreamedShare:
         for block in blocks:
             unseen = position.seen.unseen(np.arange(row, row + block.table.num_rows))
             places = np.arange(place, place + len(unseen))
-            mine = pa.array((unseen - row)[places % ranks == rank])
-            own = Block(block.table.take(mine), block.origin)
+            mine = (unseen - row)[places % ranks == rank]
+            own = Block(taken(block.table, mine), block.origin)
             row, place = row + block.table.num_rows, place + len(unseen)
             if held is not None:
                 yield held

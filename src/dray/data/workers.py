@@ -9,15 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow as pa
+import numpy as np
 
-from dray.answers import check_arguments
 from dray.checks import is_whole, plain
+from dray.compat.arguments import check_arguments, checked_arguments
 from dray.core.objects import get
 from dray.core.remote import remote
 from dray.data.forms.batches import rebatched
-from dray.data.forms.blocks import Block
-from dray.data.operations import MapBatches, Operation, UserFunction
+from dray.data.forms.blocks import Block, taken
+from dray.data.operations import FunctionOperation, MapBatches, Operation, UserFunction
+from dray.engines.object_ref import ObjectRef
 from dray.errors import AbsentNameError, ConfigError
 
 _OF_ACTORS = (
@@ -29,6 +30,7 @@ OPTIONS = ("concurrency", "compute", *_OF_ACTORS)
 _WAITING = 1
 
 
+@checked_arguments("ActorPoolStrategy")
 @dataclass(frozen=True)
 class ActorPoolStrategy:
     """A number of workers, as Ray Data has it: `compute=ActorPoolStrategy(size=4)`.
@@ -111,7 +113,7 @@ def check_options(callee: str, options: Mapping[str, object]) -> None:
     check_arguments(callee, {k: v for k, v in options.items() if k not in OPTIONS}, OPTIONS)
 
 
-def in_workers(operation: Operation, options: Mapping[str, object]) -> Operation:
+def in_workers(operation: FunctionOperation, options: Mapping[str, object]) -> Operation:
     """Return an operation that runs in workers, if that is asked for.
 
     Args:
@@ -152,7 +154,7 @@ class InWorkers(Operation):
         keeps_rows: As the other one.
     """
 
-    operation: Operation
+    operation: FunctionOperation
     number: int
     takes: Mapping[str, object]
     keeps_rows: bool | None = None
@@ -165,7 +167,7 @@ class InWorkers(Operation):
             operation = dataclasses.replace(operation, batch_size=None)
         kind = remote(**self.takes)(_Worker)
         actors = itertools.cycle([kind.remote(operation) for _ in range(self.number)])
-        pending: deque[Any] = deque()
+        pending: deque[ObjectRef] = deque()
         for block in blocks:
             pending.append(next(actors).apply.remote(_alone(block)))
             if len(pending) > self.number * (1 + _WAITING):
@@ -179,13 +181,13 @@ def _alone(block: Block) -> Block:
     table = block.table
     if table.get_total_buffer_size() <= 2 * table.nbytes:
         return block
-    return block._replace(table=table.take(pa.array(range(table.num_rows))))
+    return block._replace(table=taken(table, np.arange(table.num_rows)))
 
 
 class _Worker:
     """An actor that applies an operation; a class of the user has one instance here."""
 
-    def __init__(self, operation: Any) -> None:
+    def __init__(self, operation: FunctionOperation) -> None:
         function = operation.function
         made = UserFunction(function.made(), function.method, called=function.name)
         self._operation = dataclasses.replace(operation, function=made)

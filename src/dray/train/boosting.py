@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dray.answers import check_arguments
 from dray.checks import is_whole, plain
+from dray.compat.arguments import check_arguments
 from dray.errors import ConfigError, StorageError
 from dray.train.checkpoint import Checkpoint
 from dray.train.constants import TRAIN_DATASET_KEY

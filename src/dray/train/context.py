@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from dray.answers import AbsentMember, answer_for
 from dray.checks import is_number, plain
+from dray.compat.attributes import AbsentMember, attach_getattr
 from dray.errors import ConfigError
 from dray.train.checkpoint import Checkpoint
 from dray.train.reported import (
@@ -230,7 +230,8 @@ def report(
             next report, or as its function ends, which waits for all of them. If a rank fails
             before all have made the report, its files are lost with it.
         delete_local_checkpoint_after_upload: Whether the directory is deleted once its files are
-            copied and committed. Default: with ASYNC.
+            copied and committed. Default: with ASYNC. What lies in the run's directory already,
+            or on a storage far away, stays.
         checkpoint_upload_fn: Brings this rank's files into the run's directory in place of dray:
             called with the checkpoint and the name of its directory there, it returns the
             checkpoint that it has made in `get_context().get_storage().experiment_fs_path`.
@@ -278,6 +279,7 @@ def report(
     if mode is CheckpointUploadMode.NO_UPLOAD:
         send(local, _name_in_run(local, session), in_place=True)
         return
+    delete = delete and _may_be_deleted(local, session)
     if isinstance(local.place, RemotePath) and checkpoint_upload_fn is None:
         with local.as_directory() as path:  # from one storage to another, by way of this node
             send(Checkpoint(path), name)
@@ -368,6 +370,26 @@ def _checked(checkpoint: object, what: str) -> Checkpoint:
     return checkpoint
 
 
+def _may_be_deleted(checkpoint: Checkpoint, session: TrainSession) -> bool:
+    """Return whether a checkpoint is a rank's own: what the run has stays.
+
+    Raises:
+        ConfigError: The run lies in it.
+    """
+    place, run = checkpoint.place, session.assignment.run.place
+    if isinstance(place, RemotePath):
+        return False
+    if isinstance(run, RemotePath) or session.directories.owns(checkpoint.path):
+        return True
+    real, whole = place.resolve(), run.resolve()
+    if whole.is_relative_to(real):
+        raise ConfigError(
+            f"the checkpoint {place} cannot be deleted: the run's directory {run} lies in it; "
+            "report a directory of its own, or delete_local_checkpoint_after_upload=False"
+        )
+    return not real.is_relative_to(whole)
+
+
 def _name_in_run(checkpoint: Checkpoint, session: TrainSession) -> str:
     """Return the name of a checkpoint that lies in the run's directory."""
     path, run = checkpoint.place, session.assignment.run.place
@@ -387,4 +409,4 @@ def _name_in_run(checkpoint: Checkpoint, session: TrainSession) -> str:
     return name
 
 
-answer_for(__name__)
+attach_getattr(__name__)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dray.answers import answers_arguments
+from dray.compat.arguments import checked_arguments
 from dray.errors import ArgumentTypeError, ConfigError
 
 if TYPE_CHECKING:
     from dray.data.execution_options import ExecutionOptions
 
 
-@answers_arguments("DataConfig")
+@checked_arguments("DataConfig")
 @dataclass
 class DataConfig:
     """Choices of how ranks share the datasets of a trainer.
@@ -82,7 +83,7 @@ def checked_datasets(datasets: object, config: object) -> Datasets:
     """Return the datasets that a trainer was given.
 
     Raises:
-        ConfigError: They are no dict by name, or the config is none, or names others.
+        ConfigError: They are no dict by name, or the config is none.
     """
     if config is not None and not isinstance(config, DataConfig):
         raise ConfigError(f"dataset_config must be a DataConfig, not {config!r}")
@@ -94,7 +95,8 @@ def checked_datasets(datasets: object, config: object) -> Datasets:
     named = dict(datasets or {})
     for name in () if chosen.datasets_to_split == "all" else chosen.datasets_to_split:
         if name not in named:
-            raise ConfigError(
-                f"datasets_to_split names {name!r}, and the datasets are {', '.join(named) or '-'}"
+            warnings.warn(
+                f"datasets_to_split names {name!r}, and the datasets are {', '.join(named) or '-'}",
+                stacklevel=4,
             )
     return Datasets(named, chosen)

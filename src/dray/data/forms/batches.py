@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from dray.data.forms.blocks import Batch, Block, Table, concat, own_arrays, to_batch, writable
+from dray.data.forms.blocks import (
+    Arrays,
+    Batch,
+    Block,
+    Table,
+    concat,
+    own_arrays,
+    to_arrays,
+    to_batch,
+    writable,
+)
 
 
 class Run(NamedTuple):
@@ -45,9 +55,9 @@ class Run(NamedTuple):
         for begin, end in self.ranges():
             yield {name: array[begin:end] for name, array in columns.items()}
 
-    def columns(self) -> Batch:
+    def columns(self) -> Arrays:
         """Return all rows as NumPy arrays that may be written to."""
-        return own_arrays(self.table) if self.own else writable(to_batch(self.table, "numpy"))
+        return own_arrays(self.table) if self.own else writable(to_arrays(self.table))
 
 
 def run_of(block: Block) -> Run:

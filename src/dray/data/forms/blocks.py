@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import cloudpickle
 
@@ -16,13 +17,25 @@ require("numpy", "dray[data]")
 require("pyarrow", "dray[data]")
 
 import numpy as np  # noqa: E402 (what is above says how to install it)
+import numpy.typing as npt  # noqa: E402
 import pyarrow as pa  # noqa: E402
 
-# A pyarrow.Table; pyarrow has no types that mypy could read.
-Table: TypeAlias = Any
-# A dict of NumPy arrays, a pandas.DataFrame or a pyarrow.Table.
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Names of pyarrow and pandas, which have no types that mypy could read: it takes them for Any.
+Table: TypeAlias = pa.Table
+Column: TypeAlias = pa.Array | pa.ChunkedArray
+Frame: TypeAlias = "pd.DataFrame"
+# Those of NumPy, of any type of numbers or objects.
+Array: TypeAlias = npt.NDArray[Any]
+Arrays: TypeAlias = dict[str, Array]
+RowNumbers: TypeAlias = npt.NDArray[np.int64]
+# Arrays, a Frame or a Table, as the batch format says.
 Batch: TypeAlias = Any
-Row: TypeAlias = dict[str, Any]
+# A value of a row, of any type that users give it.
+Value: TypeAlias = Any
+Row: TypeAlias = dict[str, Value]
 
 # The column of values that are no rows, as Ray Data calls it.
 ITEM = "item"
@@ -56,7 +69,7 @@ class PickledType(pa.ExtensionType):  # type: ignore[misc]
         return b""
 
     @classmethod
-    def __arrow_ext_deserialize__(cls, storage: Any, serialized: bytes) -> PickledType:
+    def __arrow_ext_deserialize__(cls, storage: pa.Array, serialized: bytes) -> PickledType:
         return cls()
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -104,13 +117,13 @@ def to_table(data: Batch, whence: str = "a block") -> Table:
     )
 
 
-def _from_pandas(frame: Any) -> Table:
+def _from_pandas(frame: Frame) -> Table:
     if all(frame[name].dtype != object for name in frame.columns) and frame.columns.is_unique:
         return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(None)
     return pa.table({str(name): _from_series(frame[name]) for name in frame.columns})
 
 
-def _from_series(values: Any) -> Any:
+def _from_series(values: pd.Series) -> Column:
     """Return a column of pandas, to which NaN is no value."""
     return to_column(values) if values.dtype == object else pa.array(values, from_pandas=True)
 
@@ -128,7 +141,7 @@ def to_row(value: object) -> Row:
     return dict(value) if isinstance(value, Mapping) else {ITEM: value}
 
 
-def to_column(values: Any) -> Any:
+def to_column(values: Value) -> Column:
     """Return the values of a column as an Arrow array: tensors by shape, the unknown pickled."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
@@ -146,15 +159,24 @@ def to_column(values: Any) -> Any:
     return _from_values(list(values))
 
 
-def _from_array(values: Any) -> Any:
+def _from_array(values: Array) -> Column:
     if values.ndim == 1:
         return pa.array(values)
     if values.dtype == bool or not len(values) or values.dtype.kind not in "iuf":
         return _from_values(list(values)) if len(values) else pa.array([], pa.null())
-    return pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(values))
+    kind = pa.fixed_shape_tensor(pa.from_numpy_dtype(values.dtype), values.shape[1:])
+    native = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
+    numbers = _numbers(native, kind.value_type)
+    storage = pa.FixedSizeListArray.from_arrays(numbers, math.prod(values.shape[1:]))
+    return pa.ExtensionArray.from_storage(kind, storage)
 
 
-def _from_values(values: list[Any]) -> Any:
+def _numbers(values: Array, kind: pa.DataType) -> pa.Array:
+    """Return an array of numbers without a copy, and without pandas, which pa.array() imports."""
+    return pa.Array.from_buffers(kind, values.size, [None, pa.py_buffer(values)])
+
+
+def _from_values(values: list[Value]) -> Column:
     """Return Python values as an array of whatever type holds them all."""
     arrays = [np.asarray(value) for value in values if _is_tensor(value)]
     if arrays and len(arrays) == len(values):
@@ -170,9 +192,9 @@ def _from_values(values: list[Any]) -> Any:
     return _pickled(values)
 
 
-def _type_in_ns(values: Sequence[Any]) -> Any:
+def _type_in_ns(values: Sequence[Value]) -> pa.DataType | None:
     """Return the type of times of pandas, of whose nanoseconds Arrow would keep none by itself."""
-    first: Any = next((value for value in values if value is not None), None)
+    first: Value = next((value for value in values if value is not None), None)
     if hasattr(first, "nanosecond"):
         return pa.timestamp("ns", None if first.tzinfo is None else str(first.tzinfo))
     return pa.duration("ns") if hasattr(first, "nanoseconds") else None
@@ -182,7 +204,7 @@ def _is_tensor(value: object) -> bool:
     return hasattr(value, "__array__") and getattr(value, "ndim", 0) > 0
 
 
-def _pickled(values: Iterable[object]) -> Any:
+def _pickled(values: Iterable[object]) -> Column:
     try:
         storage = pa.array([cloudpickle.dumps(value) for value in values], pa.large_binary())
     except (pickle.PicklingError, TypeError, AttributeError) as error:
@@ -190,6 +212,11 @@ def _pickled(values: Iterable[object]) -> Any:
             f"values that Arrow has no type for are pickled, and these cannot be: {describe(error)}"
         ) from error
     return pa.ExtensionArray.from_storage(PickledType(), storage)
+
+
+def taken(table: Table, rows: RowNumbers) -> Table:
+    """Return rows by their numbers."""
+    return table.take(_numbers(np.ascontiguousarray(rows, np.int64), pa.int64()))
 
 
 def concat(tables: Sequence[Table]) -> Table:
@@ -202,49 +229,48 @@ def concat(tables: Sequence[Table]) -> Table:
 # Forms that programs see.
 
 
-def column_to_numpy(column: Any) -> Any:
+def column_to_numpy(column: Column) -> Array:
     """Return a column as a NumPy array; tensors of one shape are stacked."""
     kind = column.type
+    if is_number(kind) and not column.null_count:
+        return np.from_dlpack(_one_chunk(column))  # to_numpy() imports pandas
     if isinstance(kind, pa.FixedShapeTensorType):
         array = _one_chunk(column)
         shape = (len(array), *kind.shape)
         return array.to_numpy_ndarray() if len(array) else np.empty(shape, _dtype(kind))
     if isinstance(kind, PickledType):
         return _object_array(column_to_values(column))
-    if pa.types.is_fixed_size_list(kind) and kind.value_type in NUMBERS and not column.null_count:
-        return _one_chunk(column).flatten().to_numpy().reshape(len(column), kind.list_size)
-    if pa.types.is_nested(kind):
+    rows_of_numbers = pa.types.is_fixed_size_list(kind) and is_number(kind.value_type)
+    if rows_of_numbers and not column.null_count:
+        return column_to_numpy(_one_chunk(column).flatten()).reshape(len(column), kind.list_size)
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         return _object_array(column_to_values(column))
     return _one_chunk(column).to_numpy(zero_copy_only=False)
 
 
-# Types of numbers that lie side by side in memory.
-NUMBERS = frozenset(
-    (
-        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
-        *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(), pa.float16()),
-    )
-)
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether values of a type are numbers that lie side by side in memory."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _dtype(kind: Any) -> Any:
+def _dtype(kind: pa.FixedShapeTensorType) -> npt.DTypeLike:
     return kind.value_type.to_pandas_dtype()
 
 
-def _one_chunk(column: Any) -> Any:
+def _one_chunk(column: Column) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return column
 
 
-def _object_array(values: Sequence[object]) -> Any:
-    array: Any = np.empty(len(values), dtype=object)
+def _object_array(values: Sequence[object]) -> Array:
+    array: Array = np.empty(len(values), dtype=object)
     for index, value in enumerate(values):
         array[index] = np.asarray(value) if isinstance(value, list) else value
     return array
 
 
-def column_to_values(column: Any) -> list[Any]:
+def column_to_values(column: Column) -> list[Value]:
     """Return a column as Python values; tensors as arrays."""
     if isinstance(column.type, PickledType):
         storage = _one_chunk(column).storage
@@ -275,13 +301,18 @@ def check_format(batch_format: object) -> str:
     return str(batch_format)
 
 
+def to_arrays(table: Table) -> Arrays:
+    """Return a table as NumPy arrays."""
+    return {name: column_to_numpy(table.column(name)) for name in table.column_names}
+
+
 def to_batch(table: Table, batch_format: str) -> Batch:
     """Return a table in a batch format."""
     if batch_format == "pyarrow":
         return table
     if batch_format == "pandas":
         return to_pandas(table)
-    return {name: column_to_numpy(table.column(name)) for name in table.column_names}
+    return to_arrays(table)
 
 
 def writable(batch: Batch) -> Batch:
@@ -291,7 +322,7 @@ def writable(batch: Batch) -> Batch:
     return {name: array if array.flags.writeable else array.copy() for name, array in batch.items()}
 
 
-def own_arrays(table: Table) -> Batch:
+def own_arrays(table: Table) -> Arrays:
     """Return a table, which nobody else has, as NumPy arrays that may be written to.
 
     Numbers are not copied.
@@ -299,8 +330,8 @@ def own_arrays(table: Table) -> Batch:
     return {name: _own_array(table.column(name)) for name in table.column_names}
 
 
-def _own_array(column: Any) -> Any:
-    if column.type in NUMBERS and not column.null_count:
+def _own_array(column: Column) -> Array:
+    if is_number(column.type) and not column.null_count:
         chunk = _one_chunk(column)
         memory = chunk.buffers()[1]
         if memory is not None and memory.is_mutable:
@@ -310,7 +341,7 @@ def _own_array(column: Any) -> Any:
     return array if array.flags.writeable else array.copy()
 
 
-def to_pandas(table: Table) -> Any:
+def to_pandas(table: Table) -> Frame:
     """Return a table as a pandas.DataFrame; tensors become a column of arrays."""
     import pandas as pd
 

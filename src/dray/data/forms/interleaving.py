@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from dray.data.forms.blocks import NUMBERS, Table, concat
+from dray.data.forms.blocks import Array, Table, concat, is_number, taken
 
 
 def interleaved(tables: Sequence[Table]) -> Table:
@@ -21,34 +20,34 @@ def interleaved(tables: Sequence[Table]) -> Table:
         return tables[0]
     schema = tables[0].schema
     if any(not table.schema.equals(schema) for table in tables[1:]):
-        return _taken(tables)
+        return _in_turn(tables)
     columns = [[table.column(name) for table in tables] for name in schema.names]
     if any(not _is_plain(column) for column in columns):
-        return _taken(tables)
+        return _in_turn(tables)
     return pa.table([_copied(column) for column in columns], schema=schema)
 
 
-def _is_plain(parts: Sequence[Any]) -> bool:
+def _is_plain(parts: Sequence[pa.ChunkedArray]) -> bool:
     """Return whether the parts of a column are nothing but numbers in a row."""
-    return parts[0].type in NUMBERS and not any(part.null_count for part in parts)
+    return is_number(parts[0].type) and not any(part.null_count for part in parts)
 
 
-def _copied(parts: Sequence[Any]) -> Any:
+def _copied(parts: Sequence[pa.ChunkedArray]) -> pa.Array:
     kind, rows = parts[0].type, sum(len(part) for part in parts)
     dtype = np.dtype(kind.to_pandas_dtype())
     memory = pa.allocate_buffer(rows * dtype.itemsize)
-    made: Any = np.frombuffer(memory, dtype)
+    made: Array = np.frombuffer(memory, dtype)
     for first, part in enumerate(parts):
         place = first
         for chunk in part.chunks:
             end = place + len(chunk) * len(parts)
-            made[place : end : len(parts)] = chunk.to_numpy()
+            made[place : end : len(parts)] = np.from_dlpack(chunk)
             place = end
     return pa.Array.from_buffers(kind, rows, [None, memory], null_count=0)
 
 
-def _taken(tables: Sequence[Table]) -> Table:
+def _in_turn(tables: Sequence[Table]) -> Table:
     starts = np.cumsum([0, *(table.num_rows for table in tables)])
     places = np.arange(starts[-1])
     rows = starts[places % len(tables)] + places // len(tables)
-    return concat(tables).take(pa.array(rows))
+    return taken(concat(tables), rows)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
 
 import pyarrow as pa
 
-from dray.data.forms.blocks import Table
+from dray.data.forms.blocks import Column, Table
 
 _NAMES = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
 
@@ -51,7 +50,7 @@ def in_schema(table: Table, schema: pa.Schema) -> Table:
     return pa.table(columns, schema=schema)
 
 
-def _as_field(column: Any, field: pa.Field) -> Any:
+def _as_field(column: Column, field: pa.Field) -> Column:
     kind = field.type
     if not isinstance(kind, pa.FixedShapeTensorType) or column.type == kind:
         return column.cast(kind)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dray.data.forms.blocks import Batch
+from dray.data.forms.blocks import Array, Batch
 from dray.data.forms.tensors import stacked
 from dray.errors import ConfigError
 
@@ -56,7 +56,7 @@ def as_tf_dataset(batches: Callable[[], Iterator[Any]], example: Any) -> Any:
     """
     import tensorflow as tf
 
-    def described(array: Any) -> Any:
+    def described(array: Array) -> Array:
         return tf.TensorSpec((None, *array.shape[1:]), array.dtype)
 
     signature = tuple(
@@ -75,7 +75,7 @@ def _names(names: str | list[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def _dense(name: str, array: Any) -> Any:
+def _dense(name: str, array: Array) -> Array:
     """Return an array of numbers; of arrays or texts one that TensorFlow takes."""
     if array.dtype == object and len(array) and not isinstance(array[0], str | bytes):
         return stacked(name, array)

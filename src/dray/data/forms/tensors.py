@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from dray.data.forms.batches import Run
-from dray.data.forms.blocks import Batch
+from dray.data.forms.blocks import Array, Arrays, Value
 from dray.errors import ConfigError
 
+if TYPE_CHECKING:
+    import torch
 
-def to_tensors(batch: Batch, dtypes: Any = None) -> dict[str, Any]:
+
+Dtypes: TypeAlias = "torch.dtype | Mapping[str, torch.dtype] | None"
+Tensors: TypeAlias = "dict[str, torch.Tensor]"
+
+
+def to_tensors(batch: Arrays, dtypes: Dtypes = None) -> Tensors:
     """Return a dict of NumPy arrays as tensors.
 
     Args:
@@ -26,7 +33,7 @@ def to_tensors(batch: Batch, dtypes: Any = None) -> dict[str, Any]:
     return {name: _tensor(name, array, kinds.get(name)) for name, array in batch.items()}
 
 
-def tensor_batches(run: Run, dtypes: Any = None) -> Iterator[dict[str, Any]]:
+def tensor_batches(run: Run, dtypes: Dtypes = None) -> Iterator[Tensors]:
     """Yield batches of tensors, which are views of tensors of all rows where these are alike.
 
     Args:
@@ -47,7 +54,7 @@ def tensor_batches(run: Run, dtypes: Any = None) -> Iterator[dict[str, Any]]:
         yield dict(zip(tensors, parts, strict=True))
 
 
-def _tensor(name: str, array: Any, dtype: Any) -> Any:
+def _tensor(name: str, array: Array, dtype: torch.dtype | None) -> torch.Tensor:
     import torch
 
     if array.dtype == object:
@@ -61,7 +68,7 @@ def _tensor(name: str, array: Any, dtype: Any) -> Any:
     return tensor if dtype is None else tensor.to(dtype)
 
 
-def stacked(name: str, array: Any) -> Any:
+def stacked(name: str, array: Array) -> Array:
     """Return arrays of one shape as one array."""
     try:
         return np.stack([np.asarray(value) for value in array])
@@ -81,21 +88,21 @@ class Placement:
         pin: Whether they go through pinned memory.
     """
 
-    def __init__(self, device: Any, *, pin: bool = False) -> None:
+    def __init__(self, device: torch.device | str | None, *, pin: bool = False) -> None:
         self._device, self._pin = device, pin
 
-    def prepared(self, batch: Any) -> Any:
+    def prepared(self, batch: Value) -> Value:
         """Return a batch as it is made ahead, in a thread: on the CPU, pinned if asked."""
         return _each_tensor(batch, lambda tensor: tensor.pin_memory()) if self._pin else batch
 
-    def moved(self, batch: Any) -> Any:
+    def moved(self, batch: Value) -> Value:
         """Return a batch on the device."""
         if self._device is None:
             return batch
         return _each_tensor(batch, lambda tensor: tensor.to(self._device, non_blocking=self._pin))
 
 
-def _each_tensor(batch: Any, change: Callable[[Any], Any]) -> Any:
+def _each_tensor(batch: Value, change: Callable[[torch.Tensor], torch.Tensor]) -> Value:
     import torch
 
     if isinstance(batch, torch.Tensor):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dray.data.forms.blocks import Batch
+from dray.data.forms.blocks import Arrays
 from dray.data.forms.tensors import to_tensors
 from dray.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.data import IterableDataset
 
 FeatureColumns: TypeAlias = (
     Sequence[str] | Sequence[Sequence[str]] | Mapping[str, Sequence[str]] | None
@@ -30,12 +34,12 @@ class Pairs:
 
     label: str | None
     features: FeatureColumns
-    label_dtype: Any
+    label_dtype: torch.dtype | None
     feature_dtypes: Any
     label_as_column: bool
     features_as_columns: bool
 
-    def __call__(self, batch: Batch) -> tuple[Any, Any]:
+    def __call__(self, batch: Arrays) -> tuple[object, torch.Tensor | None]:
         """Return the two.
 
         Raises:
@@ -57,13 +61,18 @@ class Pairs:
             kinds = self.feature_dtypes or [None] * len(columns)
             groups = zip(columns, kinds, strict=True)
             return [self._feature(batch, group, kind) for group, kind in groups], label
-        return self._feature(batch, columns, self.feature_dtypes), label
+        names = [name for name in columns if isinstance(name, str)]
+        return self._joined(batch, names, self.feature_dtypes, self.features_as_columns), label
 
-    def _feature(self, batch: Batch, columns: Sequence[Any], dtype: Any) -> Any:
+    def _feature(
+        self, batch: Arrays, columns: str | Sequence[str], dtype: torch.dtype | None
+    ) -> torch.Tensor:
         names = [columns] if isinstance(columns, str) else columns
         return self._joined(batch, names, dtype, self.features_as_columns)
 
-    def _joined(self, batch: Batch, names: Sequence[str], dtype: Any, as_columns: bool) -> Any:
+    def _joined(
+        self, batch: Arrays, names: Sequence[str], dtype: torch.dtype | None, as_columns: bool
+    ) -> torch.Tensor:
         import torch
 
         missing = [name for name in names if name not in batch]
@@ -75,14 +84,14 @@ class Pairs:
         return tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim=-1)
 
 
-def as_iterable_dataset(batches: Iterable[Any]) -> Any:
+def as_iterable_dataset(batches: Iterable[object]) -> IterableDataset:
     """Return a torch IterableDataset of batches."""
     from torch.utils.data import IterableDataset
 
     class Batches(IterableDataset):  # type: ignore[misc]
         """A dataset whose items are batches already."""
 
-        def __iter__(self) -> Iterator[Any]:
+        def __iter__(self) -> Iterator[object]:
             return iter(batches)
 
     return Batches()

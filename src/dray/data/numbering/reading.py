@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import pyarrow as pa
 
-from dray.data.forms.blocks import Block, concat
+from dray.data.forms.blocks import Block, concat, taken
 from dray.data.forms.interleaving import interleaved
 from dray.data.numbering.order import Numbers, Order
 from dray.data.sources.base import Source
@@ -47,7 +46,7 @@ def _from_lanes(source: Source, order: Order, lanes: dict[int, Lane], numbers: N
     blocks = [_of_lane(source, order, lanes, numbers[places]) for places in chosen]
     table = concat([block.table for block in blocks])
     rows = np.argsort(np.concatenate(chosen))
-    return Block(table.take(pa.array(rows)), _origin(blocks), own=True)
+    return Block(taken(table, rows), _origin(blocks), own=True)
 
 
 def _of_lane(source: Source, order: Order, lanes: dict[int, Lane], numbers: Numbers) -> Block:
@@ -91,7 +90,7 @@ class Lane:
         rows = self._order.row_in_lane(self._lane, numbers)
         self._hold(first // self._window * self._window, int(rows.max()) + 1)
         table = concat([block.table for block in self._held])
-        return Block(table.take(pa.array(rows - self._low)), self._held[0].origin, own=True)
+        return Block(taken(table, rows - self._low), self._held[0].origin, own=True)
 
     def _hold(self, low: int, high: int) -> None:
         """Have the rows of a range in memory, and none before them."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dray.answers import answer_for
 from dray.checks import require
+from dray.compat.attributes import attach_getattr
 
 require("numpy", "dray[data]")
 require("pyarrow", "dray[data]")
@@ -56,7 +56,7 @@ _HOMES = {
     ),
 }
 
-answer_for(__name__, names=_HOMES)
+attach_getattr(__name__, names=_HOMES)
 
 if TYPE_CHECKING:
     from dray.data.preprocessors.chain import Chain

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dray.data.dataset import Dataset
-from dray.data.forms.blocks import Table
+from dray.data.forms.blocks import Table, Value
 from dray.data.preprocessors.preprocessor import Preprocessor
 
 
@@ -26,7 +24,7 @@ class Chain(Preprocessor):
     def __init__(self, *preprocessors: Preprocessor) -> None:
         self.preprocessors = preprocessors
 
-    def _learned(self, ds: Dataset) -> dict[str, Any]:
+    def _learned(self, ds: Dataset) -> dict[str, Value]:
         for each in self.preprocessors:
             ds = each.fit_transform(ds)
         return {}

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dray.answers import answers_arguments
+from dray.compat.arguments import checked_arguments
 from dray.data.forms.blocks import Table, column_to_numpy, to_column
 from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
 from dray.data.relational import check_column
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
-@answers_arguments("Concatenator")
+
+@checked_arguments("Concatenator")
 class Concatenator(Preprocessor):
     """Puts columns of numbers together, as one column of vectors.
 
@@ -38,7 +41,7 @@ class Concatenator(Preprocessor):
         self,
         columns: Sequence[str],
         output_column_name: str = "concat_out",
-        dtype: Any = None,
+        dtype: npt.DTypeLike | None = None,
         raise_if_missing: bool = False,
         flatten: bool = False,
     ) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from dray.data.dataset import Dataset
-from dray.data.forms.blocks import Table, column_to_numpy, to_column
+from dray.data.forms.blocks import Column, Table, Value, column_to_numpy, to_column
 from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
 from dray.data.relational import check_column
 from dray.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class OneHotEncoder(Preprocessor):
@@ -42,10 +45,10 @@ class OneHotEncoder(Preprocessor):
         self._pairs = outputs(columns, output_columns)
         self._most = dict(max_categories or {})
 
-    def _learned(self, ds: Dataset) -> dict[str, Any]:
+    def _learned(self, ds: Dataset) -> dict[str, Value]:
         return {f"unique_values({name})": self._categories(ds, name) for name, _ in self._pairs}
 
-    def _categories(self, ds: Dataset, name: str) -> dict[Any, int]:
+    def _categories(self, ds: Dataset, name: str) -> dict[Value, int]:
         counted = ds.groupby(name).count().take_all()
         values = [row[name] for row in counted if row[name] is not None]
         most = self._most.get(name)
@@ -64,7 +67,7 @@ class OneHotEncoder(Preprocessor):
         return table
 
 
-def _places(column: Any, places: Mapping[Any, int]) -> Any:
+def _places(column: Column, places: Mapping[Value, int]) -> Column:
     """Return the place of each value of a column; -1 where it has none."""
     return np.array([places.get(value, -1) for value in column.to_pylist()], np.int64)
 
@@ -87,7 +90,7 @@ class LabelEncoder(Preprocessor):
     def __init__(self, label_column: str, *, output_column: str | None = None) -> None:
         [(self._column, self._output)] = outputs([label_column], output_column and [output_column])
 
-    def _learned(self, ds: Dataset) -> dict[str, Any]:
+    def _learned(self, ds: Dataset) -> dict[str, Value]:
         values = sorted(value for value in ds.unique(self._column) if value is not None)
         places = {value: index for index, value in enumerate(values)}
         return {f"unique_values({self._column})": places}
@@ -116,19 +119,19 @@ class LabelEncoder(Preprocessor):
         return ds.on_tables(restored)
 
 
-def _sorted_values(ds: Dataset, name: str, *, in_lists: bool = True) -> list[Any]:
+def _sorted_values(ds: Dataset, name: str, *, in_lists: bool = True) -> list[Value]:
     """Return the values of a column in order, each once; of lists, those that are in them."""
     schema = ds.arrow_schema()
     if schema is not None and not pa.types.is_nested(schema.field(name).type):
         return sorted(value for value in ds.unique(name) if value is not None)
-    found: set[Any] = set()
+    found: set[Value] = set()
     for block in ds.select_columns([name]).blocks():
         for value in block.table.column(name).to_pylist():
             found.update(value or () if in_lists else [_hashable(value)])
     return sorted(value for value in found if value is not None)
 
 
-def _order(values: Iterable[Any]) -> dict[Any, int]:
+def _order(values: Iterable[Value]) -> dict[Value, int]:
     return {value: index for index, value in enumerate(values)}
 
 
@@ -158,7 +161,7 @@ class OrdinalEncoder(Preprocessor):
         self._pairs = outputs(columns, output_columns)
         self._in_lists = encode_lists
 
-    def _learned(self, ds: Dataset) -> dict[str, Any]:
+    def _learned(self, ds: Dataset) -> dict[str, Value]:
         return {
             f"unique_values({name})": _order(_sorted_values(ds, name, in_lists=self._in_lists))
             for name, _ in self._pairs
@@ -174,13 +177,13 @@ class OrdinalEncoder(Preprocessor):
             table = with_column(table, output, pa.array(numbers, kind))
         return table
 
-    def _number(self, value: Any, places: Mapping[Any, int]) -> Any:
+    def _number(self, value: Value, places: Mapping[Value, int]) -> Value:
         if isinstance(value, list) and self._in_lists:
             return [places.get(each) for each in value]
         return places.get(_hashable(value))
 
 
-def _hashable(value: Any) -> Any:
+def _hashable(value: Value) -> Value:
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -203,11 +206,11 @@ class MultiHotEncoder(Preprocessor):
         self._pairs = outputs(columns, output_columns)
         self._most = dict(max_categories or {})
 
-    def _learned(self, ds: Dataset) -> dict[str, Any]:
+    def _learned(self, ds: Dataset) -> dict[str, Value]:
         return {f"unique_values({name})": self._categories(ds, name) for name, _ in self._pairs}
 
-    def _categories(self, ds: Dataset, name: str) -> dict[Any, int]:
-        counts: Counter[Any] = Counter()
+    def _categories(self, ds: Dataset, name: str) -> dict[Value, int]:
+        counts: Counter[Value] = Counter()
         for row in ds.select_columns([name]).iter_rows():
             counts.update(list(row[name]))
         return _order(sorted(value for value, _ in counts.most_common(self._most.get(name))))
@@ -236,13 +239,13 @@ class Categorizer(Preprocessor):
     def __init__(
         self,
         columns: Sequence[str],
-        dtypes: Mapping[str, Any] | None = None,
+        dtypes: Mapping[str, pd.CategoricalDtype] | None = None,
         output_columns: Sequence[str] | None = None,
     ) -> None:
         self._pairs = outputs(columns, output_columns)
         self._known = {name: list(kind.categories) for name, kind in (dtypes or {}).items()}
 
-    def _learned(self, ds: Dataset) -> dict[str, Any]:
+    def _learned(self, ds: Dataset) -> dict[str, Value]:
         return {
             name: self._known[name] if name in self._known else _sorted_values(ds, name)
             for name, _ in self._pairs

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dray.data.dataset import Dataset
-from dray.data.forms.blocks import Table
+from dray.data.forms.blocks import Table, Value
 from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
 from dray.data.relational import check_column
 from dray.errors import ConfigError
@@ -41,7 +40,7 @@ class SimpleImputer(Preprocessor):
         self,
         columns: Sequence[str],
         strategy: str = "mean",
-        fill_value: Any = None,
+        fill_value: Value = None,
         *,
         output_columns: Sequence[str] | None = None,
     ) -> None:
@@ -53,7 +52,7 @@ class SimpleImputer(Preprocessor):
         self._strategy, self._constant = strategy, fill_value
         self._needs_fit = strategy != "constant"
 
-    def _learned(self, ds: Dataset) -> dict[str, Any]:
+    def _learned(self, ds: Dataset) -> dict[str, Value]:
         known = ds.on_tables(self._without_nan)
         return {f"{self._strategy}({name})": self._value(known, name) for name, _ in self._pairs}
 
@@ -65,7 +64,7 @@ class SimpleImputer(Preprocessor):
             table = with_column(table, name, pc.if_else(missing, None, column))
         return table
 
-    def _value(self, ds: Dataset, name: str) -> Any:
+    def _value(self, ds: Dataset, name: str) -> Value:
         if self._strategy == "mean":
             return ds.mean(name)
         if self._strategy == "constant":

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dray.data.dataset import Dataset
-from dray.data.forms.blocks import Batch, Table, to_batch, to_table
+from dray.data.forms.blocks import Batch, Table, Value, to_batch, to_table
 from dray.errors import ConfigError
 
 __all__ = ["Preprocessor"]
@@ -25,7 +25,7 @@ class Preprocessor:
         stats_: Values that it has learned, by name.
     """
 
-    stats_: dict[str, Any]
+    stats_: dict[str, Value]
 
     def fit(self: P, ds: Dataset) -> P:
         """Learn from a dataset; return this."""
@@ -37,12 +37,43 @@ class Preprocessor:
         self._is_fitted = True
         return self
 
-    def fit_transform(self, ds: Dataset) -> Dataset:
-        """Learn from a dataset, and return it changed."""
+    def fit_transform(
+        self,
+        ds: Dataset,
+        *,
+        transform_num_cpus: float | None = None,
+        transform_memory: float | None = None,
+        transform_batch_size: int | None = None,
+        transform_concurrency: int | None = None,
+    ) -> Dataset:
+        """Learn from a dataset, and return it changed.
+
+        Args:
+            ds: The dataset.
+            transform_num_cpus: Nothing, as those below; Ray's, for its workers.
+            transform_memory: Nothing.
+            transform_batch_size: Nothing.
+            transform_concurrency: Nothing.
+        """
         return self.fit(ds).transform(ds)
 
-    def transform(self, ds: Dataset) -> Dataset:
+    def transform(
+        self,
+        ds: Dataset,
+        *,
+        batch_size: int | None = None,
+        num_cpus: float | None = None,
+        memory: float | None = None,
+        concurrency: int | None = None,
+    ) -> Dataset:
         """Return a dataset, changed.
+
+        Args:
+            ds: The dataset.
+            batch_size: Nothing, as those below; Ray's, for its workers.
+            num_cpus: Nothing.
+            memory: Nothing.
+            concurrency: Nothing.
 
         Raises:
             ConfigError: `fit` has not been called.
@@ -82,7 +113,7 @@ class Preprocessor:
     _is_fittable = True
     _is_fitted = False
 
-    def _learned(self, ds: Dataset) -> dict[str, Any]:
+    def _learned(self, ds: Dataset) -> dict[str, Value]:
         return {}
 
     def _changed(self, table: Table) -> Table:
@@ -93,7 +124,7 @@ class Preprocessor:
         raise NotImplementedError(f"{type(self).__name__} has no _transform_pandas()")
 
 
-def with_column(table: Table, name: str, values: Any) -> Table:
+def with_column(table: Table, name: str, values: object) -> Table:
     """Return a table with a column added, or put in the place of its namesake."""
     if name in table.column_names:
         return table.set_column(table.column_names.index(name), name, values)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dray.data.aggregate import AbsMax, Quantile
 from dray.data.dataset import Dataset
-from dray.data.forms.blocks import Table
+from dray.data.forms.blocks import Table, Value
 from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
 from dray.data.relational import check_column
 
@@ -48,7 +47,7 @@ class StandardScaler(_Scaler):
         [{'id': -1.0}, {'id': 1.0}]
     """
 
-    def _learned(self, ds: Dataset) -> dict[str, Any]:
+    def _learned(self, ds: Dataset) -> dict[str, Value]:
         names = [name for name, _ in self._pairs]
         mean = ds.groupby(None).mean(names).take(1)[0]
         deviation = ds.groupby(None).std(names, ddof=0).take(1)[0]
@@ -72,7 +71,7 @@ class MinMaxScaler(_Scaler):
         [{'id': 0.0}, {'id': 0.5}, {'id': 1.0}]
     """
 
-    def _learned(self, ds: Dataset) -> dict[str, Any]:
+    def _learned(self, ds: Dataset) -> dict[str, Value]:
         names = [name for name, _ in self._pairs]
         group = ds.groupby(None)
         return {**group.min(names).take(1)[0], **group.max(names).take(1)[0]}
@@ -90,7 +89,7 @@ class MaxAbsScaler(_Scaler):
         output_columns: Names of the scaled ones; default: their own.
     """
 
-    def _learned(self, ds: Dataset) -> dict[str, Any]:
+    def _learned(self, ds: Dataset) -> dict[str, Value]:
         return ds.aggregate(*(AbsMax(name) for name, _ in self._pairs)) or {}
 
     def _scale(self, name: str) -> tuple[float, float]:
@@ -118,7 +117,7 @@ class RobustScaler(_Scaler):
         self._parts = {"low_quantile": quantile_range[0], "median": 0.5}
         self._parts["high_quantile"] = quantile_range[1]
 
-    def _learned(self, ds: Dataset) -> dict[str, Any]:
+    def _learned(self, ds: Dataset) -> dict[str, Value]:
         asked = [
             Quantile(name, q=part, alias_name=f"{what}({name})")
             for name, _ in self._pairs

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
-from dray.data.forms.blocks import Table, column_to_numpy, to_column
+from dray.data.forms.blocks import Array, Table, Value, column_to_numpy, to_column
 from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
 from dray.data.relational import check_column
 
@@ -27,7 +26,7 @@ class TorchVisionPreprocessor(Preprocessor):
     def __init__(
         self,
         columns: Sequence[str],
-        transform: Callable[[Any], Any],
+        transform: Callable[[Value], Value],
         output_columns: Sequence[str] | None = None,
         batched: bool = False,
     ) -> None:
@@ -41,7 +40,7 @@ class TorchVisionPreprocessor(Preprocessor):
             table = with_column(table, output, to_column(self._made(arrays)))
         return table
 
-    def _made(self, arrays: Any) -> Any:
+    def _made(self, arrays: Array) -> Array:
         if not self._batched:
             return [np.asarray(self._transform(array)) for array in arrays]
         import torch

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
-from dray.data.forms.blocks import Table, column_to_numpy, to_column
+from dray.data.forms.blocks import Array, Table, column_to_numpy, to_column
 from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
 from dray.data.relational import check_column
 from dray.errors import ConfigError
 
 __all__ = ["Normalizer", "PowerTransformer"]
 
-_NORMS: dict[str, Callable[[Any], Any]] = {
+_NORMS: dict[str, Callable[[Array], Array]] = {
     "l1": lambda values: np.abs(values).sum(axis=1),
     "l2": lambda values: np.sqrt((values**2).sum(axis=1)),
     "max": lambda values: np.abs(values).max(axis=1),
@@ -92,11 +91,11 @@ class PowerTransformer(Preprocessor):
         return table
 
 
-def _box_cox(values: Any, power: float) -> Any:
+def _box_cox(values: Array, power: float) -> Array:
     return np.log(values) if power == 0 else (values**power - 1) / power
 
 
-def _yeo_johnson(values: Any, power: float) -> Any:
+def _yeo_johnson(values: Array, power: float) -> Array:
     made = np.empty_like(values)
     above = values >= 0
     made[above] = _box_cox(values[above] + 1, power)

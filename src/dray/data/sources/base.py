@@ -5,14 +5,20 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 
-from dray.data.forms.blocks import Block, Table, concat, rows_to_table, to_row
+from dray.data.forms.blocks import Block, RowNumbers, Table, concat, rows_to_table, taken, to_row
 from dray.errors import StorageError
+
+if TYPE_CHECKING:
+    import datasets
+
+# Of Arrow; one of fsspec is wrapped.
+Filesystem: TypeAlias = pa.fs.FileSystem
 
 # Bytes of a block, and rows at most.
 BLOCK_BYTES = 8 << 20
@@ -50,7 +56,7 @@ class Source:
     def begin_epoch(self, epoch: int) -> None:
         """Take note of the epoch whose rows are opened next."""
 
-    def take(self, rows: Any) -> Table:
+    def take(self, rows: RowNumbers) -> Table:
         """Return rows by their numbers; a source that is indexed has this."""
         raise NotImplementedError
 
@@ -58,7 +64,7 @@ class Source:
         """Return what messages call it."""
         return "the data"
 
-    def schema(self) -> Any:
+    def schema(self) -> pa.Schema | None:
         """Return the schema of Arrow, if it is known without reading rows; else None."""
         return None
 
@@ -90,14 +96,14 @@ class TableSource(Source):
             last = min(begin + step, end)
             yield Block(self._table.slice(begin, last - begin), self.origin(begin, last))
 
-    def take(self, rows: Any) -> Table:
+    def take(self, rows: RowNumbers) -> Table:
         """Return a copy of rows."""
-        return self._table.take(pa.array(rows))
+        return taken(self._table, rows)
 
     def name(self) -> str:
         return self._called
 
-    def schema(self) -> Any:
+    def schema(self) -> pa.Schema | None:
         return self._table.schema
 
     @property
@@ -165,13 +171,13 @@ class RangeSource(Source):
             last = min(begin + BLOCK_ROWS, end)
             yield Block(self.take(np.arange(begin, last)), self.origin(begin, last))
 
-    def take(self, rows: Any) -> Table:
+    def take(self, rows: RowNumbers) -> Table:
         return pa.table({self._column: pa.array(np.asarray(rows, np.int64))})
 
     def name(self) -> str:
         return "the range"
 
-    def schema(self) -> Any:
+    def schema(self) -> pa.Schema | None:
         return pa.schema([(self._column, pa.int64())])
 
 
@@ -207,17 +213,25 @@ class ArrowFileSource(Source):
             last = min(begin + step, end)
             yield Block(table.slice(begin, last - begin), self.origin(begin, last))
 
-    def take(self, rows: Any) -> Table:
-        return self._mapped().take(pa.array(rows))
+    def take(self, rows: RowNumbers) -> Table:
+        return taken(self._mapped(), rows)
 
     def name(self) -> str:
         return self._called
 
-    def schema(self) -> Any:
+    def schema(self) -> pa.Schema | None:
         return self._mapped().schema
 
     def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_open_table": None, "_owner": None}
+
+
+class Indexed(Protocol):
+    """Rows by number, such as a torch Dataset."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> object: ...
 
 
 class RowsSource(Source):
@@ -225,7 +239,7 @@ class RowsSource(Source):
 
     indexed = True
 
-    def __init__(self, items: Any, called: str) -> None:
+    def __init__(self, items: Indexed, called: str) -> None:
         self._items, self._called = items, called
         self.rows = len(items)
 
@@ -233,9 +247,9 @@ class RowsSource(Source):
         end = len(self._items) if stop is None else stop
         for begin in range(start, end, _ROWS_AT_ONCE):
             last = min(begin + _ROWS_AT_ONCE, end)
-            yield Block(self.take(range(begin, last)), self.origin(begin, last))
+            yield Block(self.take(np.arange(begin, last)), self.origin(begin, last))
 
-    def take(self, rows: Iterable[Any]) -> Table:
+    def take(self, rows: RowNumbers) -> Table:
         return rows_to_table([to_row(self._items[int(row)]) for row in rows])
 
     def block_rows(self) -> int:
@@ -253,7 +267,7 @@ class HuggingFaceSource(Source):
 
     indexed = True
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: datasets.Dataset) -> None:
         self._dataset = dataset.with_format("arrow")
         self.rows = len(dataset)
         self.row_bytes = dataset.data.nbytes / max(1, len(dataset.data))
@@ -266,13 +280,13 @@ class HuggingFaceSource(Source):
             last = min(begin + step, end)
             yield Block(self._dataset[begin:last], self.origin(begin, last))
 
-    def take(self, rows: Any) -> Table:
+    def take(self, rows: RowNumbers) -> Table:
         return self._dataset[np.asarray(rows).tolist()]
 
     def name(self) -> str:
         return "the Hugging Face dataset"
 
-    def schema(self) -> Any:
+    def schema(self) -> pa.Schema | None:
         return self._dataset.features.arrow_schema
 
 
@@ -286,7 +300,7 @@ class BlocksSource(Source):
     """
 
     def __init__(
-        self, produce: Callable[[], Iterable[Block]], called: str, schema: Any = None
+        self, produce: Callable[[], Iterable[Block]], called: str, schema: pa.Schema | None = None
     ) -> None:
         self._produce, self._called, self._schema = produce, called, schema
 
@@ -298,7 +312,7 @@ class BlocksSource(Source):
     def name(self) -> str:
         return self._called
 
-    def schema(self) -> Any:
+    def schema(self) -> pa.Schema | None:
         return self._schema
 
 
@@ -315,7 +329,7 @@ class SliceSource(Source):
         end = self.rows if stop is None else stop
         return self._source.open(self._start + start, self._start + (end or 0))
 
-    def take(self, rows: Any) -> Table:
+    def take(self, rows: RowNumbers) -> Table:
         return self._source.take(np.asarray(rows) + self._start)
 
     def block_rows(self) -> int:
@@ -324,7 +338,7 @@ class SliceSource(Source):
     def name(self) -> str:
         return self._source.name()
 
-    def schema(self) -> Any:
+    def schema(self) -> pa.Schema | None:
         return self._source.schema()
 
 
@@ -353,7 +367,7 @@ class UnionSource(Source):
                 yield from source.open(low, high)
             begin = after
 
-    def take(self, rows: Any) -> Table:
+    def take(self, rows: RowNumbers) -> Table:
         rows = np.asarray(rows)
         of_source = np.searchsorted(self._ends, rows, side="right")
         parts, places = [], []
@@ -364,7 +378,7 @@ class UnionSource(Source):
             places.append(chosen)
         if len(parts) == 1:
             return parts[0]
-        return concat(parts).take(pa.array(np.argsort(np.concatenate(places))))
+        return taken(concat(parts), np.argsort(np.concatenate(places)))
 
     def block_rows(self) -> int:
         return min(source.block_rows() for source in self._sources)
@@ -372,5 +386,5 @@ class UnionSource(Source):
     def name(self) -> str:
         return f"the union of {len(self._sources)} datasets"
 
-    def schema(self) -> Any:
+    def schema(self) -> pa.Schema | None:
         return self._sources[0].schema()

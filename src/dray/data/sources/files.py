@@ -11,7 +11,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.fs
@@ -19,10 +19,13 @@ import pyarrow.fs
 from dray.checks import require
 from dray.data.forms.blocks import Block, Table, rows_to_table, to_row
 from dray.data.forms.ray_tensors import with_tensors
-from dray.data.sources.base import BlocksSource, Source, UnionSource
+from dray.data.sources.base import BlocksSource, Filesystem, Source, UnionSource
 from dray.data.sources.parquet import ParquetSource
 from dray.data.sources.partitions import LabelledSource, Labels, labelled
 from dray.errors import ConfigError, StorageError, describe
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 _READERS = 16
 # Files of text up to this size are read whole, so that a column's type fits all of its values.
@@ -34,8 +37,8 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 def find_files(
-    paths: Paths, endings: Sequence[str], filesystem: Any = None
-) -> tuple[list[str], Any]:
+    paths: Paths, endings: Sequence[str], filesystem: Filesystem = None
+) -> tuple[list[str], Filesystem]:
     """Return the files that paths mean, and the filesystem of Arrow that they are on.
 
     Args:
@@ -50,7 +53,7 @@ def find_files(
     names = [os.fspath(path) for path in listed]
     if filesystem is None and not any("://" in name for name in names):
         found = [file for name in names for file in _local_files(name, endings)]
-        chosen: Any = pa.fs.LocalFileSystem()
+        chosen: Filesystem = pa.fs.LocalFileSystem()
     else:
         found, chosen = _remote_files(names, endings, filesystem)
     if not found:
@@ -76,8 +79,8 @@ def _is_data(path: str, endings: Sequence[str]) -> bool:
 
 
 def _remote_files(
-    names: Sequence[str], endings: Sequence[str], filesystem: Any
-) -> tuple[list[str], Any]:
+    names: Sequence[str], endings: Sequence[str], filesystem: Filesystem
+) -> tuple[list[str], Filesystem]:
     require("fsspec", "fsspec")
     import fsspec
     from fsspec.implementations.arrow import ArrowFSWrapper
@@ -116,7 +119,7 @@ def no_labels(path: str) -> Labels:
 
 def parquet_source(
     files: Sequence[str],
-    filesystem: Any,
+    filesystem: Filesystem,
     columns: Sequence[str] | None,
     lanes: int | None,
     label: Callable[[str], Labels] = no_labels,
@@ -136,7 +139,7 @@ def parquet_source(
     """
     import pyarrow.parquet as pq
 
-    def read_end(path: str) -> Any:
+    def read_end(path: str) -> pq.FileMetaData:
         with StorageError.instead(f"{path} cannot be read as Parquet"):
             try:
                 return pq.read_metadata(path, filesystem=filesystem)
@@ -156,7 +159,7 @@ def parquet_source(
 
 
 def _of_ends(
-    files: Sequence[str], filesystem: Any, ends: Sequence[Any], lanes: int | None
+    files: Sequence[str], filesystem: Filesystem, ends: Sequence[pq.FileMetaData], lanes: int | None
 ) -> ParquetSource:
     sizes = [
         [end.row_group(number).num_rows for number in range(end.num_row_groups)] for end in ends
@@ -190,7 +193,7 @@ def _with_columns(
 
 def csv_source(
     files: Sequence[str],
-    filesystem: Any,
+    filesystem: Filesystem,
     options: Mapping[str, object],
     label: Callable[[str], Labels] = no_labels,
 ) -> BlocksSource:
@@ -204,11 +207,11 @@ def csv_source(
     """
     import pyarrow.csv as csv
 
-    def read_part(file: Any) -> Iterator[Any]:
+    def read_part(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
         read_options = csv.ReadOptions(block_size=_TEXT_BLOCK_BYTES)
         yield from csv.open_csv(file, **{"read_options": read_options, **options})
 
-    def read_whole(file: Any) -> Table:
+    def read_whole(file: pa.NativeFile) -> Table:
         return csv.read_csv(file, **options)
 
     return _text_source(files, filesystem, read_whole, read_part, label)
@@ -216,7 +219,7 @@ def csv_source(
 
 def json_source(
     files: Sequence[str],
-    filesystem: Any,
+    filesystem: Filesystem,
     options: Mapping[str, object],
     label: Callable[[str], Labels] = no_labels,
 ) -> BlocksSource:
@@ -230,11 +233,11 @@ def json_source(
     """
     import pyarrow.json as pa_json
 
-    def read_part(file: Any) -> Iterator[Any]:
+    def read_part(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
         read_options = pa_json.ReadOptions(block_size=_TEXT_BLOCK_BYTES)
         yield from pa_json.open_json(file, **{"read_options": read_options, **options})
 
-    def read_whole(file: Any) -> Table:
+    def read_whole(file: pa.NativeFile) -> Table:
         text = file.read()
         if text.lstrip()[:1] == b"[":
             return rows_to_table([to_row(value) for value in json.loads(text)])
@@ -245,9 +248,9 @@ def json_source(
 
 def _text_source(
     files: Sequence[str],
-    filesystem: Any,
-    read_whole: Callable[[Any], Table],
-    read_part: Callable[[Any], Iterator[Any]],
+    filesystem: Filesystem,
+    read_whole: Callable[[pa.NativeFile], Table],
+    read_part: Callable[[pa.NativeFile], Iterator[pa.RecordBatch]],
     label: Callable[[str], Labels],
 ) -> BlocksSource:
     def parts(path: str) -> Iterator[Table]:
@@ -292,14 +295,17 @@ class FileRows:
     """
 
     def __init__(
-        self, files: Sequence[str], filesystem: Any, decode: Callable[[bytes, str], dict[str, Any]]
+        self,
+        files: Sequence[str],
+        filesystem: Filesystem,
+        decode: Callable[[bytes, str], dict[str, object]],
     ) -> None:
         self._files, self._filesystem, self._decode = files, filesystem, decode
 
     def __len__(self) -> int:
         return len(self._files)
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> dict[str, object]:
         path = self._files[index]
         with (
             StorageError.instead(f"{path} cannot be read"),
@@ -311,17 +317,17 @@ class FileRows:
 
 def text_source(
     files: Sequence[str],
-    filesystem: Any,
+    filesystem: Filesystem,
     encoding: str,
     label: Callable[[str], Labels] = no_labels,
 ) -> BlocksSource:
     """Return files of text as a source, with a row for each line that is not empty."""
 
-    def read_whole(file: Any) -> Table:
+    def read_whole(file: pa.NativeFile) -> Table:
         lines = file.read().decode(encoding).splitlines()
         return pa.table({"text": [line for line in lines if line.strip()]})
 
-    def read_part(file: Any) -> Iterator[Any]:
+    def read_part(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
         whole = io.TextIOWrapper(file, encoding)
         while lines := list(itertools.islice(whole, 4096)):
             yield pa.record_batch({"text": [line.rstrip("\n") for line in lines if line.strip()]})
@@ -345,7 +351,7 @@ def write_files(
     blocks: Iterable[Block],
     path: str,
     ending: str,
-    write: Callable[[Iterator[Table], Any], object],
+    write: Callable[[Iterator[Table], pa.NativeFile], object],
     mode: SaveMode | str = SaveMode.APPEND,
 ) -> None:
     """Write rows into a directory, in files of a million rows at most, of names of their own.
@@ -372,7 +378,7 @@ def write_files(
                 write(_up_to(_FILE_ROWS, begun, tables), file)
 
 
-def _made_ready(filesystem: Any, directory: str, path: str, mode: SaveMode | str) -> bool:
+def _made_ready(filesystem: Filesystem, directory: str, path: str, mode: SaveMode | str) -> bool:
     """Make a directory ready for files; return whether they are to be written."""
     try:
         chosen = SaveMode(mode)
@@ -392,7 +398,7 @@ def _made_ready(filesystem: Any, directory: str, path: str, mode: SaveMode | str
     return True
 
 
-def _place(path: str) -> tuple[Any, str]:
+def _place(path: str) -> tuple[Filesystem, str]:
     if "://" not in path:
         return pa.fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(path))
     require("fsspec", "fsspec")
@@ -412,7 +418,7 @@ def _up_to(rows: int, begun: Table, rest: Iterator[Table]) -> Iterator[Table]:
             return
 
 
-def write_parquet(tables: Iterator[Table], file: Any) -> None:
+def write_parquet(tables: Iterator[Table], file: pa.NativeFile) -> None:
     """Write tables to an open file of Parquet."""
     import pyarrow.parquet as pq
 
@@ -422,7 +428,7 @@ def write_parquet(tables: Iterator[Table], file: Any) -> None:
             writer.write_table(table.cast(begun.schema))
 
 
-def write_csv(tables: Iterator[Table], file: Any) -> None:
+def write_csv(tables: Iterator[Table], file: pa.NativeFile) -> None:
     """Write tables to an open file of CSV."""
     import pyarrow.csv as csv
 
@@ -432,7 +438,7 @@ def write_csv(tables: Iterator[Table], file: Any) -> None:
             writer.write_table(table.cast(begun.schema))
 
 
-def write_json(tables: Iterator[Table], file: Any) -> None:
+def write_json(tables: Iterator[Table], file: pa.NativeFile) -> None:
     """Write tables to an open file, a JSON object a line."""
     for table in tables:
         lines = (json.dumps(row, default=str) for row in table.to_pylist())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ import pyarrow.fs
 
 from dray.data.forms.blocks import Block
 from dray.data.forms.ray_tensors import in_schema
-from dray.data.sources.base import BLOCK_ROWS, LANES, Source
+from dray.data.sources.base import BLOCK_ROWS, LANES, Filesystem, Source
 
 # The part of all rows that may be decoded in vain, where lanes begin amid row groups.
 _IN_VAIN = 0.15
@@ -48,9 +48,9 @@ class ParquetSource(Source):
     def __init__(
         self,
         files: Sequence[str],
-        filesystem: Any,
+        filesystem: Filesystem,
         sizes: Sequence[Sequence[int]],
-        schema: Any,
+        schema: pa.Schema,
         row_bytes: float,
         lanes: int | None = None,
     ) -> None:
@@ -98,7 +98,7 @@ class ParquetSource(Source):
                 if row >= end:
                     return
 
-    def _batches(self, file: int, groups: list[int], parts: int) -> Iterator[Any]:
+    def _batches(self, file: int, groups: list[int], parts: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of row groups of a file, the first group's in pieces that are smaller."""
         import pyarrow.parquet as pq
 
@@ -130,7 +130,7 @@ class ParquetSource(Source):
     def name(self) -> str:
         return self._files[0] if len(self._files) == 1 else f"{len(self._files)} files of Parquet"
 
-    def schema(self) -> Any:
+    def schema(self) -> pa.Schema:
         return self._schema
 
     def select(self, names: Sequence[str]) -> ParquetSource:

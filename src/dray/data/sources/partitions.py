@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from dray.answers import answer_for
-from dray.data.forms.blocks import Block, Table
+from dray.compat.attributes import attach_getattr
+from dray.data.forms.blocks import Block, RowNumbers, Table
 from dray.data.sources.base import Source
 from dray.errors import ConfigError
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 __all__ = ["PartitionStyle", "Partitioning"]
 
-Labels = Mapping[str, Any]
+Labels = Mapping[str, object]
 
 
 class PartitionStyle(str, enum.Enum):
@@ -48,8 +51,8 @@ class Partitioning:
     style: str
     base_dir: str | None = None
     field_names: Sequence[str] | None = None
-    field_types: Mapping[str, Any] | None = None
-    filesystem: Any = None
+    field_types: Mapping[str, Callable[[str], object]] | None = None
+    filesystem: object = None
 
     def __post_init__(self) -> None:
         if self.style not in ("hive", "dir"):
@@ -57,7 +60,7 @@ class Partitioning:
         if self.style == "dir" and not self.field_names:
             raise ConfigError("Partitioning('dir') needs field_names, the names of the columns")
 
-    def labels(self, path: str) -> dict[str, Any]:
+    def labels(self, path: str) -> dict[str, object]:
         """Return the values that a file has from its path.
 
         Raises:
@@ -106,7 +109,7 @@ class LabelledSource(Source):
         for block in self._source.open(start, stop):
             yield Block(labelled(block.table, self._labels), block.origin)
 
-    def take(self, rows: Any) -> Table:
+    def take(self, rows: RowNumbers) -> Table:
         return labelled(self._source.take(rows), self._labels)
 
     def block_rows(self) -> int:
@@ -115,8 +118,9 @@ class LabelledSource(Source):
     def name(self) -> str:
         return self._source.name()
 
-    def schema(self) -> Any:
-        return labelled(self._source.schema().empty_table(), self._labels).schema
+    def schema(self) -> pa.Schema | None:
+        known = self._source.schema()
+        return None if known is None else labelled(known.empty_table(), self._labels).schema
 
 
-answer_for(__name__)
+attach_getattr(__name__)

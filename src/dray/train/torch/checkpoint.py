@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from dray.compat.arguments import checked_arguments
 from dray.errors import ConfigError, StorageError
 from dray.train.checkpoint import Checkpoint
 
@@ -44,6 +45,7 @@ class TorchCheckpoint(Checkpoint):
         return cls._saved(plain)
 
     @classmethod
+    @checked_arguments("TorchCheckpoint.from_model")
     def from_model(cls, model: torch.nn.Module) -> TorchCheckpoint:
         """Save a whole model in a new temporary directory, which is yours to delete.
 

@@ -33,13 +33,13 @@ _TYPES_WITH_STREAMS = ("cuda", "xpu", "npu", "hpu")
 
 
 def prepare_data_loader(
-    data_loader: DataLoader[Any],
+    data_loader: DataLoader[Batch],
     add_dist_sampler: bool = True,
     move_to_device: bool = True,
     auto_transfer: bool = True,
     *,
     resumable: bool = False,
-) -> DataLoader[Any]:
+) -> DataLoader[Batch]:
     """Give each rank its share of a data loader, on its device.
 
     Everything the loader was made with is kept: batch_sampler, num_workers, persistent_workers,
@@ -101,7 +101,7 @@ def prepare_data_loader(
     return wrapped
 
 
-def _shared(loader: DataLoader[Any], context: TrainContext) -> DataLoader[Any]:
+def _shared(loader: DataLoader[Batch], context: TrainContext) -> DataLoader[Batch]:
     """Return a copy of a loader that yields this rank's share."""
     from torch.utils.data import IterableDataset
 
@@ -128,7 +128,7 @@ def _nested(sampler: object) -> Iterator[object]:
         sampler = getattr(sampler, "sampler", None)
 
 
-def _sampler(loader: DataLoader[Any], rank: int, world_size: int) -> Any:
+def _sampler(loader: DataLoader[Batch], rank: int, world_size: int) -> Any:
     from torch.utils.data import RandomSampler, SequentialSampler
     from torch.utils.data.distributed import DistributedSampler
 
@@ -173,7 +173,7 @@ class InterleavedSampler:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Batch]:
         """Yield what this rank has its turn in."""
         ranks = self.num_replicas
         same_for_all = SameRandomness(self.epoch)
@@ -246,10 +246,10 @@ class DeviceDataLoader(WrappedLoader):
     _device: torch.device
     _ahead: bool
 
-    def __init__(self, loader: DataLoader[Any], device: torch.device, ahead: bool) -> None:
+    def __init__(self, loader: DataLoader[Batch], device: torch.device, ahead: bool) -> None:
         super().__init__(loader, _device=device, _ahead=ahead)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Batch]:
         """Yield batches on the device."""
         if self._ahead and self._device.type in _TYPES_WITH_STREAMS:
             return self._side_stream.copy_ahead(self._loader)
@@ -332,7 +332,7 @@ def _move_fields(batch: Batch, move: Callable[[Batch], Batch]) -> Batch:
     return moved
 
 
-def _pinned(item: Any, device: torch.device) -> Any:
+def _pinned(item: Batch, device: torch.device) -> Batch:
     """Return a tensor of the CPU in pinned memory, from which a copy can run beside the work.
 
     All else is returned as it is. A loader is not told to pin instead, since then it fails if a
