@@ -17,13 +17,13 @@ SOURCE = Path(__file__).resolve().parent.parent / "src"
 # may import from the layers below and from its own part; where a line begins with `*`, also from
 # the other parts of its layer.
 LAYERS = """
-* version errors checks settings host status interrupts answers absent aliases
+* version errors checks settings host status interrupts compat
 accelerators
 scheduling
-* engines.base engines.runtime engines.runtime_env engines.console engines.terminal_lines
-  engines.result_lists engines.thread_limits
+* engines.base engines.runtime engines.object_ref engines.runtime_env engines.console
+  engines.terminal_lines engines.result_lists engines.thread_limits
 engines.local
-* engines session connection
+* engines session compat.init_context
 * engines.rpc engines.status_socket
 engines.launch
 engines.inline engines.process engines.ray

@@ -330,6 +330,17 @@ def test_kill_may_leave_an_actor_its_restarts() -> None:
     until(lambda: gone(mortal.call))
 
 
+def test_so_may_kill_one_that_has_not_started() -> None:
+    taker = Mortal.options(resources={"special": 2}).remote()
+    dray.get(taker.pid.remote())
+    mortal = Mortal.options(resources={"special": 1}, max_restarts=1).remote()
+    dray.kill(mortal, no_restart=False)
+    dray.kill(taker)
+    assert dray.get(mortal.call.remote(), timeout=PATIENCE_S) == 1
+    dray.kill(mortal, no_restart=False)  # that was its restart
+    until(lambda: gone(mortal.call))
+
+
 def test_a_method_that_raises_is_called_again_on_request(tmp_path: Path) -> None:
     @dray.remote(max_task_retries=2)
     class Flaky:

@@ -122,6 +122,38 @@ def test_a_call_that_waits_for_its_argument_keeps_its_place(gate: Gate) -> None:
     assert dray.get(refs) == [[1], [1, 2]]
 
 
+@pytest.mark.parametrize("how", ["threaded", "async", "as asked for"])
+def test_where_calls_keep_no_order_none_waits_for_an_argument_of_another(
+    gate: Gate, how: str
+) -> None:
+    class Relay:
+        def pass_on(self, value: int) -> int:
+            return value
+
+    class AsyncRelay(Relay):
+        async def wait(self) -> None:
+            return None
+
+    @dray.remote
+    def late(gate: Gate) -> int:
+        gate.pass_through()
+        return 1
+
+    options: dict[str, dict[str, Any]] = {
+        "threaded": {"max_concurrency": 2},
+        "async": {},
+        "as asked for": {"allow_out_of_order_execution": True},
+    }
+    kind = dray.remote(AsyncRelay if how == "async" else Relay)
+    relay = kind.options(**options[how]).remote()
+    argument = late.remote(gate)
+    first = [relay.pass_on.remote(argument) for _ in range(3)]
+    gate.heard()
+    assert dray.get(relay.pass_on.remote(2), timeout=PATIENCE_S) == 2
+    gate.open()
+    assert dray.get(first, timeout=PATIENCE_S) == [1, 1, 1]
+
+
 @pytest.mark.parametrize("how", ["raises", "is killed", "is cancelled"])
 def test_a_call_whose_argument_never_comes_lets_the_next_one_run(gate: Gate, how: str) -> None:
     @dray.remote
@@ -236,10 +268,14 @@ def test_async_methods_await_references() -> None:
         def plain(self) -> bool:
             return asyncio.get_running_loop().is_running()
 
+        def given(self, refs: list[dray.ObjectRef]) -> dray.ObjectRef:
+            return refs[0]
+
         async def fail(self) -> None:
             raise ValueError("async")
 
     asker = Asker.remote()
+    assert isinstance(dray.get(asker.given.remote([square.remote(3)])), dray.ObjectRef)
     assert dray.get(asker.ask.remote(5)) == [0, 1, 4, 9, 16]
     assert dray.get(asker.first.remote([square.remote(3)])) == 9
     assert dray.get(asker.plain.remote()) is True
@@ -285,11 +321,32 @@ def test_concurrency_groups_do_not_hold_each_other_up(gate: Gate) -> None:
     gate.heard()
     assert dray.get([grouped.meet.remote(), grouped.meet.remote()]) == ["met", "met"]
     assert dray.get(grouped.default.remote()) == "default"
-    waits = grouped.default.options(concurrency_group="compute").remote()
+    queued = grouped.default.options(concurrency_group="compute")
+    waits = [queued.remote() for _ in range(200)]
     assert dray.get(grouped.default.options(concurrency_group="io").remote()) == "default"
-    assert dray.wait([waits, blocked], timeout=0.05)[0] == []
+    assert dray.wait([*waits, blocked], timeout=0.05)[0] == []
     gate.open()
-    assert dray.get([blocked, waits]) == ["done", "default"]
+    assert set(dray.get(waits)) == {"default"}
+    assert dray.get(blocked) == "done"
+
+
+def test_what_blocks_a_group_of_an_async_actor_holds_up_no_other(gate: Gate) -> None:
+    @dray.remote(concurrency_groups={"health": 1})
+    class Grouped:
+        async def block(self, gate: Gate) -> str:
+            gate.pass_through()
+            return "done"
+
+        @dray.method(concurrency_group="health")
+        def ping(self) -> str:
+            return "pong"
+
+    grouped = Grouped.remote()
+    blocked = grouped.block.remote(gate)
+    gate.heard()
+    assert dray.get(grouped.ping.remote(), timeout=PATIENCE_S) == "pong"
+    gate.open()
+    assert dray.get(blocked) == "done"
 
 
 def test_a_concurrency_group_that_the_actor_lacks_is_refused() -> None:

@@ -215,6 +215,9 @@ class AsyncWorker:
             gate.ring("cancelled")
             raise
 
+    async def endless(self) -> None:
+        await asyncio.Event().wait()
+
     async def call(self) -> str:
         return "called"
 
@@ -242,6 +245,21 @@ def test_a_call_of_an_async_actor_is_cancelled_while_it_runs(gate: Gate) -> None
     with pytest.raises(TaskCancelledError):
         dray.get(ref, timeout=PATIENCE_S)
     assert gate.heard() == ["cancelled"]
+    assert dray.get(worker.call.remote()) == "called"
+
+
+def test_a_call_of_an_async_actor_is_cancelled_as_it_begins(core_engine: str) -> None:
+    if core_engine == "ray":
+        pytest.skip("Ray itself: a call may run on, or end with another error")
+    worker = AsyncWorker.remote()
+    dray.get(worker.call.remote())
+    for _ in range(20):  # the call and its end come by two sockets, in any order
+        refs = [worker.endless.remote() for _ in range(20)]
+        for ref in reversed(refs):
+            dray.cancel(ref)
+        for ref in refs:
+            with pytest.raises(TaskCancelledError):
+                dray.get(ref, timeout=PATIENCE_S)
     assert dray.get(worker.call.remote()) == "called"
 
 

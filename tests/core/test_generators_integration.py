@@ -178,24 +178,57 @@ def test_many_items() -> None:
     assert [dray.get(ref) for ref in numbers.remote(500)] == list(range(500))
 
 
-def test_back_pressure_holds_the_generator_up(gate: Gate) -> None:
-    @dray.remote(_generator_backpressure_num_objects=2)
+@pytest.mark.parametrize("how", ["task", "async method"])
+def test_back_pressure_holds_the_generator_up(gate: Gate, how: str, core_engine: str) -> None:
+    if core_engine == "ray" and how == "async method":
+        pytest.skip("Ray itself holds up no async generator")
+
+    @dray.remote
     def eager(gate: Gate) -> Iterator[int]:
         for i in range(6):
             gate.ring(i)
             yield i
 
-    items = eager.remote(gate)
+    @dray.remote
+    class Eager:
+        async def eager(self, gate: Gate) -> AsyncIterator[int]:
+            for i in range(6):
+                gate.ring(i)
+                yield i
+
+    actor = Eager.remote()
+    work = eager if how == "task" else actor.eager
+    items = work.options(_generator_backpressure_num_objects=2).remote(gate)
     ahead = gate.heard(2)
-    assert dray.get(next(items)) == 0
     assert dray.wait([items.completed()], timeout=0.1)[0] == []  # it cannot have come to its end
+    assert gate.silent()
+    assert dray.get(next(items)) == 0
     assert [dray.get(ref) for ref in items] == [1, 2, 3, 4, 5]
     assert [*ahead, *gate.heard(4)] == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_async_generators_that_are_held_up_hold_up_no_other() -> None:
+    @dray.remote
+    class Counter:
+        async def count(self) -> AsyncIterator[int]:
+            for i in range(3):
+                yield i
+
+    counts = Counter.remote().count.options(_generator_backpressure_num_objects=1)
+    several = [counts.remote() for _ in range(20)]
+    for items in reversed(several):
+        assert [dray.get(ref, timeout=TRY_S) for ref in items] == [0, 1, 2]
 
 
 def test_a_generator_as_a_list_of_a_fixed_length() -> None:
     three = numbers.options(num_returns=3).remote(3)
     assert dray.get(three) == [0, 1, 2]
+
+
+def test_no_number_of_results_is_the_usual_one() -> None:
+    actor = Source.remote()
+    for work in (numbers, actor.items):
+        assert [dray.get(ref) for ref in work.options(num_returns=None).remote(2)] == [0, 1]
 
 
 @dray.remote

@@ -172,7 +172,10 @@ ActorOfScaled: Any = dray.remote(Scaled)
 
 def test_a_class_of_actors_has_the_attributes_of_the_class(process_engine: None) -> None:
     assert (ActorOfScaled.FACTOR, ActorOfScaled.scale(2)) == (3, 6)
-    assert dray.get(ActorOfScaled.remote().scaled.remote(4)) == 12
+    actor = ActorOfScaled.remote()
+    assert dray.get(actor.scaled.remote(4)) == 12
+    assert {"scaled", "scale", "FACTOR", "remote"} <= {*dir(ActorOfScaled)}  # what shells complete
+    assert {"scaled", "call"} <= {*dir(actor)}
     with pytest.raises(AttributeError, match="'Scaled' has no attribute 'nothing'"):
         ActorOfScaled.nothing  # noqa: B018
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 import dray
 from dray.errors import ConfigError, TaskError, WorkerDiedError
 from tests.support import programs
-from tests.support.gates import Gate, count_up, counted
+from tests.support.gates import Gate, count_up, counted, until
 
 pytestmark = pytest.mark.usefixtures("core_engine")
 
@@ -506,3 +507,21 @@ def test_output_of_tasks_comes_to_the_driver(
     with programs.Program(script, tmp_path, **core_variables) as program:
         while not all(text in "".join(program.lines) for text in ("said aloud", "complained")):
             program.wait_for("\n")
+
+
+def test_what_a_task_prints_after_its_end_has_its_name(
+    process_engine: None, gate: Gate, capfd: pytest.CaptureFixture[str]
+) -> None:
+    @dray.remote
+    def leaves(gate: Gate) -> None:
+        def later() -> None:
+            gate.wait()
+            print("late", flush=True)
+
+        threading.Thread(target=later).start()
+
+    dray.get(leaves.remote(gate))
+    gate.open()
+    said: list[str] = []
+    until(lambda: said.append(capfd.readouterr().out) or "late" in "".join(said))
+    assert "leaves pid=" in "".join(said)

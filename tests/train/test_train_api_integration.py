@@ -278,10 +278,22 @@ def test_the_local_checkpoint_is_deleted_once_it_is_committed(
             checkpoint = saved(storage / "source", "kept")
             dray.train.report({}, checkpoint, delete_local_checkpoint_after_upload=delete)
             there.append(os.path.exists(checkpoint.path))
+        # What the run has already is no copy of anything; what it lies in is not the rank's.
+        newest = dray.train.get_checkpoint()
+        assert newest is not None
+        mode = CheckpointUploadMode.ASYNC  # which deletes unless it is told otherwise
+        dray.train.report({}, newest, checkpoint_upload_mode=mode)
+        dray.train.report({}, newest, delete_local_checkpoint_after_upload=True)
+        (storage / "link").symlink_to(storage)
+        for above in (storage, storage / "run", storage / "link"):
+            with pytest.raises(ConfigError, match="cannot be deleted: the run's directory "):
+                dray.train.report({}, Checkpoint(above), delete_local_checkpoint_after_upload=True)
         return there
 
     result = fit(train, storage)
     assert result.return_value == [True, True, False]
+    assert len(result.best_checkpoints) == 5
+    assert all(os.listdir(checkpoint.path) for checkpoint, _ in result.best_checkpoints)
     assert result.checkpoint is not None
     assert Path(result.checkpoint.path, "of-rank-0").read_text() == "kept"
 

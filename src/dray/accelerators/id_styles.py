@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from dray.accelerators.family import Family
-from dray.accelerators.vendor import Package, ask
+from dray.accelerators.vendor_queries import Package, ask
 from dray.errors import ConfigError
 
 

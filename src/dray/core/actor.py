@@ -8,7 +8,7 @@ from types import GenericAlias
 from typing import Any, TypeVar, overload
 
 from dray import session
-from dray.answers import AbsentMember
+from dray.compat.attributes import AbsentMember
 from dray.core.options import CALL, CALLS, actor_options, call_options, check_options
 from dray.core.signature import Signature
 from dray.engines.runtime import ActorBackend, Returned, Submit
@@ -72,6 +72,7 @@ class ActorMethod:
     __slots__ = ("_actor", "_given", "_name", "_signature", "_submit")
 
     bind = AbsentMember()
+    _remote = AbsentMember()
 
     def __init__(
         self,
@@ -106,8 +107,9 @@ class ActorMethod:
         return self._submit(args, kwargs)
 
     def options(self, **given: object) -> ActorMethod:
-        """Return the same method with other options."""
-        return ActorMethod(self._actor, self._name, {**self._given, **given}, self._signature)
+        """Return the same method with other options; None leaves one as it is."""
+        changed = {name: value for name, value in given.items() if value is not None}
+        return ActorMethod(self._actor, self._name, {**self._given, **changed}, self._signature)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (ActorMethod, (self._actor, self._name, dict(self._given), None))
@@ -153,6 +155,9 @@ class ActorHandle:
         self.__dict__[name] = found
         return found
 
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._actor.methods})
+
     @property
     def _actor_id(self) -> str:
         return self._actor.actor_id
@@ -185,6 +190,7 @@ class ActorClass:
     """
 
     bind = AbsentMember()
+    _remote = AbsentMember()
 
     def __init__(self, kind: type, given: Mapping[str, object]) -> None:
         self._kind = kind
@@ -231,6 +237,9 @@ class ActorClass:
         if name.startswith("_"):
             raise AttributeError(f"actor class {self.__name__} has no {name}")
         return getattr(self._kind, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *dir(self._kind)})
 
     def __reduce__(self) -> tuple[object, ...]:
         return (ActorClass, (self._kind, self._given))

@@ -7,7 +7,7 @@ from typing import Any, overload
 
 from dray import session
 from dray.accelerators import families
-from dray.answers import AbsentMember
+from dray.compat.attributes import AbsentMember
 from dray.core.actor import ActorHandle
 from dray.engines.runtime import ExecutionContext
 from dray.errors import ConfigError

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from dray import session
-from dray.answers import check_arguments
 from dray.checks import is_whole, plain
+from dray.compat.arguments import check_arguments
 from dray.core.actor import ActorHandle
-from dray.engines.runtime import ObjectRef, ObjectRefGenerator
+from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.errors import ArgumentTypeError, ConfigError
 
 _FOR_EVER_S = 1e9

@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from dray.accelerators import check_quantities, family_of
 from dray.accelerators.node_names import ACCELERATOR_TYPE, ACCELERATOR_TYPE_QUANTITY
-from dray.answers import check_names
 from dray.checks import is_whole, plain, refuse_arrays
+from dray.compat.arguments import known_options
 from dray.core.scheduling_strategies import PlacementGroupSchedulingStrategy, as_placement
 from dray.engines.runtime import OF_EVERY_ACTOR, ActorOptions, CallOptions, Placement, TaskOptions
 from dray.engines.runtime_env import RuntimeEnv
@@ -30,6 +30,7 @@ _GROUP = (
     "placement_group_capture_child_tasks",
 )
 _PLACE = ("label_selector", "scheduling_strategy", "runtime_env", *_GROUP)
+_ANY_ORDER = "allow_out_of_order_execution"
 # Accepted and without effect here: Ray's own tuning.
 _RAY_ONLY = (
     *("object_store_memory", "enable_task_events", "fallback_strategy", "_metadata"),
@@ -42,7 +43,7 @@ TASK = (
 ACTOR = (
     *(*_RESOURCES, *_PLACE, "name", "namespace", "lifetime", "get_if_exists", "max_restarts"),
     *("max_task_retries", "max_concurrency", "max_pending_calls", "concurrency_groups"),
-    *("allow_out_of_order_execution", *_RAY_ONLY),
+    *(_ANY_ORDER, *_RAY_ONLY),
 )
 CALL = (
     *("name", "num_returns", "concurrency_group", "max_task_retries", "retry_exceptions"),
@@ -61,7 +62,7 @@ def check_options(given: Options, known: Sequence[str], what: str) -> dict[str, 
         ConfigError: One is unknown, or an array.
     """
     refuse_arrays(given)
-    return {name: _plain(value) for name, value in check_names(given, known, what).items()}
+    return {name: _plain(value) for name, value in known_options(given, known, what).items()}
 
 
 def _plain(value: object) -> object:
@@ -122,6 +123,11 @@ def actor_options(kind: type, given: Options) -> ActorOptions:
     of_every_actor: dict[str, dict[str, object]] = {name: {} for name in OF_EVERY_ACTOR}
     methods = {**of_every_actor, **own}
     _check_groups(groups, methods)
+    concurrency = _count(given, "max_concurrency", None, least=1)
+    is_async = any(
+        inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
+        for _, member in inspect.getmembers(kind, inspect.isfunction)
+    )
     return ActorOptions(
         class_name=kind.__qualname__,
         resources=held,
@@ -133,14 +139,12 @@ def actor_options(kind: type, given: Options) -> ActorOptions:
         detached=lifetime == "detached",
         max_restarts=restarts,
         max_task_retries=retries,
-        max_concurrency=_count(given, "max_concurrency", None, least=1),
+        max_concurrency=concurrency,
         max_pending_calls=_count(given, "max_pending_calls", -1, least=-1),
         concurrency_groups=dict(groups),
         methods=methods,
-        is_async=any(
-            inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member)
-            for _, member in inspect.getmembers(kind, inspect.isfunction)
-        ),
+        is_async=is_async,
+        in_order=not (is_async or groups or (concurrency or 1) > 1 or given.get(_ANY_ORDER)),
         **_place(given),
         given=dict(given),
     )

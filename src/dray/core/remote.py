@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 from dray import session
-from dray.answers import AbsentMember
+from dray.compat.attributes import AbsentMember
 from dray.core.actor import ActorClass, is_actor_class
 from dray.core.options import task_options
 from dray.core.signature import Signature
@@ -29,6 +29,7 @@ class RemoteFunction:
     """
 
     bind = AbsentMember()
+    _remote = AbsentMember()
 
     def __init__(self, function: Callable[..., object], given: Mapping[str, object]) -> None:
         self._function = function

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dray.answers import answers_arguments
 from dray.checks import plain
+from dray.compat.arguments import checked_arguments
 from dray.engines.runtime import Group, Placement
 from dray.errors import ConfigError
 from dray.scheduling.labels import EXISTS, check_selector
@@ -40,7 +40,7 @@ class PlacementGroupSchedulingStrategy:
     placement_group_capture_child_tasks: bool | None = None
 
 
-@answers_arguments("NodeAffinitySchedulingStrategy")
+@checked_arguments("NodeAffinitySchedulingStrategy")
 @dataclass(frozen=True)
 class NodeAffinitySchedulingStrategy:
     """Runs on one node.

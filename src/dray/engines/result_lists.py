@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dray.engines.runtime import ObjectRef, ObjectRefGenerator
+from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 
 
 class DynamicObjectRefGenerator(ObjectRefGenerator):

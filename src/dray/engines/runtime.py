@@ -9,141 +9,16 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal
 
-from dray.answers import AbsentMember
+from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.runtime_env import RuntimeEnv
-from dray.errors import ArgumentTypeError
 from dray.scheduling.requests import Request
 
 if TYPE_CHECKING:
-    import asyncio
-
     from dray.status import ProgramStatus
-
-
-class ObjectRef(ABC):
-    """Stands for a value that is there, or will be: what a call returned, or what was `put`.
-
-    A reference may be handed to tasks and actors and stored anywhere; the value lives as long as
-    any reference to it does. `await ref` works in async code. In annotations, `ObjectRef[int]`
-    says what the value is.
-
-    Example:
-        >>> import dray
-        >>> @dray.remote
-        ... def square(x):
-        ...     return x * x
-        >>> ref = square.remote(2)  # at once; the task may still run
-        >>> dray.get(square.remote(ref))
-        16
-    """
-
-    __slots__ = ()
-
-    def __init_subclass__(cls) -> None:
-        """Have Python's own messages call it as programs do."""
-        cls.__name__ = "ObjectRef"
-
-    def _is_no_value(self, *_: object) -> NoReturn:
-        """Refuse what could only be meant for the value."""
-        raise ArgumentTypeError(
-            "an ObjectRef is not the value that it stands for: get that first, with dray.get(ref), "
-            "or hand the reference to a task, which gets the value"
-        )
-
-    __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = _is_no_value
-    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = _is_no_value
-    __matmul__ = __rmatmul__ = __neg__ = __lt__ = __le__ = __gt__ = __ge__ = _is_no_value
-    __getitem__ = _is_no_value
-
-    call_site = AbsentMember()
-    from_binary = AbsentMember()
-    from_hex = AbsentMember()
-    from_random = AbsentMember()
-    job_id = AbsentMember()
-    nil = AbsentMember()
-    owner_address = AbsentMember()
-    redis_shard_hash = AbsentMember()
-    task_id = AbsentMember()
-    tensor_transport = AbsentMember()
-
-    def __class_getitem__(cls, item: object) -> GenericAlias:
-        """Return the type for annotations that say more."""
-        return GenericAlias(cls, item)
-
-    @abstractmethod
-    def binary(self) -> bytes:
-        """Return the object's id as bytes."""
-
-    def hex(self) -> str:
-        """Return the object's id as text."""
-        return self.binary().hex()
-
-    def is_nil(self) -> bool:
-        """Return False: every reference stands for a value."""
-        return False
-
-    def size(self) -> int:
-        """Return how many bytes the object's id has."""
-        return len(self.binary())
-
-    @abstractmethod
-    def future(self) -> Future[Any]:
-        """Return a future of the value."""
-
-    def as_future(self, _internal: bool = False) -> asyncio.Future[Any]:
-        """Return a future of the value for the event loop that runs."""
-        from asyncio import wrap_future  # slow to import, and rarely used
-
-        return wrap_future(self.future())
-
-    @abstractmethod
-    def __await__(self) -> Generator[Any, None, Any]:
-        """Wait for the value in async code."""
-
-    def __repr__(self) -> str:
-        return f"ObjectRef({self.hex()})"
-
-
-class ObjectRefGenerator(ABC, Iterator[ObjectRef], AsyncIterator[ObjectRef]):
-    """The references of what a generator task yields, one after another, as they come.
-
-    Example:
-        >>> import dray
-        >>> @dray.remote
-        ... def count(n):
-        ...     yield from range(n)
-        >>> [dray.get(ref) for ref in count.remote(3)]
-        [0, 1, 2]
-    """
-
-    aclose = AbsentMember()
-    asend = AbsentMember()
-    athrow = AbsentMember()
-    close = AbsentMember()
-    send = AbsentMember()
-    throw = AbsentMember()
-
-    def __class_getitem__(cls, item: object) -> GenericAlias:
-        """Return the type for annotations that say more."""
-        return GenericAlias(cls, item)
-
-    @abstractmethod
-    def completed(self) -> ObjectRef:
-        """Return a reference that is ready when the generator has ended."""
-
-    @abstractmethod
-    def next_ready(self) -> bool:
-        """Return whether the next reference is there, and its value; does not wait."""
-
-    @abstractmethod
-    def is_finished(self) -> bool:
-        """Return whether there is nothing more to come; does not wait."""
 
 
 # Methods that actors have whatever their class is, as on Ray: the first returns when the actor is
@@ -226,6 +101,7 @@ class ActorOptions:
         concurrency_groups: Name of a group of methods to how many of them run at a time.
         methods: Method name to the options that `dray.method` gave it.
         is_async: Whether the class has a method that is a coroutine function.
+        in_order: Whether a call that waits for an argument holds up later ones of its caller.
         label_selector: Labels that its node must have.
         placement: Scheduling strategy.
         runtime_env: Runtime environment, on top of the session's.
@@ -246,6 +122,7 @@ class ActorOptions:
     concurrency_groups: Mapping[str, int] = field(default_factory=dict)
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     is_async: bool = False
+    in_order: bool = True
     label_selector: Mapping[str, str] = field(default_factory=dict)
     placement: Placement = field(default_factory=Placement)
     runtime_env: RuntimeEnv = field(default_factory=RuntimeEnv)

@@ -16,7 +16,7 @@ import os
 import stat
 import struct
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from dray.errors import ConfigError
@@ -85,6 +85,15 @@ class DeviceLocks:
         if names and self._directory is not None:
             _prepare(self._directory)
         self._owners: dict[Device, tuple[int, int]] = {}  # pid, and a descriptor of the process
+
+    def take_all(self, devices: Sequence[Device]) -> Device | None:
+        """Lock devices, all or none; return one that another program has, None if there is none."""
+        for at, device in enumerate(devices):
+            if not self.take(device):
+                for taken in devices[:at]:
+                    self.give_back(taken)
+                return device
+        return None
 
     def take(self, device: Device) -> bool:
         """Lock a device; return False, and have `on_free` called, if another program has it.

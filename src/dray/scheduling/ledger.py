@@ -36,16 +36,17 @@ is placed in O(nodes); a pass over the queue costs that for each shape that wait
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from dray.errors import ConfigError, InfeasibleError
 from dray.interrupts import shielded
 from dray.scheduling import labels
+from dray.scheduling.allocation import Allocation, device_ids
 from dray.scheduling.capacity import UNIT, Capacity, DeviceShare, from_fixed, to_fixed
-from dray.scheduling.device_locks import DeviceLocks
+from dray.scheduling.device_locks import DeviceLocks, Holder
 from dray.scheduling.placement import (
     STRATEGIES,
     BundlePlacement,
@@ -53,25 +54,10 @@ from dray.scheduling.placement import (
     Selector,
     demand_of,
     place,
-    place_in_order,
 )
 from dray.scheduling.request_queue import RequestQueue
 from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
 from dray.scheduling.tpu_slices import place_on_slices
-
-
-class Allocation(NamedTuple):
-    """The resources that one bundle holds.
-
-    Attributes:
-        node: Its node's place in the ledger.
-        quantities: Quantity of each resource.
-        parts: Of accelerators, which devices.
-    """
-
-    node: int
-    quantities: tuple[tuple[str, int], ...]
-    parts: Mapping[str, Sequence[DeviceShare]]
 
 
 class Held(Reservation):
@@ -83,7 +69,7 @@ class Held(Reservation):
 
     def __init__(self, ledger: Ledger, allocations: list[Allocation], demand: Demand) -> None:
         self.nodes = [ledger.nodes[allocation.node] for allocation in allocations]
-        self.devices = _devices(self.nodes, [each.parts for each in allocations], demand)
+        self.devices = device_ids(self.nodes, [each.parts for each in allocations], demand)
         self._demand = demand
         self._ledger = ledger
         self.allocations = allocations
@@ -179,11 +165,9 @@ class Ledger:
 
     def total(self) -> dict[str, float]:
         """Return what there is in all, summed over the nodes that have not died."""
-        found: dict[str, float] = {}
-        for node in self.alive():
-            for name, quantity in node.resources.items():
-                found[name] = found.get(name, 0) + quantity
-        return found
+        nodes = [node.resources for node in self.alive()]
+        names = dict.fromkeys(name for resources in nodes for name in resources)
+        return {name: sum(resources.get(name, 0) for resources in nodes) for name in names}
 
     def available(self) -> dict[str, float]:
         """Return what is free now, summed over the nodes."""
@@ -216,7 +200,7 @@ class Ledger:
         with self._lock:
             self._take_back_aside()
             devices, free = self.nodes[index].devices, self._free[index].devices
-            others = self.device_locks.others() if self.device_locks is not None else {}
+            others = self._others()
             return [
                 {
                     "resource": name,
@@ -233,11 +217,9 @@ class Ledger:
         """Return how much is free of the device of each kind that has most."""
         with self._lock:
             self._take_back_aside()
-            found: dict[str, int] = {}
-            for capacity in self._free:
-                for name, devices in capacity.devices.items():
-                    found[name] = max(found.get(name, 0), devices.largest)
-            return from_fixed(found)
+            names = {name for capacity in self._free for name in capacity.devices}
+            free = [capacity.devices for capacity in self._free]
+            return from_fixed({n: max(d[n].largest for d in free if n in d) for n in names})
 
     def pause(self) -> None:
         """Grant nothing until `settle_on` is called."""
@@ -290,7 +272,7 @@ class Ledger:
         demand = demand_of(request)
         with self._lock:
             self._take_back_aside()
-            others = self.device_locks.others() if self.device_locks is not None else {}
+            others = self._others()
             free = self._without(others)
             chosen = self._place(demand, free)
             if chosen is None:
@@ -300,7 +282,7 @@ class Ledger:
                 return PlacementPreview(free=[(self.nodes[i], left[i]) for i in left], taken=taken)
             nodes = [self.nodes[placement.node] for placement in chosen]
             return PlacementPreview(
-                nodes, _devices(nodes, [placement.parts for placement in chosen], demand)
+                nodes, device_ids(nodes, [placement.parts for placement in chosen], demand)
             )
 
     def _without(self, others: Iterable[tuple[str, str]]) -> list[Capacity]:
@@ -342,10 +324,15 @@ class Ledger:
     def _give_back(self, held: Held) -> None:
         with self._lock:
             self._aside.pop(held, None)
-            allocations, held.allocations = held.allocations, []
-            self._add(allocations, held.long_lived, 1)
-        if allocations:
+            is_free = self._free_held(held)
+        if is_free:
             self._grant()
+
+    def _free_held(self, held: Held) -> bool:
+        """Free what is held; return False if it had been before. With the lock held."""
+        allocations, held.allocations = held.allocations, []
+        self._add(allocations, held.long_lived, 1)
+        return bool(allocations)
 
     def _set_aside(self, held: Held) -> bool:
         with self._lock:
@@ -357,9 +344,7 @@ class Ledger:
     def _take_back_aside(self) -> None:
         """Free what is set aside. With the lock held."""
         while self._aside:
-            held, _ = self._aside.popitem()
-            allocations, held.allocations = held.allocations, []
-            self._add(allocations, held.long_lived, 1)
+            self._free_held(self._aside.popitem()[0])
 
     def _retake(
         self, allocations: Sequence[Allocation], long_lived: bool, demand: Demand
@@ -451,11 +436,8 @@ class Ledger:
 
     # Devices that other programs of this machine use.
 
-    def _devices_of(self, allocation: Allocation) -> list[tuple[str, str]]:
-        ids = self.nodes[allocation.node].devices
-        return [
-            (name, ids[name][p.device]) for name, parts in allocation.parts.items() for p in parts
-        ]
+    def _others(self) -> dict[tuple[str, str], Holder]:
+        return {} if self.device_locks is None else self.device_locks.others()
 
     def _lock_devices(
         self, allocations: Sequence[Allocation]
@@ -467,20 +449,16 @@ class Ledger:
         """
         if self.device_locks is None:
             return None
-        taken: list[tuple[str, str]] = []
-        for allocation in allocations:
-            for device in self._devices_of(allocation):
-                if not self.device_locks.take(device):
-                    for other in taken:
-                        self.device_locks.give_back(other)
-                    return allocation.node, device
-                taken.append(device)
-        return None
+        wanted = [
+            (device, each.node) for each in allocations for device in each.devices(self.nodes)
+        ]
+        foreign = self.device_locks.take_all([device for device, _ in wanted])
+        return None if foreign is None else (dict(wanted)[foreign], foreign)
 
     def _unlock_devices(self, allocation: Allocation) -> None:
         """Let other programs use devices, unless another allocation of ours has them too."""
         if self.device_locks is not None:
-            for device in self._devices_of(allocation):
+            for device in allocation.devices(self.nodes):
                 self.device_locks.give_back(device)
 
     def _exclude(self, node: int, device: tuple[str, str]) -> None:
@@ -508,12 +486,7 @@ class Ledger:
                 known[bundle.selector] = self._allowed(bundle.selector)
         allowed = [known[bundle.selector] for bundle in demand.bundles]
         if demand.slices is not None:
-            chosen = place_on_slices(demand, capacities, allowed, self.nodes)
-            return (
-                None
-                if chosen is None
-                else place_in_order(enumerate(chosen), demand.bundles, capacities)
-            )
+            return place_on_slices(demand, capacities, allowed, self.nodes)
         return place(demand, capacities, allowed)
 
     def _allowed(self, selector: Selector) -> set[int]:
@@ -523,21 +496,3 @@ class Ledger:
         wanted = dict(selector)
         nodes = self.nodes
         return {i for i in self._alive if labels.matches(wanted, nodes[i].all_labels)}
-
-
-def _devices(
-    nodes: Sequence[Node], parts: Sequence[Mapping[str, Sequence[DeviceShare]]], demand: Demand
-) -> list[dict[str, tuple[str, ...]]]:
-    """Return for each bundle the ids of those devices held for it that it asks for."""
-    devices = []
-    for bundle, (node, each) in enumerate(zip(nodes, parts, strict=True)):
-        spare = demand.slices.held_at(bundle) if demand.slices is not None else {}
-        devices.append(
-            {
-                name: tuple(
-                    node.devices[name][p.device] for p in taken[: len(taken) - spare.get(name, 0)]
-                )
-                for name, taken in each.items()
-            }
-        )
-    return devices

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dray.accelerators.node_names import POD_TYPE_LABEL, SLICE_NAME_LABEL, WORKER_ID_LABEL
 from dray.scheduling.capacity import Capacity
-from dray.scheduling.placement import Demand
+from dray.scheduling.placement import BundlePlacement, Demand, place_in_order
 from dray.scheduling.requests import Node
 
 
@@ -30,8 +30,8 @@ def place_on_slices(
     capacities: Sequence[Capacity],
     allowed: Sequence[set[int]],
     nodes: Sequence[Node],
-) -> list[int] | None:
-    """Return a node's index for each bundle, or None if there are not enough free slices.
+) -> list[BundlePlacement] | None:
+    """Return a placement for each bundle, or None if there are not enough free slices.
 
     Args:
         demand: The bundles; `demand.slices` says how many of the first ones make up a slice.
@@ -55,7 +55,10 @@ def place_on_slices(
             chosen += hosts
     if len(chosen) < count * size:
         return None
-    return _add_rest(chosen, wanted, capacities, allowed)
+    with_rest = _add_rest(chosen, wanted, capacities, allowed)
+    if with_rest is None:
+        return None
+    return place_in_order(enumerate(with_rest), demand.bundles, capacities)
 
 
 def hosts_of_slices(nodes: Sequence[Node]) -> dict[str, list[int]]:

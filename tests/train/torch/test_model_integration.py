@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -288,6 +289,17 @@ def test_one_worker_is_not_sharded(storage: Path) -> None:
         return type(prepare_model(nn.Linear(2, 2), parallel_strategy="fsdp")).__name__
 
     assert fit(train, storage, workers=1).return_value == "Linear"
+
+
+def test_a_train_function_may_name_torch_distributed_and_a_config(storage: Path) -> None:
+    """cloudpickle takes the names for `torch.distributed.config`, which it does not pickle."""
+    model = SimpleNamespace(config=3)
+
+    def train() -> tuple[int, bool]:
+        return model.config, torch.distributed.is_initialized()
+
+    assert torch.distributed.config
+    assert fit(train, storage).return_value == (3, True)
 
 
 def test_replicas_accumulate_gradients_compute_in_bfloat16_and_are_compiled(storage: Path) -> None:

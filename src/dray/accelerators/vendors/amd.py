@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from dray import host
 from dray.accelerators.family import Found
 from dray.accelerators.id_styles import CudaLike
-from dray.accelerators.vendor import Package, ask
+from dray.accelerators.vendor_queries import Package, ask
 from dray.errors import ConfigError
 
 _ROCR, _HIP, _CUDA = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from dray import host
 from dray.accelerators.family import Family, Found
-from dray.accelerators.vendor import output_of
+from dray.accelerators.vendor_queries import output_of
 
 
 class Apple(Family):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from dray.accelerators.family import Family, Found
-from dray.accelerators.vendor import Package, ask
+from dray.accelerators.vendor_queries import Package, ask
 from dray.errors import ConfigError
 from dray.host import device_files
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from dray.accelerators.family import Found
 from dray.accelerators.id_styles import Numbered
-from dray.accelerators.vendor import ask
+from dray.accelerators.vendor_queries import ask
 from dray.host import device_files, read
 
 _HABANA = "0x1da3"  # the PCI vendor, which Gaudi kept

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from dray import host
 from dray.accelerators.family import Family, Found
-from dray.accelerators.vendor import output_of
+from dray.accelerators.vendor_queries import output_of
 from dray.errors import ConfigError
 
 _SELECTOR, _MASK = "ONEAPI_DEVICE_SELECTOR", "ZE_AFFINITY_MASK"

@@ -7,7 +7,7 @@ from typing import ClassVar
 from dray import host
 from dray.accelerators.family import Found
 from dray.accelerators.id_styles import CudaLike
-from dray.accelerators.vendor import Package, ask
+from dray.accelerators.vendor_queries import Package, ask
 
 
 class Metax(CudaLike):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from dray import host
 from dray.accelerators.family import Family, Found
-from dray.accelerators.vendor import output_of
+from dray.accelerators.vendor_queries import output_of
 from dray.errors import ConfigError
 from dray.settings import host_root
 

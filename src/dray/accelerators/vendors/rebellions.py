@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from dray.accelerators.family import Found
 from dray.accelerators.id_styles import Numbered
-from dray.accelerators.vendor import ask
+from dray.accelerators.vendor_queries import ask
 from dray.host import device_files
 
 

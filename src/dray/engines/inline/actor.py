@@ -14,16 +14,17 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from dray.engines.inline.execution import Host, Work, run, submit
+from dray.engines.inline.execution import Gate, Host, Work, run, submit
 from dray.engines.inline.values import (
+    Executor,
     InlineRef,
-    Lane,
-    LoopThread,
+    LoopExecutor,
     Pickled,
     Stored,
     settle,
     store,
 )
+from dray.engines.object_ref import ObjectRef
 from dray.engines.rpc.actor_host import exit_status, is_intended, method_of
 from dray.engines.runtime import (
     ActorBackend,
@@ -35,7 +36,6 @@ from dray.engines.runtime import (
     Group,
     GroupSpec,
     Kwargs,
-    ObjectRef,
     Returned,
     Submit,
 )
@@ -140,7 +140,7 @@ class InlineObject(Pickled, Host, ActorBackend):
         home: ExecutionContext,
         runtime_env: RuntimeEnv,
         held: Reservation | None,
-        forget: Callable[[Reservation | None, Lane], None],
+        forget: Callable[[Reservation | None, Executor], None],
     ) -> None:
         super().__init__()
         self.register(uuid.uuid4().hex)
@@ -165,10 +165,10 @@ class InlineObject(Pickled, Host, ActorBackend):
     def _make(self) -> None:
         """Make the object; if that fails, the actor is gone and its calls say why."""
         options = self.options
-        self._gates: dict[str | None, Any] = {None: contextlib.nullcontext()}
-        self.lane = Lane()
+        self._gates: dict[str | None, Gate] = {None: contextlib.nullcontext()}
+        self.executor = Executor()
         if options.is_async:
-            self.lane = LoopThread(f"dray-actor-{self.class_name}")
+            self.executor = LoopExecutor(f"dray-actor-{self.class_name}")
             self._gates = {None: asyncio.Semaphore(options.max_concurrency or ASYNC_CONCURRENCY)}
             for name, limit in options.concurrency_groups.items():
                 self._gates[name] = asyncio.Semaphore(limit)
@@ -178,7 +178,7 @@ class InlineObject(Pickled, Host, ActorBackend):
             result = made.__init__(*args, **kwargs)
             return wait(result) if inspect.isawaitable(result) else there()
 
-        async def wait(initialised: Awaitable[Any]) -> None:
+        async def wait(initialised: Awaitable[object]) -> None:
             await initialised
             there()
 
@@ -200,7 +200,7 @@ class InlineObject(Pickled, Host, ActorBackend):
             here=replace(
                 self._here,
                 task_id=uuid.uuid4().hex,
-                task_name=name,
+                task_name=f"{self.class_name.rpartition('.')[2]}.{name}",
                 task_function=f"{self.class_name}.{name}",
                 was_restarted=self._restarts > 0,
             ),
@@ -275,8 +275,8 @@ class InlineObject(Pickled, Host, ActorBackend):
             None, details=f"actor {self.class_name} is gone: {why}", actor_id=self.actor_id
         )
         self.gone.__cause__ = cause
-        lane, self.lane, self._object = self.lane, Lane(), None
-        lane.close()
+        executor, self.executor, self._object = self.executor, Executor(), None
+        executor.close()
         if self._held is not None:
             self._held.release()
 
@@ -287,7 +287,7 @@ class InlineObject(Pickled, Host, ActorBackend):
             return
         self._restarts += 1
         self._object = None
-        self.lane.close()
+        self.executor.close()
         self._make()
 
     def describe(self) -> ActorStatus:
@@ -305,4 +305,4 @@ class InlineObject(Pickled, Host, ActorBackend):
 
     def __del__(self) -> None:
         if getattr(self, "gone", True) is None:
-            self._forget(self._held, self.lane)
+            self._forget(self._held, self.executor)

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, wait
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from dray.engines.inline.values import (
+    Executor,
     InlineRef,
-    Lane,
     Pickled,
     Stored,
     nothing,
@@ -28,30 +28,28 @@ from dray.engines.inline.values import (
     settled,
     store,
 )
+from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.result_lists import DynamicObjectRefGenerator
 from dray.engines.rpc import actor_host, wire
-from dray.engines.runtime import (
-    Args,
-    ExecutionContext,
-    Function,
-    ObjectRef,
-    ObjectRefGenerator,
-    Returned,
-)
+from dray.engines.runtime import Args, ExecutionContext, Function, Returned
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import DrayError, TaskCancelledError, WorkerDiedError, raised_in_task
+
+T = TypeVar("T")
+
+Gate = contextlib.AbstractAsyncContextManager[object]  # limits calls in an event loop
 
 
 class Host:
     """The host of calls: this process for a task; an actor is another one.
 
     Attributes:
-        lane: Thread on which they run.
+        executor: Thread on which they run.
         gone: Error of every later call; None while calls can go on.
     """
 
     def __init__(self) -> None:
-        self.lane = Lane()
+        self.executor = Executor()
         self.gone: DrayError | None = None
 
     def leave(self, error: SystemExit) -> DrayError:
@@ -87,9 +85,7 @@ class Work:
     retries: int = 0
     retry_on: bool | tuple[type[BaseException], ...] = False
     runtime_env: RuntimeEnv = field(default_factory=RuntimeEnv)
-    gate: contextlib.AbstractAsyncContextManager[Any] = field(
-        default_factory=contextlib.nullcontext
-    )
+    gate: Gate = field(default_factory=contextlib.nullcontext)
 
     def fails(self, error: Exception, left: int) -> bool:
         """Return whether an exception is its end, with so many retries left."""
@@ -97,7 +93,7 @@ class Work:
         again = retry_on if isinstance(retry_on, bool) else isinstance(error, retry_on)
         return not (left and again)
 
-    def error_of(self, done: Future[Any]) -> BaseException | None:
+    def error_of(self, done: Future[T]) -> BaseException | None:
         """Return what its end has brought in place of a value."""
         if done.cancelled():
             return self.host.gone or TaskCancelledError(f"{self.title} was cancelled")
@@ -117,7 +113,7 @@ class Work:
         failure.__cause__ = error  # with its traceback, so that a debugger can look into its frames
         return failure
 
-    async def resolve(self, arguments: Stored | None) -> tuple[list[Any], dict[str, Any]]:
+    async def resolve(self, arguments: Stored | None) -> tuple[list[object], dict[str, object]]:
         """Return a copy of the arguments, if there are any, with values in place of references.
 
         Raises:
@@ -125,10 +121,10 @@ class Work:
         """
         args, kwargs = ([], {}) if arguments is None else arguments.load()
 
-        async def value(argument: Any) -> Any:
+        async def value(argument: object) -> object:
             if not isinstance(argument, InlineRef):
                 return argument
-            return await argument if self.host.lane.waits else argument.value()
+            return await argument if self.host.executor.waits else argument.value()
 
         args = [await value(argument) for argument in args]
         kwargs = {name: await value(argument) for name, argument in kwargs.items()}
@@ -142,7 +138,7 @@ class Work:
         token = current.set((self.here, self.host))
         variables, directory = self.runtime_env.env_vars, self.runtime_env.local_directory("inline")
         # Calls in an event loop take turns, and a process has only one environment.
-        asks = not self.host.lane.waits and (variables or directory is not None)
+        asks = not self.host.executor.waits and (variables or directory is not None)
         try:
             with in_environment(variables, directory) if asks else contextlib.nullcontext():
                 yield
@@ -191,7 +187,7 @@ def submit(work: Work, args: Args, kwargs: Mapping[str, object]) -> Returned:
                 ref.outcome.set_exception(result)
             ref.cancel = nothing  # or it would keep the actor, through the call
 
-    done = work.host.lane.begin(_perform(work, arguments))
+    done = work.host.executor.begin(_perform(work, arguments))
     for ref in refs:
         ref.of_actor = type(work.host) is not Host
         ref.cancel = done.cancel
@@ -203,7 +199,7 @@ def submit(work: Work, args: Args, kwargs: Mapping[str, object]) -> Returned:
 
 def run(work: Work, arguments: Stored) -> BaseException | None:
     """Run a call to its end; return what it raised."""
-    done = work.host.lane.begin(_perform(work, arguments))
+    done = work.host.executor.begin(_perform(work, arguments))
     wait([done])
     return work.error_of(done)
 
@@ -218,7 +214,8 @@ async def _perform(work: Work, arguments: Stored) -> list[Stored | DrayError]:
             try:
                 async with work.gate:
                     value = work.find()(*args, **kwargs)
-                    if host.lane.waits and inspect.isawaitable(value):
+                    awaited = inspect.isawaitable(value) and not isinstance(value, ObjectRef)
+                    if host.executor.waits and awaited:
                         value = await value
                 for part in _split(work, value):
                     results.append(store(part, f"what {work.title} returned"))
@@ -227,7 +224,7 @@ async def _perform(work: Work, arguments: Stored) -> list[Stored | DrayError]:
                 raise
             except SystemExit as error:
                 death = host.leave(error)
-                if not left or host.lane.waits or host.gone:
+                if not left or host.executor.waits or host.gone:
                     raise death from None
             except Exception as error:  # noqa: BLE001 (it belongs to who gets)
                 if work.fails(error, left):
@@ -237,7 +234,7 @@ async def _perform(work: Work, arguments: Stored) -> list[Stored | DrayError]:
             left -= 1
 
 
-def _split(work: Work, value: Any) -> Iterator[Any]:
+def _split(work: Work, value: Any) -> Iterator[object]:
     """Yield what each reference of a call gets; a generator need not go on after that.
 
     Raises:
@@ -329,12 +326,12 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
             raise error
         return store(None, "nothing")
 
-    def upcoming(self) -> Future[Any]:
+    def upcoming(self) -> Future[None]:
         """Return what is done when the next reference or the end is there; may run on to it."""
         if self._items or self._over:
             return settled()
         if self._asked.done():
-            self._asked = self._work.host.lane.begin(self._step())
+            self._asked = self._work.host.executor.begin(self._step())
         return self._asked
 
     def _take(self) -> InlineRef | None:
@@ -370,7 +367,7 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
             error = self._work.error_of(done)
             settle(ref.outcome, None if error else done.result(), error)
 
-        self._work.host.lane.begin(self._finish()).add_done_callback(deliver)
+        self._work.host.executor.begin(self._finish()).add_done_callback(deliver)
         return ref
 
     def next_ready(self) -> bool:

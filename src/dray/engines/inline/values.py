@@ -14,15 +14,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from dray.engines.object_ref import ObjectRef
 from dray.engines.rpc import serialization
 from dray.engines.rpc.serialization import Payload
-from dray.engines.runtime import ObjectRef
 from dray.errors import DrayError, ObjectLostError
 
 T = TypeVar("T")
 
-_known: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-_keeping: ContextVar[list[Any] | None] = ContextVar("dray_inline_keeping", default=None)
+_known: weakref.WeakValueDictionary[str, Pickled] = weakref.WeakValueDictionary()
+_keeping: ContextVar[list[Pickled] | None] = ContextVar("dray_inline_keeping", default=None)
 
 
 def settled(value: Any = None, error: BaseException | None = None) -> Future[Any]:
@@ -57,7 +57,7 @@ class Pickled:
         return (_find, (self.key,))
 
 
-def _find(key: str) -> Any:
+def _find(key: str) -> Pickled:
     try:
         return _known[key]
     except KeyError:
@@ -71,7 +71,7 @@ class Stored:
     """A value, pickled, and the references and actors in it, which live as long as it does."""
 
     payload: Payload
-    kept: list[Any] = field(repr=False)
+    kept: list[Pickled] = field(repr=False)
 
     def load(self) -> Any:
         """Return a copy of the value."""
@@ -84,7 +84,7 @@ def store(value: object, what: str) -> Stored:
     Raises:
         SerializationError: It cannot be pickled.
     """
-    kept: list[Any] = []
+    kept: list[Pickled] = []
     token = _keeping.set(kept)
     try:
         return Stored(serialization.pack(value, what).inline(), kept)
@@ -131,13 +131,13 @@ class InlineRef(Pickled, ObjectRef):
         self.outcome.add_done_callback(hand_over)
         return copied
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[object, None, Any]:
         if not self.outcome.done():
             yield from asyncio.wrap_future(self.future()).__await__()
         return self.value()
 
 
-class Lane:
+class Executor:
     """Runs calls on the thread that makes them, one at a time; a call may make another one."""
 
     waits = False  # whether calls may wait for each other
@@ -145,7 +145,7 @@ class Lane:
     def __init__(self) -> None:
         self._lock = threading.RLock()
 
-    def begin(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+    def begin(self, call: Coroutine[object, None, T]) -> Future[T]:
         """Run a call, or begin to."""
         try:
             with self._lock:
@@ -163,7 +163,7 @@ class Lane:
         """End what still runs."""
 
 
-class LoopThread(Lane):
+class LoopExecutor(Executor):
     """Runs calls in an event loop on a thread of its own."""
 
     waits = True
@@ -173,7 +173,7 @@ class LoopThread(Lane):
         self._thread = threading.Thread(target=_serve, args=(self._loop,), name=name, daemon=True)
         self._thread.start()
 
-    def begin(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+    def begin(self, call: Coroutine[object, None, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(call, self._loop)
 
     def stop(self) -> None:

@@ -13,9 +13,10 @@ from ray.util.placement_group import (
     remove_placement_group,
 )
 
+from dray.engines.object_ref import ObjectRef
 from dray.engines.ray.errors import translate
 from dray.engines.ray.references import RayRef
-from dray.engines.runtime import Described, Group, ObjectRef
+from dray.engines.runtime import Described, Group
 
 # Ray waits for whole seconds, and has no way to say "without limit".
 _LONG_S = 3600

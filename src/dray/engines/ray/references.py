@@ -11,10 +11,11 @@ import ray
 from ray import cloudpickle
 from ray.exceptions import RayError
 
+from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.ray.errors import raise_result, result_error
 from dray.engines.ray.workers import forked_worker
 from dray.engines.result_lists import DynamicObjectRefGenerator
-from dray.engines.runtime import Args, Described, Kwargs, ObjectRef, ObjectRefGenerator, Returned
+from dray.engines.runtime import Args, Described, Kwargs, Returned
 from dray.errors import ConfigError
 
 
@@ -49,7 +50,7 @@ class RayRef(ObjectRef):
         self.ray_ref.future().add_done_callback(pass_on)
         return answer
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[object, None, Any]:
         try:
             value = yield from self.ray_ref.__await__()
         except RayError as error:

@@ -16,6 +16,7 @@ from ray.util.placement_group import (
     placement_group,
 )
 
+from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.ray import cluster, ray_options
 from dray.engines.ray.actor_handles import RayObject
 from dray.engines.ray.errors import raise_result, refused
@@ -36,8 +37,6 @@ from dray.engines.runtime import (
     Group,
     GroupSpec,
     Kwargs,
-    ObjectRef,
-    ObjectRefGenerator,
     Returned,
     Runtime,
     Submit,

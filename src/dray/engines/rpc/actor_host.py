@@ -207,8 +207,19 @@ def text_stream(fd: int) -> TextIO:
 def import_quietly(modules: Iterable[str]) -> None:
     """Import what will be needed; what fails to import fails again, in sight, where it is used."""
     for module in modules:
-        with contextlib.suppress(Exception):
+        before = set(sys.modules)
+        try:
             importlib.import_module(module)
+        except Exception:  # noqa: BLE001 (it fails again, in sight)
+            _forget_parts(sys.modules.keys() - before)
+
+
+def _forget_parts(new: Iterable[str]) -> None:
+    """Forget modules whose package has failed to import: the next one would not know of them."""
+    for name in sorted(new):
+        package = name.rpartition(".")[0]
+        if package and package not in sys.modules:
+            del sys.modules[name]
 
 
 def users_part(error: BaseException) -> TracebackType | None:

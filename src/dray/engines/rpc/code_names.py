@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from types import CellType, CodeType, FunctionType
+from typing import TYPE_CHECKING
 
 from dray import host
 
@@ -60,7 +60,7 @@ def _is_installed(function: FunctionType) -> bool:
     return file.startswith("<frozen") or host.is_installed(file)
 
 
-def _is_filled(cell: Any) -> bool:
+def _is_filled(cell: CellType) -> bool:
     try:
         cell.cell_contents  # noqa: B018 (an empty one raises)
     except ValueError:

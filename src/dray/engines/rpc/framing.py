@@ -89,10 +89,10 @@ class Inbox:
             end = start + length
             if end > size:
                 if end - size > _CHUNK:
-                    data = self._read_rest(data[at:], end - size)
-                    if data is None:
+                    whole = self._read_rest(data[at:], end - size)
+                    if whole is None:
                         return None
-                    frames.append(memoryview(data)[start - at :])
+                    frames.append(memoryview(whole)[start - at :])
                     self._rest = b""
                     return frames
                 break
@@ -101,7 +101,7 @@ class Inbox:
         self._rest = data[at:]
         return frames
 
-    def _read_rest(self, begun: bytes, missing: int) -> Any:
+    def _read_rest(self, begun: bytes, missing: int) -> bytearray | None:
         """Read the rest of a large message at once, so that it is put together only once."""
         whole = bytearray(len(begun) + missing)
         whole[: len(begun)] = begun

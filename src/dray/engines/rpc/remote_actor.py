@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import os
 import pickle
 import socket
 import threading
@@ -21,6 +20,7 @@ from dray.engines.base import Actor, Died, Mailbox, Output, Posted
 from dray.engines.rpc import wire
 from dray.engines.rpc.framing import Inbox
 from dray.engines.rpc.io_thread import Reader
+from dray.engines.rpc.output_pipe import OutputPipe
 from dray.errors import EngineError
 
 # Reads in a row from one process, so that one which talks without end does not keep others waiting.
@@ -45,7 +45,7 @@ class RemoteActor(Actor):
         self._sock: socket.socket | None = None
         self._inbox: Inbox | None = None
         self._unsent: list[wire.ToWorker] = []
-        self._outputs: dict[int, str] = {}  # descriptor -> stream
+        self._outputs: list[OutputPipe] = []
         self._calls = itertools.count()
         self._pending: dict[int, Future[Any]] = {}
         self._lock = threading.Lock()
@@ -93,9 +93,10 @@ class RemoteActor(Actor):
 
     def attach_output(self, fd: int, stream: str) -> None:
         """Take, as its owner, a descriptor from which the process's output is read."""
-        os.set_blocking(fd, False)
-        self._outputs[fd] = stream
-        self._reader.watch(fd, lambda: self.on_output(fd), lambda _: self._end_output(fd))
+        take = functools.partial(self._take_output, stream)
+        output = OutputPipe(self._reader, fd, take, self.on_output_end)
+        self._outputs.append(output)
+        output.watch()
 
     def _flush(self) -> None:
         unsent, self._unsent = self._unsent, []
@@ -177,25 +178,9 @@ class RemoteActor(Actor):
         else:
             future.set_result(value)
 
-    def on_output(self, fd: int) -> bool:
-        """Take a piece of the process's output; return whether there may be more now."""
-        try:
-            data = os.read(fd, 65536)
-        except BlockingIOError:
-            return False
-        except ConnectionError:
-            data = b""
+    def _take_output(self, stream: str, data: bytes) -> None:
         if data:
-            self.mailbox.put(Output(self, self._outputs[fd], data))
-            return True
-        self._end_output(fd)
-        return False
-
-    def _end_output(self, fd: int) -> None:
-        self._reader.unwatch(fd)
-        del self._outputs[fd]
-        os.close(fd)
-        self.on_output_end()
+            self.mailbox.put(Output(self, stream, data))
 
     def on_output_end(self) -> None:
         """Called when one of the output descriptors has ended."""
@@ -203,7 +188,7 @@ class RemoteActor(Actor):
     @property
     def has_output(self) -> bool:
         """True while an output descriptor has not ended."""
-        return bool(self._outputs)
+        return any(output.is_open for output in self._outputs)
 
     def on_death(self, error: EngineError, *, expected: bool) -> None:
         """Take what the dead process left, answer what is pending, and tell the mailbox."""
@@ -217,9 +202,8 @@ class RemoteActor(Actor):
             self._reader.unwatch(self._sock)
             while frames := self._inbox.receive_raw(socket.MSG_DONTWAIT):
                 self._deal(frames)
-        for fd in list(self._outputs):
-            while self.on_output(fd):
-                pass
+        for output in list(self._outputs):
+            output.drain()
         with self._lock:
             self._death = Died(self, error, expected)
             pending, self._pending = self._pending, {}
@@ -229,9 +213,7 @@ class RemoteActor(Actor):
         self._free()
 
     def _free(self) -> None:
-        for fd in self._outputs:
-            self._reader.unwatch(fd)
-            os.close(fd)
-        self._outputs.clear()
+        for output in self._outputs:
+            output.close()
         if self._sock is not None:
             self._sock.close()

@@ -12,6 +12,7 @@ A payload is what stands for a value in messages:
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import sys
@@ -21,6 +22,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeGuard
 
 from dray.engines.rpc import wire
+from dray.engines.rpc.pickler import pickler_class
 from dray.engines.runtime import Args, Kwargs
 from dray.errors import ActorDiedError, DrayError, raised_in_task
 from dray.interrupts import interruptible, is_handlers
@@ -119,8 +121,11 @@ _NOTHING = pickle.dumps(((), {}), 5)
 
 def pack_plain(args: Args, kwargs: Kwargs) -> bytes | None:
     """Return the payload of a call's arguments if they are simple values, and few."""
-    if kwargs or not _PLAIN.issuperset(map(type, args)):
+    if kwargs:
         return None
+    for value in args:
+        if type(value) not in _PLAIN:
+            return None
     data = pickle.dumps((args, kwargs), 5) if args else _NOTHING
     return data if len(data) <= INLINE_BYTES else None
 
@@ -191,21 +196,10 @@ def error_of(payload: Stored) -> BaseException:
     return died
 
 
-_picklers: dict[str, Any] = {}
-
-
+@functools.cache
 def _pickler_class() -> Any:
-    """Return the pickler's class, made when it is first needed: cloudpickle is slow to import."""
-    if "class" not in _picklers:
-        _picklers["class"] = _make_pickler_class()
-    return _picklers["class"]
-
-
-def _make_pickler_class() -> Any:
-    import cloudpickle
-
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-        """cloudpickle's, with buffers of tensors kept apart as well."""
+    class Pickler(pickler_class()):  # type: ignore[misc]
+        """That of functions, with buffers of tensors kept apart as well."""
 
         def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer]) -> None:
             super().__init__(file, protocol=5, buffer_callback=buffers.append)

@@ -12,7 +12,7 @@ from types import FunctionType, TracebackType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from dray.engines import thread_limits
-from dray.engines.rpc import code_names
+from dray.engines.rpc import code_names, pickler
 from dray.errors import RemoteTraceback, SerializationError, text_of
 from dray.interrupts import is_handlers
 
@@ -141,10 +141,8 @@ def dump(value: object, what: str) -> bytes:
     Raises:
         SerializationError: It cannot be pickled; the message names the object that is to blame.
     """
-    import cloudpickle
-
     try:
-        pickled: bytes = cloudpickle.dumps(value, protocol=5)
+        return pickler.dumps(value)
     except Exception as error:
         if is_handlers(error):
             raise
@@ -153,7 +151,6 @@ def dump(value: object, what: str) -> bytes:
             f"{what} cannot be sent to another process: {culprit} cannot be pickled ({said}). "
             "Create it inside the function, or pass what it is made from."
         ) from error
-    return pickled
 
 
 def load(payload: bytes) -> Any:
@@ -162,10 +159,8 @@ def load(payload: bytes) -> Any:
 
 
 def _pickles(value: object) -> bool:
-    import cloudpickle
-
     try:
-        cloudpickle.dumps(value, protocol=5)
+        pickler.dumps(value)
     except Exception as error:
         if is_handlers(error):
             raise
@@ -186,7 +181,7 @@ def _find_culprit(value: object, path: str, depth: int = 0) -> str:
     return f"{path} (a {type(value).__module__}.{type(value).__qualname__})"
 
 
-def _parts(value: object) -> Iterator[tuple[str, Any]]:
+def _parts(value: object) -> Iterator[tuple[str, object]]:
     """Yield what a value is made of, by the names that its author would recognise."""
     if isinstance(value, FunctionType):
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
@@ -256,15 +251,15 @@ class _Rebuilt(NamedTuple):
     """Pickles as a call of `_rebuild`."""
 
     kind: type[BaseException]
-    args: tuple[Any, ...]
-    state: dict[str, Any]
+    args: tuple[object, ...]
+    state: dict[str, object]
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, tuple(self)
 
 
 def _rebuild(
-    kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]
+    kind: type[BaseException], args: tuple[object, ...], state: dict[str, object]
 ) -> BaseException:
     base = _builtin_base(kind)
     error: BaseException = base.__new__(kind, *args)

@@ -46,14 +46,14 @@ class Conversation(ABC):
     def post(self, message: Message) -> None:
         """Tell the hub something. With the lock held."""
 
-    def teller(self, *head: object) -> Callable[..., Any]:
+    def teller(self, what: str, *head: object) -> Callable[..., Any]:
         """Return what tells the hub something that begins so, and returns what it answers at once.
 
         With the lock held, as `post`.
         """
 
         def tell(*rest: object) -> None:
-            self.post((*head, *rest))
+            self.post((what, *head, *rest))
 
         return tell
 

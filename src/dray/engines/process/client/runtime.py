@@ -12,6 +12,7 @@ from _blake2 import blake2b  # hashlib loads all of OpenSSL
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.process.client.conversation import accepted
 from dray.engines.process.client.values import Values
 from dray.engines.process.leader_follower import LeaderFollowers
@@ -35,8 +36,6 @@ from dray.engines.runtime import (
     Group,
     GroupSpec,
     Kwargs,
-    ObjectRef,
-    ObjectRefGenerator,
     Returned,
     Submit,
     TaskOptions,

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from dray.engines.launch import system_limits
+from dray.engines.object_ref import ObjectRef
 from dray.engines.process.client.conversation import Conversation
 from dray.engines.process.objects.references import ProcessGenerator, ProcessRef
 from dray.engines.process.objects.shared_memory import Arena, SpillFile, read_at, round_up
@@ -24,7 +25,7 @@ from dray.engines.rpc.serialization import (
     is_error,
     pack,
 )
-from dray.engines.runtime import ObjectRef, Runtime
+from dray.engines.runtime import Runtime
 from dray.errors import GetTimeoutError, ObjectLostError, ObjectStoreFullError
 from dray.interrupts import final, leave, mark_shielded, pending, shielded, watch
 

@@ -33,9 +33,12 @@ from dray.errors import (
 from dray.scheduling.ledger import Held
 from dray.scheduling.requests import Reservation
 
-# So many calls are sent ahead; the rest wait here and go in one piece when half are answered.
-_AHEAD = 256
+# So many calls are sent ahead at most. One is sent at once if its actor has few, or runs several at
+# a time; the others go in pieces, since each piece costs a system call here and there.
+_AHEAD = 1000
 _ASYNC_AHEAD = 2000
+_FEW = 16
+_PIECE = 32
 
 
 class Actors(ActorOperations, CallListener):
@@ -81,6 +84,7 @@ class Actors(ActorOperations, CallListener):
         task = Task(number, kind, (), payload, deps, nested, 0, client, None)
         actor = ActorRecord(number, task, self, restarts=options["max_restarts"])
         actor.name, actor.namespace = name, namespace
+        actor.in_order = options["in_order"]
         actor.most_ahead = max(
             _AHEAD,
             2 * (options["max_concurrency"] or 0),
@@ -98,7 +102,7 @@ class Actors(ActorOperations, CallListener):
         self._hub.store.when_unused(
             number, lambda: self._hub.lock.todo.append(lambda: self._on_unused(actor))
         )
-        self._tasks.accept(task)
+        self._tasks.table.accept(task)
         if not task.unready and not task.over:
             self._place_once(actor)
         self._hub.lock.todo.append(lambda: self._tell_made(client, question, actor))
@@ -169,7 +173,7 @@ class Actors(ActorOperations, CallListener):
             return
         actor.state = "alive"
         if not actor.restarts:
-            self._tasks.close(actor.creation)  # its arguments are not needed again
+            self._tasks.table.close(actor.creation)  # its arguments are not needed again
         self._pump(actor)
         if actor.ending:
             self._end_if_idle(actor)
@@ -216,17 +220,16 @@ class Actors(ActorOperations, CallListener):
         most = options["max_pending_calls"]
         if 0 < most <= actor.calls_of(client):
             return self._too_many(client, task, most)
-        self._tasks.accept(task)
+        self._tasks.table.accept(task)
         if actor.death is not None:
-            self._tasks.end(task, actor.death)
+            self._tasks.table.end(task, actor.death)
         elif task.over:
             pass
-        elif task.unready or client in actor.held_up:
-            actor.held_up.setdefault(client, deque()).append(task)
+        elif task.unready or actor.line_of(task) in actor.held_up:
+            actor.held_up.setdefault(actor.line_of(task), deque()).append(task)
         else:
             actor.waiting.append(task)
-            if len(actor.waiting) == 1:
-                self._pump(actor)
+            self._pump(actor)
         return None
 
     def _too_many(self, client: Client, task: Task, most: int) -> Payload:
@@ -248,7 +251,8 @@ class Actors(ActorOperations, CallListener):
                 self._place_once(actor)
             return
         most, running, waiting = actor.most_ahead, actor.running, actor.waiting
-        if len(running) > most // 2:
+        ahead, piece = len(running), _PIECE if actor.in_order else 1
+        if ahead >= _FEW and (len(waiting) < piece or ahead + piece > most):
             return
         messages: list[Message] = []
         while waiting and len(running) < most:
@@ -269,12 +273,13 @@ class Actors(ActorOperations, CallListener):
 
     def on_call_ready(self, task: Task) -> None:
         if task.actor is not None:
-            self._let_on(task.actor, task.client)
+            self._let_on(task.actor, task)
             self._pump(task.actor)
 
-    def _let_on(self, actor: ActorRecord, client: Client) -> None:
-        """Move on those calls of a caller that need not wait for an argument, in their order."""
-        calls = actor.held_up.get(client)
+    def _let_on(self, actor: ActorRecord, task: Task) -> None:
+        """Move on those calls of a call's line that need not wait for an argument, in order."""
+        line = actor.line_of(task)
+        calls = actor.held_up.get(line)
         if calls is None:
             return
         while calls and (calls[0].over or not calls[0].unready):
@@ -282,14 +287,14 @@ class Actors(ActorOperations, CallListener):
             if not call.over:
                 actor.waiting.append(call)
         if not calls:
-            del actor.held_up[client]
+            del actor.held_up[line]
 
     def on_call_left(self, number: int, worker: WorkerProcess) -> None:
         actor = worker.actor
         if actor is None:
             return
         actor.running.pop(number, None)
-        if actor.waiting and 2 * len(actor.running) <= actor.most_ahead:
+        if actor.waiting:
             self._pump(actor)
         elif actor.ending:
             self._end_if_idle(actor)
@@ -302,8 +307,8 @@ class Actors(ActorOperations, CallListener):
             self._mark_dead(actor, payload)  # one of its arguments has failed
         elif task in actor.waiting:
             actor.waiting.remove(task)
-        elif task.client in actor.held_up:
-            self._let_on(actor, task.client)
+        elif actor.line_of(task) in actor.held_up:
+            self._let_on(actor, task)
             self._pump(actor)
         if actor.ending:
             self._end_if_idle(actor)
@@ -347,6 +352,9 @@ class Actors(ActorOperations, CallListener):
     def kill(self, actor: ActorRecord, no_restart: bool) -> None:
         """End an actor's process at once."""
         worker = actor.worker
+        if worker is None and actor.restarts and not no_restart:
+            actor.restarts -= actor.restarts > 0  # of a process that there is not yet
+            return
         if no_restart or worker is None:
             actor.killed = True
             error = ActorDiedError(
@@ -368,8 +376,8 @@ class Actors(ActorOperations, CallListener):
         actor.waiting.clear()
         actor.held_up.clear()
         for task in calls:
-            self._tasks.end(task, payload)
-        self._tasks.close(actor.creation)
+            self._tasks.table.end(task, payload)
+        self._tasks.table.close(actor.creation)
         worker, actor.worker = actor.worker, None
         held, actor.held = actor.held, None
         if held is not None:
@@ -422,7 +430,7 @@ class Actors(ActorOperations, CallListener):
                     "and the call is not, because max_task_retries is 0",
                     actor_id=actor.actor_id,
                 )
-                self._tasks.end(task, failed(lost))
+                self._tasks.table.end(task, failed(lost))
         actor.waiting.extendleft(reversed(again))
         if actor.held is not None and actor.held.broken:
             actor.held.release()

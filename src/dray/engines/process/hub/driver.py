@@ -9,12 +9,13 @@ import os
 import select
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from dray import host
 from dray.engines.console import Outlets
 from dray.engines.launch import system_limits
 from dray.engines.launch.system_limits import OpenFiles
+from dray.engines.object_ref import ObjectRef
 from dray.engines.process.attach_socket import AttachListener
 from dray.engines.process.client.runtime import ProcessRuntime
 from dray.engines.process.client.values import not_in_time
@@ -36,17 +37,21 @@ from dray.engines.rpc import serialization, wire
 from dray.engines.rpc.framing import Message, encode
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.serialization import Opened, Payload
-from dray.engines.runtime import ExecutionContext, ObjectRef
+from dray.engines.runtime import ExecutionContext
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import EngineError, NodeDiedError
 from dray.interrupts import leave, mark_shielded, pending, watch
 from dray.scheduling.ledger import Ledger
 from dray.scheduling.requests import Node
 
+T = TypeVar("T")
+
 _logger = logging.getLogger(__name__)
 
 # Of this machine's memory, what stored objects may take.
 _STORE_SHARE = 0.3
+# So often does a thread that submits look whether there are answers.
+_SUBMITTED = 64
 _NO_TASK: Mapping[str, Any] = {}
 
 # Starts a process: the worker, its descriptors, and its standard output and error.
@@ -135,6 +140,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
         self._stall_s = self._quiet_s = stall_warning_s or LONGEST_S
         self._told = ""  # of which stall
         self.tap = OutputTap(reader, Outlets().line if shows_output else _not_shown)
+        self._submitted = 0  # since a thread looked for answers
         self._cores = host.cpu_count()
         self._spin = AdaptiveSpin(self._cores)
         self._look = functools.partial(self._poll.poll, 0)
@@ -163,8 +169,18 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
         if not self._closed:
             self._operations[what](self.client, number)
 
-    def teller(self, *head: Any) -> Callable[..., Any]:
-        return functools.partial(self._operations[head[0]], self.client, *head[1:])
+    def teller(self, what: str, *head: object) -> Callable[..., Any]:
+        return functools.partial(self._operations[what], self.client, *head)
+
+    def post_new(
+        self, numbers: Sequence[int], post: Callable[..., T], *message: object
+    ) -> T | None:
+        answer = super().post_new(numbers, post, *message)
+        self._submitted += 1
+        if self._submitted >= _SUBMITTED and not self.lock.is_mine():
+            self._submitted = 0
+            self._readers.look()
+        return answer
 
     def get(self, refs: Sequence[ObjectRef], timeout_s: float | None) -> list[Any]:
         if len(refs) != 1:
@@ -339,7 +355,8 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
         """Wait for something from workers, and deal with it."""
         poll, quiet_s, events = self._poll.poll, self._quiet_s, None
         # With all cores at work, or several threads that wait, to stay awake is in the way.
-        if len(self.tasks.running) < self._cores and not self._readers.crowded:
+        near = len(self.tasks.table.running) < self._cores and not self._readers.crowded
+        if near and timeout_s != 0:
             events = self._spin.awake(self._look)
         if not events:
             events = poll(quiet_s if timeout_s is None else min(timeout_s, quiet_s))

@@ -7,7 +7,8 @@ one kind of thing, and is made after the parts that it uses:
     generators.py        streams of items
     functions.py         functions and classes, and the class of demand that each belongs to
     lookahead.py         short tasks that are sent ahead, and recalled
-    tasks.py             tasks, from the call to the results; the books in which calls stand too
+    task_table.py        tasks and calls that have not ended: what they wait for, and what they hold
+    tasks.py             tasks, from their queue over a worker to the results
     actors.py            actors, and the order of their calls
     placement_groups.py  bundles that are set aside
     waits.py             questions that wait for any of these

@@ -52,7 +52,7 @@ class Lookahead:
 
     def began(self, task: Task, worker: WorkerProcess, now: float) -> None:
         """Take note that a worker is at a task, as far as is known here."""
-        worker.task, worker.since = task, now
+        worker.task, worker.since, worker.kind = task, now, task.kind
 
     def dispatched(self, task: Task, worker: WorkerProcess) -> None:
         """Count a task that is about to be sent to a worker."""

@@ -96,11 +96,11 @@ class Groups(GroupOperations):
         if self._names.get(record.spec.name) == record.number:
             del self._names[record.spec.name]
         error = failed(GroupRemovedError("its placement group was removed"))
-        for task in list(self._tasks.running.values()):
+        for task in list(self._tasks.table.running.values()):
             if task.kind.shape.group == record.number and task.actor is None:
                 worker = task.worker
                 task.retries = 0
-                self._tasks.end(task, error)
+                self._tasks.table.end(task, error)
                 if worker is not None:
                     self._stop(worker)
         for actor in list(self._actors.all.values()):

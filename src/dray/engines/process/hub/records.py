@@ -66,6 +66,7 @@ class WorkerProcess(Channel):
         runtime_env: Runtime environment of its process.
         pid: Its process, once that is known.
         task: The task that it runs.
+        kind: The function of that task, or of the last one.
         actor: The actor that lives in it.
         lease: The resources that it works with.
         retiring: Whether it was asked to end.
@@ -85,6 +86,7 @@ class WorkerProcess(Channel):
         self.runtime_env = runtime_env
         self.pid: int | None = None
         self.task: Task | None = None
+        self.kind: FunctionDescriptor | None = None
         self.actor: ActorRecord | None = None
         self.shape: SchedulingClass | None = None
         self.lease: Held | None = None
@@ -102,7 +104,7 @@ class WorkerProcess(Channel):
         """The mark of its output."""
         if self.actor is not None:
             return self.actor.creation.kind.name
-        return self.task.kind.name if self.task is not None else "worker"
+        return self.kind.name if self.kind is not None else "worker"
 
     def on_start(self, pid: int, node: Node) -> None:
         """Take note of its start; called by the fork server's notices."""
@@ -250,6 +252,14 @@ class Task:
     forced: bool = False
 
     @property
+    def name(self) -> str:
+        """Its name, as programs know it: of a call its class's and method's, unless it has one."""
+        if self.actor is None:
+            return self.kind.name
+        method, name, *_ = self.details or ("__init__", "__init__")
+        return name if name != method else f"{self.kind.name.rpartition('.')[2]}.{method}"
+
+    @property
     def title(self) -> str:
         """Its name in messages."""
         if self.actor is not None and self.details is None:
@@ -260,7 +270,7 @@ class Task:
 
 
 class CallListener(Protocol):
-    """Hears of the calls of an actor, which stand in the same books as tasks."""
+    """Hears of the calls of an actor, which stand in the same table as tasks."""
 
     def on_call_ready(self, task: Task) -> None:
         """Send a call on: all that it has waited for is there."""
@@ -282,7 +292,8 @@ class ActorRecord:
         calls: Hears of its calls.
         state: "waiting", "starting", "alive", "restarting" or "dead".
         waiting: Calls that can be sent, in order.
-        held_up: Calls by caller that wait for an argument, or for one of the same caller that does.
+        held_up: Calls that wait for an argument, or behind one that does, by line.
+        in_order: Whether the calls of a caller stand in one line; else each call is its own.
         running: Calls that are sent, by number.
         most_ahead: So many are sent at most.
         restarts: Restarts left; -1 is without limit.
@@ -299,7 +310,8 @@ class ActorRecord:
     worker: WorkerProcess | None = None
     held: Held | None = None
     waiting: deque[Task] = field(default_factory=deque)
-    held_up: dict[Client, deque[Task]] = field(default_factory=dict)
+    held_up: dict[Client | Task, deque[Task]] = field(default_factory=dict)
+    in_order: bool = True
     running: dict[int, Task] = field(default_factory=dict)
     most_ahead: int = 0
     restarts: int = 0
@@ -312,6 +324,10 @@ class ActorRecord:
     killed: bool = False
     death: Payload | None = None
     unstarted: EngineError | None = None
+
+    def line_of(self, task: Task) -> Client | Task:
+        """Return the line in which a call stands if it cannot be sent yet."""
+        return task.client if self.in_order else task
 
     def calls_unsent(self) -> list[Task]:
         """Return the calls that no process has yet."""

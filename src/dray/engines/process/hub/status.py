@@ -50,7 +50,7 @@ class Status(StatusOperations):
         return [describe_node(node, alive=i not in ledger.dead) for i, node in nodes]
 
     def _status(self) -> ProgramStatus:
-        running = self._tasks.running.values()
+        running = self._tasks.table.running.values()
         calls = [task for task in running if task.actor is None or task.details is not None]
         return ProgramStatus(
             engine="process",
@@ -91,7 +91,7 @@ class Status(StatusOperations):
             state, why = "waiting", "for resources"
         return TaskStatus(
             task_id=f"{task.number:032x}",
-            name=task.title,
+            name=task.name,
             state=state,
             why=why,
             pid=None if task.worker is None else task.worker.pid,

@@ -18,22 +18,17 @@ waits for its own children can never keep them from running.
 
 Invariants:
 
-- `running` has every task and call from `accept` to `close`, waiting or not; each is closed exactly
-  once, and `over` says so. Everything that it holds (arguments, their regions, its children's
-  books) is given back there and nowhere else.
 - A result is sealed once; the first word counts. So a worker's answer is heeded only while the task
   is on that worker (`task.worker is worker`): one that was lost and runs again has another.
-- `close` comes before the results are sealed with an error, since what depends on them is ended in
-  the same breath and must not find this task waiting.
 - A task runs again when its worker dies or it raises what may be retried, as often as `retries`
   says; never after it was cancelled. A generator that has yielded runs again only after a death.
-- Calls of actors stand in the same books for arguments, results, cancelling and ends; which of them
-  runs when is for `actors.py`, which hears of it as the `CallListener` of the actor's record.
+- Calls of actors stand in the same table (`task_table.py`) for arguments, results, cancelling and
+  ends; which of them runs when is for `actors.py`, which hears of it as the `CallListener` of the
+  actor's record.
 """
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -51,9 +46,10 @@ from dray.engines.process.hub.records import (
     Task,
     WorkerProcess,
 )
+from dray.engines.process.hub.task_table import TaskTable
 from dray.engines.process.hub.worker_pool import Pool
 from dray.engines.rpc.framing import Message, encode, encode_all
-from dray.engines.rpc.serialization import SPILLED, STORED, Payload, failed, is_error
+from dray.engines.rpc.serialization import Payload, failed
 from dray.engines.thread_limits import threads_for
 from dray.errors import (
     ConfigError,
@@ -97,7 +93,6 @@ class Tasks(TaskOperations):
     ) -> None:
         self._variables = variables
         self.hub = hub
-        self._streams = streams
         self.ledger = ledger
         self.pool = pool
         self.send = send
@@ -105,11 +100,7 @@ class Tasks(TaskOperations):
         self._tell_cancelled = tell_cancelled
         self._ahead = Lookahead(self.messages_of, send, tell_cancelled)
         self.kinds = FunctionTable(hub, ledger)
-        self.running: dict[int, Task] = {}  # by number, calls of actors as well; also those waiting
-        self._children: dict[int, dict[int, Task]] = {}  # by the number of who has submitted them
-        self._makers: dict[int, Task] = {}  # of tasks with several results
-        # Who cancels a call, and asks when.
-        self._unacknowledged: dict[int, list[tuple[Client, int]]] = {}
+        self.table = TaskTable(hub, streams, self.enqueue)
 
     # From the call to the queue.
 
@@ -128,53 +119,9 @@ class Tasks(TaskOperations):
         kind = self.kinds.all[key]
         task = Task(number, kind, numbers, payload, deps, nested, returns, client, parent)
         task.retries = kind.options["max_retries"]
-        self.accept(task)
+        self.table.accept(task)
         if not task.unready and not task.over:
             self.enqueue(task)
-
-    def accept(self, task: Task) -> None:
-        """Take a task, or an actor's call, into the books; count what it has to wait for."""
-        hub, store = self.hub, self.hub.store
-        hub.own(task.client, task.results)
-        if task.returns == "stream":
-            task.items = []
-            self._streams.begin(task)
-        for number in (*task.deps, *task.nested):
-            store.hold(number)
-        payload = task.payload
-        if type(payload) is tuple:
-            hub.arrived(task.client, payload)
-            if payload[0] == STORED:
-                store.pin(payload[1])
-        self.running[task.number] = task
-        task.since = time.monotonic()
-        if task.parent is not None:
-            self._children.setdefault(task.parent, {})[task.number] = task
-        for number in task.results[1:]:
-            self._makers[number] = task
-        for number in task.deps:
-            if not store.when_ready(number, functools.partial(self._came, task)):
-                task.unready += 1
-            elif not task.over and is_error(found := store.find(number).payload):
-                self.end(task, found)
-                return
-
-    def _came(self, task: Task, number: int) -> None:
-        task.unready -= 1
-        if task.over:
-            return
-        payload = self.hub.store.find(number).payload
-        if is_error(payload):
-            self.end(task, payload)
-        elif not task.unready:
-            self.became_ready(task)
-
-    def became_ready(self, task: Task) -> None:
-        """Called when all that a task or call has waited for is there."""
-        if task.actor is None:
-            self.enqueue(task)
-        else:
-            task.actor.calls.on_call_ready(task)
 
     def enqueue(self, task: Task) -> None:
         """Put a task at the end of the queue of its shape."""
@@ -225,7 +172,7 @@ class Tasks(TaskOperations):
                 shape.waiting.appendleft(task)  # the first that is done takes it
                 return False
             why = f"{task.title} has no worker process: {error}"
-            self.end(task, failed(EngineError(why)))
+            self.table.end(task, failed(EngineError(why)))
             return True
         worker.lease, worker.shape = held, shape
         self._run(task, worker)
@@ -292,14 +239,14 @@ class Tasks(TaskOperations):
     def on_done(
         self, client: Client, number: int, values: Sequence[tuple[Payload, Sequence[int]]]
     ) -> None:
-        task = self.running.get(number)
+        task = self.table.running.get(number)
         worker = client.worker
         if task is not None and task.worker is worker:
             for result, (payload, nested) in zip(task.results, values, strict=True):
                 if type(payload) is tuple:
                     self.hub.arrived(client, payload)
                 self.hub.store.seal(result, payload, nested)
-            self.close(task)
+            self.table.close(task)
         self.left(number, worker)
 
     def on_raised(
@@ -310,18 +257,18 @@ class Tasks(TaskOperations):
         retriable: bool,
         values: Sequence[tuple[Payload, Sequence[int]]],
     ) -> None:
-        task = self.running.get(number)
+        task = self.table.running.get(number)
         worker = client.worker
         if task is not None and task.worker is worker:
             if task.cancelled:
-                self.end(task, self._cancelled(task))
+                self.table.end(task, self._cancelled(task))
             elif retriable and task.retries and not task.items:
                 task.retries -= 1
                 self._again(task)
             else:
                 for result, (value, nested) in zip(task.results, values, strict=False):
                     self.hub.store.seal(result, self.hub.arrived(client, value), nested)
-                self.end(task, payload)
+                self.table.end(task, payload)
         for value, _ in values:
             self.hub.free_room(client, value)  # unless it has become a result
         self.left(number, worker)
@@ -389,7 +336,7 @@ class Tasks(TaskOperations):
     def _put_back(self, task: Task | None, shape: SchedulingClass) -> None:
         """Put a task that was sent ahead, and has not begun, to the front of its queue."""
         if task is not None and task.cancelled:
-            self.end(task, self._cancelled(task))
+            self.table.end(task, self._cancelled(task))
         elif task is not None:
             shape.waiting.appendleft(task)
 
@@ -409,42 +356,6 @@ class Tasks(TaskOperations):
         """Ask a worker to end."""
         worker.retiring = True
         self.send(worker, encode(("stop",)))
-
-    def end(self, task: Task, payload: Payload) -> None:
-        if task.over:
-            return
-        if task.items is not None:
-            self._streams.end_with(task, payload)
-        self.close(task)  # first: what depends on it must not find it waiting
-        self.hub.fail(task.results, payload)
-        if task.actor is not None:
-            task.actor.calls.on_call_over(task, payload)
-
-    def close(self, task: Task) -> None:
-        """Take a task out of the books."""
-        if task.over:
-            return
-        task.over = True
-        if task.cancelled:
-            self.on_cancel_acknowledged(task.client, task.number)
-        store = self.hub.store
-        self.running.pop(task.number, None)
-        if task.parent is not None:
-            siblings = self._children.get(task.parent, {})
-            siblings.pop(task.number, None)
-            if not siblings:
-                self._children.pop(task.parent, None)
-        for number in task.results[1:]:
-            self._makers.pop(number, None)
-        for number in (*task.deps, *task.nested):
-            store.drop(number)
-        payload, task.payload = task.payload, None
-        if type(payload) is tuple and payload[0] == STORED:
-            store.unpin(payload[1])
-        elif type(payload) is tuple and payload[0] == SPILLED:
-            store.free_disk(payload)
-        if task.items is not None:
-            self._streams.end(task)
 
     # Waiting.
 
@@ -472,15 +383,15 @@ class Tasks(TaskOperations):
             lease.release()
         if task is not None and not task.over:
             if task.cancelled:
-                self.end(task, self._cancelled(task))
+                self.table.end(task, self._cancelled(task))
             elif not isinstance(error, WorkerDiedError):
                 why = EngineError(f"{task.title} has no worker process: {error}")
-                self.end(task, failed(why))
+                self.table.end(task, failed(why))
             elif task.retries:
                 task.retries -= 1
                 self._again(task)
             else:
-                self.end(task, failed(self._died(task, worker, error)))
+                self.table.end(task, failed(self._died(task, worker, error)))
         if shape is not None:
             for waiting in reversed(self._ahead.left_behind(worker)):
                 self._put_back(waiting, shape)
@@ -501,7 +412,7 @@ class Tasks(TaskOperations):
     def on_cancel(
         self, client: Client, question: int, number: int, force: bool, recursive: bool
     ) -> None:
-        task = self.running.get(number) or self._makers.get(number)
+        task = self.table.maker_of(number)
         if task is not None and task.actor is not None and force:
             error = ConfigError(
                 "force=True is not for calls of actors, whose state would be lost; leave it out, "
@@ -510,29 +421,28 @@ class Tasks(TaskOperations):
             self.hub.refuse(client, question, error)
             return
         if task is not None and task.actor is not None and not task.cancelled:
-            self._unacknowledged[task.number] = []
+            self.table.cancelling[task.number] = []
         if task is not None:
             self.cancel(task, force, recursive)
-        if task is not None and task.number in self._unacknowledged:
+        if task is not None and task.number in self.table.cancelling:
             # A call that waits in its worker must not begin after this is answered.
-            self._unacknowledged[task.number].append((client, question))
+            self.table.cancelling[task.number].append((client, question))
         else:
             self.hub.reply(client, question, None)
 
     def on_cancel_acknowledged(self, client: Client, number: int) -> None:
-        for asked, question in self._unacknowledged.pop(number, ()):
-            self.hub.reply(asked, question, None)
+        self.table.acknowledge_cancel(number)
 
     def cancel(self, task: Task, force: bool, recursive: bool) -> None:
         """Cancel a task, and what it has submitted."""
         if recursive:
-            for child in list(self._children.get(task.number, {}).values()):
+            for child in list(self.table.children.get(task.number, {}).values()):
                 self.cancel(child, force and child.actor is None, True)
         if task.over or (task.cancelled and not force):
             return
         task.cancelled, task.forced = True, force
         if task.worker is None:
-            self.end(task, self._cancelled(task))
+            self.table.end(task, self._cancelled(task))
         elif self._ahead.is_ahead(task):
             self._ahead.recall([task])
         else:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
 
 from dray.engines.process.hub.records import RuntimeKey, WorkerProcess
 from dray.engines.rpc.io_thread import Reader
+from dray.engines.rpc.output_pipe import OutputPipe
 from dray.scheduling.requests import Node
 
 
@@ -21,22 +22,16 @@ class OutputTap:
     def __init__(self, reader: Reader, show: Callable[[str, str], None]) -> None:
         self._reader = reader
         self._show = show
-        self._open: dict[int, tuple[WorkerProcess, str, bytearray]] = {}
+        self._open: dict[OutputPipe, WorkerProcess] = {}
 
     def watch(self, worker: WorkerProcess, fd: int, stream: str) -> None:
         """Take a descriptor, as its owner, from which a worker's output is read."""
-        os.set_blocking(fd, False)
-        self._open[fd] = (worker, stream, bytearray())
-        self._reader.watch(fd, lambda: self._read(fd), lambda _: self._close(fd))
+        take = functools.partial(self._take, worker, stream, bytearray())
+        output = OutputPipe(self._reader, fd, take, lambda: self._open.pop(output))
+        self._open[output] = worker
+        output.watch()
 
-    def _read(self, fd: int) -> bool:
-        worker, stream, rest = self._open[fd]
-        try:
-            data = os.read(fd, 65536)
-        except BlockingIOError:
-            return False
-        except OSError:
-            data = b""
+    def _take(self, worker: WorkerProcess, stream: str, rest: bytearray, data: bytes) -> None:
         rest += data
         *lines, last = bytes(rest).split(b"\n")
         if not data and last:
@@ -44,36 +39,24 @@ class OutputTap:
         for line in lines:
             self._show(stream, f"({worker.title} pid={worker.pid}) {_last_state(line)}")
         rest[:] = last
-        if not data:
-            self._close(fd)
-        return bool(data)
 
     def drain(self, worker: WorkerProcess) -> None:
         """Show what a worker that is gone has left."""
         self._reader.do_tasks()
-        for fd, (owner, _, _) in list(self._open.items()):
-            if owner is worker:
-                self._finish(fd)
+        self._finish(output for output, owner in list(self._open.items()) if owner is worker)
 
     def forget(self, worker: WorkerProcess) -> None:
         """Let a worker's output be that was not started. From any thread."""
         self._reader.run(lambda: self.drain(worker))
 
-    def _finish(self, fd: int) -> None:
-        while fd in self._open and self._read(fd):
-            pass
-        if fd in self._open:
-            self._close(fd)
-
-    def _close(self, fd: int) -> None:
-        self._reader.unwatch(fd)
-        del self._open[fd]
-        os.close(fd)
+    def _finish(self, outputs: Iterable[OutputPipe]) -> None:
+        for output in outputs:
+            output.drain()
+            output.close()
 
     def close(self) -> None:
         """Show what is left and free the descriptors."""
-        for fd in list(self._open):
-            self._finish(fd)
+        self._finish(list(self._open))
 
 
 def _last_state(line: bytes) -> str:

@@ -7,15 +7,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
+from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.rpc.serialization import note_reference
-from dray.engines.runtime import (
-    ActorBackend,
-    CallOptions,
-    Group,
-    ObjectRef,
-    ObjectRefGenerator,
-    Submit,
-)
+from dray.engines.runtime import ActorBackend, CallOptions, Group, Submit
 from dray.interrupts import final, shielded
 
 
@@ -169,7 +163,7 @@ class ProcessRef(_Counted, ObjectRef):
     def future(self) -> Future[Any]:
         return self.runtime.future_of(self)
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[object, None, Any]:
         import asyncio  # slow to import; who awaits has it
 
         return asyncio.wrap_future(self.future()).__await__()
@@ -326,5 +320,7 @@ class ProcessGroup(Group):
         return (_arrived_group, (self.number, [dict(b) for b in self.bundles], self._ready))
 
 
-def _arrived_group(number: int, bundles: Sequence[Any], ready: ProcessRef) -> ProcessGroup:
+def _arrived_group(
+    number: int, bundles: Sequence[Mapping[str, float]], ready: ProcessRef
+) -> ProcessGroup:
     return ProcessGroup(_current_runtime(), number, bundles, ready)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import inspect
 import threading
 from collections.abc import Callable, Mapping
@@ -9,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from dray.engines.object_ref import ObjectRef
 from dray.engines.process.client.runtime import ActorExit
-from dray.engines.process.worker.results import Results
+from dray.engines.process.worker.results import Results, is_too_far
 from dray.engines.rpc.actor_host import ExitForkedChildren, exit_status, is_intended, method_of
 from dray.engines.rpc.framing import Message
 from dray.engines.rpc.serialization import Retried
@@ -55,14 +57,14 @@ class ActorCalls:
         self._running = running
         self._group_of: Mapping[str, str | None] = group_of
         self._actor: Any = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._tasks: dict[int, asyncio.Task[Any]] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
         self._cancelled: set[int] = set()
         self._pools: dict[str, ThreadPoolExecutor] = {}
-        self._semaphores: dict[str, asyncio.Semaphore] = {}
+        self._loops: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Semaphore]] = {}
+        self._pacers: ThreadPoolExecutor | None = None
         sizes = {_DEFAULT: concurrency, **groups}
         if is_async:
-            self._start_loop({name: size or _ASYNC_CONCURRENCY for name, size in sizes.items()})
+            self._start_loops({name: size or _ASYNC_CONCURRENCY for name, size in sizes.items()})
         elif groups or (concurrency or 1) > 1:
             self._pools = {
                 name: ThreadPoolExecutor(size or 1, f"dray-{name or 'calls'}")
@@ -72,27 +74,22 @@ class ActorCalls:
     @property
     def has_threads(self) -> bool:
         """True if calls run elsewhere than on the main thread."""
-        return self._loop is not None or bool(self._pools)
+        return bool(self._loops or self._pools)
 
-    def _start_loop(self, sizes: Mapping[str, int]) -> None:
+    def _start_loops(self, sizes: Mapping[str, int]) -> None:
+        """Start a loop for each group, so that what blocks one holds up no other."""
         import asyncio  # slow to import, and only actors with async methods need it
 
-        self._loop = asyncio.new_event_loop()
-        self._semaphores = {name: asyncio.Semaphore(size) for name, size in sizes.items()}
-        ready = threading.Event()
-
-        def run() -> None:
-            assert self._loop is not None
-            asyncio.set_event_loop(self._loop)
-            self._loop.call_soon(ready.set)
-            self._loop.run_forever()
-
-        threading.Thread(target=run, name="dray-async", daemon=True).start()
-        ready.wait()
+        # A thread for each generator that may have to wait for its reader, once it has to.
+        self._pacers = ThreadPoolExecutor(sum(sizes.values()), "dray-pace")
+        for name, size in sizes.items():
+            loop = asyncio.new_event_loop()
+            self._loops[name] = loop, asyncio.Semaphore(size)
+            threading.Thread(target=_run_loop, args=(loop,), name="dray-async", daemon=True).start()
 
     def make(self, args: Args, kwargs: Kwargs) -> None:
         """Make the actor's object."""
-        if self._loop is None:
+        if not self._loops:
             with ExitForkedChildren():
                 self._actor = self._kind(*args, **kwargs)
             return
@@ -108,14 +105,16 @@ class ActorCalls:
 
         import asyncio  # it is there
 
-        exited = asyncio.run_coroutine_threadsafe(make(), self._loop).result()
+        loop, _ = self._loops[_DEFAULT]
+        exited = asyncio.run_coroutine_threadsafe(make(), loop).result()
         if exited is not None:
             raise exited
 
     def take(self, message: Message) -> bool:
         """Take a call that does not run on the main thread; return False for one that does."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._begin_coroutine, message)
+        if self._loops:
+            loop, semaphore = self._loops.get(self._group(message), self._loops[_DEFAULT])
+            loop.call_soon_threadsafe(self._begin_coroutine, message, semaphore)
             return True
         if self._pools:
             pool = self._pools.get(self._group(message), self._pools[_DEFAULT])
@@ -132,7 +131,7 @@ class ActorCalls:
         method, name, _, _, retried, unread = details
         results = self._results
         if number in self._cancelled:
-            results.runtime.say("raised", number, b"", False, ())
+            self._tell_cancelled(number)
             return
         here = {"task_id": number, "task_name": name, "function": method}
         self._running.set({**self._around, **here})
@@ -164,18 +163,32 @@ class ActorCalls:
 
     # In the event loop.
 
-    def _begin_coroutine(self, message: Message) -> None:
-        assert self._loop is not None
-        number = message[1]
-        task = self._loop.create_task(self._run_coroutine(message))
-        self._tasks[number] = task
-        task.add_done_callback(lambda _: self._tasks.pop(number, None))
+    def _begin_coroutine(self, message: Message, semaphore: asyncio.Semaphore) -> None:
+        import asyncio  # it is there
 
-    async def _run_coroutine(self, message: Message) -> None:
+        number = message[1]
+        if number in self._cancelled:  # that was heard first, on a socket of its own
+            self._tell_cancelled(number)
+            return
+        task = asyncio.get_running_loop().create_task(self._run_coroutine(message, semaphore))
+        self._tasks[number] = task
+        task.add_done_callback(lambda _: self._end_coroutine(number, task))
+        if number in self._cancelled:  # while it was not to be found there
+            task.cancel()
+
+    def _end_coroutine(self, number: int, task: asyncio.Task[None]) -> None:
+        del self._tasks[number]
+        if task.cancelled():  # before its first step: else it tells of its end itself
+            self._tell_cancelled(number)
+
+    def _tell_cancelled(self, number: int) -> None:
+        self._results.runtime.say("raised", number, b"", False, ())
+
+    async def _run_coroutine(self, message: Message, semaphore: asyncio.Semaphore) -> None:
         _, number, _, payload, deps, returns, details = message
-        method, name, _, _, retried, _ = details
+
+        method, name, _, _, retried, unread = details
         results = self._results
-        semaphore = self._semaphores.get(self._group(message), self._semaphores[_DEFAULT])
         try:
             async with semaphore:
                 here = {"task_id": number, "task_name": name, "function": method}
@@ -183,12 +196,14 @@ class ActorCalls:
                 with ExitForkedChildren():
                     args, kwargs = results.arguments(payload, deps)
                     value = method_of(self._actor, method)(*args, **kwargs)
-                    if inspect.isawaitable(value):
+                    if inspect.isawaitable(value) and not isinstance(value, ObjectRef):
                         value = await value
                     if inspect.isasyncgen(value):
                         index = 0
                         async for item in value:
                             results.send_item(number, index, item, name)
+                            if is_too_far(index, unread):
+                                await self._keep_pace(number, index, unread)
                             index += 1
                         value = ()
                     values = results.pack_results(value, returns, name, number)
@@ -197,15 +212,25 @@ class ActorCalls:
         else:
             results.runtime.say("done", number, values)
 
+    async def _keep_pace(self, number: int, index: int, unread: int) -> None:
+        import asyncio  # it is there
+
+        context, wait = contextvars.copy_context(), self._results.keep_pace
+        waits = asyncio.get_running_loop().run_in_executor
+        await waits(self._pacers, context.run, wait, number, index, unread)
+
     def cancel(self, number: int) -> None:
         self._cancelled.add(number)
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._cancel_coroutine, number)
-
-    def _cancel_coroutine(self, number: int) -> None:
         task = self._tasks.get(number)
         if task is not None:
-            task.cancel()
+            task.get_loop().call_soon_threadsafe(task.cancel)
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+    import asyncio  # it is there
+
+    asyncio.set_event_loop(loop)
+    loop.run_forever()
 
 
 async def _made(kind: type, args: Args, kwargs: Kwargs) -> Any:

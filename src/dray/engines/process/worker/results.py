@@ -8,12 +8,13 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dray.engines.object_ref import ObjectRef
 from dray.engines.process.client.runtime import Awaited
 from dray.engines.process.worker.runtime import WorkerRuntime
 from dray.engines.result_lists import DynamicObjectRefGenerator
 from dray.engines.rpc import actor_host, serialization, wire
 from dray.engines.rpc.serialization import RAISED, Payload, Result, Retried, pack_result
-from dray.engines.runtime import Args, Kwargs, ObjectRef
+from dray.engines.runtime import Args, Kwargs
 
 if TYPE_CHECKING:
     from dray.engines.process.hub.records import Count
@@ -25,6 +26,11 @@ class PartialResultsError(Exception):
     def __init__(self, values: list[Result]) -> None:
         super().__init__()
         self.values = values
+
+
+def is_too_far(index: int, most_unread: int) -> bool:
+    """Return whether a generator has to hear of its reader after an item; 0 is no limit."""
+    return 0 < most_unread <= index + 1
 
 
 class Results:
@@ -95,9 +101,9 @@ class Results:
         self.runtime.say("item", number, index, next(self.runtime._ids), payload, nested)
 
     def keep_pace(self, number: int, index: int, most_unread: int) -> None:
-        """Wait until a stream's reader is near enough."""
-        if most_unread and index + 1 >= most_unread:
-            self.runtime.await_answer("pace", number, index + 1 - most_unread)
+        """Wait until fewer items than that are unread."""
+        if is_too_far(index, most_unread):
+            self.runtime.await_answer("pace", number, index + 2 - most_unread)
 
     def _pack(self, value: object, name: str) -> Result:
         return self.runtime.stored(pack_result(value, f"the return value of {name}"))

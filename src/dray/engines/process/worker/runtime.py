@@ -144,13 +144,14 @@ class WorkerRuntime(ProcessRuntime):
         here = self.here()
         group = here.get("group")
         task_id, actor = here.get("task_id"), here.get("actor")
+        function, name = here.get("function"), here.get("task_name")
         return ExecutionContext(
             job_id=self._begin["job_id"],
             node_id=self._begin["node_id"],
             worker_id=f"{self._begin['number']:08x}",
             namespace=self._begin["namespace"],
             task_id=None if task_id is None else f"{task_id:032x}",
-            task_name=here.get("task_name"),
+            task_name=name if function != name or not name else _short_name(here["name"], name),
             actor_id=here.get("actor_id") if actor is None else f"{actor:032x}",
             actor_name=here.get("actor_name"),
             resources=here.get("resources", {}),
@@ -159,8 +160,13 @@ class WorkerRuntime(ProcessRuntime):
             was_restarted=bool(here.get("was_restarted")),
             runtime_env=here.get("runtime_env", {}),
             accelerator_ids=here.get("devices", {}),
-            task_function=_name_of(here.get("function"), here.get("name")),
+            task_function=_name_of(function, here.get("name")),
         )
+
+
+def _short_name(kind: str, method: str) -> str:
+    """Return the name of a call that has no other: its class's own, and its method's."""
+    return f"{kind.rpartition('.')[2]}.{method}"
 
 
 def _name_of(function: Any, title: Any) -> str | None:

@@ -102,7 +102,7 @@ class TaskWorker:
         if message[0] == "call" and self.calls is not None and self.calls.take(message):
             return
         self._work.append(message)
-        idle = self._idle
+        idle, self._idle = self._idle, None
         if idle is not None:
             self.runtime.finish(idle)
 

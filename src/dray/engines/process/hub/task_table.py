@@ -1,0 +1,135 @@
+"""The table of the tasks and calls that have not ended: what they wait for, and what they hold.
+
+Invariants:
+
+- `running` has every task and call from `accept` to `close`, waiting or not; each is closed exactly
+  once, and `over` says so. Everything that it holds (arguments, their regions, its children's
+  entries) is given back there and nowhere else.
+- `close` comes before the results are sealed with an error, since what depends on them is ended in
+  the same breath and must not find this task waiting.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+
+from dray.engines.process.hub.generators import Streams
+from dray.engines.process.hub.hub import Hub
+from dray.engines.process.hub.records import Client, Task
+from dray.engines.rpc.serialization import SPILLED, STORED, Payload, is_error
+
+
+class TaskTable:
+    """Tasks, and calls of actors, from their submission to their end.
+
+    Args:
+        hub: Objects and answers.
+        streams: Streams of generators' items.
+        enqueue: Queues a task that waits for no arguments; a call's actor hears of it itself.
+
+    Attributes:
+        running: By number; also those that wait.
+        children: By the number of who has submitted them.
+        cancelling: By the number of a call that is cancelled, who has done so, with the question.
+    """
+
+    def __init__(self, hub: Hub, streams: Streams, enqueue: Callable[[Task], None]) -> None:
+        self._hub = hub
+        self._streams = streams
+        self._enqueue = enqueue
+        self.running: dict[int, Task] = {}
+        self.children: dict[int, dict[int, Task]] = {}
+        self.cancelling: dict[int, list[tuple[Client, int]]] = {}
+        self._makers: dict[int, Task] = {}  # of tasks with several results
+
+    def accept(self, task: Task) -> None:
+        """Take in a task or an actor's call; count what it has to wait for."""
+        hub, store = self._hub, self._hub.store
+        hub.own(task.client, task.results)
+        if task.returns == "stream":
+            task.items = []
+            self._streams.begin(task)
+        for number in (*task.deps, *task.nested):
+            store.hold(number)
+        payload = task.payload
+        if type(payload) is tuple:
+            hub.arrived(task.client, payload)
+            if payload[0] == STORED:
+                store.pin(payload[1])
+        self.running[task.number] = task
+        task.since = time.monotonic()
+        if task.parent is not None:
+            self.children.setdefault(task.parent, {})[task.number] = task
+        for number in task.results[1:]:
+            self._makers[number] = task
+        for number in task.deps:
+            if not store.when_ready(number, functools.partial(self._came, task)):
+                task.unready += 1
+            elif not task.over and is_error(found := store.find(number).payload):
+                self.end(task, found)
+                return
+
+    def _came(self, task: Task, number: int) -> None:
+        task.unready -= 1
+        if task.over:
+            return
+        payload = self._hub.store.find(number).payload
+        if is_error(payload):
+            self.end(task, payload)
+        elif not task.unready:
+            self._became_ready(task)
+
+    def _became_ready(self, task: Task) -> None:
+        """Called when all that a task or call has waited for is there."""
+        if task.actor is None:
+            self._enqueue(task)
+        else:
+            task.actor.calls.on_call_ready(task)
+
+    def maker_of(self, number: int) -> Task | None:
+        """Return the task or call that makes a result, unless it is over."""
+        return self.running.get(number) or self._makers.get(number)
+
+    def end(self, task: Task, payload: Payload) -> None:
+        """End a task or call with an error."""
+        if task.over:
+            return
+        if task.items is not None:
+            self._streams.end_with(task, payload)
+        self.close(task)  # first: what depends on it must not find it waiting
+        self._hub.fail(task.results, payload)
+        if task.actor is not None:
+            task.actor.calls.on_call_over(task, payload)
+
+    def close(self, task: Task) -> None:
+        """Take a task or call out of the table."""
+        if task.over:
+            return
+        task.over = True
+        if task.cancelled:
+            self.acknowledge_cancel(task.number)
+        store = self._hub.store
+        self.running.pop(task.number, None)
+        if task.parent is not None:
+            siblings = self.children.get(task.parent, {})
+            siblings.pop(task.number, None)
+            if not siblings:
+                self.children.pop(task.parent, None)
+        for number in task.results[1:]:
+            self._makers.pop(number, None)
+        for number in (*task.deps, *task.nested):
+            store.drop(number)
+        payload, task.payload = task.payload, None
+        if type(payload) is tuple and payload[0] == STORED:
+            store.unpin(payload[1])
+        elif type(payload) is tuple and payload[0] == SPILLED:
+            store.free_disk(payload)
+        if task.items is not None:
+            self._streams.end(task)
+
+    def acknowledge_cancel(self, number: int) -> None:
+        """Answer who has cancelled a call: it will not begin any more."""
+        for client, question in self.cancelling.pop(number, ()):
+            self._hub.reply(client, question, None)
