@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # Files of tests side by side, for most of their time is waiting.
-SIDE_BY_SIDE := -m tests.side_by_side
+SIDE_BY_SIDE := -m pytest -p tests.side_by_side --processes
 # Else every interpreter that a test starts would compile all of dray.
 unexport PYTHONDONTWRITEBYTECODE
 # Pure tests: no engine, no framework. The others are in *_integration.py.
@@ -18,7 +18,7 @@ MEASURED := COVERAGE_FILE=$(CURDIR)/build/coverage/data $(BIN)/coverage
 OF_TENSORFLOW := tests/train/tensorflow $(wildcard tests/docs/test_frameworks*.py tests/docs/test_examples*.py tests/docs/test_snippets*.py tests/docs/test_reference.py)
 
 # Frameworks of others beside PyTorch and JAX: extras of dray, which take seconds to import.
-OF_FRAMEWORKS := $(addprefix tests/train/, huggingface lightning lightgbm xgboost test_accelerate_integration.py test_keras_integration.py)
+OF_FRAMEWORKS := $(addprefix tests/train/, huggingface lightning lightgbm xgboost test_accelerate_integration.py test_keras_integration.py jax/test_orbax_integration.py)
 
 .PHONY: demo unit test test-frameworks test-docs test-tensorflow test-ray test-cluster test-gpu coverage check bench bench-before diagrams docs release-check stress clean
 
@@ -29,9 +29,9 @@ unit: $(VENV)-unit/installed  ## Run the tests that start no engine, where no ex
 	$(VENV)-unit/bin/python $(SIDE_BY_SIDE) 2 $(UNIT)
 
 test: $(VENV)/dev-installed  ## Run the tests, on the process engine and the inline engine.
-	$(BIN)/python $(SIDE_BY_SIDE) 3 $(addprefix --ignore=, tests/docs $(OF_FRAMEWORKS)) -m "not ray and not cluster"
+	$(BIN)/python $(SIDE_BY_SIDE) 4 $(addprefix --ignore=, tests/docs $(OF_FRAMEWORKS)) -m "not ray and not cluster"
 
-test-frameworks: $(VENV)/dev-installed  ## Run the tests of Lightning, Transformers, Accelerate, Keras, XGBoost and LightGBM.
+test-frameworks: $(VENV)/dev-installed  ## Run the tests of Lightning, Transformers, Accelerate, Keras, Orbax, XGBoost and LightGBM.
 	$(BIN)/python $(SIDE_BY_SIDE) 3 $(OF_FRAMEWORKS) -m "not ray and not cluster"
 
 test-docs: $(VENV)/dev-installed  ## Run every program of the README, the pages and examples/, as a reader would.

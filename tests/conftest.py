@@ -51,16 +51,13 @@ _MARK = "DRAY_TESTS"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give the tests, and all they start, a temp directory of their own to be tidy in."""
-    if "dray-tests-" not in os.environ.get("TMPDIR", ""):
-        os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="dray-tests-")
-        tempfile.tempdir = None
-        config.add_cleanup(lambda: shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True))
+    """Give the tests, and all they start, a place to be tidy in, and signals as in a shell."""
+    _settle(tempfile.gettempdir())
+    config.add_cleanup(lambda: shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # As a shell has it in the background. Processes inherit that, and Ray interrupts a task
         # that is cancelled by this signal.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ[_MARK] = str(os.getpid())
     if measured.is_measured():
         measured.save_before_kill()
     patient: dict[str, Any] = {
@@ -78,6 +75,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if "ray" in (parameters.get("engine_name"), parameters.get("core_engine_name")):
             item.add_marker("ray")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Give a fork that runs tests a place of its own, which it removes as this process would."""
+    if os.environ[_MARK] != str(os.getpid()):
+        _settle(os.path.dirname(tempfile.gettempdir()))
+
+
+def _settle(where: str) -> None:
+    os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="dray-tests-", dir=where)
+    tempfile.tempdir = None
+    os.environ[_MARK] = str(os.getpid())
 
 
 _SHARES = pytest.StashKey[bool]()

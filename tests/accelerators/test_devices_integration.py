@@ -21,8 +21,11 @@ from dray.accelerators import families
 from dray.errors import ConfigError
 from dray.testing import FakeHost
 from dray.train import DataParallelTrainer, RunConfig, ScalingConfig
+from dray.train.backend import Backend, BackendConfig
 from dray.train.jax import JaxConfig, JaxTrainer
 from dray.train.torch import TorchConfig, TorchTrainer, get_devices
+from dray.train.worker.device_visibility import device_indices
+from dray.train.worker.session import current_session
 from tests.support.fleets import Reports
 from tests.support.vendors import GPUS, NCCL, STUBS
 
@@ -55,6 +58,45 @@ def look(config: dict[str, str]) -> None:
             "set": stub.Device.chosen if stub is not None else None,
         }
     )
+
+
+class Sharing(Backend):
+    """Devices are visible as with PyTorch, which takes a second of a core to import."""
+
+    share_cuda_visible_devices = True
+
+
+class SharingConfig(BackendConfig):
+    """For runs with variables of their own: a fork server has them from its start."""
+
+    backend_cls = Sharing
+
+
+def fit_with(config: ScalingConfig, storage: Path, variable: str, value: str) -> Any:
+    """Return what every rank finds when the user sets a variable for workers."""
+    limits = LIMITS
+
+    def look_at_places() -> None:  # by value, for which no worker imports this module
+        dray.train.report(
+            {
+                "places": device_indices(current_session("a test").assignment, os.environ),
+                "shown": os.environ.get(variable),
+                "limits": {name: os.environ[name] for name in limits if name in os.environ},
+            }
+        )
+
+    reports = Reports()
+    DataParallelTrainer(
+        look_at_places,
+        backend_config=SharingConfig(),
+        scaling_config=config,
+        run_config=RunConfig(
+            storage_path=storage,
+            callbacks=[reports],
+            worker_runtime_env={"env_vars": {variable: value}},
+        ),
+    ).fit()
+    return reports.first
 
 
 def fit(config: ScalingConfig, storage: Path, variable: str, **options: Any) -> Any:
@@ -267,14 +309,12 @@ def test_gpus_that_others_hold_stay_hidden(session: Any, storage: Path) -> None:
 
 def test_what_the_user_sets_for_workers_stays(session: Any, storage: Path) -> None:
     session({"num_cpus": 4, "num_gpus": 2})
-    run = {"worker_runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": "6,7"}}}
     config = ScalingConfig(num_workers=2, use_gpu=True)
-    found = fit(config, storage, "CUDA_VISIBLE_DEVICES", run=run)
+    found = fit_with(config, storage, "CUDA_VISIBLE_DEVICES", "6,7")
     assert {rank["shown"] for rank in found} == {"6,7"}
-    assert [rank["devices"] for rank in found] == [["cuda:0"], ["cuda:1"]]
-    run = {"worker_runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": "7"}}}
+    assert [rank["places"] for rank in found] == [[0], [1]]
     with pytest.raises(ConfigError, match=r"has GPU .*, but CUDA_VISIBLE_DEVICES='7' does not"):
-        fit(config, storage, "CUDA_VISIBLE_DEVICES", run=run)
+        fit_with(config, storage, "CUDA_VISIBLE_DEVICES", "7")
 
 
 AMD, INTEL = "AMD-Instinct-MI300X-OAM", "Intel-GPU-Max-1550"
@@ -296,13 +336,11 @@ def test_of_a_familys_variables_a_worker_has_the_one_that_the_user_sets(
     session: Any, storage: Path, kind: str, given: str, value: str, node: dict[str, str]
 ) -> None:
     """Each would count within what another one leaves."""
-    run = {"worker_runtime_env": {"env_vars": {given: value}}}
     with FakeHost(environment=node):
         session({"num_cpus": 4, "num_gpus": 2, "accelerator_type": kind})
-        found = fit(ScalingConfig(num_workers=2, use_gpu=True), storage, given, run=run)
+        found = fit_with(ScalingConfig(num_workers=2, use_gpu=True), storage, given, value)
         dray.shutdown()
-    device = "cuda" if kind == AMD else "xpu"
-    assert [rank["devices"] for rank in found] == [[f"{device}:0"], [f"{device}:1"]]
+    assert [rank["places"] for rank in found] == [[0], [1]]
     assert [rank["limits"] for rank in found] == [{given: value}] * 2
 
 
@@ -311,22 +349,20 @@ def test_a_list_of_the_users_that_names_some_of_the_ids_and_others(
 ) -> None:
     """The devices of all ranks are looked up in one way: else two of them meet on one."""
     session({"num_cpus": 4, "num_gpus": 4})
-    run = {"worker_runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": "0,2,4,6"}}}
     config = ScalingConfig(num_workers=4, use_gpu=True)
-    found = fit(config, storage, "CUDA_VISIBLE_DEVICES", run=run)
-    assert [rank["devices"] for rank in found] == [[f"cuda:{i}"] for i in range(4)]
-    run = {"worker_runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": "3,2,1,0"}}}
-    found = fit(config, storage, "CUDA_VISIBLE_DEVICES", run=run)
-    assert [rank["devices"] for rank in found] == [[f"cuda:{i}"] for i in (3, 2, 1, 0)]
+    found = fit_with(config, storage, "CUDA_VISIBLE_DEVICES", "0,2,4,6")
+    assert [rank["places"] for rank in found] == [[i] for i in range(4)]
+    found = fit_with(config, storage, "CUDA_VISIBLE_DEVICES", "3,2,1,0")
+    assert [rank["places"] for rank in found] == [[i] for i in (3, 2, 1, 0)]
 
 
 def test_a_list_of_the_users_that_is_a_ranks_own(session: Any, storage: Path) -> None:
     session({"num_cpus": 4, "num_gpus": 2})
-    run = {"worker_runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": "0"}}}
-    (found,) = fit(ScalingConfig(use_gpu=True), storage, "CUDA_VISIBLE_DEVICES", run=run)
-    assert (found["shown"], found["devices"]) == ("0", ["cuda:0"])
+    (found,) = fit_with(ScalingConfig(use_gpu=True), storage, "CUDA_VISIBLE_DEVICES", "0")
+    assert (found["shown"], found["places"]) == ("0", [0])
+    config = ScalingConfig(num_workers=2, use_gpu=True)
     with pytest.raises(ConfigError, match="rank 1 has GPU 1, but CUDA_VISIBLE_DEVICES='0' does"):
-        fit(ScalingConfig(num_workers=2, use_gpu=True), storage, "CUDA_VISIBLE_DEVICES", run=run)
+        fit_with(config, storage, "CUDA_VISIBLE_DEVICES", "0")
 
 
 def test_a_run_within_a_task_has_its_devices(session: Any, storage: Path) -> None:

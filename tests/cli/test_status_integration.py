@@ -81,8 +81,8 @@ def test_it_shows_what_runs_and_what_waits_and_why(gate: Gate) -> None:
         ("somebody", pid, "alive")
     ]
     assert [(t["name"], t["state"]) for t in found["tasks"]] == [
-        ("task hold", "running"),
-        *[("task hold", "waiting")] * 3,
+        ("hold", "running"),
+        *[("hold", "waiting")] * 3,
     ]
     assert found["waiting"][0]["requests"] == 3
     assert found["waiting"][0]["why"] == {"CPU": "4 asked, 2 free in all"}

@@ -175,6 +175,7 @@ VICTIMS = {
     "server": "failed: its process is gone",
     "agent": "ended with dray's agent on its node",
     "driver": "",
+    "node": "",  # its raylet alone, which Ray sees after 14 s; the run goes on elsewhere
 }
 
 
@@ -197,14 +198,16 @@ def test_kill_9_leaves_nothing(own_cluster: Cluster, tmp_path: Path) -> None:
                     "server": server.pid,
                     "agent": agent.pid,
                     "driver": program.process.pid,
+                    "node": agent.ppid(),
                 }[victim],
                 signal.SIGKILL,
             )
-            if victim != "driver":
+            if victim not in ("driver", "node"):
                 assert said in program.end()[1]
             assert survivors(pids) == []
             assert survivors(kept) == []
-        until(lambda: dray.available_resources().get("CPU") == 4)
+        if victim != "node":
+            until(lambda: dray.available_resources().get("CPU") == 4)
 
 
 def _agent_of(worker: int) -> list[psutil.Process]:

@@ -14,11 +14,11 @@ from tests.support.programs import environment
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def run_example(framework: str, home: Path, rounds: int) -> str:
+def run_example(framework: str, home: Path, rounds: int, variables: dict[str, str]) -> str:
     options = [f"--rounds={rounds}", "--name=trees", f"--storage-path={home / 'runs'}"]
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / f"{framework}_trees.py"), *options],
-        env=environment(home, HOME=str(home)),
+        env=environment(home, HOME=str(home), **variables),
         capture_output=True,
         text=True,
         timeout=120,
@@ -27,15 +27,16 @@ def run_example(framework: str, home: Path, rounds: int) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize("engine_name", ["process", "ray"], indirect=True)
 @pytest.mark.parametrize(
     ("framework", "error"), [("xgboost", "test-error"), ("lightgbm", "test-binary_error")]
 )
 def test_learns_and_goes_on_with_the_rounds_that_are_left(
-    framework: str, error: str, tmp_path: Path
+    framework: str, error: str, tmp_path: Path, variables: dict[str, str]
 ) -> None:
     pytest.importorskip(framework)
-    run_example(framework, tmp_path, rounds=10)
-    output = run_example(framework, tmp_path, rounds=40)
+    run_example(framework, tmp_path, rounds=10, variables=variables)
+    output = run_example(framework, tmp_path, rounds=40, variables=variables)
     result = Result.from_path(tmp_path / "runs" / "trees")
     assert len(result.best_checkpoints) == 4  # every ten rounds of both
     assert result.metrics is not None

@@ -1,4 +1,4 @@
-"""The examples of Accelerate, Lightning and Transformers: they learn what is there to learn."""
+"""The examples of frameworks: they learn what is there to learn, on this machine and on Ray."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = str(ROOT / "tests/support/beside_torch")
 
 
-def run_example(name: str, storage: Path, *options: str) -> str:
+def run_example(name: str, storage: Path, variables: dict[str, str], *options: str) -> str:
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / name), f"--storage-path={storage}", *options],
-        env=environment(storage, PYTHONPATH=STAND_IN),
+        env=environment(storage, PYTHONPATH=STAND_IN, **variables),
         capture_output=True,
         text=True,
         timeout=190,
@@ -27,6 +27,7 @@ def run_example(name: str, storage: Path, *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.parametrize("engine_name", ["process", "ray"], indirect=True)
 @pytest.mark.parametrize(
     ("name", "options", "measure", "bound"),
     [
@@ -44,6 +45,7 @@ def run_example(name: str, storage: Path, *options: str) -> str:
 )
 def test_the_example_learns(
     tmp_path: Path,
+    variables: dict[str, str],
     name: str,
     options: list[str],
     measure: str,
@@ -51,6 +53,6 @@ def test_the_example_learns(
 ) -> None:
     if "tensorflow" in name:
         pytest.importorskip("tensorflow")
-    output = run_example(name, tmp_path, *options)
+    output = run_example(name, tmp_path, variables, *options)
     (value,) = re.findall(rf"^{measure} ([\d.]+)$", output, re.MULTILINE)
     assert bound[0] < float(value) <= bound[1]

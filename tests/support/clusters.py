@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 import ray
 import ray.cluster_utils
 
@@ -29,6 +30,12 @@ class Cluster:
 
     def __init__(self, nodes: tuple[dict[str, Any], ...] | None = None) -> None:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns
+        with pytest.MonkeyPatch.context() as changed:
+            # Workers of nodes import torchvision beside a torch without CUDA, too.
+            changed.setenv("PYTHONPATH", str(Path(__file__).with_name("beside_torch")))
+            self._start(nodes)
+
+    def _start(self, nodes: tuple[dict[str, Any], ...] | None) -> None:
         self._cluster = ray.cluster_utils.Cluster(
             initialize_head=True,
             head_node_args={"num_cpus": 0, "include_dashboard": False, "_system_config": CONFIG},

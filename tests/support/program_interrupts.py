@@ -92,7 +92,11 @@ def held() -> tuple[Any, ...]:
     hub = runtime.hub
     cpus = dray.available_resources()["CPU"]
     workers = [w for w in runtime.pool.all.values() if w.client.blocked or w.client.holds]
-    counts = len(runtime.tasks.running), len(runtime.streams._streams), len(runtime.actors.all)
+    counts = (
+        len(runtime.tasks.table.running),
+        len(runtime.streams._streams),
+        len(runtime.actors.all),
+    )
     mine = len(runtime.table.counts), len(runtime._asked), len(runtime.client.holds)
     clients = [runtime.client, *hub.clients.values()]
     clients = [c for c in clients if c.questions or c.rooms or c.pins]

@@ -18,6 +18,7 @@ from tests.support import ctrl_c
 from tests.support.torch_runs import fit
 
 process_engine = pytest.mark.usefixtures("process_engine")
+on_engines = pytest.mark.parametrize("engine_name", ["process", "ray"], indirect=True)
 
 
 @process_engine
@@ -114,7 +115,8 @@ def fit_learning(storage: Path, fails: Any = None, epochs: int = 3, callbacks: A
     ).fit()
 
 
-@process_engine
+@on_engines
+@pytest.mark.usefixtures("engine")
 def test_after_a_kill_it_ends_as_if_nothing_had_happened(storage: Path) -> None:
     undisturbed = fit_learning(storage / "undisturbed")
     assert undisturbed.return_value == ("MULTI_CPU", 0)
@@ -134,9 +136,3 @@ def test_its_own_error_comes_with_its_rank(storage: Path) -> None:
 @process_engine
 def test_ctrl_c_ends_it(storage: Path) -> None:
     ctrl_c.ends_run(lambda callbacks: fit_learning(storage, epochs=10**6, callbacks=callbacks))
-
-
-@pytest.mark.parametrize("engine_name", ["ray"], indirect=True)
-@pytest.mark.usefixtures("engine")
-def test_it_trains_on_ray(storage: Path) -> None:
-    assert fit_learning(storage).return_value == ("MULTI_CPU", 0)

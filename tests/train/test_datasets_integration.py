@@ -110,10 +110,9 @@ def save(begin: int, epoch: int, rows: list[int]) -> None:
     if dray.train.get_context().get_world_rank() != 0:
         dray.train.report(metrics)
         return
-    saved = Path("saved")
-    saved.mkdir(exist_ok=True)
-    (saved / "epoch").write_text(json.dumps(begin))
-    dray.train.report(metrics, Checkpoint(str(saved)))
+    with dray.train.checkpoint_dir() as saved:
+        Path(saved, "epoch").write_text(json.dumps(begin))
+        dray.train.report(metrics, Checkpoint(saved))
 
 
 def steps_of(storage: Path) -> list[tuple[int, dict[int, list[int]]]]:
@@ -205,8 +204,9 @@ def test_every_rank_gets_as_many_batches_and_whole_datasets_if_asked(tmp_path: P
     datasets = {"train": dray.data.range(14), "test": dray.data.range(3)}
     with pytest.raises(TypeError, match="datasets_to_split must be 'all' or a list of names"):
         DataConfig(datasets_to_split="train")
-    config = DataConfig(datasets_to_split=["train"])
-    fit(train_loop, tmp_path, datasets, 3, dataset_config=config)
+    config = DataConfig(datasets_to_split=["train", "valid"])  # as a script for many sets has it
+    with pytest.warns(UserWarning, match="names 'valid', and the datasets are train, test"):
+        fit(train_loop, tmp_path, datasets, 3, dataset_config=config)
     lines = [path.read_text() for path in sorted((tmp_path / "run/metrics").glob("rank-*.jsonl"))]
     assert [json.loads(line)["metrics"] for line in lines] == [
         {"sizes": sizes, "rows": [0, 1, 2]} for sizes in ([4, 1], [4, 1], [3, 1])

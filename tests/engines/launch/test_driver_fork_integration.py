@@ -19,10 +19,12 @@ TELL = """
 import psutil
 import dray.train.torch
 
-def start(function=lambda: None):
-    trainer = dray.train.torch.TorchTrainer(
-        function, run_config=RunConfig(name="run", storage_path=os.environ["STORAGE"])
-    )
+def start(function=lambda: None, **options):
+    run = RunConfig(name="run", storage_path=os.environ["STORAGE"])
+    if options:
+        trainer = DataParallelTrainer(function, run_config=run, **options)
+    else:
+        trainer = dray.train.torch.TorchTrainer(function, run_config=run)
     (server,) = (
         p for p in psutil.Process().children() if "resource_tracker" not in str(p.cmdline())
     )
@@ -75,18 +77,26 @@ def test_shared_only_where_it_is_safe(tmp_path: Path) -> None:
     script = write(
         tmp_path / "script.py",
         f"""
-import torch
+import json
 {TELL}
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
+from dray.train.backend import BackendConfig
 
-def tell(reason, undo=lambda: None, function=lambda: None):
+@dataclass
+class Framework(BackendConfig):
+    # Its import takes less than PyTorch's.
+    modules: tuple = ("json",)
+
+def tell(reason, undo=lambda: None, modules=("json",)):
     print(reason, end=" ")
-    start(function)
+    start(backend_config=Framework(modules))
     dray.shutdown()
     undo()
 
 tell("nothing")
-tell("unimported", function=lambda: Accelerator)  # the fork imports the rest
+tell("unimported", modules=("json", "wave"))  # the fork imports the rest
+tell("absent", modules=("wave",))
 
 end = threading.Event()
 thread = threading.Thread(target=end.wait)
@@ -116,6 +126,7 @@ tell("tracker")
     assert done.stdout.splitlines() == [
         "nothing shared",
         "unimported shared",
+        "absent fresh",
         "thread fresh",
         "tracing fresh",
         "device fresh",
@@ -191,7 +202,6 @@ def test_kill_9_leaves_nothing(tmp_path: Path, victim: str) -> None:
     script = write(
         tmp_path / "script.py",
         f"""
-import torch
 {TELL}
 def train():
     import subprocess
@@ -199,7 +209,7 @@ def train():
     print("ready", flush=True)
     threading.Event().wait()
 
-start(train).fit()
+start(train, scaling_config=ScalingConfig(num_workers=1)).fit()
 """,
     )
     with Program(script, tmp_path / "runs") as program:

@@ -96,6 +96,19 @@ print(fit_with('useful')[0])
     assert lines_of(tmp_path, storage, code) == ["[]", "['useful']"]
 
 
+def test_there_are_three_heirs_at_most(installed: Path, tmp_path: Path, storage: Path) -> None:
+    for number in range(4):
+        package(installed, f"package{number}")
+    code = """
+import psutil
+for number in range(3):
+    fit_until_found(f"package{number}")
+fit_with("package3")
+print(len(psutil.Process().children(recursive=True)))
+"""
+    assert lines_of(tmp_path, storage, code) == ["4"]  # the server, and its heirs
+
+
 def test_the_thread_of_jemalloc_keeps_nothing_out(
     installed: Path, tmp_path: Path, storage: Path
 ) -> None:

@@ -20,6 +20,7 @@ from dray.train.torch import TorchTrainer
 from tests.support import ctrl_c
 
 process_engine = pytest.mark.usefixtures("process_engine")
+on_engines = pytest.mark.parametrize("engine_name", ["process", "ray"], indirect=True)
 
 
 class Texts(torch.utils.data.Dataset[Any]):
@@ -119,7 +120,8 @@ def metrics(result: Result) -> tuple[float, ...]:
     return tuple(result.metrics[name] for name in ("loss", "grad_norm", "epoch"))
 
 
-@process_engine
+@on_engines
+@pytest.mark.usefixtures("engine")
 def test_after_a_kill_it_ends_as_if_nothing_had_happened(storage: Path) -> None:
     undisturbed = fit(storage / "undisturbed")
     assert undisturbed.return_value == []  # no second copy of what is in the run's directory
@@ -184,9 +186,3 @@ def test_another_trainer_is_refused(storage: Path) -> None:
         return "refused"
 
     assert fit(storage, train).return_value == "refused"
-
-
-@pytest.mark.parametrize("engine_name", ["ray"], indirect=True)
-@pytest.mark.usefixtures("engine")
-def test_it_trains_on_ray(storage: Path) -> None:
-    assert len(fit(storage).best_checkpoints) == 3

@@ -116,7 +116,7 @@ def loss(found: Any) -> float:
     return float(-np.log(np.where(tumours()[1], found, 1 - found)).mean())
 
 
-@on_engines
+@on_processes
 def test_two_workers_grow_trees_together(storage: Path) -> None:
     result = fit(storage)
     assert result.return_value == ROUNDS
@@ -133,7 +133,7 @@ def test_one_worker_and_a_second_run_give_equal_bits(storage: Path) -> None:
     assert np.array_equal(predictions(fit(storage)), predictions(fit(storage)))
 
 
-@on_processes
+@on_engines
 def test_killed_worker_goes_on_with_the_rounds_that_are_left(storage: Path) -> None:
     result = fit(storage, fail="kill", failures=1)
     assert result.return_value == ROUNDS - 4

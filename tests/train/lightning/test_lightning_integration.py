@@ -24,6 +24,7 @@ from tests.train.lightning import lightning_runs
 from tests.train.lightning.lightning_runs import fit
 
 process_engine = pytest.mark.usefixtures("process_engine")
+on_engines = pytest.mark.parametrize("engine_name", ["process", "ray"], indirect=True)
 # Of Lightning itself: few data loader workers and batches, in a test.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:lightning.*")
 
@@ -36,7 +37,8 @@ def reported(result: Result) -> list[tuple[int, int]]:
     return [(metrics["epoch"], metrics["step"]) for _, metrics in result.best_checkpoints]
 
 
-@process_engine
+@on_engines
+@pytest.mark.usefixtures("engine")
 def test_after_a_kill_it_ends_as_if_nothing_had_happened(storage: Path) -> None:
     undisturbed = fit(storage / "undisturbed")
     assert undisturbed.metrics is not None
@@ -157,10 +159,3 @@ def test_the_names_are_for_the_package_in_use() -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("engine_name", ["ray"], indirect=True)
-@pytest.mark.usefixtures("engine")
-def test_it_trains_on_ray(storage: Path) -> None:
-    result = fit(storage, epochs=1)
-    assert reported(result) == [(0, 4)]

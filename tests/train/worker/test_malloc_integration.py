@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from dray.train import RunConfig, ScalingConfig
-from dray.train.torch import TorchTrainer
+from dray.train import DataParallelTrainer, RunConfig, ScalingConfig
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
 
@@ -31,7 +30,9 @@ def faults() -> int:
 
 def faults_of_a_worker(storage: Path, **variables: str) -> Any:
     run = RunConfig(storage_path=str(storage), worker_runtime_env={"env_vars": variables})
-    trainer = TorchTrainer(faults, scaling_config=ScalingConfig(num_workers=1), run_config=run)
+    trainer = DataParallelTrainer(
+        faults, scaling_config=ScalingConfig(num_workers=1), run_config=run
+    )
     return trainer.fit().return_value
 
 

@@ -109,7 +109,7 @@ def alone() -> Any:
     return xgboost.train({**PARAMS, "nthread": 1}, data, ROUNDS).predict(data)
 
 
-@on_engines
+@on_processes
 def test_two_workers_grow_the_trees_of_one_process(storage: Path) -> None:
     result = fit(storage)
     assert result.return_value == (ROUNDS, 0)
@@ -153,7 +153,7 @@ def test_one_worker_and_a_second_run_give_equal_bits(storage: Path) -> None:
     assert np.array_equal(predictions(fit(storage)), predictions(fit(storage)))
 
 
-@on_processes
+@on_engines
 def test_killed_worker_goes_on_with_the_rounds_that_are_left(storage: Path) -> None:
     result = fit(storage, fail="kill", failures=1)
     assert result.return_value == (ROUNDS - 4, 0)
