@@ -51,10 +51,10 @@ def core_rates(options: Options) -> list[Case]:
         told = _measured(options, name, "rates")
         return Sample({quantity: told[key] for quantity, key in _RATES.items()})
 
-    targets = {TASK_ROUND_TRIPS: 10, TASKS: 8, CALL_ROUND_TRIPS: 10, CALLS: 8}
-    comparisons = (
-        *(Comparison(q, DRAY, RAY_CORE, target, at_least=True) for q, target in targets.items()),
-        *(Comparison(q, DRAY_ON_RAY, RAY_CORE, 0.9, at_least=True) for q in targets),
+    comparisons = tuple(
+        Comparison(quantity, name, RAY_CORE, target, at_least=True)
+        for name, target in ((DRAY, 15), (DRAY_ON_RAY, 0.9))
+        for quantity in _RATES
     )
     contestants = options.in_turn(sample, DRAY, DRAY_ON_RAY, RAY_CORE)
     return [Case(f"{_CPUS} CPUs", "a second", contestants, comparisons)]

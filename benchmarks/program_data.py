@@ -1,6 +1,7 @@
 """Program: its workers read rows of Parquet as tensors, each its share, and do nothing more."""
 
 import importlib
+import io
 import os
 import sys
 import time
@@ -14,6 +15,9 @@ from benchmarks.records import record
 BATCH_ROWS = 4096
 COLUMNS = 16
 GROUP_ROWS = 1 << 16
+IMAGES = "images"
+IMAGE_ROWS = 64
+IMAGE_SIZE = 256
 
 
 def write_rows(folder: Path, mebibytes: int) -> None:
@@ -33,6 +37,37 @@ def write_rows(folder: Path, mebibytes: int) -> None:
         pq.write_table(pa.table(columns), path, row_group_size=GROUP_ROWS)
 
 
+def write_images(folder: Path, number: int) -> None:
+    """Write files of Parquet of so many images, encoded as JPEG, 1,024 in each, unless they are."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from PIL import Image
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in range(number // 1024):
+        path = folder / f"{part:03d}.parquet"
+        if path.exists():
+            continue
+        drawn = np.random.default_rng(part)
+        images = []
+        for _ in range(1024):
+            coarse = drawn.integers(0, 256, (32, 32, 3), np.uint8)  # noise alone has no JPEG's size
+            image = Image.fromarray(coarse).resize((IMAGE_SIZE, IMAGE_SIZE))
+            file = io.BytesIO()
+            image.save(file, "JPEG")
+            images.append(file.getvalue())
+        pq.write_table(pa.table({"image": images}), path, row_group_size=IMAGE_ROWS)
+
+
+def decoded(batch: dict[str, Any]) -> dict[str, Any]:
+    """Return a batch of encoded images as one of pixels."""
+    import numpy as np
+    from PIL import Image
+
+    return {"image": np.stack([Image.open(io.BytesIO(image)) for image in batch["image"]])}
+
+
 def own_memory() -> float:
     """Return the largest memory of this process so far, in MiB."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -43,14 +78,15 @@ def own_memory() -> float:
 
 def batches(config: dict[str, Any]) -> Iterator[Any]:
     """Return this rank's batches, as the contestant makes them."""
+    size = IMAGE_ROWS if config["kind"] == IMAGES else BATCH_ROWS
     if config["library"] == "torchrun":
-        return loader_batches(config["folder"])
+        return loader_batches(config["folder"], config["kind"], size)
     shard = importlib.import_module(f"{config['library']}.train").get_dataset_shard("train")
-    return iter(shard.iter_torch_batches(batch_size=BATCH_ROWS))
+    return iter(shard.iter_torch_batches(batch_size=size))
 
 
-def loader_batches(folder: str) -> Iterator[Any]:
-    """Return batches of every second row group, by a DataLoader of torch."""
+def loader_batches(folder: str, kind: str, size: int) -> Iterator[Any]:
+    """Return batches of every second file, by a DataLoader of torch."""
     import pyarrow.parquet as pq
     import torch
     from torch import distributed
@@ -61,7 +97,11 @@ def loader_batches(folder: str) -> Iterator[Any]:
     class Rows(IterableDataset):
         def __iter__(self) -> Iterator[Any]:
             for path in sorted(Path(folder).glob("*.parquet"))[rank::ranks]:
-                for part in pq.ParquetFile(path).iter_batches(BATCH_ROWS):
+                for part in pq.ParquetFile(path).iter_batches(size):
+                    if kind == IMAGES:
+                        pixels = decoded({"image": part.column("image").to_pylist()})["image"]
+                        yield {"image": torch.from_numpy(pixels)}
+                        continue
                     yield {
                         name: torch.from_numpy(part.column(name).to_numpy().copy())
                         for name in part.schema.names
@@ -79,14 +119,15 @@ def train_function(config: dict[str, Any]) -> None:
     before = own_memory()
     for batch in batches(config):
         first = first or time.perf_counter() - began
-        rows += len(batch["x0"])
+        rows += len(next(iter(batch.values())))
     distributed.barrier()
     seconds = time.perf_counter() - began
     if distributed.get_rank() == 0:
-        mine = rows * COLUMNS * 4 / 2**20
+        rate = rows * distributed.get_world_size() / seconds
         record(
             "read",
-            mebibytes_per_second=mine * distributed.get_world_size() / seconds,
+            rows_per_second=rate,
+            mebibytes_per_second=rate * COLUMNS * 4 / 2**20,
             first_batch=first,
             grown=own_memory() - before,
             rows=rows,
@@ -95,8 +136,8 @@ def train_function(config: dict[str, Any]) -> None:
 
 def main() -> None:
     """Read as the library of the command line."""
-    library, workers, folder, mebibytes = sys.argv[1:]
-    config = {"library": library, "folder": folder}
+    library, workers, folder, kind = sys.argv[1:]
+    config = {"library": library, "folder": folder, "kind": kind}
     if library == "torchrun":
         from torch import distributed
 
@@ -104,10 +145,10 @@ def main() -> None:
         train_function(config)
         distributed.destroy_process_group()
         return
-    write_rows(Path(folder), int(mebibytes))
     start_library(library, int(workers) if library != "ray" else int(workers) + 2)
     data = importlib.import_module(f"{library}.data")
-    datasets = {"train": data.read_parquet(os.path.abspath(folder))}
+    rows = data.read_parquet(os.path.abspath(folder))
+    datasets = {"train": rows.map_batches(decoded) if kind == IMAGES else rows}
     make_trainer(library, train_function, int(workers), config=config, datasets=datasets).fit()
 
 
