@@ -6,6 +6,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from dray.data.forms.blocks import (
     Row,
     Table,
     Value,
+    handed_over,
     rows_to_table,
     table_rows,
     to_batch,
@@ -27,7 +29,7 @@ from dray.data.forms.blocks import (
 )
 from dray.errors import ConfigError, DataFunctionError, describe, mixed_with
 
-Work = Callable[[Block], Iterator[Table]]
+T = TypeVar("T")
 
 
 class Operation:
@@ -143,21 +145,27 @@ class MapBatches(FunctionOperation):
         if self.batch_size is not None:
             blocks = rebatched(blocks, itertools.repeat(self.batch_size))
         for block in blocks:
-            for table in self._tables(call, block):
-                yield Block(table, block.origin)
+            yield from self._made(call, block)
 
-    def _tables(self, call: Callable[[object], Value], block: Block) -> Iterator[Table]:
+    def _made(self, call: Callable[[object], Value], block: Block) -> Iterator[Block]:
         try:
-            returned = call(self._batch(block.table))
-            several = returned if inspect.isgenerator(returned) else (returned,)
-            for batch in several:
-                yield to_table(batch, f"what {self.function.name} returns")
+            returned = [call(self._batch(block.table))]
+            several = _one_by_one(returned[0]) if inspect.isgenerator(returned[0]) else [returned]
+            for results in several:
+                batch, own = handed_over(results)
+                table = to_table(batch, f"what {self.function.name} returns")
+                yield Block(table, block.origin, own)
         except Exception as error:
             raise self.function.failed(error, block.origin) from error
 
     def _batch(self, table: Table) -> Batch:
         batch = to_batch(table, self.batch_format)
         return writable(batch) if self.copied else batch
+
+
+def _one_by_one(values: Iterator[T]) -> Iterator[list[T]]:
+    """Yield values, each in a list to itself."""
+    return iter(lambda: list(itertools.islice(values, 1)), [])
 
 
 @dataclass(frozen=True)
@@ -180,8 +188,12 @@ class AddColumn(FunctionOperation):
     def _added(self, call: Callable[[object], Value], block: Block) -> Table:
         table = block.table
         try:
-            given = call(to_batch(table, self.batch_format))
-            values = to_column([given] * table.num_rows if np.isscalar(given) else given)
+            given = [call(to_batch(table, self.batch_format))]
+            if np.isscalar(given[0]):
+                values = to_column(given * table.num_rows)
+            else:
+                made, _ = handed_over([{self.column: given.pop()}])
+                values = to_column(made[self.column])
             if self.column in table.column_names:
                 return table.set_column(table.column_names.index(self.column), self.column, values)
             return table.append_column(self.column, values)
@@ -251,7 +263,7 @@ def _on_rows(
             except Exception as error:
                 raise function.failed(error, block.origin, nth) from error
         if rows:
-            yield Block(rows_to_table(rows), block.origin)
+            yield Block(rows_to_table(rows), block.origin, own=True)
 
 
 def _mapped(function: UserFunction, returned: Value) -> list[Row]:

@@ -194,4 +194,4 @@ class _Worker:
 
     def apply(self, block: Block) -> list[Block]:
         """Return what becomes of a block."""
-        return list(self._operation.apply([block]))
+        return [made._replace(own=False) for made in self._operation.apply([block])]

@@ -12,9 +12,7 @@ from dray.data.forms.blocks import (
     Table,
     concat,
     own_arrays,
-    to_arrays,
     to_batch,
-    writable,
 )
 
 
@@ -25,7 +23,7 @@ class Run(NamedTuple):
         table: Their rows.
         sizes: The number of rows of each.
         origins: The origin of the first one's rows, and that of the others'.
-        own: Whether the memory is nobody else's.
+        own: As of a block.
     """
 
     table: Table
@@ -57,7 +55,7 @@ class Run(NamedTuple):
 
     def columns(self) -> Arrays:
         """Return all rows as NumPy arrays that may be written to."""
-        return own_arrays(self.table) if self.own else writable(to_arrays(self.table))
+        return own_arrays(self.table, own=self.own)
 
 
 def run_of(block: Block) -> Run:
@@ -87,15 +85,19 @@ def aligned(blocks: Iterable[Block], sizes: Iterable[int]) -> Iterator[Run]:
             size = next(wanted, None)
         if not whole:
             continue
-        table, own = concat([part.table for part in held]), all(part.own for part in held)
-        origins = (held[0].origin, block.origin)
-        yield Run(table.slice(0, taken), whole, origins, own)
+        table, first, own = _joined(held)
+        yield Run(table.slice(0, taken), whole, (first, block.origin), own)
         if size is None:
             return
         rows -= taken
         held = [Block(table.slice(taken), block.origin, own)] if rows else []
     if rows:
-        yield run_of(Block(concat([part.table for part in held]), held[0].origin))
+        yield run_of(_joined(held))
+
+
+def _joined(blocks: list[Block]) -> Block:
+    table, own = concat([block.table for block in blocks]), all(block.own for block in blocks)
+    return Block(table, blocks[0].origin, own)
 
 
 def rebatched(blocks: Iterable[Block], sizes: Iterable[int]) -> Iterator[Block]:

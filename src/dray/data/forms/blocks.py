@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import pickle
+import sys
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -51,7 +53,8 @@ class Block(NamedTuple):
     Attributes:
         table: The rows.
         origin: Their file and numbers, for messages.
-        own: Whether the memory is nobody else's, so that it may be written to.
+        own: Whether memory that Arrow takes for writable is nobody else's, so that it may be
+            written to.
     """
 
     table: Table
@@ -145,18 +148,65 @@ def to_column(values: Value) -> Column:
     """Return the values of a column as an Arrow array: tensors by shape, the unknown pickled."""
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
-    if hasattr(values, "detach"):  # a tensor of torch
-        values = values.detach().cpu().numpy()
-    if hasattr(values, "to_numpy"):  # a Series of pandas or Polars
-        values = values.to_numpy()
-    if hasattr(values, "__array__") and not isinstance(values, np.ndarray):  # of JAX, say
-        values = np.asarray(values)
+    values = as_array(values)
     if isinstance(values, np.ndarray):
         if values.ndim == 0:
             raise ConfigError(f"a column must have a value for each row, not one: {values!r}")
         if values.dtype != object:
             return _from_array(values)
     return _from_values(list(values))
+
+
+def as_array(values: Value) -> Value:
+    """Return tensors of torch, Series and the like as NumPy arrays, and all else as it is."""
+    if hasattr(values, "detach"):  # a tensor of torch
+        values = values.detach().cpu().numpy()
+    if hasattr(values, "to_numpy"):  # a Series of pandas or Polars
+        values = values.to_numpy()
+    if hasattr(values, "__array__") and not isinstance(values, np.ndarray):  # of JAX, say
+        values = np.asarray(values)
+    return values
+
+
+def handed_over(results: list[Batch]) -> tuple[Batch, bool]:
+    """Return a batch that a function has returned, and whether its memory is nobody else's.
+
+    Arrays that somebody else may still write to are copied: the function may keep an array, and
+    return it again with other values. Those that only the batch refers to are not. Arrays that
+    nobody may write to, such as the function's own arguments, stay as they are, so that Arrow
+    knows their memory for such.
+
+    Args:
+        results: The batch, to which nothing but this list may refer.
+    """
+    alone = _counts(results) == [_ALONE]
+    batch = results[0]
+    if not isinstance(batch, dict):
+        return batch, False
+    columns = {
+        name: _kept_apart(values, alone and references == _ALONE)
+        for (name, values), references in zip(batch.items(), _counts(batch.values()), strict=True)
+    }
+    return columns, not any(isinstance(c, pa.Array | pa.ChunkedArray) for c in columns.values())
+
+
+def _counts(objects: Iterable[object]) -> list[int]:
+    """Return how many references there are to objects; no Python code has one meanwhile.
+
+    What a function of Python adds to it depends on the interpreter: Python 3.14 lends references.
+    """
+    return list(map(sys.getrefcount, objects))
+
+
+_ALONE = _counts([object()])[0]  # for an object that a list or dict alone refers to
+
+
+def _kept_apart(values: Value, alone: bool) -> Value:
+    array = as_array(values)
+    if not isinstance(array, np.ndarray) or not array.flags.writeable or array.dtype == object:
+        return array
+    alone = alone and array is values and array.flags.owndata
+    return array if alone and not weakref.getweakrefcount(array) else array.copy()
 
 
 def _from_array(values: Array) -> Column:
@@ -319,26 +369,43 @@ def writable(batch: Batch) -> Batch:
     """Return a batch whose NumPy arrays may be written to."""
     if not isinstance(batch, dict):
         return batch
-    return {name: array if array.flags.writeable else array.copy() for name, array in batch.items()}
+    return {name: _writable(array) for name, array in batch.items()}
 
 
-def own_arrays(table: Table) -> Arrays:
-    """Return a table, which nobody else has, as NumPy arrays that may be written to.
-
-    Numbers are not copied.
-    """
-    return {name: _own_array(table.column(name)) for name in table.column_names}
-
-
-def _own_array(column: Column) -> Array:
-    if is_number(column.type) and not column.null_count:
-        chunk = _one_chunk(column)
-        memory = chunk.buffers()[1]
-        if memory is not None and memory.is_mutable:
-            dtype = np.dtype(column.type.to_pandas_dtype())
-            return np.frombuffer(memory, dtype, len(chunk), chunk.offset * dtype.itemsize)
-    array = column_to_numpy(column)
+def _writable(array: Array) -> Array:
     return array if array.flags.writeable else array.copy()
+
+
+def own_arrays(table: Table, *, own: bool) -> Arrays:
+    """Return a table as NumPy arrays that may be written to; what is somebody else's is copied.
+
+    Args:
+        table: The table.
+        own: As of a block.
+    """
+    return {name: _own_array(table.column(name), own=own) for name in table.column_names}
+
+
+def _own_array(column: pa.ChunkedArray, *, own: bool) -> Array:
+    put_together = column.num_chunks > 1  # which makes a copy
+    array = _one_chunk(column)
+    return _as_it_lies(array) if own or put_together else _writable(column_to_numpy(array))
+
+
+def _as_it_lies(array: pa.Array) -> Array:
+    """Return an array as one of NumPy that may be written to, without a copy of numbers."""
+    kind = array.type
+    if array.null_count:
+        return _writable(column_to_numpy(array))
+    if isinstance(kind, pa.FixedShapeTensorType) and kind.permutation is None:
+        return _as_it_lies(array.storage.flatten()).reshape(len(array), *kind.shape)
+    if pa.types.is_fixed_size_list(kind) and is_number(kind.value_type):
+        return _as_it_lies(array.flatten()).reshape(len(array), kind.list_size)
+    memory = array.buffers()[1] if is_number(kind) else None
+    if memory is None or not memory.is_mutable:
+        return _writable(column_to_numpy(array))
+    dtype = np.dtype(kind.to_pandas_dtype())
+    return np.frombuffer(memory, dtype, len(array), array.offset * dtype.itemsize)
 
 
 def to_pandas(table: Table) -> Frame:

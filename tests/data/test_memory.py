@@ -1,0 +1,135 @@
+"""Memory of batches: a program may write to what it is given, and changes nothing else by it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dray.data
+
+Batch = dict[str, Any]
+
+
+class UsesMemoryAgain:
+    """Returns the same memory in each batch."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty((8, 2, 2))
+
+    def __call__(self, batch: Batch) -> Batch:
+        made = self._memory[: len(batch["id"])]
+        made[:] = batch["id"][:, None, None]
+        return {"x": made}
+
+
+def yields_memory_again(batch: Batch) -> Iterator[Batch]:
+    made = np.empty((1, 2, 2))
+    for number in batch["id"]:
+        made[:] = number
+        yield {"x": made}
+
+
+@pytest.mark.parametrize("function", [UsesMemoryAgain, yields_memory_again])
+@pytest.mark.parametrize("batch_size", [2, 8])
+def test_a_function_may_use_its_memory_again(function: Any, batch_size: int) -> None:
+    rows = dray.data.range(8).map_batches(function, batch_size=2)
+    batches = [batch["x"] for batch in rows.iter_batches(batch_size=batch_size)]
+    assert np.concatenate(batches)[:, 1, 1].tolist() == list(range(8))
+
+
+def _kept_in_a_list(kept: Any, batch: Batch) -> Batch:
+    kept.append(batch["id"] * 2.0)
+    return {"x": kept[-1]}
+
+
+def _kept_with_its_batch(kept: Any, batch: Batch) -> Batch:
+    made = {"x": batch["id"] * 2.0}
+    kept.append(made["x"])
+    return made
+
+
+def _kept_as_a_part(kept: Any, batch: Batch) -> Batch:
+    made = batch["id"] * 2.0
+    kept.append(made[:])
+    return {"x": made}
+
+
+def _kept_whole(kept: Any, batch: Batch) -> Batch:
+    made = {"x": batch["id"] * 2.0}
+    kept.append(made)
+    return made
+
+
+def _kept_weakly(kept: Any, batch: Batch) -> Batch:
+    made = batch["id"] * 2.0
+    kept.append(weakref.ref(made))
+    return {"x": made}
+
+
+def _kept_as_a_tensor(kept: Any, batch: Batch) -> Batch:
+    torch = pytest.importorskip("torch")
+    kept.append(torch.from_numpy(batch["id"] * 2.0))
+    return {"x": kept[-1]}
+
+
+def _argument(kept: Any, batch: Batch) -> Batch:
+    kept.append(batch["id"])
+    return {"x": batch["id"]}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        _kept_in_a_list,
+        _kept_with_its_batch,
+        _kept_as_a_part,
+        _kept_whole,
+        _kept_weakly,
+        _kept_as_a_tensor,
+        _argument,
+    ],
+)
+def test_what_a_function_keeps_stays_as_it_is(function: Callable[[Any, Batch], Batch]) -> None:
+    kept: list[Any] = []
+    source = pa.table({"id": np.arange(4)})
+    rows = dray.data.from_arrow(source).map_batches(lambda batch: function(kept, batch))
+    for batch in rows.iter_batches(batch_size=4):
+        assert batch["x"].flags.writeable
+        batch["x"][:] = -1
+    for each in kept:
+        array = each() if isinstance(each, weakref.ref) else each
+        array = array["x"] if isinstance(array, dict) else array
+        assert array is None or -1 not in array.tolist()
+    assert source.column("id").to_pylist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 2, 3)])
+def test_what_nobody_else_has_is_given_without_a_copy(shape: tuple[int, ...]) -> None:
+    places = set()
+
+    def ones(batch: Batch) -> Batch:
+        made = np.ones(shape)
+        places.add(made.ctypes.data)
+        return {"x": made, "id": batch["id"]}
+
+    (batch,) = dray.data.range(4).map_batches(ones, batch_size=4).iter_batches(batch_size=4)
+    assert batch["x"].ctypes.data in places
+    assert batch["x"].shape == shape
+    assert batch["x"].flags.writeable
+    assert batch["id"].flags.writeable
+
+
+def test_a_function_may_use_the_memory_of_a_column_again() -> None:
+    memory = np.empty(2)
+
+    def doubled(batch: Batch) -> Any:
+        return np.multiply(batch["id"], 2, out=memory[: len(batch["id"])])
+
+    rows = dray.data.range(4).map_batches(lambda batch: batch, batch_size=2)
+    rows = rows.add_column("x", doubled, batch_format="numpy")
+    assert [row["x"] for row in rows.take()] == [0, 2, 4, 6]
