@@ -174,7 +174,7 @@ def run(workers: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as base:
         engine, path = SimulatedEngine(workers), Path(base) / "run"
         directory = RunDirectory(path)
-        directory.open()
+        directory.storage.open()
         config = RunConfig(
             name="run", storage_path=base, failure_config=FailureConfig(max_failures=1)
         )
@@ -194,7 +194,7 @@ def run(workers: int) -> dict[str, float]:
         )
         outcome = controller.run()
         engine.finish_step()
-        directory.close()
+        directory.storage.close()
     if outcome.state is not State.FINISHED:
         raise AssertionError(outcome)
     engine.seconds["a report"] /= REPORTS

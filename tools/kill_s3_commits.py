@@ -93,13 +93,13 @@ def commit_all(server: Server, first: int, writing: int) -> None:
             directory.commit(staging, Committed(where, report, 1, files, {}, report))
             os.write(writing, f"{report}\n".encode())
             for old in directory.checkpoints()[:-KEPT]:
-                directory.delete(old)
+                directory.storage.discard(old.path)
 
 
 def opened(server: Server) -> RunDirectory:
     """Open the run as a driver does."""
     directory = RunDirectory(RemotePath(f"{BUCKET}/killed", server.filesystem()))
-    directory.open()
+    directory.storage.open()
     return directory
 
 
@@ -125,7 +125,7 @@ def look(server: Server, acknowledged: int) -> None:
     assert isinstance(directory.path, RemotePath)
     names = {name for name in directory.path.names() if not name.startswith(".lease")}
     assert names <= {each.path.name for each in found} | {"events"}, names
-    directory.close()
+    directory.storage.close()
 
 
 def in_a_fork(check: Callable[[], None]) -> int:

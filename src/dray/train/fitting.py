@@ -96,11 +96,11 @@ class Fitting:
             datasets = self._shipped(engine)  # what it has staged is there until the run is over
             job = self._job(engine, datasets)
             directory = RunDirectory(storage / (self.config.name or _new_name(storage)))
-            directory.open()
+            directory.storage.open()
             try:
                 return self._run(engine, directory, job, termination)
             finally:
-                directory.close()
+                directory.storage.close()
 
     def _check_feasible(self, engine: Engine) -> None:
         """Refuse what can never be met, before anything is made."""
@@ -221,7 +221,8 @@ class Fitting:
     def _result(self, directory: RunDirectory) -> Result:
         """Return what the directory says; if it cannot be read, the run has ended all the same."""
         try:
-            directory.recover()  # workers have ended: what they had begun to stage is nobody's
+            # Workers have ended: what they had begun to stage is nobody's.
+            directory.storage.recover()
             return Result.read(directory, self.config.checkpoint_config)
         except StorageError as error:
             directory.warn_once(

@@ -328,7 +328,7 @@ class Timer:
 def run(world: World, path: Path) -> tuple[Outcome, RunDirectory]:
     Timer.world = world
     directory = RunDirectory(path)
-    directory.open()
+    directory.storage.open()
     with mock.patch("dray.train.run.events.threading.Timer", Timer):
         controller = Controller(
             world,  # type: ignore[arg-type]
@@ -342,7 +342,7 @@ def run(world: World, path: Path) -> tuple[Outcome, RunDirectory]:
             world,
         )
         outcome = controller.run()
-    directory.close()
+    directory.storage.close()
     return outcome, directory
 
 

@@ -68,7 +68,7 @@ def commit(directory: RunDirectory, report: int, name: str | None, source: Path)
 
 def opened(run: RemotePath) -> RunDirectory:
     directory = RunDirectory(run)
-    directory.open()
+    directory.storage.open()
     return directory
 
 
@@ -81,7 +81,7 @@ def die(directory: RunDirectory) -> None:
     lease._run.filesystem.pipe_file(
         f"{lease._run.path}/.lease-{lease.number:06d}", lease._text(0.0)
     )
-    directory.close()
+    directory.storage.close()
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_a_kill_leaves_the_old_or_the_new_whole(
             assert texts == ["old", "new"] if finished else texts in (["old"], ["old", "new"])
         kept = {name.split("/")[0] for name in run.sizes()}
         assert kept - {"events", ".lease-000002"} <= {"first", "second"}
-        again.close()
+        again.storage.close()
         at += 1
     assert at > 5
 
@@ -136,7 +136,7 @@ def test_one_driver_at_a_time(
     monkeypatch.setenv("DRAY_LEASE_S", "0.4")
     first = opened(run)
     with pytest.raises(StorageError, match=r"another process is at the run .* process \d+ on "):
-        RunDirectory(run).open()
+        RunDirectory(run).storage.open()
     commit(first, 0, None, sources[0])
     # A driver elsewhere takes it over; this one hears so before it commits anything more.
     lease = {"token": "x", "who": "process 1 on mars", "until": time.time() + 0.3}
@@ -145,15 +145,15 @@ def test_one_driver_at_a_time(
     storage._lease._thread.join(10)
     with pytest.raises(StorageError, match="process 1 on mars has taken it over"):
         commit(first, 1, None, sources[1])
-    first.close()
+    first.storage.close()
     # That one shows no sign of life any more.
     second = opened(run)
     assert [each.report for each in second.checkpoints()] == [0]
-    assert storage.token() == second.token() != "x"
+    assert storage.token() == second.storage.token() != "x"
     commit(second, 1, None, sources[1])
-    second.close()
+    second.storage.close()
     third = opened(run)  # at once, as the second has let it go
-    third.close()
+    third.storage.close()
 
 
 def test_growing_files(run: RemotePath) -> None:
@@ -168,7 +168,7 @@ def test_growing_files(run: RemotePath) -> None:
         writer.storage.flush()
     assert [r["report"] for r in reader.reports(0, lambda _: True)] == [*range(3000)] * 2
     assert len((run / "metrics").names()) == 4
-    writer.close()
+    writer.storage.close()
     part = run / "metrics" / min((run / "metrics").names())
     text = part.read_bytes()
     part.write_bytes(text[:50] + b"?" + text[51:])
@@ -190,7 +190,7 @@ def test_damage_is_found_in_a_download(
         fetch(found.path, tmp_path / "a")
     (found.path / "model").write_bytes(b"o")
     assert directory.first_damaged_file(found) == "model"
-    directory.close()
+    directory.storage.close()
 
 
 def test_models_of_checkpoints_far_away(run: RemotePath) -> None:
@@ -222,7 +222,7 @@ def test_an_end_without_a_storage_hides_nothing(
     directory.warn = warned.append
     directory.record("something")
     with mock.patch.object(memory, "pipe_file", side_effect=OSError("no route to host")):
-        directory.close()
+        directory.storage.close()
     assert len(warned) == 1
     assert re.search(
         r"events.* cannot be written: OSError: no route to host \(\d attempts", warned[0]
@@ -296,8 +296,8 @@ def test_a_file_system_with_folders(
     for report in range(2):
         directory = opened(place)
         commit(directory, report, None, sources[report])
-        directory.delete(directory.checkpoints()[0]) if report else None
-        directory.close()
+        directory.storage.discard(directory.checkpoints()[0].path) if report else None
+        directory.storage.close()
     (found,) = RunDirectory(place).sound_checkpoints()
     copy = Path(Checkpoint("runs/run/checkpoint_000001", far).to_directory())
     assert (copy / "model").read_text() == "new"

@@ -150,7 +150,7 @@ class Run:
     def restart(self) -> None:
         self.directory = RunDirectory(self.path)
         self.directory.warn = lambda text: None
-        self.directory.open()
+        self.directory.storage.open()
         progress = Progress("run", self.path, SilentScreen())
         self.commits = Commits(self.directory, self.config, progress)
         self.staged.clear()
@@ -246,7 +246,7 @@ def test_kills_and_power_cuts_leave_what_was_promised(
             if killed:
                 event(what)
                 run.disk.left = None
-                run.directory.close()
+                run.directory.storage.close()
                 if what == "power cut":
                     run.disk.cut(choose)
                     boots += 1

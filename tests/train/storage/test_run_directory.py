@@ -63,7 +63,7 @@ def commit(directory: RunDirectory, report: int, name: str, text: str) -> None:
     source = here(directory.path).parent / "source"
     source.mkdir(exist_ok=True)
     (source / "model").write_text(text)
-    staging = here(directory.staging(report))
+    staging = here(directory.storage.staging(report))
     staging.mkdir()
     files = stage(str(source), staging, list_files(str(source)))
     directory.commit(staging, Committed(here(directory.path) / name, report, 1, files, {}, report))
@@ -76,7 +76,7 @@ def test_a_kill_leaves_the_old_or_the_new_whole(
 ) -> None:
     """Die before the n-th change of the file system; what is left is recovered from."""
     directory = RunDirectory(tmp_path_factory.mktemp("kill") / "run")
-    directory.open()
+    directory.storage.open()
     commit(directory, 0, "first", "old")
     finished = True
     try:
@@ -84,9 +84,9 @@ def test_a_kill_leaves_the_old_or_the_new_whole(
             commit(directory, 1, "first" if same_name else "second", "new")
     except Killed:
         finished = False
-    directory.close()
+    directory.storage.close()
     again = RunDirectory(directory.path)
-    again.open()
+    again.storage.open()
     found = again.checkpoints()
     assert all(c.first_damaged_file() is None for c in found)
     texts = [(here(c.path) / "model").read_text() for c in found]
@@ -97,7 +97,7 @@ def test_a_kill_leaves_the_old_or_the_new_whole(
         assert texts in (["old"], ["old", "new"])
         assert not finished or texts == ["old", "new"]
     assert not [n for n in os.listdir(here(again.path)) if n.startswith(HIDDEN)]
-    again.close()
+    again.storage.close()
 
 
 @settings(
@@ -114,7 +114,7 @@ def test_whatever_is_done_and_killed_what_was_committed_stays(
         name, text = f"checkpoint_{slot:06d}", f"weights {number}"
         directory = RunDirectory(path)
         directory.warn = lambda text: None
-        directory.open()
+        directory.storage.open()
         before = durable.get(name)
         allowed = {before}
         known = {c.path.name: c for c in directory.checkpoints()}
@@ -126,21 +126,21 @@ def test_whatever_is_done_and_killed_what_was_committed_stays(
                     allowed = {text}
                 elif what == "d" and name in known:
                     allowed = {before, None}
-                    directory.delete(known[name])
+                    directory.storage.discard(known[name].path)
                     allowed = {None}
                 elif what == "r":
-                    directory.recover()
+                    directory.storage.recover()
         except Killed:
             pass
         if what == "D" and name in known:
             (path / name / "model").write_text("x" * len(before or ""))
             assert known[name].first_damaged_file() == "model"
             allowed = {None}
-            directory.delete(known[name])
-        directory.close()
+            directory.storage.discard(known[name].path)
+        directory.storage.close()
         again = RunDirectory(path)
         again.warn = lambda text: None
-        again.open()
+        again.storage.open()
         found = {
             c.path.name: (here(c.path) / "model").read_text() for c in again.sound_checkpoints()
         }
@@ -150,25 +150,25 @@ def test_whatever_is_done_and_killed_what_was_committed_stays(
         durable = {c.path.name: (here(c.path) / "model").read_text() for c in again.checkpoints()}
         assert not [n for n in os.listdir(path) if n.startswith(HIDDEN)]
         assert all((path / n / ".dray.json").exists() for n in os.listdir(path) if n[:4] == "chec")
-        again.close()
+        again.storage.close()
 
 
 def test_what_has_no_manifest_does_not_exist(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
-    directory.open()
+    directory.storage.open()
     (here(directory.path) / "checkpoint_000007").mkdir()
     with pytest.warns(
         UserWarning, match=r"checkpoint_000007 has no manifest .* nothing deletes it"
     ):
         assert directory.checkpoints() == []
     assert directory.next_checkpoint_name() == "checkpoint_000008"
-    directory.close()
+    directory.storage.close()
 
 
 @pytest.mark.parametrize("damage", ["change", "truncate", "delete"])
 def test_damage_is_found(tmp_path: Path, damage: str) -> None:
     directory = RunDirectory(tmp_path / "run")
-    directory.open()
+    directory.storage.open()
     commit(directory, 0, "c", "weights")
     model = here(directory.path) / "c" / "model"
     damages: dict[str, Callable[[], object]] = {
@@ -178,7 +178,7 @@ def test_damage_is_found(tmp_path: Path, damage: str) -> None:
     }
     damages[damage]()
     assert directory.checkpoints()[0].first_damaged_file() == "model"
-    directory.close()
+    directory.storage.close()
 
 
 def test_from_path_of_something_else(tmp_path: Path) -> None:
@@ -230,16 +230,16 @@ def test_ranks_set_metadata_of_one_directory_at_once(tmp_path: Path) -> None:
 
 def test_what_a_kill_left_half_deleted_is_swept(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
-    directory.open()
+    directory.storage.open()
     commit(directory, 0, "checkpoint_000000", "old")
     (committed,) = directory.checkpoints()
     with pytest.raises(Killed), killed_at(2):  # after the new name, within the files
-        directory.delete(committed)
+        directory.storage.discard(committed.path)
     assert [n for n in os.listdir(here(directory.path)) if n.startswith(".deleted-")]
     assert directory.checkpoints() == []
-    directory.recover()
+    directory.storage.recover()
     assert not [n for n in os.listdir(here(directory.path)) if n.startswith(HIDDEN)]
-    directory.close()
+    directory.storage.close()
 
 
 def test_what_cannot_be_copied_is_named(tmp_path: Path) -> None:
@@ -262,15 +262,15 @@ def test_what_cannot_be_copied_is_named(tmp_path: Path) -> None:
 
 def test_a_checkpoint_never_takes_the_place_of_a_file(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
-    directory.open()
+    directory.storage.open()
     (here(directory.path) / "notes").write_text("mine")
     with pytest.raises(StorageError, match=r"run/notes cannot be committed: .* Not a directory"):
         commit(directory, 0, "notes", "weights")
-    directory.recover()
+    directory.storage.recover()
     assert (here(directory.path) / "notes").read_text() == "mine"
     with pytest.raises(ConfigError, match="at most 200 bytes"):
         check_checkpoint_name("x" * 201)
-    directory.close()
+    directory.storage.close()
 
 
 def test_links_and_holes_are_kept_as_what_they_mean(tmp_path: Path) -> None:
@@ -380,12 +380,12 @@ def test_the_last_report_of_many_is_read_alone(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     told: list[str] = []
     directory.warn = told.append
-    directory.open()
+    directory.storage.open()
     lines = directory.metrics(0, 0)
     for number in range(60_000):
         lines.append({"report": number, "metrics": {"padding": "x" * 40}})
     lines.close()
-    directory.close()
+    directory.storage.close()
     path = tmp_path / "metrics/rank-00000.jsonl"
     text = bytearray(path.read_bytes())
     text[10] ^= 1

@@ -101,7 +101,7 @@ class Commits:
             StorageError: It cannot be deleted.
         """
         if not entry.in_place:
-            self.directory.abandon_staging(entry.report)
+            self.directory.storage.abandon_staging(entry.report)
 
     def listed(self) -> tuple[tuple[str, tuple[dict[str, object], ...], str], ...]:
         """Return the checkpoints that are kept, oldest first, as `Listed` has them."""
@@ -228,7 +228,7 @@ class Commits:
     def _staged(self, entry: PendingReport) -> Place:
         """Return the directory in which a report's files are."""
         ready = entry.ready
-        return self.directory.staging(entry.report) if ready is None else Path(ready.path)
+        return self.directory.storage.staging(entry.report) if ready is None else Path(ready.path)
 
     def delete_surplus(self) -> None:
         """Delete what is not to be kept, but for what ranks are at, or a power cut goes back to."""
@@ -242,7 +242,7 @@ class Commits:
 
     def _delete(self, old: Committed) -> None:
         try:
-            self.directory.delete(old)
+            self.directory.storage.discard(old.path)
         except StorageError as error:
             if error.errno != errno.ENOENT:  # else the user has deleted it
                 self.directory.warn_once(str(error))

@@ -366,7 +366,7 @@ class Controller:
     def _start_workers(self) -> None:
         reservation = self._admission.reservation
         assert reservation is not None
-        self.directory.recover()
+        self.directory.storage.recover()
         self._checkpoint = self._commits.newest_good()
         self._validations.begin()
         size = self._admission.size

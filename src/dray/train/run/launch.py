@@ -63,7 +63,7 @@ class Launch:
         run = RunInfo(
             path=path_within(place),
             filesystem=place.filesystem if isinstance(place, RemotePath) else None,
-            token=None if self.config.shared_storage else self.directory.token(),
+            token=None if self.config.shared_storage else self.directory.storage.token(),
             attempt=attempt,
             first_report=checkpoint.report + 1 if checkpoint else 0,
             checkpoint=path_within(checkpoint.path) if checkpoint else None,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from dray.errors import StorageError
 from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.copies import Care
 from dray.train.storage.manifest import Committed
 from dray.train.storage.place import Place
+from dray.train.storage.sealed import Fits
 
 P = TypeVar("P", bound=Place)
 
@@ -40,50 +42,71 @@ class Log(Protocol):
         """Free the file."""
 
 
-class Storage(Protocol[P]):
+class Storage(ABC, Generic[P]):
     """The place of one run: `LocalStorage` is a directory, `ObjectStorage` a prefix of a bucket.
 
-    Names are relative to the run. What raises StorageError says which file, and what to do.
+    Names are relative to the run. What cannot be written or read, or is another driver's by now,
+    raises StorageError, which says which file, and what to do.
+
+    Args:
+        path: The run's directory.
+        warn_once: Tells the user of damage.
 
     Attributes:
         in_place: Whether the files of a checkpoint are put together where they are to stay,
             because nothing can be renamed there; its manifest then makes it exist.
     """
 
-    in_place: bool
+    in_place: ClassVar[bool]
+
+    def __init__(self, path: P, warn_once: Callable[[str], object]) -> None:
+        self.path = path
+        self._warn_once = warn_once
 
     # The driver's.
 
+    @abstractmethod
     def open(self) -> None:
         """Make what a run needs, and hold it against other drivers."""
 
+    @abstractmethod
     def token(self) -> str | None:
         """Return what the driver that holds the run has written, if it can be seen here."""
 
     def flush(self) -> None:
         """Write what is not written yet."""
 
+    @abstractmethod
     def close(self) -> None:
-        """Write what is not written yet; let other drivers have the run."""
+        """Write what is not written yet, if that can be; let other drivers have the run."""
 
+    @abstractmethod
     def recover(self) -> None:
         """Clear away what killed workers, or a killed driver, had not committed or deleted."""
 
+    @abstractmethod
     def names(self, folder: str = "") -> list[str]:
-        """Return the names in a folder."""
+        """Return the names in a folder, and in the run's own those of checkpoints under way."""
 
+    @abstractmethod
     def write(self, name: str, text: bytes) -> None:
         """Write a file, whole or not at all."""
 
+    @abstractmethod
     def begin_logs(self, folder: str) -> None:
-        """Make a folder for logs."""
+        """Make a folder for logs, by which later drivers know of the attempt."""
 
+    @abstractmethod
     def log(self, name: str) -> Log:
         """Open a log; raises OSError if that cannot be."""
 
+    # The commit of a checkpoint: ranks stage files, the driver commits.
+
+    @abstractmethod
     def staging(self, report: int) -> P:
         """Return where the files of a report's checkpoint are put together."""
 
+    @abstractmethod
     def begin_staging(self, report: int, name: str | None) -> P:
         """Make the place where the files of a report's checkpoint are put together.
 
@@ -92,30 +115,35 @@ class Storage(Protocol[P]):
             name: Final name of the checkpoint; given where `in_place`.
         """
 
+    @abstractmethod
     def abandon_staging(self, report: int) -> None:
         """Delete what was put together of a report's checkpoint."""
 
-    def commit(self, staged: P, committed: Committed, *, flush: bool) -> None:
-        """Make a checkpoint exist, whole, under its final name, where it may lie already."""
-
-    def discard(self, path: P) -> None:
-        """Delete a checkpoint, so that half of it never counts."""
-
-    # The ranks'.
-
+    @abstractmethod
     def stage(
         self, source: str, staging: P, names: Sequence[str], care: Care
     ) -> Mapping[str, Fingerprint]:
-        """Put files of a local directory where a checkpoint is put together."""
+        """Put files of a local directory where a checkpoint is put together; called by ranks."""
+
+    @abstractmethod
+    def commit(self, staged: P, committed: Committed, *, flush: bool) -> None:
+        """Make a checkpoint exist, whole, under its final name, where it may lie already."""
+
+    @abstractmethod
+    def discard(self, path: P) -> None:
+        """Delete a checkpoint, so that half of it never counts."""
 
     # Everybody's.
 
+    @abstractmethod
     def manifests(self, names: Sequence[str]) -> Iterator[Committed | StorageError | None]:
         """Yield the checkpoints of these names: an error if damaged, None without a manifest."""
 
+    @abstractmethod
     def is_abandoned(self, name: str) -> bool:
         """Return whether something without a manifest is there, and nobody is at it."""
 
+    @abstractmethod
     def lines(self, name: str, generation: int | None) -> Lines:
         """Open a file of lines to add to it.
 
@@ -125,15 +153,14 @@ class Storage(Protocol[P]):
                 that holds the run.
         """
 
+    @abstractmethod
     def read_lines(
-        self,
-        name: str,
-        warn: Callable[[str], object],
-        fits: Callable[[dict[str, Any]], bool] = lambda record: True,
+        self, name: str, warn: Callable[[str], object], fits: Fits
     ) -> Iterator[dict[str, Any]]:
         """Yield the records of a file of lines; of those that are damaged, only warn."""
 
-    def last_line(self, name: str, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
+    @abstractmethod
+    def last_line(self, name: str, fits: Fits) -> dict[str, Any] | None:
         """Return the last record of a long file of lines, without a look at the others.
 
         Returns:

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from dray.errors import StorageError
+from dray.train.storage.base import Storage
 from dray.train.storage.checkpoint_files import stage, sync_directory
 from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.copies import Care
 from dray.train.storage.manifest import Committed, read_manifest, write_manifest
-from dray.train.storage.sealed import LineFile, last_record, read_lines
+from dray.train.storage.sealed import Fits, LineFile, last_record, read_lines
 
 STAGING = ".staging-"
 _REPLACED = ".replaced-"
@@ -29,27 +30,16 @@ _SHORT = 4 << 20
 _LONGEST_LINE = 64 << 10
 
 
-class LocalStorage:
-    """A directory that holds one run.
-
-    Args:
-        path: The directory.
-        warn_once: Tells the user of damage.
-    """
+class LocalStorage(Storage[Path]):
+    """A directory that holds one run."""
 
     in_place = False
 
     def __init__(self, path: Path, warn_once: Callable[[str], object]) -> None:
-        self.path = path
-        self._warn_once = warn_once
+        super().__init__(path, warn_once)
         self._lock: int | None = None
 
     def open(self) -> None:
-        """Make the directory if needed, and hold it against other drivers.
-
-        Raises:
-            StorageError: It cannot be written, or another driver is at this run.
-        """
         try:
             (self.path / "metrics").mkdir(parents=True, exist_ok=True)
             (self.path / "logs").mkdir(exist_ok=True)
@@ -87,27 +77,17 @@ class LocalStorage:
             raise self._unwritable(error) from error
 
     def token(self) -> str | None:
-        """Return what the driver that holds the directory has written, if it can be seen here."""
         try:
             return (self.path / ".lock").read_text(encoding="ascii", errors="replace")
         except OSError:
             return None
 
-    def flush(self) -> None:
-        """Do nothing: what is written is in the files."""
-
     def close(self) -> None:
-        """Let other drivers have the directory."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def recover(self) -> None:
-        """Clear away what killed workers, or a killed driver, had not committed or deleted.
-
-        Raises:
-            StorageError: The directory cannot be written.
-        """
         with StorageError.instead(f"the run directory {self.path} cannot be tidied up"):
             for entry in list(self.path.iterdir()):
                 if entry.name.startswith(_REPLACED):
@@ -131,66 +111,32 @@ class LocalStorage:
             self._warn_once(f"{doomed} cannot be deleted ({error}); delete it yourself")
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names in a folder.
-
-        Raises:
-            StorageError: It cannot be read.
-        """
         with StorageError.instead(f"the run directory {self.path} cannot be read"):
             return os.listdir(self.path / folder)
 
     def write(self, name: str, text: bytes) -> None:
-        """Write a file, whole or not at all.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
         draft = self.path / f".{name}.draft"
         with StorageError.instead(f"{self.path / name} cannot be written"):
             draft.write_bytes(text)
             draft.replace(self.path / name)
 
     def begin_logs(self, folder: str) -> None:
-        """Make a folder for logs.
-
-        Raises:
-            StorageError: It cannot be made.
-        """
         logs = self.path / folder
         with StorageError.instead(f"the logs in {logs} cannot be written"):
             logs.mkdir(parents=True, exist_ok=True)
 
     def log(self, name: str) -> IO[bytes]:
-        """Open a log; raises OSError if that cannot be."""
         return (self.path / name).open("ab", buffering=0)
 
     def lines(self, name: str, generation: int | None) -> LineFile:
-        """Open a file of lines to add to it.
-
-        Raises:
-            StorageError: It cannot be opened.
-        """
         return LineFile(self.path / name)
 
     def read_lines(
-        self,
-        name: str,
-        warn: Callable[[str], object],
-        fits: Callable[[dict[str, Any]], bool] = lambda record: True,
+        self, name: str, warn: Callable[[str], object], fits: Fits
     ) -> Iterator[dict[str, Any]]:
-        """Yield the records of a file of lines; of those that are damaged, only warn.
-
-        Raises:
-            StorageError: The file cannot be read.
-        """
         return read_lines(self.path / name, warn, fits)
 
-    def last_line(self, name: str, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
-        """Return the last record of a long file of lines; None if it is damaged, or short.
-
-        Raises:
-            StorageError: The file cannot be read.
-        """
+    def last_line(self, name: str, fits: Fits) -> dict[str, Any] | None:
         path = self.path / name
         with StorageError.instead(f"{path} cannot be read"):
             if not path.exists() or path.stat().st_size <= _SHORT:
@@ -202,15 +148,9 @@ class LocalStorage:
     # The commit of a checkpoint: ranks stage files, the driver commits.
 
     def staging(self, report: int) -> Path:
-        """Return where the files of a report's checkpoint are put together."""
         return self.path / f"{STAGING}{report}"
 
     def begin_staging(self, report: int, name: str | None) -> Path:
-        """Make the directory in which the files of a report's checkpoint are put together.
-
-        Raises:
-            StorageError: It cannot be made.
-        """
         staging = self.staging(report)
         with StorageError.instead(
             f"the checkpoint of report {report} cannot be put into {staging}"
@@ -221,32 +161,16 @@ class LocalStorage:
     def stage(
         self, source: str, staging: Path, names: Sequence[str], care: Care
     ) -> dict[str, Fingerprint]:
-        """Bring files into the staging directory, unless they lie there; return fingerprints.
-
-        They are moved out of another staging directory of this run, and copied from elsewhere.
-
-        Raises:
-            StorageError: A file cannot be copied or read.
-        """
+        # They are moved out of another staging directory of this run, and copied from elsewhere.
         own = os.path.dirname(source) == str(self.path)
         move = own and os.path.basename(source).startswith(STAGING)
         return stage(source, staging, names, care, move=move)
 
     def abandon_staging(self, report: int) -> None:
-        """Delete what was put together of a report's checkpoint.
-
-        Raises:
-            StorageError: It cannot be deleted.
-        """
         with StorageError.instead(f"{self.staging(report)} cannot be deleted"):
             self._discard(self.staging(report))
 
     def commit(self, staged: Path, committed: Committed, *, flush: bool) -> None:
-        """Make a checkpoint exist, whole, under its final name, where it may lie already.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
         path = self.path / committed.path.name
         replaced = self.path / f"{_REPLACED}{path.name}"
         with StorageError.instead(f"the checkpoint {path} cannot be committed"):
@@ -265,7 +189,6 @@ class LocalStorage:
                 self._discard(replaced)
 
     def manifests(self, names: Sequence[str]) -> Iterator[Committed | StorageError | None]:
-        """Yield the checkpoints of these names: an error if damaged, None without a manifest."""
         for name in names:
             try:
                 yield read_manifest(self.path / name)
@@ -273,14 +196,8 @@ class LocalStorage:
                 yield error
 
     def is_abandoned(self, name: str) -> bool:
-        """Return whether something without a manifest is a directory."""
         return (self.path / name).is_dir()
 
     def discard(self, path: Path) -> None:
-        """Delete a checkpoint, so that half of it never counts.
-
-        Raises:
-            StorageError: It cannot be deleted.
-        """
         with StorageError.instead(f"the checkpoint {path} cannot be deleted"):
             self._discard(path)

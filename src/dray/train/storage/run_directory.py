@@ -33,7 +33,7 @@ from dray.train.storage.manifest import Committed
 from dray.train.storage.paths import check_name
 from dray.train.storage.place import Place, RemotePath
 from dray.train.storage.remote.object_storage import ObjectStorage
-from dray.train.storage.sealed import seal, unseal
+from dray.train.storage.sealed import Fits, seal, unseal
 
 _RUN = "run.json"
 _EVENTS = "events.jsonl"
@@ -57,7 +57,7 @@ class RunDirectory:
         path: `<storage_path>/<name>`.
 
     Attributes:
-        storage: Its storage.
+        storage: Its storage, which opens it, and deletes what is in it.
         warn: Tells the user of damage, each once.
     """
 
@@ -87,9 +87,7 @@ class RunDirectory:
         """
         return self.storage.lines(_metrics_name(rank), attempt)
 
-    def reports(
-        self, rank: int, fits: Callable[[dict[str, Any]], bool]
-    ) -> Iterator[dict[str, Any]]:
+    def reports(self, rank: int, fits: Fits) -> Iterator[dict[str, Any]]:
         """Yield a rank's reports, in the order in which they were made; of damage, only warn.
 
         Raises:
@@ -97,9 +95,7 @@ class RunDirectory:
         """
         return self.storage.read_lines(_metrics_name(rank), self.warn_once, fits)
 
-    def last_report(
-        self, rank: int, fits: Callable[[dict[str, Any]], bool]
-    ) -> dict[str, Any] | None:
+    def last_report(self, rank: int, fits: Fits) -> dict[str, Any] | None:
         """Return a rank's last report; of damage at their end, or if they are few, only warn.
 
         Raises:
@@ -137,32 +133,6 @@ class RunDirectory:
         if text not in self._warned:
             self._warned.add(text)
             self.warn(text)
-
-    # Opening and closing, by the driver.
-
-    def open(self) -> None:
-        """Make the directory if needed, and hold it against other drivers.
-
-        Raises:
-            StorageError: It cannot be written, or another driver is at this run.
-        """
-        self.storage.open()
-
-    def token(self) -> str | None:
-        """Return what the driver that holds the directory has written, if it can be seen here."""
-        return self.storage.token()
-
-    def close(self) -> None:
-        """Let other drivers have the directory."""
-        self.storage.close()
-
-    def recover(self) -> None:
-        """Clear away what killed workers, or a killed driver, had not committed or deleted.
-
-        Raises:
-            StorageError: The directory cannot be written.
-        """
-        self.storage.recover()
 
     def write_run(self, description: Mapping[str, Any]) -> None:
         """Write run.json, whole or not at all.
@@ -212,7 +182,7 @@ class RunDirectory:
 
     def events(self) -> list[dict[str, Any]]:
         """Return the lines of events.jsonl."""
-        return list(self.storage.read_lines(_EVENTS, self.warn_once))
+        return list(self.storage.read_lines(_EVENTS, self.warn_once, lambda record: True))
 
     def next_attempt(self) -> int:
         """Return the number that the next start of workers gets."""
@@ -316,13 +286,9 @@ class RunDirectory:
     def destination(self, report: int, name: str | None) -> Place:
         """Return where a report's checkpoint is to lie, by the name that it was given, if any."""
         if name is None and self.storage.in_place:
-            return self.staging(report)
+            staging: Place = self.storage.staging(report)
+            return staging
         return self.path / (name or self.next_checkpoint_name())
-
-    def staging(self, report: int) -> Place:
-        """Return where the files of a report's checkpoint are put together."""
-        staging: Place = self.storage.staging(report)
-        return staging
 
     def begin_staging(self, report: int, name: str | None = None) -> Place:
         """Make the place in which the files of a report's checkpoint are put together.
@@ -334,14 +300,6 @@ class RunDirectory:
             name = self.next_checkpoint_name()
         staging: Place = self.storage.begin_staging(report, name)
         return staging
-
-    def abandon_staging(self, report: int) -> None:
-        """Delete what was put together of a report's checkpoint.
-
-        Raises:
-            StorageError: It cannot be deleted.
-        """
-        self.storage.abandon_staging(report)
 
     def commit(self, staged: Place, committed: Committed, *, flush: bool = True) -> None:
         """Make a checkpoint exist, whole, under its final name, where it may lie already.
@@ -362,14 +320,6 @@ class RunDirectory:
         """
         if committed.damaged_size() is None:  # else somebody has deleted it meanwhile
             self.storage.commit(committed.path, committed, flush=flush)
-
-    def delete(self, committed: Committed) -> None:
-        """Delete a checkpoint, so that half of it never counts.
-
-        Raises:
-            StorageError: It cannot be deleted.
-        """
-        self.storage.discard(committed.path)
 
 
 def _rank_name(rank: int) -> str:

@@ -20,6 +20,9 @@ from typing import Any
 from dray.errors import StorageError
 from dray.train.storage.metrics_codec import json_bytes
 
+# Returns whether a record is such as a file of lines should hold.
+Fits = Callable[[dict[str, Any]], bool]
+
 _LAST_MEMBER = re.compile(rb',\s*"([^"]*)":\s*([0-9]+)\s*}\s*\Z')
 
 _MARK = b',"crc32":'
@@ -146,7 +149,7 @@ class LineFile:
 def read_lines(
     path: Path,
     warn: Callable[[str], object],
-    fits: Callable[[dict[str, Any]], bool] = lambda record: True,
+    fits: Fits = lambda record: True,
 ) -> Iterator[dict[str, Any]]:
     """Yield the records of a file of lines; of those that are damaged or cut short, only warn.
 
@@ -164,9 +167,7 @@ def read_lines(
                 yield from records(path, file, warn, fits)
 
 
-def last_record(
-    text: bytes, fits: Callable[[dict[str, Any]], bool] = lambda record: True
-) -> dict[str, Any] | None:
+def last_record(text: bytes, fits: Fits) -> dict[str, Any] | None:
     """Return the record of the last line, or None if it is not whole and sound.
 
     Args:
@@ -186,7 +187,7 @@ def records(
     source: object,
     lines: Iterable[bytes],
     warn: Callable[[str], object],
-    fits: Callable[[dict[str, Any]], bool] = lambda record: True,
+    fits: Fits = lambda record: True,
 ) -> Iterator[dict[str, Any]]:
     """Yield the records of lines; of those that are damaged or cut short, only warn.
 

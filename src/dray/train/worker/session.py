@@ -106,7 +106,7 @@ class TrainSession:
         self._securing.close()
         self.directories.close()
         self._metrics.close()
-        self._directory.close()
+        self._directory.storage.close()
 
     def deliver(self, message: object) -> None:
         """Take a message of the controller, on the control thread."""

@@ -172,7 +172,7 @@ def _check_storage(assignment: run_messages.Assignment) -> None:
     """Look whether this node sees what the driver has written into the run directory."""
     run = assignment.run
     if isinstance(run.place, RemotePath):
-        if run.token is not None and RunDirectory(run.place).token() != run.token:
+        if run.token is not None and RunDirectory(run.place).storage.token() != run.token:
             raise ConfigError(
                 f"the node {assignment.address}, where rank {assignment.rank} runs, does not see "
                 f"what the driver has written to {run.place}. Give RunConfig(storage_path=...) a "
@@ -183,7 +183,7 @@ def _check_storage(assignment: run_messages.Assignment) -> None:
     elif run.token is None:
         with StorageError.instead(f"the run directory {run.path} cannot be written"):
             Path(run.path, "metrics").mkdir(parents=True, exist_ok=True)
-    elif RunDirectory(run.place).token() != run.token:
+    elif RunDirectory(run.place).storage.token() != run.token:
         raise ConfigError(
             f"the run directory {run.path} is on the driver's machine alone: the node "
             f"{assignment.address}, where rank {assignment.rank} runs, does not see it. Set "

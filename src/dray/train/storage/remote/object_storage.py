@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dray.errors import StorageError
+from dray.train.storage.base import Storage
 from dray.train.storage.checkpoint_files import MANIFEST
 from dray.train.storage.checksums import Fingerprint
 from dray.train.storage.copies import Care
@@ -26,26 +27,20 @@ from dray.train.storage.remote.lease import Lease, newest_lease, read_lease
 from dray.train.storage.remote.parts import PartedLines, PartedLog, Parts, is_part
 from dray.train.storage.remote.retry import persistently
 from dray.train.storage.remote.transfer import upload
-from dray.train.storage.sealed import last_record, records
+from dray.train.storage.sealed import Fits, last_record, records
 
 _UNFINISHED = ".unfinished-"
 _REPLACED = ".replaced-"
 _READERS = 16
 
 
-class ObjectStorage:
-    """A run on an object store.
-
-    Args:
-        path: The run's prefix.
-        warn_once: Tells the user of damage.
-    """
+class ObjectStorage(Storage[RemotePath]):
+    """A run on an object store."""
 
     in_place = True
 
     def __init__(self, path: RemotePath, warn_once: Callable[[str], object]) -> None:
-        self.path = path
-        self._warn_once = warn_once
+        super().__init__(path, warn_once)
         self._lease: Lease | None = None
         self._parts = Parts(path, warn_once)
         self._staged: dict[int, RemotePath] = {}
@@ -55,11 +50,6 @@ class ObjectStorage:
     # The driver's.
 
     def open(self) -> None:
-        """Hold the prefix against other drivers.
-
-        Raises:
-            StorageError: It cannot be written, or another driver is at this run.
-        """
         lease = Lease(self.path)
         lease.take()
         self._lease = lease
@@ -70,20 +60,13 @@ class ObjectStorage:
             raise
 
     def token(self) -> str | None:
-        """Return what the driver that holds the prefix has written, if it can be seen here."""
         token = read_lease(self.path, newest_lease(self.path)).get("token")
         return token if isinstance(token, str) else None
 
     def flush(self) -> None:
-        """Write what is not written yet.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
         self._parts.flush()
 
     def close(self) -> None:
-        """Write what is not written yet, if that can be; let other drivers have the prefix."""
         try:
             self._parts.close()
         except StorageError as error:  # who must know has asked `flush`
@@ -98,11 +81,6 @@ class ObjectStorage:
             self._lease.check()
 
     def recover(self) -> None:
-        """Clear away what killed workers, or a killed driver, had not committed or deleted.
-
-        Raises:
-            StorageError: The prefix cannot be written.
-        """
         names = self.path.names()
         for name in names:
             if name.startswith(_REPLACED):
@@ -125,52 +103,30 @@ class ObjectStorage:
         self._delete(self.path / aside)
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names in a folder, and of the checkpoints that are under way.
-
-        Raises:
-            StorageError: It cannot be read.
-        """
         if folder:
             return (self.path / folder).names()
         return sorted({*self.path.names(), *self._used})
 
     def write(self, name: str, text: bytes) -> None:
-        """Write a file, whole or not at all.
-
-        Raises:
-            StorageError: It cannot be written, or the prefix is another driver's now.
-        """
         self._check_lease()
         (self.path / name).write_bytes(text)
 
     def begin_logs(self, folder: str) -> None:
-        """Write an empty log, by which later drivers know of the attempt.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
-        self._parts.begin(f"{folder}/rank-00000.log", self._number)
+        self._parts.begin(f"{folder}/rank-00000.log", self._number)  # an empty log
 
     @property
     def _number(self) -> int:
         return 0 if self._lease is None else self._lease.number
 
     def log(self, name: str) -> PartedLog:
-        """Open a log."""
         return PartedLog(self._parts, name, self._number)
 
     # The commit of a checkpoint: ranks upload files, the driver writes the manifest.
 
     def staging(self, report: int) -> RemotePath:
-        """Return where the files of a report's checkpoint are put together."""
         return self._staged[report]
 
     def begin_staging(self, report: int, name: str | None) -> RemotePath:
-        """Make way for the files of a report's checkpoint.
-
-        Raises:
-            StorageError: The prefix cannot be written, or is another driver's now.
-        """
         assert name is not None
         self._check_lease()
         target = self.path / name
@@ -186,11 +142,6 @@ class ObjectStorage:
         return target
 
     def abandon_staging(self, report: int) -> None:
-        """Delete what was put together of a report's checkpoint.
-
-        Raises:
-            StorageError: It cannot be deleted.
-        """
         target = self._staged.pop(report)
         self._delete(target)
         if target.name in self._replacing:
@@ -199,12 +150,6 @@ class ObjectStorage:
         self._remove(self.path / f"{_UNFINISHED}{target.name}")
 
     def commit(self, staged: RemotePath, committed: Committed, *, flush: bool) -> None:
-        """Make a checkpoint exist, whole.
-
-        Raises:
-            StorageError: It cannot be written, files of it are not there, or the prefix is another
-                driver's now.
-        """
         lost = committed.damaged_size()
         if lost is not None:
             raise StorageError(
@@ -220,11 +165,6 @@ class ObjectStorage:
             self._delete(self.path / f"{_REPLACED}{staged.name}")
 
     def discard(self, path: RemotePath) -> None:
-        """Delete a checkpoint, so that half of it never counts.
-
-        Raises:
-            StorageError: It cannot be deleted.
-        """
         self._check_lease()
         marker = self.path / f"{_UNFINISHED}{path.name}"
         marker.write_bytes(b"")
@@ -264,23 +204,13 @@ class ObjectStorage:
     def stage(
         self, source: str, staging: RemotePath, names: Sequence[str], care: Care
     ) -> dict[str, Fingerprint]:
-        """Upload files of a local directory, and what this process has added to growing files.
-
-        Raises:
-            StorageError: A file cannot be read or written.
-        """
         fingerprints = upload(source, staging, names, checksums=care.checksums)
-        self._parts.flush()
+        self._parts.flush()  # what this process has added to growing files
         return fingerprints
 
     # Everybody's.
 
     def manifests(self, names: Sequence[str]) -> Iterator[Committed | StorageError | None]:
-        """Yield what manifests say; an error for one that is damaged, None for one that is not.
-
-        Raises:
-            StorageError: The storage cannot be read.
-        """
 
         def read(name: str) -> Committed | StorageError | None:
             try:
@@ -296,38 +226,23 @@ class ObjectStorage:
             yield from pool.map(read, names)
 
     def is_abandoned(self, name: str) -> bool:
-        """Return whether something without a manifest is not just being made or deleted."""
         if not (self.path / name).is_dir() or (self.path / f"{_UNFINISHED}{name}").exists():
             return False
         return not (self.path / name / MANIFEST).exists()  # else made since it was looked for
 
     def lines(self, name: str, generation: int | None) -> PartedLines:
-        """Open a file of lines to add to it."""
         writer = self._number if generation is None else generation
         return PartedLines(self._parts, _in_folder(name), writer)
 
     def read_lines(
-        self,
-        name: str,
-        warn: Callable[[str], object],
-        fits: Callable[[dict[str, Any]], bool] = lambda record: True,
+        self, name: str, warn: Callable[[str], object], fits: Fits
     ) -> Iterator[dict[str, Any]]:
-        """Yield the records of a file of lines; of those that are damaged, only warn.
-
-        Raises:
-            StorageError: The file cannot be read.
-        """
         parts = self._parts_of(name)
         with ThreadPoolExecutor(_READERS, "dray-readers") as pool:
             for part, text in zip(parts, pool.map(RemotePath.read_bytes, parts), strict=True):
                 yield from records(part, text.split(b"\n"), warn, fits)
 
-    def last_line(self, name: str, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | None:
-        """Return the last record of a long file of lines; None if it is damaged, or short.
-
-        Raises:
-            StorageError: The file cannot be read.
-        """
+    def last_line(self, name: str, fits: Fits) -> dict[str, Any] | None:
         parts = self._parts_of(name)
         for part in reversed(parts if len(parts) > _READERS else []):
             text = part.read_bytes()
