@@ -25,7 +25,7 @@ from dray.train.backend import Backend, BackendConfig
 from dray.train.config import FailureConfig, RunConfig
 from dray.train.run.controller import Controller
 from dray.train.run.output.progress import Progress
-from dray.train.run.output.screens import SilentScreen
+from dray.train.run.output.screens import open_screen
 from dray.train.run.state import State
 from dray.train.scaling import ScalingConfig
 from dray.train.storage.run_directory import RunDirectory
@@ -180,7 +180,7 @@ def run(workers: int) -> dict[str, float]:
         )
         scaling = ScalingConfig(num_workers=workers)
         backend = (Backend(), BackendConfig())
-        progress = Progress("run", path, SilentScreen())
+        progress = Progress("run", path, open_screen(False))
         controller = Controller(
             engine,  # type: ignore[arg-type] # the part of one that a run asks for
             directory,

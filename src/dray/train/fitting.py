@@ -28,7 +28,7 @@ from dray.train.ray_datasets import check_engine, is_rays, split_on_start
 from dray.train.result import Result
 from dray.train.run import description
 from dray.train.run.controller import Controller
-from dray.train.run.events import Outcome
+from dray.train.run.failure import Outcome
 from dray.train.run.interruption import Termination, interrupts_go_to
 from dray.train.run.output.progress import Progress, format_metrics
 from dray.train.run.output.screens import open_screen

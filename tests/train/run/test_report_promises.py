@@ -25,9 +25,10 @@ from dray.settings import Settings
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
 from dray.train.run.controller import Controller
-from dray.train.run.events import Interrupt, Outcome
+from dray.train.run.events import Interrupt
+from dray.train.run.failure import Outcome
 from dray.train.run.output.progress import Progress
-from dray.train.run.output.screens import SilentScreen
+from dray.train.run.output.screens import Screen
 from dray.train.run.state import State
 from dray.train.scaling import ScalingConfig
 from dray.train.storage.checksums import Fingerprint
@@ -337,7 +338,7 @@ def run(world: World, path: Path) -> tuple[Outcome, RunDirectory]:
             RunConfig(name="run", storage_path=path.parent, report_barrier=world.barrier),
             (Backend(), BackendConfig()),
             b"",
-            Progress("run", path, SilentScreen()),
+            Progress("run", path, Screen()),
             Settings(),
             world,
         )

@@ -23,7 +23,7 @@ from dray import host
 from dray.train.config import CheckpointConfig
 from dray.train.run.checkpoint_store import Commits
 from dray.train.run.output.progress import Progress
-from dray.train.run.output.screens import SilentScreen
+from dray.train.run.output.screens import Screen
 from dray.train.run.report_tracker import PendingReport
 from dray.train.storage.checkpoint_files import list_files, secure, stage
 from dray.train.storage.manifest import Committed
@@ -151,7 +151,7 @@ class Run:
         self.directory = RunDirectory(self.path)
         self.directory.warn = lambda text: None
         self.directory.storage.open()
-        progress = Progress("run", self.path, SilentScreen())
+        progress = Progress("run", self.path, Screen())
         self.commits = Commits(self.directory, self.config, progress)
         self.staged.clear()
 

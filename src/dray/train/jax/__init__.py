@@ -199,7 +199,7 @@ class JaxBackend(Backend):
         """Prepare JAX on every worker; several of them then meet at rank 0."""
         assert isinstance(backend_config, JaxConfig)
         workers = worker_group.workers
-        slices = [worker.slice_name for worker in workers]
+        slices = [position.place.slice_name for position in worker_group.positions]
         address = workers[0].address
         sharing = shares_devices(worker_group.positions)
         answers = worker_group.execute(

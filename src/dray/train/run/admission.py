@@ -14,7 +14,7 @@ from dray.scheduling.requests import Reservation
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
 from dray.train.planning.plan import choose_size, make_plan, sizes_with_room
-from dray.train.run.events import Alarm, Reserved, StillWaiting
+from dray.train.run.events import Alarm, Reserved, Signal
 from dray.train.run.output.progress import Progress
 from dray.train.scaling import ScalingConfig
 
@@ -32,7 +32,7 @@ class Admission:
 
     Attributes:
         backend: The framework, for the plan.
-        mailbox: Gets `Reserved` and `StillWaiting`.
+        mailbox: Gets `Reserved` and `Signal.STILL_WAITING`.
         limit_s: Limit of the wait, in seconds.
         size: Number of workers it asks for, or has.
         reservation: Its reservation.
@@ -59,8 +59,8 @@ class Admission:
     def ask(self) -> None:
         """Ask for as many workers as fit, or for the least of them; the mailbox hears of it.
 
-        `Reserved` is the answer, for `granted`. While there is none, `StillWaiting` comes from time
-        to time, for `look`.
+        `Reserved` is the answer, for `granted`. While there is none, `Signal.STILL_WAITING` comes
+        from time to time, for `look`.
         """
         self._since = time.monotonic()
         self._last_message = ""
@@ -75,7 +75,7 @@ class Admission:
 
     def _look_later(self) -> None:
         if self._asked is not None and not self._asked.done():
-            self._alarm.set(self._next_look_s(), StillWaiting())
+            self._alarm.set(self._next_look_s(), Signal.STILL_WAITING)
 
     def _request(self, size: int, fits: bool) -> None:
         self.size = size

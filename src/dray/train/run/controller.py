@@ -11,7 +11,7 @@ Three tables say what an event does; the code between them has no opinion about 
               else ignored           else state.IGNORED, else a bug
 
     _takers  per kind of message the method that takes it, and the states in which it counts. What
-             comes in another state has come too late (`BackedOff` after Ctrl-C) and is dropped;
+             comes in another state has come too late (`BACKED_OFF` after Ctrl-C) and is dropped;
              so is what an actor of an earlier attempt sends, and an alarm that was taken back.
     TABLE    the moves. `_move` alone changes the state; it writes it down before it acts, so that
              what a killed driver has written says how far it had come.
@@ -47,7 +47,7 @@ import functools
 import queue
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 from dray.engines.base import Actor, Died, Engine, Output, Posted, Started
 from dray.errors import ConfigError, EngineError, describe
@@ -60,8 +60,8 @@ from dray.train.run import events
 from dray.train.run.admission import Admission
 from dray.train.run.attempt import Attempt
 from dray.train.run.checkpoint_store import Commits
-from dray.train.run.events import Alarm, Due
-from dray.train.run.failure import FailurePolicy, OutcomeTracker
+from dray.train.run.events import Alarm, Due, Signal
+from dray.train.run.failure import FailurePolicy, Outcome
 from dray.train.run.grace import Grace
 from dray.train.run.launch import Launch, run_function
 from dray.train.run.output.progress import Progress
@@ -125,7 +125,7 @@ class Controller:
             # Nobody waits for the run that a callback has ended, as somebody does after Ctrl-C.
             {State.STOPPING: settings.stop_grace_s, State.CONCLUDING: settings.conclude_grace_s},
         )
-        self._outcome = OutcomeTracker(self._policy, progress, directory)
+        self._outcome = Outcome(self._policy, progress, directory)
         self._watch = Watch(patience_s, mailbox, progress, directory)
         self._stops = StopRequests(engine, mailbox, progress)
         self._cause = ""  # of the next change of state, where its event does not say enough
@@ -168,24 +168,25 @@ class Controller:
         at_work = attempt is not None and self._state in AT_WORK
         return self.progress.training(attempt.told_waits() if attempt and at_work else [])
 
-    def run(self) -> events.Outcome:
+    def run(self) -> Outcome:
         """Run until a final state; never leaves a worker or a reservation behind."""
-        self._until_closed.add_done_callback(lambda _: self.mailbox.put(events.EngineClosed()))
+        self._until_closed.add_done_callback(lambda _: self.mailbox.put(Signal.ENGINE_CLOSED))
         try:
             with self._failing_as_controller():
-                self._call_back("before_run", self._context)
+                self._call_back("before_run")
                 self._move(Event.BEGIN)
             while self._state not in FINAL:
                 event = self.mailbox.get()
                 with self._failing_as_controller():
                     self._take(event)
             with self._failing_as_controller():
-                self._call_back("after_run", self._context)
+                self._call_back("after_run")
         finally:
             self._clean_up()
         with self._failing_as_controller():
             self._commits.secure_rest()
-        return events.Outcome(self._state, self._outcome.return_value, self._outcome.error)
+        self._outcome.state = self._state
+        return self._outcome
 
     @contextlib.contextmanager
     def _failing_as_controller(self) -> Iterator[None]:
@@ -234,12 +235,17 @@ class Controller:
         actor = getattr(event, "actor", None)
         if actor is not None and self._rank_of(actor) is None:
             return  # it is of an earlier attempt
-        take, states = self._takers[type(event)]
+        take, states = self._takers[event if isinstance(event, Signal) else type(event)]
         if self._state in states:
             take(self, event)
 
     def _rank_of(self, actor: Actor) -> int | None:
         return None if self._attempt is None else self._attempt.group.rank_of(actor)
+
+    def _rank(self, actor: Actor) -> int:
+        rank = self._rank_of(actor)
+        assert rank is not None
+        return rank
 
     def _take_interrupt(self, event: events.Interrupt) -> None:
         self._cause = event.cause
@@ -252,16 +258,15 @@ class Controller:
         if self._workers.group.started(event):
             self._move(Event.WORKERS_STARTED)
 
-    def _still_starting(self, _: events.StillStarting) -> None:
+    def _still_starting(self, _: Signal) -> None:
         self.progress.warn(f"workers {self._workers.group.missing()} have not started yet")
 
-    def _look_at_waits(self, _: events.LookAtWaits) -> None:
+    def _look_at_waits(self, _: Signal) -> None:
         attempt = self._workers
         self._watch.look(attempt.number, attempt.waits(), attempt.where)
 
     def _take_message(self, event: Posted) -> None:
-        attempt, message, rank = self._workers, event.message, self._rank_of(event.actor)
-        assert rank is not None
+        attempt, message, rank = self._workers, event.message, self._rank(event.actor)
         if isinstance(message, bytes):
             message = run_messages.reported_in(message)
         if isinstance(message, run_messages.Reported):
@@ -274,7 +279,7 @@ class Controller:
             self._watch.begin()
 
     def _take_return(self, event: events.FunctionReturned) -> None:
-        attempt, rank = self._workers, event.worker.rank
+        attempt, rank = self._workers, self._rank(event.actor)
         if rank == 0:
             self._outcome.returned(event.ended)
         attempt.returned(rank, stopped=event.ended.stopped)
@@ -282,11 +287,10 @@ class Controller:
         self._move(Event.RANK_RETURNED if attempt.running else Event.RETURNED)
 
     def _take_failure(self, event: events.FunctionFailed) -> None:
-        self._fail(event.worker.rank, event.error)
+        self._fail(self._rank(event.actor), event.error)
 
     def _take_death(self, death: Died) -> None:
-        rank = self._rank_of(death.actor)
-        assert rank is not None
+        rank = self._rank(death.actor)
         self._workers.died(death)
         if not death.expected and self._state is not State.ABORTING:
             if self._state is State.FINISHING:  # its function had returned, nothing is lost
@@ -316,7 +320,7 @@ class Controller:
             if checkpoint is not None:
                 self._policy.progressed()
                 self._validations.look()
-            self._call_back("after_report", self._context, metrics, checkpoint)
+            self._call_back("after_report", metrics, checkpoint)
         if self._state is State.RUNNING:
             attempt.check_collectives()  # later, ranks stop one by one, with time to do so
             if self._stops.asked:
@@ -324,11 +328,11 @@ class Controller:
         elif attempt.failures and not attempt.under_way(self._grace.after_failure_s):
             self._move(Event.DRAINED)
 
-    def _stop_early(self, _: events.StopRequest | None = None) -> None:
+    def _stop_early(self, _: Signal | None = None) -> None:
         self._cause = self._stops.cause()
         self._move(Event.STOP_REQUESTED)
 
-    def _grace_over(self, _: events.StopGraceExpired) -> None:
+    def _grace_over(self, _: Signal) -> None:
         if self._grace.is_over(self._state, self._workers):
             self._move(Event.GRACE_OVER)
 
@@ -336,7 +340,7 @@ class Controller:
         if self.config.callbacks:
             with self.progress.aside():
                 for callback in self.config.callbacks:
-                    getattr(callback, hook)(*args)
+                    getattr(callback, hook)(self._context, *args)
 
     # Moves and actions.
 
@@ -358,7 +362,7 @@ class Controller:
         if self._admission.granted(event.future):
             self._move(Event.RESERVED)
 
-    def _still_waiting(self, _: events.StillWaiting) -> None:
+    def _still_waiting(self, _: Signal) -> None:
         self._outcome.error = self._admission.look()
         if self._outcome.error is not None:
             self._move(Event.START_TIMED_OUT)
@@ -369,14 +373,13 @@ class Controller:
         self.directory.storage.recover()
         self._checkpoint = self._commits.newest_good()
         self._validations.begin()
-        size = self._admission.size
-        self.progress.started(self._number, size, self._checkpoint)
+        self.progress.started(self._number, self._admission.size, self._checkpoint)
         self._logs.begin(self._number)
-        group = self._launch.start(reservation, size, self.mailbox, self.progress)
+        group = self._launch.start(reservation, self._admission.size, self.mailbox, self.progress)
         self._attempt = Attempt(
             self._number, group, self.directory, self._commits, self.config.report_barrier
         )
-        self._alarm.set(_SLOW_START_S, events.StillStarting())
+        self._alarm.set(_SLOW_START_S, Signal.STILL_STARTING)
 
     def _set_up(self) -> None:
         group = self._workers.group
@@ -390,14 +393,11 @@ class Controller:
     def _run_function(self) -> None:
         run_function(self._workers.group, self.job, self.mailbox)
         if self._stops.asked:
-            self.mailbox.put(events.StopRequest())
-
-    def _give_grace(self) -> None:
-        self._grace.give(self._state, self._workers)
+            self.mailbox.put(Signal.STOP_REQUESTED)
 
     def _tear_down(self) -> None:
         if not self._launch.part(self._workers.group, self.progress):  # others may wait in vain
-            self._alarm.set(_PARTING_S, events.StopGraceExpired())
+            self._alarm.set(_PARTING_S, Signal.GRACE_EXPIRED)
 
     def _end_workers(self, end: Callable[[WorkerGroup], None]) -> None:
         if self._attempt is not None:
@@ -408,7 +408,7 @@ class Controller:
     def _decide(self) -> None:
         attempt = self._workers
         failures = attempt.failures.by_cause()
-        self._call_back("after_exception", self._context, failures)
+        self._call_back("after_exception", failures)
         amiss = self._commits.leave_out_damaged(failures.values())
         wanted = not self._stops.asked
         again = self._outcome.tries_again(failures, attempt.error, wanted=wanted, free=amiss)
@@ -416,28 +416,26 @@ class Controller:
         given_up = Event.GAVE_UP_AMID_VALIDATION if amid else Event.GIVE_UP
         self._move(Event.RETRY if again else given_up)
 
-    def _say_closed(self) -> None:
-        self._end_with(EngineError("dray.shutdown() was called while fit() was at work"))
-
     def _back_off(self) -> None:
         self._number += 1
         if self._until_closed.done():
-            self.mailbox.put(events.EngineClosed())
+            self.mailbox.put(Signal.ENGINE_CLOSED)
         delay = self._policy.back_off_s()
         if not delay:
-            self.mailbox.put(events.BackedOff())
+            self.mailbox.put(Signal.BACKED_OFF)
             return
         self.progress.warn(f"restarting in {delay:g} s")
-        self._alarm.set(delay, events.BackedOff())
+        self._alarm.set(delay, Signal.BACKED_OFF)
 
-    def _back_to_work(self, _: events.BackedOff) -> None:
+    def _back_to_work(self, _: Signal) -> None:
         reservation = self._admission.reservation
         broken = reservation is not None and reservation.broken
         self._move(Event.NODE_LOST if broken else Event.BACKED_OFF)
 
-    def _take_close(self, _: events.EngineClosed) -> None:
-        what = "to restart" if self._state is State.RESTARTING else "for validations"
-        self._end_with(EngineError(f"dray.shutdown() was called while fit() waited {what}"))
+    def _say_closed(self, _: Signal | None = None) -> None:
+        waits = {State.RESTARTING: "waited to restart", State.VALIDATING: "waited for validations"}
+        what = waits.get(self._state, "was at work")
+        self._end_with(EngineError(f"dray.shutdown() was called while fit() {what}"))
 
     def _take_validation(self, event: events.OfValidation) -> None:
         self._validations.take(event)
@@ -449,7 +447,7 @@ class Controller:
     def _await_validations(self) -> None:
         self._validations.tell_awaited()
         if self._until_closed.done():
-            self.mailbox.put(events.EngineClosed())
+            self.mailbox.put(Signal.ENGINE_CLOSED)
 
     def _release(self) -> None:
         if self._attempt is None or not self._attempt.alive:  # else what they have is theirs
@@ -464,7 +462,7 @@ class Controller:
         Action.TELL_STOP: lambda self: self._stops.tell_stop(),
         Action.TELL_INTERRUPT: lambda self: self._stops.tell_interrupt(),
         Action.ASK_TO_STOP: lambda self: self._workers.ask_to_stop(),
-        Action.GIVE_GRACE: _give_grace,
+        Action.GIVE_GRACE: lambda self: self._grace.give(self._state, self._workers),
         Action.TEAR_DOWN: _tear_down,
         Action.STOP_WORKERS: lambda self: self._end_workers(WorkerGroup.stop),
         Action.KILL_WORKERS: lambda self: self._end_workers(WorkerGroup.kill),
@@ -476,9 +474,9 @@ class Controller:
     }
 
     # What takes each kind of message, and the states that take it; the others ignore it. They may
-    # all be taken late: `Reserved` after a release has given it back, `BackedOff` after Ctrl-C.
+    # all be taken late: `Reserved` after a release has given it back, `BACKED_OFF` after Ctrl-C.
     # Of a session's end in other states the engine tells by the ends of those who are waited for.
-    _takers: ClassVar[dict[type, tuple[Callable[[Controller, Any], None], Set[State]]]] = {
+    _takers: ClassVar[dict[type | Signal, tuple[Callable[[Controller, Any], None], Set[State]]]] = {
         Posted: (_take_message, AT_WORK),
         Output: (_take_output, ANY),
         Started: (_take_start, {State.STARTING}),
@@ -486,13 +484,16 @@ class Controller:
         events.FunctionReturned: (_take_return, AT_WORK),
         events.FunctionFailed: (_take_failure, ANY),
         events.Interrupt: (_take_interrupt, ANY),
-        events.StopRequest: (_stop_early, {State.RUNNING}),
+        Signal.STOP_REQUESTED: (_stop_early, {State.RUNNING}),
         events.Reserved: (_take_grant, {State.SCHEDULING}),
-        events.StillWaiting: (_still_waiting, {State.SCHEDULING}),
-        events.StillStarting: (_still_starting, {State.STARTING}),
-        events.BackedOff: (_back_to_work, {State.RESTARTING}),
-        events.EngineClosed: (_take_close, {State.RESTARTING, State.VALIDATING}),
-        **dict.fromkeys(get_args(events.OfValidation), (_take_validation, ANY)),
-        events.StopGraceExpired: (_grace_over, AT_WORK - {State.RUNNING} | {State.FINISHING}),
-        events.LookAtWaits: (_look_at_waits, AT_WORK),
+        Signal.STILL_WAITING: (_still_waiting, {State.SCHEDULING}),
+        Signal.STILL_STARTING: (_still_starting, {State.STARTING}),
+        Signal.BACKED_OFF: (_back_to_work, {State.RESTARTING}),
+        Signal.ENGINE_CLOSED: (_say_closed, {State.RESTARTING, State.VALIDATING}),
+        events.ValidationEnded: (_take_validation, ANY),
+        events.ValidationTimedOut: (_take_validation, ANY),
+        Signal.LOOK_AT_VALIDATION: (_take_validation, ANY),
+        Signal.RETRY_VALIDATION: (_take_validation, ANY),
+        Signal.GRACE_EXPIRED: (_grace_over, AT_WORK - {State.RUNNING} | {State.FINISHING}),
+        Signal.LOOK_AT_WAITS: (_look_at_waits, AT_WORK),
     }

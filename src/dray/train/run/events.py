@@ -5,15 +5,28 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, TypeAlias
 
 from dray.engines.base import Actor, Mailbox
 from dray.errors import EngineError
 from dray.scheduling.requests import Reservation
-from dray.train.run.state import State
-from dray.train.run.worker_group import WorkerState
 from dray.train.storage.manifest import Committed
 from dray.train.worker.train_worker import Ended
+
+
+class Signal(Enum):
+    """An event that says no more than that it has come."""
+
+    STILL_WAITING = "the reservation has not been granted yet"
+    STILL_STARTING = "workers take long to start"
+    BACKED_OFF = "it is time to restart"
+    ENGINE_CLOSED = "the session has ended, in another thread"
+    STOP_REQUESTED = "a callback has said that the training has come far enough"
+    GRACE_EXPIRED = "reports that have not come by now will not come"
+    LOOK_AT_WAITS = "somebody may have waited for long"
+    LOOK_AT_VALIDATION = "a validation takes long"
+    RETRY_VALIDATION = "a validation that the engine has failed is to start again"
 
 
 @dataclass(frozen=True)
@@ -24,49 +37,19 @@ class Reserved:
 
 
 @dataclass(frozen=True)
-class StillWaiting:
-    """The reservation has not been granted yet."""
-
-
-@dataclass(frozen=True)
-class StillStarting:
-    """Workers take long to start."""
-
-
-@dataclass(frozen=True)
 class FunctionReturned:
     """The train function of a rank has returned."""
 
-    worker: WorkerState
+    actor: Actor
     ended: Ended
-
-    @property
-    def actor(self) -> Actor:
-        """The actor whose function it was."""
-        return self.worker.actor
 
 
 @dataclass(frozen=True)
 class FunctionFailed:
     """The train function of a rank has raised."""
 
-    worker: WorkerState
+    actor: Actor
     error: BaseException
-
-    @property
-    def actor(self) -> Actor:
-        """The actor whose function it was."""
-        return self.worker.actor
-
-
-@dataclass(frozen=True)
-class BackedOff:
-    """It is time to restart."""
-
-
-@dataclass(frozen=True)
-class EngineClosed:
-    """The session has ended, in another thread."""
 
 
 @dataclass(frozen=True)
@@ -74,21 +57,6 @@ class Interrupt:
     """The user pressed Ctrl-C, or ends the program otherwise."""
 
     cause: str
-
-
-@dataclass(frozen=True)
-class StopRequest:
-    """A callback has said that the training has come far enough."""
-
-
-@dataclass(frozen=True)
-class StopGraceExpired:
-    """The grace period is over: reports that have not come by now will not come."""
-
-
-@dataclass(frozen=True)
-class LookAtWaits:
-    """Somebody may have waited for long."""
 
 
 @dataclass(frozen=True)
@@ -110,17 +78,7 @@ class ValidationTimedOut:
     after_s: float
 
 
-@dataclass(frozen=True)
-class RetryValidation:
-    """A validation that the engine has failed is to start again."""
-
-
-@dataclass(frozen=True)
-class LookAtValidation:
-    """A validation takes long."""
-
-
-OfValidation: TypeAlias = ValidationEnded | ValidationTimedOut | RetryValidation | LookAtValidation
+OfValidation: TypeAlias = ValidationEnded | ValidationTimedOut | Signal
 
 
 @dataclass(frozen=True)
@@ -188,18 +146,3 @@ class Alarm:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of a run.
-
-    Attributes:
-        state: One of the final states.
-        return_value: Return value of rank 0's function.
-        error: Exception of `fit()`, if it raises.
-    """
-
-    state: State
-    return_value: object = None
-    error: BaseException | None = None

@@ -24,6 +24,7 @@ from dray.errors import (
     text_of,
 )
 from dray.train.run.output.progress import Progress
+from dray.train.run.state import State
 from dray.train.storage.place import Place
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker.train_worker import Ended
@@ -198,11 +199,12 @@ def to_error(
 
 
 @dataclass
-class OutcomeTracker:
+class Outcome:
     """The outcome of a run as far as it is known.
 
     Attributes:
         policy: Decides about restarts.
+        state: One of the final states, once the run is over.
         error: Exception of `fit()`; the first cause stays it.
         return_value: Return value of rank 0's function.
     """
@@ -210,6 +212,7 @@ class OutcomeTracker:
     policy: FailurePolicy
     progress: Progress
     directory: RunDirectory
+    state: State = State.INITIALIZING
     error: BaseException | None = None
     return_value: object = None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dray.errors import join_names
 from dray.train.run.attempt import Attempt
-from dray.train.run.events import Alarm, StopGraceExpired
+from dray.train.run.events import Alarm, Signal
 from dray.train.run.output.progress import Progress
 from dray.train.run.state import AT_WORK, State
 
@@ -17,7 +17,7 @@ class Grace:
     """The time that ranks are given to make one more report.
 
     Attributes:
-        alarm: Sends `StopGraceExpired` at its end; it ends with the state in which it was set.
+        alarm: Sends `Signal.GRACE_EXPIRED` at its end; it ends with the state in which it was set.
         after_failure_s: Seconds of grace once a rank has failed.
         stopping_s: Seconds of grace in a state in which the run stops.
     """
@@ -30,7 +30,7 @@ class Grace:
     def give(self, state: State, attempt: Attempt) -> None:
         """Wait from now on."""
         seconds = self.stopping_s.get(state) if not attempt.failures else None
-        self.alarm.set(self.after_failure_s if seconds is None else seconds, StopGraceExpired())
+        self.alarm.set(self.after_failure_s if seconds is None else seconds, Signal.GRACE_EXPIRED)
 
     def renew(self, state: State, attempt: Attempt) -> None:
         """Begin to wait anew, as a report has come: the others are on their way as well."""

@@ -6,7 +6,7 @@ import functools
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from dray.engines.base import Engine, Mailbox
+from dray.engines.base import Actor, ActorSpec, Engine, Mailbox
 from dray.errors import describe
 from dray.scheduling.requests import Reservation
 from dray.settings import Settings
@@ -23,7 +23,7 @@ from dray.train.storage.manifest import Committed
 from dray.train.storage.place import RemotePath, path_within
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker.run_messages import Assignment, RunInfo
-from dray.train.worker.train_worker import Ended, Job
+from dray.train.worker.train_worker import Ended, Job, TrainWorker
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,25 @@ class Launch:
     def start(
         self, reservation: Reservation, size: int, mailbox: Mailbox, progress: Progress
     ) -> WorkerGroup:
-        """Begin to start so many workers; the mailbox hears of each."""
-        return WorkerGroup.start(
-            self.engine,
-            reservation,
-            size,
-            mailbox=mailbox,
-            runtime_env=self.config.runtime_env,
-            modules=self.backend_config.modules,
-            warn=progress.warn,
-        )
+        """Begin to start a worker in each bundle of a reservation; the mailbox hears of each."""
+        workers: list[WorkerState] = []
+        try:
+            for bundle in range(size):
+                spec = ActorSpec(
+                    factory=functools.partial(TrainWorker, own_process=self.engine.distributed),
+                    name=f"worker {bundle}",
+                    reservation=reservation,
+                    bundle=bundle,
+                    mailbox=mailbox,
+                    runtime_env=self.config.runtime_env,
+                    modules=self.backend_config.modules,
+                )
+                workers.append(WorkerState(self.engine.start_actor(spec), bundle))
+        except BaseException:
+            for worker in workers:
+                worker.actor.kill()
+            raise
+        return WorkerGroup(workers, progress.warn)
 
     def give_ranks(self, group: WorkerGroup, attempt: int, checkpoint: Committed | None) -> None:
         """Tell workers that have started which rank each has, and from where to go on.
@@ -134,12 +143,12 @@ def _wants_reports(callback: object) -> bool:
 def run_function(group: WorkerGroup, job: bytes | Job, mailbox: Mailbox) -> None:
     """Call the train function on every rank; the mailbox hears how each call has ended."""
     for worker, future in zip(group.workers, group.run(job), strict=True):
-        future.add_done_callback(functools.partial(_function_ended, worker, mailbox))
+        future.add_done_callback(functools.partial(_function_ended, worker.actor, mailbox))
 
 
-def _function_ended(worker: WorkerState, mailbox: Mailbox, future: Future[Ended]) -> None:
+def _function_ended(actor: Actor, mailbox: Mailbox, future: Future[Ended]) -> None:
     error = future.exception()
     if error is None:
-        mailbox.put(FunctionReturned(worker, future.result()))
+        mailbox.put(FunctionReturned(actor, future.result()))
     elif not is_death(error):  # `Died` says whether the death was ours
-        mailbox.put(FunctionFailed(worker, error))
+        mailbox.put(FunctionFailed(actor, error))

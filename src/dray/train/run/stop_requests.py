@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dray.engines.base import Engine, Mailbox
-from dray.train.run.events import Interrupt, StopRequest
+from dray.train.run.events import Interrupt, Signal
 from dray.train.run.output.progress import Progress
 from dray.train.run.state import Event
 
@@ -38,7 +38,7 @@ class StopRequests:
     def stop(self, reason: str) -> None:
         """Ask that the run end well at the next report of every rank."""
         self.asked, self.reason = True, reason
-        self.engine.hear_out(lambda: self.mailbox.put(StopRequest()))
+        self.engine.hear_out(lambda: self.mailbox.put(Signal.STOP_REQUESTED))
 
     def cause(self) -> str:
         """Return what a callback has asked for, as the record of events has it."""

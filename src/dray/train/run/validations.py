@@ -14,14 +14,7 @@ from dray.errors import ConfigError, DrayError, EngineError, describe
 from dray.train.checkpoint import Checkpoint
 from dray.train.reported import ReportedCheckpointStatus
 from dray.train.run.checkpoint_store import Commits
-from dray.train.run.events import (
-    Alarm,
-    LookAtValidation,
-    OfValidation,
-    RetryValidation,
-    ValidationEnded,
-    ValidationTimedOut,
-)
+from dray.train.run.events import Alarm, OfValidation, Signal, ValidationEnded, ValidationTimedOut
 from dray.train.storage.manifest import Committed, Validation
 from dray.train.storage.metrics_codec import encode
 from dray.train.validation import ValidationConfig, ValidationFn
@@ -117,7 +110,7 @@ class Validations:
             self._limit.set(timeout_s, ValidationTimedOut(timeout_s))
         self._slow_s = self.patience_s
         if self.patience_s:
-            self._slow.set(self.patience_s, LookAtValidation())
+            self._slow.set(self.patience_s, Signal.LOOK_AT_VALIDATION)
         ref.future().add_done_callback(
             lambda future: self.mailbox.put(ValidationEnded(committed, future))
         )
@@ -130,7 +123,7 @@ class Validations:
             "there is no room for it beside the workers, it starts when they have ended, and who "
             "waits for it in get_all_reported_checkpoints() waits in vain"
         )
-        self._slow.set(self._slow_s, LookAtValidation())
+        self._slow.set(self._slow_s, Signal.LOOK_AT_VALIDATION)
         self._slow_s *= 2
 
     def tell_awaited(self) -> None:
@@ -143,7 +136,7 @@ class Validations:
             self._ended(event)
         elif isinstance(event, ValidationTimedOut):
             self._give_up(event)
-        elif isinstance(event, LookAtValidation):
+        elif event is Signal.LOOK_AT_VALIDATION:
             self._tell_slow()
         elif self._current is not None:
             self._start(self._current)
@@ -157,7 +150,7 @@ class Validations:
         if type(error) is EngineError and self._retried is not event.committed:
             # Not its own fault. If the session is about to end, the controller hears so first.
             self._retried = event.committed
-            self._slow.set(_AGAIN_S, RetryValidation())
+            self._slow.set(_AGAIN_S, Signal.RETRY_VALIDATION)
             return
         if error is None:
             self._conclude(_VALIDATED, event.future.result())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from dray.engines.base import Mailbox
 from dray.errors import join_names
-from dray.train.run.events import Alarm, LookAtWaits
+from dray.train.run.events import Alarm, Signal
 from dray.train.run.output.progress import Progress
 from dray.train.storage.run_directory import RunDirectory
 
@@ -89,7 +89,7 @@ class Watch:
 
     Attributes:
         first_s: After how many seconds it says so first; 0 is never.
-        mailbox: Gets `LookAtWaits` when it is time to call `look`.
+        mailbox: Gets `Signal.LOOK_AT_WAITS` when it is time to call `look`.
     """
 
     first_s: float
@@ -106,7 +106,7 @@ class Watch:
         """Begin to watch, if it does not yet: somebody has come to where ranks wait."""
         if not self._watching and self.first_s:
             self._watching = True
-            self._alarm.set(self.first_s, LookAtWaits())
+            self._alarm.set(self.first_s, Signal.LOOK_AT_WAITS)
 
     def look(self, attempt: int, waits: Sequence[Wait], where: Callable[[int], str]) -> None:
         """Tell of those that are waited for by now, and look again later if there are any."""
@@ -123,7 +123,7 @@ class Watch:
             )
         self._watching = bool(waits)
         if waits:
-            self._alarm.set(self._patience.next_s(waits, now), LookAtWaits())
+            self._alarm.set(self._patience.next_s(waits, now), Signal.LOOK_AT_WAITS)
 
     def end(self) -> None:
         """Watch no longer."""

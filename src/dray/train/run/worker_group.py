@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +10,12 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from dray.engines.base import Actor, ActorSpec, Engine, Mailbox, Started
-from dray.engines.runtime_env import RuntimeEnv
+from dray.engines.base import Actor, Started
 from dray.errors import text_of
-from dray.scheduling.requests import Node, Reservation
+from dray.scheduling.requests import Node
 from dray.train.planning.ranks import Devices, RankAssignment, WorkerPlacement, assign_ranks
 from dray.train.worker.run_messages import Assignment
-from dray.train.worker.train_worker import Ended, Job, TrainWorker
+from dray.train.worker.train_worker import Ended, Job
 
 
 @dataclass(eq=False)
@@ -50,11 +48,6 @@ class WorkerState:
         """The address of its node."""
         assert self.started is not None
         return self.started.address
-
-    @property
-    def slice_name(self) -> str:
-        """The TPU slice that its node is a part of; "" if it is of none."""
-        return "" if self.position is None else self.position.place.slice_name
 
     @property
     def devices(self) -> Devices:
@@ -95,38 +88,6 @@ class WorkerGroup:
         self._by_actor = {worker.actor: worker for worker in workers}
         self._done: SimpleQueue[Future[object] | None] = SimpleQueue()
         self._interrupted = False
-
-    @classmethod
-    def start(
-        cls,
-        engine: Engine,
-        reservation: Reservation,
-        size: int,
-        *,
-        mailbox: Mailbox,
-        runtime_env: RuntimeEnv,
-        modules: Sequence[str],
-        warn: Callable[[str], object],
-    ) -> WorkerGroup:
-        """Begin to start a worker in each bundle of a reservation."""
-        workers: list[WorkerState] = []
-        try:
-            for bundle in range(size):
-                spec = ActorSpec(
-                    factory=functools.partial(TrainWorker, own_process=engine.distributed),
-                    name=f"worker {bundle}",
-                    reservation=reservation,
-                    bundle=bundle,
-                    mailbox=mailbox,
-                    runtime_env=runtime_env,
-                    modules=modules,
-                )
-                workers.append(WorkerState(engine.start_actor(spec), bundle))
-        except BaseException:
-            for worker in workers:
-                worker.actor.kill()
-            raise
-        return cls(workers, warn)
 
     def started(self, event: Started) -> bool:
         """Take note of a worker's start; return whether all have started now."""

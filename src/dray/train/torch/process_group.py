@@ -151,7 +151,7 @@ def _choose_backend(worker_group: WorkerGroup, asked: str | None) -> str:
     backend, why = choose_backend(worker_group.positions, asked)
     trouble = ""
     if family_of_all(worker_group.positions) is not None:
-        slices = [worker.slice_name for worker in worker_group.workers]
+        slices = [position.place.slice_name for position in worker_group.positions]
         address = worker_group.workers[0].address
         found = enumerate(worker_group.execute(_prepare_device, slices, address))
         trouble = next((f"rank {rank}: {said}" for rank, said in found if said), "")

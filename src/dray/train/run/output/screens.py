@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from dray.engines.console import Outlet, Outlets
 from dray.engines.terminal_lines import ended
@@ -20,8 +20,8 @@ _REDRAWS_PER_S = 2.0
 Describe = Callable[[], Sequence[str]]
 
 
-class Screen(Protocol):
-    """A target of lines."""
+class Screen:
+    """A target of lines; this one shows nothing."""
 
     def lines(self, texts: Sequence[str], stream: str = "stdout") -> None:
         """Show lines, for good."""
@@ -36,29 +36,13 @@ class Screen(Protocol):
 
     def aside(self) -> contextlib.AbstractContextManager[None]:
         """Make way for what others print while the context lasts."""
+        return contextlib.nullcontext()
 
     def close(self) -> None:
         """Take the status away."""
 
 
-class SilentScreen:
-    """Nowhere."""
-
-    def lines(self, texts: Sequence[str], stream: str = "stdout") -> None:
-        """Show nothing."""
-
-    def status(self, describe: Describe, *, news: bool = False) -> None:
-        """Show nothing."""
-
-    def aside(self) -> contextlib.AbstractContextManager[None]:
-        """Do nothing."""
-        return contextlib.nullcontext()
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class PlainScreen(SilentScreen):
+class PlainScreen(Screen):
     """A file or a pipe: lines, and a status at most once a minute.
 
     Args:
@@ -130,7 +114,7 @@ def _plain(text: str) -> dict[str, str]:
     return {"text/plain": text}
 
 
-class LiveScreen:
+class LiveScreen(Screen):
     """A terminal: lines scroll by above the status of all runs of this program."""
 
     def __init__(self) -> None:
@@ -243,7 +227,7 @@ def _in_notebook() -> bool:
 def open_screen(enabled: bool) -> Screen:
     """Return the screen that fits where standard output goes."""
     if not enabled:
-        return SilentScreen()
+        return Screen()
     if _in_notebook():
         return NotebookScreen()
     return LiveScreen() if Outlet("stdout").isatty() else PlainScreen()
