@@ -133,22 +133,20 @@ class Checkpoint:
         if not isinstance(self._place, RemotePath):
             check_directory(self.path)
         given = None if path is None else local_path(path, "path")
-        target = "a temporary directory"
-        try:
-            target = str(given or tempfile.mkdtemp(prefix="dray-checkpoint-"))
+        where = given or "a temporary directory"
+        with (
+            StorageError.instead(f"{self.path} cannot be copied to {where}"),
+            contextlib.ExitStack() as undo,
+        ):
+            target = given or Path(tempfile.mkdtemp(prefix="dray-checkpoint-"))
+            if given is None:
+                undo.callback(shutil.rmtree, target, ignore_errors=True)
             if isinstance(self._place, RemotePath):
-                fetch(self._place, Path(target))
+                fetch(self._place, target)
             else:
                 shutil.copytree(self.path, target, dirs_exist_ok=True)
-        except StorageError:
-            if given is None:
-                shutil.rmtree(target, ignore_errors=True)
-            raise
-        except OSError as error:  # of copytree's own, which is one of these, the list says which
-            if given is None:
-                shutil.rmtree(target, ignore_errors=True)
-            raise StorageError.of(error, f"{self.path} cannot be copied to {target}") from error
-        return target
+            undo.pop_all()
+        return str(target)
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:

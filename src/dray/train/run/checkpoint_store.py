@@ -27,6 +27,8 @@ _PLAIN = ReportedCheckpointStatus.COMMITTED.name
 class Commits:
     """Knows the checkpoints that a run has committed.
 
+    What cannot be written or deleted raises StorageError.
+
     Attributes:
         validates: Whether they are validated, if their reports ask for it.
     """
@@ -85,21 +87,13 @@ class Commits:
         self.directory.record("damaged checkpoint", checkpoint=committed.path.name, file=file)
 
     def staging(self, entry: PendingReport) -> Place:
-        """Return the directory, made if need be, in which a report's files are put together.
-
-        Raises:
-            StorageError: It cannot be made.
-        """
+        """Return the directory, made if need be, in which a report's files are put together."""
         if entry.in_place and entry.directory is not None:
             return self.directory.path / entry.directory
         return self.directory.begin_staging(entry.report, entry.directory)
 
     def abandon(self, entry: PendingReport) -> None:
-        """Delete what was put together of a report's checkpoint; what lies in place is the user's.
-
-        Raises:
-            StorageError: It cannot be deleted.
-        """
+        """Delete what was put together for a report; what lies in place is the user's."""
         if not entry.in_place:
             self.directory.storage.abandon_staging(entry.report)
 
@@ -138,11 +132,7 @@ class Commits:
                 return
 
     def commit(self, entry: PendingReport, world_size: int) -> Committed:
-        """Make the staged files of a report a checkpoint: a provisional one, if ranks secure it.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Make the staged files of a report a checkpoint: a provisional one, if ranks secure it."""
         path = self.directory.destination(entry.report, entry.directory)
         asked = entry.validation
         committed = Committed(
@@ -172,11 +162,7 @@ class Commits:
         return committed
 
     def secured(self, rank: int, message: Secured) -> None:
-        """Take note that a rank has seen its files of a checkpoint onto the disk, or could not.
-
-        Raises:
-            StorageError: The manifest cannot be written.
-        """
+        """Take note that a rank has seen its files of a checkpoint onto the disk, or could not."""
         awaited = self._awaited.get(message.report, set())
         awaited.discard(rank)
         if not awaited:

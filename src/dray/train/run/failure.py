@@ -19,12 +19,12 @@ from dray.errors import (
     WorkerGroupError,
     as_instance_of_cause,
     describe,
-    join_names,
     raised_in_driver,
     text_of,
 )
 from dray.train.run.output.progress import Progress
 from dray.train.run.state import State
+from dray.train.run.waits import name_of
 from dray.train.storage.place import Place
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker.train_worker import Ended
@@ -127,18 +127,14 @@ def _is_sudden(error: BaseException) -> bool:
 def _waited_for(running: Sequence[int], returned: Sequence[int]) -> list[str]:
     """Say for whom a rank may have waited: first for those who cannot come any more."""
     if returned:
-        word = "ranks" if len(returned) > 1 else "rank"
-        names = join_names([str(rank) for rank in returned])
         return [
-            f"{word} {names} had returned already; every rank must make the same collective calls, "
-            "so give each the same number of batches"
+            f"{name_of(returned)} had returned already; every rank must make the same collective "
+            "calls, so give each the same number of batches"
         ]
     if not running:
         return []
-    which = f"rank {running[0]}"
-    if len(running) > 1:
-        which = f"one of the ranks {join_names([str(rank) for rank in running])}"
-    return [f"it waited for {which}; the log may say where that was"]
+    one_of = "one of the " if len(running) > 1 else ""
+    return [f"it waited for {one_of}{name_of(running)}; the log may say where that was"]
 
 
 def _is_timeout(error: BaseException) -> bool:
@@ -176,12 +172,10 @@ def to_error(
     lines = [f"rank {rank} failed: {describe(cause)}"]
     if isinstance(cause.__cause__, RemoteTraceback):
         lines.append(cause.__cause__.text.rstrip())
-    followers: dict[str, list[str]] = {}
+    followers: dict[str, list[int]] = {}
     for other, error in others:
-        followers.setdefault(describe(error), []).append(str(other))
-    for text, ranks in followers.items():
-        word = "ranks" if len(ranks) > 1 else "rank"
-        lines.append(f"{word} {join_names(ranks)} failed after that: {text}")
+        followers.setdefault(describe(error), []).append(other)
+    lines += [f"{name_of(ranks)} failed after that: {text}" for text, ranks in followers.items()]
     if _is_timeout(cause):
         lines += _waited_for([other for other in running if other not in failures], returned)
     if failures_so_far > 1:

@@ -51,7 +51,7 @@ def _warn_user(text: str) -> None:
 
 
 class RunDirectory:
-    """The directory of one run.
+    """The directory of one run; what cannot be read or written there raises StorageError.
 
     Args:
         path: `<storage_path>/<name>`.
@@ -80,27 +80,15 @@ class RunDirectory:
         return self.path.name
 
     def metrics(self, rank: int, attempt: int) -> Lines:
-        """Open the file of a rank's reports, to add those of an attempt.
-
-        Raises:
-            StorageError: It cannot be opened.
-        """
+        """Open the file of a rank's reports, to add those of an attempt."""
         return self.storage.lines(_metrics_name(rank), attempt)
 
     def reports(self, rank: int, fits: Fits) -> Iterator[dict[str, Any]]:
-        """Yield a rank's reports, in the order in which they were made; of damage, only warn.
-
-        Raises:
-            StorageError: They cannot be read.
-        """
+        """Yield a rank's reports, in the order in which they were made; of damage, only warn."""
         return self.storage.read_lines(_metrics_name(rank), self.warn_once, fits)
 
     def last_report(self, rank: int, fits: Fits) -> dict[str, Any] | None:
-        """Return a rank's last report; of damage at their end, or if they are few, only warn.
-
-        Raises:
-            StorageError: They cannot be read.
-        """
+        """Return a rank's last report; of damage at their end, or if they are few, only warn."""
         last = self.storage.last_line(_metrics_name(rank), fits)
         if last is None:
             newest = deque(self.reports(rank, fits), maxlen=1)
@@ -108,11 +96,7 @@ class RunDirectory:
         return last
 
     def begin_logs(self, attempt: int) -> None:
-        """Make room for the logs of an attempt.
-
-        Raises:
-            StorageError: It cannot be made.
-        """
+        """Make room for the logs of an attempt."""
         self.storage.begin_logs(_logs_name(attempt))
 
     def log(self, attempt: int, rank: int) -> Log:
@@ -135,11 +119,7 @@ class RunDirectory:
             self.warn(text)
 
     def write_run(self, description: Mapping[str, Any]) -> None:
-        """Write run.json, whole or not at all.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Write run.json, whole or not at all."""
         text = seal(json.dumps(_sayable(description), indent=2).encode())
         self.storage.write(_RUN, text + b"\n")
 
@@ -192,11 +172,7 @@ class RunDirectory:
         return max(attempts, default=-1) + 1
 
     def checkpoints(self) -> list[Committed]:
-        """Return the committed checkpoints, oldest first; of what has no sound manifest, only warn.
-
-        Raises:
-            StorageError: The directory cannot be read.
-        """
+        """Return the committed checkpoints, oldest first; without a sound manifest, only warn."""
         found = []
         damaged = {path.name for path in self._damaged}
         names = [
@@ -224,11 +200,7 @@ class RunDirectory:
         return sorted(found, key=lambda c: (c.report, c.time))
 
     def sound_checkpoints(self) -> list[Committed]:
-        """Return the checkpoints whose files are there, of the right sizes; of others, only warn.
-
-        Raises:
-            StorageError: The directory cannot be read.
-        """
+        """Return the checkpoints whose files are there, of the right size; of others, only warn."""
         sound, found = [], self.checkpoints()
         sizes = self._sizes() if found else {}
         for committed in found:
@@ -291,33 +263,21 @@ class RunDirectory:
         return self.path / (name or self.next_checkpoint_name())
 
     def begin_staging(self, report: int, name: str | None = None) -> Place:
-        """Make the place in which the files of a report's checkpoint are put together.
-
-        Raises:
-            StorageError: It cannot be made.
-        """
+        """Make the place in which the files of a report's checkpoint are put together."""
         if name is None and self.storage.in_place:
             name = self.next_checkpoint_name()
         staging: Place = self.storage.begin_staging(report, name)
         return staging
 
     def commit(self, staged: Place, committed: Committed, *, flush: bool = True) -> None:
-        """Make a checkpoint exist, whole, under its final name, where it may lie already.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Make a checkpoint exist, whole, under its final name, where it may lie already."""
         flush = flush and not committed.is_provisional
         self.storage.commit(staged, committed, flush=flush)
         self._verified.add(committed.path)
         self._damaged.discard(committed.path)
 
     def describe_again(self, committed: Committed, *, flush: bool = True) -> None:
-        """Write the manifest of a checkpoint anew, as more is known of it.
-
-        Raises:
-            StorageError: It cannot be written.
-        """
+        """Write the manifest of a checkpoint anew, as more is known of it."""
         if committed.damaged_size() is None:  # else somebody has deleted it meanwhile
             self.storage.commit(committed.path, committed, flush=flush)
 

@@ -81,7 +81,7 @@ class LineFile:
     """A file of sealed lines, open for records to be added: each whole, or not at all.
 
     Raises:
-        StorageError: It cannot be opened.
+        StorageError: It cannot be opened, or a line not be written: nothing of that one stays.
     """
 
     def __init__(self, path: Path) -> None:
@@ -94,11 +94,7 @@ class LineFile:
         self._look_again = 0.0
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Add a line.
-
-        Raises:
-            StorageError: It cannot be written; nothing of it stays in the file.
-        """
+        """Add a line."""
         self.append_text(json_bytes(record))
 
     def append_text(self, text: bytes) -> None:
@@ -122,11 +118,7 @@ class LineFile:
         self._torn = False
 
     def _look(self) -> None:
-        """Look whether the file is still there: the system writes into a deleted one without end.
-
-        Raises:
-            StorageError: It is not.
-        """
+        """Look whether the file is still there: the system writes into a deleted one for ever."""
         if os.fstat(self._fd).st_nlink == 0:
             raise StorageError(f"{self._path} was deleted while it was being written")
 
@@ -137,12 +129,8 @@ class LineFile:
             self._torn = True
 
     def close(self) -> None:
-        """Free the file.
-
-        Raises:
-            StorageError: A network file system tells only now that it could not write.
-        """
-        with StorageError.instead(f"{self._path} cannot be written"):
+        """Free the file."""
+        with StorageError.instead(f"{self._path} cannot be written"):  # told only now, by NFS
             os.close(self._fd)
 
 

@@ -8,9 +8,11 @@ and what waits its turn is a path: no memory grows with it.
 
 from __future__ import annotations
 
+import queue
 import shutil
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import ParamSpec
 
@@ -36,6 +38,15 @@ class Upload:
     local: str | None
 
 
+class _UnderWay:
+    """An upload, and what the controller says of it."""
+
+    def __init__(self, upload: Upload) -> None:
+        self.upload = upload
+        self.messages: queue.SimpleQueue[Share | ReportDone | None] = queue.SimpleQueue()
+        self.is_due = threading.Event()  # every rank has made the report
+
+
 class Uploads:
     """The uploads of one rank that are under way.
 
@@ -49,39 +60,31 @@ class Uploads:
     ) -> None:
         self._stage = stage
         self._secure = secure
-        self._changed = threading.Condition()
-        self._pending: dict[int, Upload] = {}  # by report, in order
-        self._shares: dict[int, Share] = {}
-        self._done: dict[int, ReportDone] = {}
+        self._pending: dict[int, _UnderWay] = {}  # by report
+        self._thread = ThreadPoolExecutor(1, "dray-uploads")
+        self._last: Future[None] | None = None
         self._given_up = False
         self._error: BaseException | None = None
-        self._thread: threading.Thread | None = None
 
     # On the train function's thread.
 
     def add(self, report: int, upload: Upload) -> None:
         """Begin an upload; its report is about to be made."""
-        with self._changed:
-            self._pending[report] = upload
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="dray-uploads", daemon=True)
-                self._thread.start()
+        self._pending[report] = _UnderWay(upload)
+        self._last = self._thread.submit(self._run, report)
 
     def check(self) -> None:
         """Raise what an upload has failed with, once."""
-        if self._error is None:  # as with almost every report, which the lock would cost
-            return
-        with self._changed:
-            error, self._error = self._error, None
+        error = self._error
         if error is not None:
+            self._error = None
             raise error.with_traceback(None)  # all of it is of this file
 
     def await_share(self, report: int) -> None:
         """Wait until every rank has made a report."""
-        with self._changed:
-            self._changed.wait_for(
-                lambda: report in self._shares or report not in self._pending or self._given_up
-            )
+        under_way = self._pending.get(report)
+        if under_way is not None:
+            under_way.is_due.wait()
 
     def finish(self) -> None:
         """Wait until all is committed.
@@ -89,76 +92,59 @@ class Uploads:
         Raises:
             StorageError: A checkpoint could not be put in place.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: not self._pending or self._given_up)
+        if self._last is not None:  # which comes after all others
+            self._last.result()
         self.check()
 
     def finish_begun(self) -> None:
         """Wait for the files that every rank's report has made due; the rest is given up."""
-        with self._changed:
-            self._changed.wait_for(
-                lambda: not self._pending.keys() & self._shares.keys() or self._given_up
-            )
-            self._given_up = True
-            self._changed.notify_all()
+        self._end_waits()
+        if self._last is not None:
+            self._last.result()
 
     # On the control thread.
 
     def take(self, message: Share | ReportDone) -> bool:
         """Take a message of the controller, if it is of an upload; return whether it is."""
-        with self._changed:
-            if message.report not in self._pending:
-                return False
-            if isinstance(message, Share):
-                self._shares[message.report] = message
-            else:
-                self._done[message.report] = message
-            self._changed.notify_all()
+        under_way = self._pending.get(message.report)
+        if under_way is None:
+            return False
+        under_way.messages.put(message)
+        under_way.is_due.set()
         return True
+
+    def _end_waits(self) -> None:
+        for under_way in list(self._pending.values()):
+            under_way.messages.put(None)
+            under_way.is_due.set()
 
     def give_up(self) -> None:
         """End every wait: the controller answers no more."""
-        with self._changed:
-            self._given_up = True
-            self._changed.notify_all()
+        self._given_up = True
+        self._end_waits()
 
     def close(self) -> None:
         """Give up what is left, and wait until the thread has ended."""
         self.give_up()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.shutdown()
 
     # On the uploads' own thread.
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._pending or self._given_up)
-                if self._given_up:
-                    return
-                report, upload = next(iter(self._pending.items()))
-            self._see_through(report, upload)
-            with self._changed:
-                del self._pending[report]
-                self._changed.notify_all()
+    def _run(self, report: int) -> None:
+        under_way = self._pending[report]
+        if not self._given_up:
+            self._see_through(under_way)
+        del self._pending[report]
+        under_way.is_due.set()
 
-    def _see_through(self, report: int, upload: Upload) -> None:
+    def _see_through(self, under_way: _UnderWay) -> None:
         """Stage an upload's share when it is due, and conclude when the report is done."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._is_due(report))
-            share = self._shares.get(report)
-        if share is not None:
-            self._attempt(self._stage, share, upload)
-        with self._changed:
-            self._shares.pop(report, None)
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: report in self._done or self._given_up)
-            done = self._done.pop(report, None)
-        if done is not None:
-            self._attempt(self._conclude, done, upload)
-
-    def _is_due(self, report: int) -> bool:
-        return report in self._shares or report in self._done or self._given_up
+        message = under_way.messages.get()
+        if isinstance(message, Share):
+            self._attempt(self._stage, message, under_way.upload)
+            message = under_way.messages.get()
+        if isinstance(message, ReportDone):
+            self._attempt(self._conclude, message, under_way.upload)
 
     def _attempt(self, step: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Do something whose error belongs to the train function: its next report raises it."""
