@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from dray.errors import (
     ConfigError,
@@ -137,6 +139,19 @@ def _waited_for(running: Sequence[int], returned: Sequence[int]) -> list[str]:
     return [f"it waited for {one_of}{name_of(running)}; the log may say where that was"]
 
 
+def _where_a_module_is(error: ModuleNotFoundError) -> list[str]:
+    """Say how a module that only the driver finds comes to the machines of the workers."""
+    name = (error.name or "").partition(".")[0]
+    spec = importlib.util.find_spec(name) if name else None
+    if spec is None or spec.origin is None:
+        return []
+    folder = Path(spec.origin).parents[1 if spec.submodule_search_locations else 0]
+    return [
+        f"this program has it in {spec.origin}, which that worker does not see: carry it to all "
+        f"nodes with dray.init(runtime_env={{'working_dir': '{folder}'}}), or install it there"
+    ]
+
+
 def _is_timeout(error: BaseException) -> bool:
     """Return whether a rank waited in vain; PyTorch's backends have no type for it."""
     text = text_of(error).lower()
@@ -178,6 +193,8 @@ def to_error(
     lines += [f"{name_of(ranks)} failed after that: {text}" for text, ranks in followers.items()]
     if _is_timeout(cause):
         lines += _waited_for([other for other in running if other not in failures], returned)
+    if isinstance(cause, ModuleNotFoundError):
+        lines += _where_a_module_is(cause)
     if failures_so_far > 1:
         lines.append(f"this was failure number {failures_so_far} of the run")
     if log_path is not None:
