@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -26,7 +25,7 @@ from dray.train.validation import ValidationTaskConfig
 from dray.train.worker.run_messages import Assignment, Share
 from dray.train.worker.session import TrainSession, current_session, files_of
 from dray.train.worker.storage_context import StorageContext
-from dray.train.worker.uploads import Upload, delete_local
+from dray.train.worker.uploads import Upload
 
 _MADE = "what checkpoint_upload_fn returns"
 
@@ -264,11 +263,9 @@ def report(
     if not isinstance(mode, CheckpointUploadMode):
         raise ConfigError(f"checkpoint_upload_mode must be a CheckpointUploadMode, not {mode!r}")
     if checkpoint is None and validation is False:  # most are such, and are to cost little
-        session.report(metrics, None, checkpoint_dir_name)
+        session.report(metrics)
         return
     asked = _asked(validation, checkpoint, session)
-    assert checkpoint is not None
-    send = functools.partial(session.report, metrics, validation=asked)
     name = checkpoint_dir_name
     if name is not None:
         check_checkpoint_name(name)
@@ -277,28 +274,24 @@ def report(
     if delete is None:
         delete = mode.default_delete_local_checkpoint_after_upload()
     if mode is CheckpointUploadMode.NO_UPLOAD:
-        send(local, _name_in_run(local, session), in_place=True)
+        session.report(metrics, _lying_in_run(local, session), asked)
         return
     delete = delete and _may_be_deleted(local, session)
     if isinstance(local.place, RemotePath) and checkpoint_upload_fn is None:
         with local.as_directory() as path:  # from one storage to another, by way of this node
-            send(Checkpoint(path), name)
+            copy = Checkpoint(path)
+            session.report(metrics, Upload(copy, tuple(files_of(copy)), name), asked)
         return
+    delete_at = local.path if delete else None
     if mode is CheckpointUploadMode.ASYNC:
-        bring = checkpoint_upload_fn
-        if bring is not None:
-            name = name or session.name_to_upload()
-        upload = _upload(session, local, bring, name or "", delete)
-        send(None, name, in_place=bring is not None, upload=upload)
-        return
-    if checkpoint_upload_fn is None:
-        send(local, name)
+        upload = _upload_beside(session, local, checkpoint_upload_fn, name)
+        upload = replace(upload, local=upload.local or delete_at)
+    elif checkpoint_upload_fn is None:
+        upload = Upload(local, tuple(files_of(local)), name, local=delete_at)
     else:
         made = checkpoint_upload_fn(local, name or session.name_to_upload())
-        made = _checked(made, _MADE)
-        send(made, _name_in_run(made, session), in_place=True)
-    if delete and os.path.exists(local.path):  # else the run has taken it
-        delete_local(local.path)
+        upload = replace(_lying_in_run(_checked(made, _MADE), session), local=delete_at)
+    session.report(metrics, upload, asked)
 
 
 def _asked(
@@ -319,12 +312,17 @@ def _asked(
     return {} if validation is True else validation.to_json()
 
 
-def _upload(
+def _lying_in_run(checkpoint: Checkpoint, session: TrainSession) -> Upload:
+    """Return the report of a checkpoint that dray need not copy."""
+    name = _name_in_run(checkpoint, session)
+    return Upload(checkpoint, tuple(files_of(checkpoint)), name, in_place=True)
+
+
+def _upload_beside(
     session: TrainSession,
     local: Checkpoint,
     bring: Callable[[Checkpoint, str], Checkpoint] | None,
-    name: str,
-    delete: bool,
+    name: str | None,
 ) -> Upload:
     """Return how a checkpoint comes into the run beside the train function.
 
@@ -332,33 +330,28 @@ def _upload(
         session: The rank's.
         local: Checkpoint of the rank.
         bring: As `checkpoint_upload_fn` of `report`.
-        name: Name of the checkpoint, if `bring` is to know it.
-        delete: Whether to delete `local` afterwards.
+        name: Name of the checkpoint, if it was given one.
     """
-
-    def stage_share(share: Share) -> Mapping[str, Fingerprint]:
-        return session.bring(local, share)
-
-    def call_bring(share: Share) -> Mapping[str, Fingerprint]:
-        assert bring is not None
-        made = _checked(bring(local, name), _MADE)
-        found = _name_in_run(made, session)
-        if found != name:
-            raise ConfigError(
-                f"{_MADE} is called {found}, but the report says {name}; write it to the name that "
-                "checkpoint_upload_fn is given"
-            )
-        there = replace(share, staging=path_within(made.place), files=tuple(files_of(made)))
-        return session.bring(made, there)
-
-    delete_at = local.path if delete else None
-    if bring is None and session.directories.owns(local.path):
-        session.directories.take(local.path)
-        delete_at = local.path
     if bring is None:
-        return Upload(tuple(files_of(local)), stage_share, delete_at)
+        files, own = tuple(files_of(local)), session.directories.owns(local.path)
+        if own:
+            session.directories.take(local.path)
+        return Upload(local, files, name, beside=True, local=local.path if own else None)
+    directory = name or session.name_to_upload()
+
+    def place(share: Share) -> Mapping[str, Fingerprint]:
+        made = _lying_in_run(_checked(bring(local, directory), _MADE), session)
+        if made.directory != directory:
+            raise ConfigError(
+                f"{_MADE} is called {made.directory}, but the report says {directory}; write it to "
+                "the name that checkpoint_upload_fn is given"
+            )
+        there = replace(share, staging=path_within(made.source.place), files=made.files)
+        return session.bring(made.source, there)
+
     # What it will bring is not known before; a name of its own keeps ranks apart.
-    return Upload((f"of rank {session.assignment.rank}",), call_bring, delete_at)
+    files = (f"of rank {session.assignment.rank}",)
+    return Upload(local, files, directory, in_place=True, beside=True, place=place)
 
 
 def _checked(checkpoint: object, what: str) -> Checkpoint:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import queue
 import threading
@@ -53,10 +52,6 @@ def files_of(checkpoint: Checkpoint) -> list[str]:
     return list_remote(place) if isinstance(place, RemotePath) else list_files(checkpoint.path)
 
 
-# Messages that a report beside the train function waits for as well.
-_OF_UPLOADS = (run_messages.Share, run_messages.ReportDone)
-
-
 class TrainSession:
     """One rank's place in a run, in its worker: what `report` and the others work on.
 
@@ -93,7 +88,7 @@ class TrainSession:
         self._answers: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._securing = Securing(run.care, post)
-        self._uploads = Uploads(self._stage_upload, self._securing.see_through)
+        self._uploads = Uploads(self._stage, self._securing.see_through)
         self._directory = RunDirectory(run.place)
         self.directories = CheckpointDirs(self._directory.storage, run.path, assignment.rank)
         # Whether this rank alone brings files, as far as it knows.
@@ -118,8 +113,9 @@ class TrainSession:
             return
         if isinstance(message, run_messages.ReportDone) and message.path is not None:
             self.checkpoint = Checkpoint.at(self.assignment.run.place_of(message.path))
-        is_of_upload = isinstance(message, _OF_UPLOADS) and self._uploads.take(message)
-        if not is_of_upload:
+        if isinstance(message, run_messages.Share | run_messages.ReportDone):
+            self._uploads.take(message)
+        else:
             self._answers.put(message)
 
     def wake(self) -> None:
@@ -149,10 +145,6 @@ class TrainSession:
     def report(
         self,
         metrics: Mapping[str, object],
-        checkpoint: Checkpoint | None,
-        directory: str | None,
-        *,
-        in_place: bool = False,
         upload: Upload | None = None,
         validation: dict[str, object] | None = None,
     ) -> None:
@@ -160,109 +152,93 @@ class TrainSession:
 
         Args:
             metrics: Metrics of the report.
-            checkpoint: Checkpoint to keep before this returns.
-            directory: The name of its directory in the run's.
-            in_place: Whether it lies there already.
-            upload: Checkpoint to keep, in place of `checkpoint`, after this has returned.
+            upload: Checkpoint to keep, before this returns or beside the train function.
             validation: Wish for a validation, as in `Reported`.
         """
         refuse_forks(self._pid)
         with self._lock:
             self._uploads.check()
-            if checkpoint is None:
+            if upload is None or upload.beside:
                 self._securing.check()
             else:
                 self._securing.wait()
             record = encode(metrics)
-            number = self._report
-            files = None if checkpoint is None else tuple(files_of(checkpoint))
-            if upload is not None:
-                files = upload.files
-            run = self.assignment.run
+            number, run = self._report, self.assignment.run
             line = run_messages.line_of(number, run.attempt, time.time(), record)
             self._metrics.append_text(line)
             self._report = number + 1
-            if upload is not None:
-                self._uploads.add(number, upload)
-            prepared = None
-            if files is None and not self.positions:
+            prepared = None if upload is None else self._prepare(number, upload)
+            if upload is not None and prepared is not None:
+                upload = replace(upload, source=Checkpoint(prepared.path))
+            if upload is not None or run.report_barrier:
+                self._uploads.begin(number, upload)
+            if upload is None and not self.positions:
                 self.post(line, quiet=run.may_be_late)
             else:
-                positions = {name: tell() for name, tell in self.positions.items()}
-                told = run_messages.Reported(
-                    number, record, files, directory, in_place, validation, positions or None
-                )
-                told = replace(told, waited={name: tell() for name, tell in self.waited.items()})
-                if checkpoint is not None and files and self._alone:
-                    prepared = self._prepare(number, checkpoint, files, in_place=in_place)
-                    told = replace(told, prepared=prepared)
-                self.post(told, quiet=files is None and run.may_be_late)
-            if upload is not None:
+                told = self._told(number, record, upload)
+                told = replace(told, validation=validation, prepared=prepared)
+                self.post(told, quiet=upload is None and run.may_be_late)
+            if upload is not None and upload.beside:
+                self._uploads.go_on_beside(number, upload)
                 if run.report_barrier:
                     self._uploads.await_share(number)
-            elif checkpoint is not None:
-                source = checkpoint if prepared is None else Checkpoint(prepared.path)
-                self._alone = self._see_through(number, source)
-            elif run.report_barrier:
-                self._see_through(number)
+            elif upload is not None or run.report_barrier:
+                self._see_through(number, upload)
         if self._stop_at is not None and number >= self._stop_at:
             raise TrainingStopped
 
-    def _prepare(
-        self, number: int, checkpoint: Checkpoint, files: tuple[str, ...], *, in_place: bool
-    ) -> run_messages.Prepared | None:
+    def _told(
+        self, number: int, record: dict[str, object], upload: Upload | None
+    ) -> run_messages.Reported:
+        """Return what the controller is told of a report."""
+        positions = {name: tell() for name, tell in self.positions.items()} or None
+        waited = {name: tell() for name, tell in self.waited.items()}
+        told = run_messages.Reported(number, record, positions=positions, waited=waited)
+        if upload is None:
+            return told
+        name, in_place = upload.directory, upload.in_place
+        return replace(told, files=upload.files, directory=name, in_place=in_place)
+
+    def _prepare(self, number: int, upload: Upload) -> run_messages.Prepared | None:
         """Put the files of a checkpoint together before its report: then it costs one round trip.
 
         Returns:
             Where they are; None if they must be put together after it.
         """
         storage, dirs = self._directory.storage, self.directories
-        if storage.in_place or isinstance(checkpoint.place, RemotePath):
+        later = upload.beside or not (self._alone and upload.files)
+        if later or storage.in_place or isinstance(upload.source.place, RemotePath):
             return None
-        staging = source = checkpoint.path
+        staging = source = upload.source.path
         try:
-            if not in_place and not (dirs.owns(source) and has_lone_files(source, files)):
+            if not upload.in_place and not (
+                dirs.owns(source) and has_lone_files(source, upload.files)
+            ):
                 staging = dirs.make()
-            found = storage.stage(source, Path(staging), files, self.assignment.run.care)
+            found = storage.stage(source, Path(staging), upload.files, self.assignment.run.care)
         except Exception:  # noqa: BLE001 (it comes again, when those who wait can hear of it)
             if staging != source:
                 dirs.delete(staging)
             return None
         return run_messages.Prepared(staging, dict(found), self._securing.staged(number, found))
 
-    def _see_through(self, number: int, source: Checkpoint | None = None) -> bool:
-        """Wait until a report is done; put this rank's share of its files in place before.
-
-        Args:
-            number: The report's.
-            source: Checkpoint of the rank, if it has one.
-
-        Returns:
-            Whether one rank alone has brought files.
+    def _see_through(self, number: int, upload: Upload | None) -> None:
+        """Wait until a report is done, and its checkpoint committed if there is one.
 
         Raises:
             StorageError: There is no checkpoint.
         """
         try:
-            while True:
-                answer = self._answer()
-                # That a report is done for which this rank has not waited is nobody's answer.
-                if getattr(answer, "report", None) != number:
-                    continue
-                if isinstance(answer, run_messages.Share) and source is not None:
-                    if answer.files:  # else nobody waits for it, and its directory may be gone
-                        self._put(answer, functools.partial(self.bring, source, answer))
-                    else:
-                        self._securing.staged(number, {})
-                elif isinstance(answer, run_messages.ReportDone):
-                    break
+            done = self._uploads.see_through(number)
         finally:
-            if source is not None and self.directories.owns(str(source.place)):
-                self.directories.delete(str(source.place))
-        if answer.trouble is not None:
-            raise StorageError(f"report {number} has no checkpoint: {answer.trouble}")
-        self._securing.begin(answer)
-        return answer.alone
+            if upload is not None and self.directories.owns(str(upload.source.place)):
+                self.directories.delete(str(upload.source.place))
+        if done is None:
+            raise TrainingStopped
+        self._securing.begin(done)
+        if upload is not None:
+            self._alone = done.alone
+            upload.conclude()
 
     def bring(self, checkpoint: Checkpoint, share: run_messages.Share) -> Mapping[str, Fingerprint]:
         """Put a share of the files of a checkpoint into the run, unless they lie there.
@@ -276,16 +252,14 @@ class TrainSession:
         staging = run.place_of(share.staging)
         return self._directory.storage.stage(checkpoint.path, staging, share.files, run.care)
 
-    def _stage_upload(self, share: run_messages.Share, upload: Upload) -> None:
-        self._put(share, lambda: upload.place(share))
-
-    def _put(
-        self, share: run_messages.Share, place: Callable[[], Mapping[str, Fingerprint]]
-    ) -> None:
+    def _stage(self, share: run_messages.Share, upload: Upload) -> None:
         """Put files in place, and tell the controller, also that they cannot be."""
         number = share.report
+        if not share.files:  # nobody waits for it, and its directory may be gone
+            self._securing.staged(number, {})
+            return
         try:
-            staged = dict(place())
+            staged = dict(upload.place(share) if upload.place else self.bring(upload.source, share))
         except BaseException as error:  # whatever it is, the others wait for these files
             text = str(error) if isinstance(error, StorageError) else describe(error)
             self.post(run_messages.Staged(number, {}, text))

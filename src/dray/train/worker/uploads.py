@@ -1,58 +1,76 @@
-"""Uploads of checkpoints beside the train function, one after another in a thread.
+"""Checkpoints on their way into the run, each with its report.
 
-A report with `CheckpointUploadMode.ASYNC` is made like any other, but does not wait: this thread
-waits for the share of files that the controller asks for once every rank has made the report, puts
-them in place, and waits for the commit. Reports are committed in order, so one thread is enough,
-and what waits its turn is a path: no memory grows with it.
+A rank that has brought one waits for the share of files that the controller asks for once every
+rank has made the report, puts them in place, and waits for the commit. It does so itself, or, with
+`CheckpointUploadMode.ASYNC`, a thread does. Reports are committed in order, so one thread is
+enough, and what waits its turn is a path: no memory grows with it.
 """
 
 from __future__ import annotations
 
+import os
 import queue
 import shutil
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import ParamSpec
 
 from dray.errors import StorageError
+from dray.train.checkpoint import Checkpoint
 from dray.train.storage.checksums import Fingerprint
 from dray.train.worker.run_messages import ReportDone, Share
-
-P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
 class Upload:
-    """A checkpoint to put in place.
+    """A checkpoint that a rank reports.
 
     Attributes:
-        files: Files that the rank brings, by name.
-        place: Puts a share of the files where the run wants them; returns what is there then.
+        source: Checkpoint of the rank.
+        files: Files that it brings, by name.
+        directory: Name of the checkpoint in the run's directory, if it was given one.
+        in_place: Whether the files lie there already, or `place` puts them there.
+        beside: Whether the report does not wait for it.
+        place: Puts a share of the files where the run wants them, in place of dray; returns what
+            is there then.
         local: The directory to delete once the checkpoint is committed; None is none.
     """
 
+    source: Checkpoint
     files: tuple[str, ...]
-    place: Callable[[Share], Mapping[str, Fingerprint]]
-    local: str | None
+    directory: str | None = None
+    in_place: bool = False
+    beside: bool = False
+    place: Callable[[Share], Mapping[str, Fingerprint]] | None = None
+    local: str | None = None
+
+    def conclude(self) -> None:
+        """Delete the local directory, which the run may have taken, of a committed checkpoint.
+
+        Raises:
+            StorageError: It cannot be deleted.
+        """
+        if self.local is not None and os.path.exists(self.local):
+            with StorageError.instead(f"the checkpoint {self.local} cannot be deleted"):
+                shutil.rmtree(self.local)
 
 
 class _UnderWay:
-    """An upload, and what the controller says of it."""
+    """A report that is waited for, and what the controller says of it."""
 
-    def __init__(self, upload: Upload) -> None:
+    def __init__(self, upload: Upload | None) -> None:
         self.upload = upload
         self.messages: queue.SimpleQueue[Share | ReportDone | None] = queue.SimpleQueue()
         self.is_due = threading.Event()  # every rank has made the report
 
 
 class Uploads:
-    """The uploads of one rank that are under way.
+    """The reports of one rank that are waited for, and the checkpoints that they have brought.
 
     Args:
         stage: Puts a share of an upload's files in place, and tells the controller.
-        secure: Sees to the files of a report that is done.
+        secure: Sees to the files of a report that is done, on the uploads' own thread.
     """
 
     def __init__(
@@ -68,10 +86,38 @@ class Uploads:
 
     # On the train function's thread.
 
-    def add(self, report: int, upload: Upload) -> None:
-        """Begin an upload; its report is about to be made."""
+    def begin(self, report: int, upload: Upload | None) -> None:
+        """Take note of a report that is about to be made, and will be waited for."""
         self._pending[report] = _UnderWay(upload)
-        self._last = self._thread.submit(self._run, report)
+
+    def see_through(self, report: int) -> ReportDone | None:
+        """Wait until a report is done; put this rank's share of its files in place before.
+
+        Returns:
+            The controller's word; None if it answers no more.
+
+        Raises:
+            StorageError: There is no checkpoint.
+        """
+        under_way = self._pending[report]
+        try:
+            message = None if self._given_up else under_way.messages.get()
+            if isinstance(message, Share):
+                assert under_way.upload is not None
+                self._stage(message, under_way.upload)
+                message = under_way.messages.get()
+        finally:
+            del self._pending[report]
+            under_way.is_due.set()
+        if not isinstance(message, ReportDone):
+            return None
+        if message.trouble is not None:
+            raise StorageError(f"report {report} has no checkpoint: {message.trouble}")
+        return message
+
+    def go_on_beside(self, report: int, upload: Upload) -> None:
+        """See a report through in the thread; `check` or `finish` raises what goes wrong."""
+        self._last = self._thread.submit(self._see_through_beside, report, upload)
 
     def check(self) -> None:
         """Raise what an upload has failed with, once."""
@@ -104,14 +150,12 @@ class Uploads:
 
     # On the control thread.
 
-    def take(self, message: Share | ReportDone) -> bool:
-        """Take a message of the controller, if it is of an upload; return whether it is."""
+    def take(self, message: Share | ReportDone) -> None:
+        """Take a message of the controller; nobody waits for that of another report."""
         under_way = self._pending.get(message.report)
-        if under_way is None:
-            return False
-        under_way.messages.put(message)
-        under_way.is_due.set()
-        return True
+        if under_way is not None:
+            under_way.messages.put(message)
+            under_way.is_due.set()
 
     def _end_waits(self) -> None:
         for under_way in list(self._pending.values()):
@@ -130,48 +174,11 @@ class Uploads:
 
     # On the uploads' own thread.
 
-    def _run(self, report: int) -> None:
-        under_way = self._pending[report]
-        if not self._given_up:
-            self._see_through(under_way)
-        del self._pending[report]
-        under_way.is_due.set()
-
-    def _see_through(self, under_way: _UnderWay) -> None:
-        """Stage an upload's share when it is due, and conclude when the report is done."""
-        message = under_way.messages.get()
-        if isinstance(message, Share):
-            self._attempt(self._stage, message, under_way.upload)
-            message = under_way.messages.get()
-        if isinstance(message, ReportDone):
-            self._attempt(self._conclude, message, under_way.upload)
-
-    def _attempt(self, step: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Do something whose error belongs to the train function: its next report raises it."""
+    def _see_through_beside(self, report: int, upload: Upload) -> None:
         try:
-            step(*args, **kwargs)
-        except BaseException as error:  # noqa: BLE001 (see above)
+            done = self.see_through(report)
+            if done is not None:
+                self._secure(done)
+                upload.conclude()
+        except BaseException as error:  # noqa: BLE001 (the rank's next report raises it)
             self._error = self._error or error
-
-    def _conclude(self, done: ReportDone, upload: Upload) -> None:
-        """See a committed checkpoint onto the disk; delete its local directory.
-
-        Raises:
-            StorageError: There is no checkpoint, because some rank's files cannot be put in place,
-                or the disk does not take them.
-        """
-        if done.trouble is not None:
-            raise StorageError(f"report {done.report} has no checkpoint: {done.trouble}")
-        self._secure(done)
-        if upload.local is not None:
-            delete_local(upload.local)
-
-
-def delete_local(path: str) -> None:
-    """Delete the directory of a checkpoint that is committed.
-
-    Raises:
-        StorageError: It cannot be deleted.
-    """
-    with StorageError.instead(f"the checkpoint {path} cannot be deleted"):
-        shutil.rmtree(path)
