@@ -25,10 +25,10 @@ _MOST_SHOWN = 8
 _HERE = ("127.0.0.1", "localhost")
 
 
-def format_metrics(metrics: Mapping[str, object], limit: int = 6) -> str:
-    """Return metrics in one short line."""
-    parts = [f"{name}={_short(value)}" for name, value in list(metrics.items())[:limit]]
-    return " ".join(parts) + (" ..." if len(metrics) > limit else "")
+def format_metrics(metrics: Mapping[str, object]) -> str:
+    """Return the first metrics in one short line."""
+    parts = [f"{name}={_short(value)}" for name, value in list(metrics.items())[:6]]
+    return " ".join(parts) + (" ..." if len(metrics) > len(parts) else "")
 
 
 def _short(value: object) -> str:

@@ -43,16 +43,11 @@ class Screen:
 
 
 class PlainScreen(Screen):
-    """A file or a pipe: lines, and a status at most once a minute.
+    """A file or a pipe: lines, and a status at most once a minute."""
 
-    Args:
-        clock: Returns the time, in seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         self._outlets = Outlets()
-        self._clock = clock
-        self._last = clock()
+        self._last = time.monotonic()
 
     def lines(self, texts: Sequence[str], stream: str = "stdout") -> None:
         """Show lines."""
@@ -61,7 +56,7 @@ class PlainScreen(Screen):
 
     def status(self, describe: Describe, *, news: bool = False) -> None:
         """Show the status as lines, unless there was one less than a minute ago."""
-        now = self._clock()
+        now = time.monotonic()
         if news or now - self._last >= _PLAIN_INTERVAL_S:
             self._last = now
             lines = describe()
