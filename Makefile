@@ -90,7 +90,7 @@ stress: $(VENV)/dev-installed  ## Tasks, actors and objects in numbers; then the
 	$(BIN)/python tools/core_stress.py
 	PYTHONPATH=. $(BIN)/python tools/data_stress.py
 	$(BIN)/python tools/data_limits.py
-	$(BIN)/python tools/commit_kills.py
+	$(BIN)/python -m tools.campaign ranks drivers flips
 	HYPOTHESIS_PROFILE=explore $(BIN)/python tools/stress.py
 
 clean:

@@ -1,4 +1,4 @@
-"""Flipped bytes in the files of a finished run: what is read of it is right, or damage is told."""
+"""Flipped bytes and cut files of a finished run: what is read is right, or damage is told."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _told(read: Callable[[], object]) -> tuple[object, str]:
 
 
 def of_bytes(seed: int, scale: float) -> Verdict:
-    """Flip one byte at a time in a random file of a run, and read all of it."""
+    """Flip a byte of a random file of a run, or cut one of a checkpoint, and read all of it."""
     chance = random.Random(seed)
     count = max(1, round(400 * scale))
     figures: collections.Counter[str] = collections.Counter()
@@ -119,6 +119,9 @@ def of_bytes(seed: int, scale: float) -> Verdict:
 def _flip(path: Path, chance: random.Random) -> str:
     data = bytearray(path.read_bytes())
     at = chance.randrange(len(data))
+    if path.parent.name.startswith("checkpoint_") and chance.random() < 0.3:
+        path.write_bytes(data[:at])
+        return f"cut at byte {at}"
     before = data[at]
     data[at] ^= chance.randrange(1, 256)
     path.write_bytes(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import psutil
 
+from dray.errors import NoRunError
+from dray.train import Result
 from tools.campaign import trained
 
 # Nothing of a program may live longer than this after its driver.
@@ -95,6 +98,14 @@ def lost_steps(storage: Path) -> Iterator[str]:
                 )
 
 
+def broken_checkpoints(storage: Path) -> Iterator[str]:
+    """Yield each checkpoint of a run that is handed out and is not whole."""
+    with contextlib.suppress(NoRunError):  # killed before it began
+        for checkpoint, _ in Result.from_path(storage / trained.NAME).best_checkpoints:
+            if wrong := trained.broken(Path(checkpoint.path)):
+                yield wrong
+
+
 def _finish(program: Program) -> Iterator[str]:
     """Wait for a program's end; yield what is wrong with it."""
     try:
@@ -110,7 +121,11 @@ def _finish(program: Program) -> Iterator[str]:
     if told != {"state": trained.expected(_STEPS), "step": _STEPS - 1}:
         yield f"{program.storage}: a wrong end: {told}"
     yield from lost_steps(program.storage)
+    yield from broken_checkpoints(program.storage)
     yield from _orphans(program)
+    for name in os.listdir(program.storage / trained.NAME):
+        if name.startswith((".staging", ".deleted", ".replaced")):
+            yield f"{program.storage}: left behind: {name}"
 
 
 def _orphans(program: Program) -> Iterator[str]:
@@ -185,7 +200,7 @@ def of_drivers(seed: int, scale: float) -> Verdict:
             for _ in range(3):
                 program = Program(storage, _STEPS, who)
                 killed += _kill_driver(program, chance)
-                faults += _orphans(program)
+                faults += [*_orphans(program), *broken_checkpoints(storage)]
             faults += _finish(Program(storage, _STEPS, who))
     return {"kills": killed}, faults
 

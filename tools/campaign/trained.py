@@ -17,6 +17,7 @@ import dray.train
 from dray.train import Checkpoint, DataParallelTrainer, FailureConfig, RunConfig, ScalingConfig
 
 NAME = "run"
+_FILES = 5  # of a rank in a checkpoint
 MARK = "DRAY_CAMPAIGN"  # a variable by which every process of a program is known
 
 
@@ -33,26 +34,50 @@ def expected(steps: int) -> str:
     return state
 
 
+def write(directory: str, rank: int, state: str, step: int) -> None:
+    """Write a rank's files of a step: the state, and larger ones, of which every line is it."""
+    Path(directory, f"state-{rank}").write_text(json.dumps({"state": state, "step": step}))
+    for number in range(1, _FILES):
+        Path(directory, f"large-{rank}-{number}").write_text(f"{state}\n" * 1000 * number)
+
+
+def broken(directory: Path) -> str:
+    """Return what is wrong with the files of a checkpoint; "" if they are those of one step."""
+    files = {f.name: f.read_text() for f in directory.iterdir() if not f.name.startswith(".dray.")}
+    if len(files) not in (_FILES, 2 * _FILES):
+        return f"{directory} has the files {sorted(files)}"
+    saved = json.loads(files["state-0"])
+    state = expected(saved["step"] + 1)
+    for name, text in files.items():
+        whole = f"{state}\n" * 1000 * int(name[-1])
+        if text != (json.dumps(saved | {"state": state}) if name.startswith("state") else whole):
+            return f"{directory / name} is not of step {saved['step']}"
+    return ""
+
+
 def train(config: dict[str, Any]) -> str:
-    """Train; note each report that has returned, and each start, in a file of the rank's own."""
+    """Train; note each report that has returned, and each start, in a file of the rank's own.
+
+    Checkpoints are moved and copied by turns.
+    """
     rank = dray.train.get_context().get_world_rank()
     note = os.open(f"{config['notes']}/{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     state, first = "", 0
     found = dray.train.get_checkpoint()
     if found is not None:
+        assert not (wrong := broken(Path(found.path))), wrong
         saved = json.loads(Path(found.path, "state-0").read_text())
         state, first = saved["state"], saved["step"] + 1
-        assert state == expected(first), "a checkpoint holds a wrong state"
     _note(note, start=first, pid=os.getpid(), server=os.getppid())
     for step in range(first, config["steps"]):
         state = step_of(state, step)
         checkpoint = None
-        directory = tempfile.mkdtemp(dir=config["scratch"])
-        if rank == 0 or config["who"] == "all":
-            text = json.dumps({"state": state, "step": step})
-            Path(directory, f"state-{rank}").write_text(text)
-            checkpoint = Checkpoint(directory)
-        dray.train.report({"step": step}, checkpoint=checkpoint)
+        with dray.train.checkpoint_dir() as lent:
+            directory = tempfile.mkdtemp(dir=config["scratch"]) if step % 2 else lent
+            if rank == 0 or config["who"] == "all":
+                write(directory, rank, state, step)
+                checkpoint = Checkpoint(directory)
+            dray.train.report({"step": step}, checkpoint=checkpoint)
         if checkpoint is not None:
             _note(note, reported=step)
     return state
