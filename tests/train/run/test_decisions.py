@@ -67,7 +67,7 @@ def test_reports_complete_in_order_with_every_ranks_metrics(data: st.DataObject)
             for r, share in entry.shares.items():
                 book.staged(r, Staged(entry.report, dict.fromkeys(share, (0, None))))
         for entry in book.complete():
-            assert sorted(entry.metrics) == list(range(world))
+            assert sorted(entry.told) == list(range(world))
             done.append(entry.report)
             blocked = {r: n for r, n in blocked.items() if n != entry.report}
     assert done == list(range(total))

@@ -28,7 +28,7 @@ from dray.train.run.report_tracker import PendingReport
 from dray.train.storage.checkpoint_files import list_files, secure, stage
 from dray.train.storage.manifest import Committed
 from dray.train.storage.run_directory import RunDirectory
-from dray.train.worker.run_messages import Secured
+from dray.train.worker.run_messages import Reported, Secured
 
 Choose = Callable[[list[Any]], Any]
 
@@ -166,7 +166,8 @@ class Run:
         (source / "below").mkdir(parents=True, exist_ok=True)
         for file in ("model", "below/part"):
             (source / file).write_text(self.text(report))
-        entry = PendingReport(report, 0.0, {0: {"metrics": {}}}, {0: ()}, directory=name)
+        told = Reported(report, {"metrics": {}}, directory=name)
+        entry = PendingReport(report, 0.0, {0: told}, {0: ()})
         staging = Path(str(self.commits.staging(entry)))
         files = stage(str(source), staging, list_files(str(source)), care, move=moved)
         entry.staged, entry.to_secure = files, {0, 1} if care.is_due(files) else set()

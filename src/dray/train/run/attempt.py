@@ -106,7 +106,7 @@ class Attempt:
                 self.group.tell(run_messages.Share(entry.report, staging, files), [rank])
         for entry in self._book.complete():
             checkpoint = self._commit(entry)
-            yield [decode(entry.metrics[rank]) for rank in sorted(entry.metrics)], checkpoint
+            yield [decode(entry.told[rank].metrics) for rank in sorted(entry.told)], checkpoint
         for rank, asked in list(self._listings):
             awaited = asked.validated and self.commits.to_validate()
             if self._book.is_done(asked.below) and not awaited:

@@ -140,10 +140,10 @@ class Commits:
             entry.report,
             world_size,
             entry.staged,
-            entry.metrics,
+            {rank: told.metrics for rank, told in entry.told.items()},
             time.time(),
             None if asked is None else Validation(PENDING, asked),
-            entry.positions,
+            {rank: told.positions for rank, told in entry.told.items() if told.positions},
             self._care.boot if entry.to_secure else None,
         )
         staged = path if entry.in_place else self._staged(entry)

@@ -27,37 +27,27 @@ class PendingReport:
     Attributes:
         report: Its number.
         since: Time at which the first rank made it.
-        metrics: rank -> encoded metrics, of the ranks that have made it.
+        told: rank -> its word, of the ranks that have made it.
         files: rank -> the files of the checkpoint it brought, if it brought one.
         shares: rank -> the files it must stage; empty until every rank has reported.
         staged: Files staged so far.
         staging: The ranks that still have files to stage.
         to_secure: The ranks that see their files onto the disk after the commit.
         trouble: Rank that could not, and the reason; then there is no checkpoint.
-        directory: The checkpoint's name, if a rank gave one.
-        in_place: Whether its files lie under that name already.
         waiting: rank -> since when it waits for the others.
-        positions: rank -> dataset -> its position in it, of ranks that read some.
-        prepared: rank -> its files, if it has put them together before its report.
         ready: The files of a rank that alone has brought any, put together before its report.
-        asked: rank -> what it says of the checkpoint's validation, if it asks for one.
     """
 
     report: int
     since: float
-    metrics: dict[int, dict[str, object]] = field(default_factory=dict)
+    told: dict[int, Reported] = field(default_factory=dict)
     files: dict[int, tuple[str, ...]] = field(default_factory=dict)
     shares: dict[int, tuple[str, ...]] = field(default_factory=dict)
     staged: dict[str, Fingerprint] = field(default_factory=dict)
     staging: set[int] = field(default_factory=set)
     to_secure: set[int] = field(default_factory=set)
     trouble: str | None = None
-    directory: str | None = None
-    in_place: bool = False
     waiting: dict[int, float] = field(default_factory=dict)
-    positions: dict[int, dict[str, object]] = field(default_factory=dict)
-    asked: dict[int, dict[str, object]] = field(default_factory=dict)
-    prepared: dict[int, Prepared] = field(default_factory=dict)
     ready: Prepared | None = None
 
     @property
@@ -66,9 +56,22 @@ class PendingReport:
         return len(self.files) == 1
 
     @property
+    def in_place(self) -> bool:
+        """True if the checkpoint's files lie under its name already."""
+        return any(told.in_place for told in self.told.values())
+
+    @property
+    def directory(self) -> str | None:
+        """The checkpoint's name, if a rank gave one: of those whose files lie there, or of all."""
+        in_place = self.in_place
+        named = (told.directory for told in self.told.values() if told.in_place == in_place)
+        return next((name for name in named if name is not None), None)
+
+    @property
     def validation(self) -> dict[str, object] | None:
         """The wish of the lowest rank that asks for a validation, as `Reported` has it."""
-        return self.asked[min(self.asked)] if self.asked else None
+        wishes = (self.told[rank].validation for rank in sorted(self.told))
+        return next((wish for wish in wishes if wish is not None), None)
 
     def divide(self) -> None:
         """Give every file to the lowest rank that has it."""
@@ -77,11 +80,12 @@ class PendingReport:
             self.shares[rank] = tuple(name for name in self.files[rank] if name not in taken)
             taken.update(self.shares[rank])
         self.staging = {rank for rank, names in self.shares.items() if names}
-        if self.alone and self.prepared:
-            ((rank, self.ready),) = self.prepared.items()
+        (first, *others) = self.files
+        self.ready = None if others else self.told[first].prepared
+        if self.ready is not None:
             self.staged = self.ready.files
             self.staging = set()
-            self.to_secure = {rank} if self.ready.is_due else set()
+            self.to_secure = {first} if self.ready.is_due else set()
 
 
 class RankCounts:
@@ -142,21 +146,11 @@ class ReportTracker:
         if message.report <= self._done and message.files is None and not self._barrier:
             return  # from far behind: the others were not kept waiting
         entry = self._open.setdefault(message.report, PendingReport(message.report, now))
-        entry.metrics[rank] = message.metrics
+        entry.told[rank] = message
         if message.files is not None:
             entry.files[rank] = message.files
-        if message.prepared is not None:
-            entry.prepared[rank] = message.prepared
         if message.files is not None or self._barrier:
             entry.waiting[rank] = now
-        if message.positions is not None:
-            entry.positions[rank] = message.positions
-        if message.validation is not None:
-            entry.asked[rank] = message.validation
-        if message.in_place and not entry.in_place:
-            entry.directory, entry.in_place = message.directory, True
-        elif entry.directory is None:
-            entry.directory = message.directory
 
     def _advance(self, rank: int, report: int) -> None:
         old, self._newest[rank] = self._newest[rank], report
@@ -295,7 +289,7 @@ class ReportTracker:
                 return
         for entry in self._open.values():
             missing = self._missing(entry)
-            ended = tuple(sorted(rank for rank in entry.metrics if rank in self._ended))
+            ended = tuple(sorted(rank for rank in entry.told if rank in self._ended))
             if missing and ended:
                 since = max(entry.since, min(self._ended[rank] for rank in ended))
                 yield Wait(f"made report {entry.report}", missing, (), since, ended)
