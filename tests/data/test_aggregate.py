@@ -69,8 +69,32 @@ def test_aggregates_of_groups_and_of_all_rows() -> None:
         ROWS.aggregate("x")  # type: ignore[arg-type]
     with pytest.raises(AbsentNameError, match="map_groups"):
         _ = dray.data.aggregate.AggregateFnV2  # type: ignore[attr-defined]
-    with pytest.raises(AbsentArgumentError, match="map_groups"):
-        AggregateFn(init=lambda key: 0, merge=max, name="most")  # type: ignore[call-arg]
+
+
+def test_aggregates_of_ones_own() -> None:
+    def fails(total: float, row: dict[str, Any]) -> float:
+        return total / 0
+
+    total = AggregateFn(
+        init=lambda key: f"{key}:",
+        merge=lambda one, other: one + other,
+        name="joined",
+        accumulate_row=lambda so_far, row: f"{so_far}{row['x']}",
+        finalize=lambda so_far: so_far + ";",
+    )
+    rows = AggregateFn(lambda key: 0, max, "rows", accumulate_block=lambda n, table: n + len(table))
+    made = ROWS.groupby("kind").aggregate(total, Max("x"), rows).take_all()
+    assert made == [
+        {"kind": "a", "joined": "a:-5.0;", "max(x)": -5.0, "rows": 1},
+        {"kind": "b", "joined": "b:1.02.0None;", "max(x)": 2.0, "rows": 3},
+    ]
+    assert ROWS.aggregate(rows) == {"rows": 4}
+    by_two = ROWS.groupby(["kind", "x"]).aggregate(total).take(1)
+    assert by_two == [{"kind": "a", "x": -5.0, "joined": "('a', -5.0):-5.0;"}]
+    with pytest.raises(ConfigError, match="either accumulate_row or accumulate_block"):
+        AggregateFn(lambda key: 0, max, "most")
+    with pytest.raises(ZeroDivisionError, match="AggregateFn 'bad' failed on the group 'b'"):
+        ROWS.groupby("kind").aggregate(AggregateFn(lambda key: 0, max, "bad", fails)).take()
 
 
 def test_module_paths_of_ray() -> None:

@@ -358,35 +358,26 @@ def test_a_failing_function_names_its_rows_and_keeps_its_type(tmp_path: Path) ->
         files.map_batches(lambda batch: 3).take_all()
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
-def test_what_is_written_is_read(kind: str, tmp_path: Path) -> None:
-    dataset = dray.data.from_items(ROWS)
-    getattr(dataset, f"write_{kind}")(tmp_path / "out")
-    read = getattr(dray.data, f"read_{kind}")(tmp_path / "out")
-    assert read.take_all() == ROWS
-    [name] = os.listdir(tmp_path / "out")
-    assert name.endswith(f"-000000.{kind}")
-
-
-def test_files_that_are_rows(tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
-    for number in range(3):
-        image.fromarray(np.full((4, 6, 3), number, np.uint8)).save(tmp_path / f"{number}.png")
-    (tmp_path / "lines.txt").write_text("a\n\nb\n")
-    images = dray.data.read_images(str(tmp_path), size=(2, 3), mode="RGB")
-    assert images.count() == 3
-    assert images.take_batch(3)["image"].shape == (3, 2, 3, 3)
-    assert dray.data.read_text(tmp_path / "lines.txt").take_all() == [{"text": "a"}, {"text": "b"}]
-    [row] = dray.data.read_binary_files(tmp_path / "lines.txt", include_paths=True).take_all()
-    assert row == {"bytes": b"a\n\nb\n", "path": str(tmp_path / "lines.txt")}
-
-
 def test_what_is_not_there_says_what_to_use() -> None:
     data: Any = dray.data
-    with pytest.raises(AbsentError, match="has no read_sql: make rows of it"):
-        data.read_sql("select 1")
-    with pytest.raises(AbsentError, match="has no join: write it with map_batches"):
-        data.range(3).join(3)
+    with pytest.raises(AbsentError, match="has no read_orc: make rows of it"):
+        data.read_orc("a")
+    with pytest.raises(AbsentError, match="has no with_columns: write it with map_batches"):
+        data.range(3).with_columns(3)
+    for name, advice in {
+        "lazy": "always lazy",
+        "window": "block by block",
+        "names": r"columns\(\)",
+        "types": r"schema\(\)",
+        "__len__": r"count\(\)",
+    }.items():
+        with pytest.raises(AttributeError, match=f"Dataset has no {name}.*: .*{advice}"):
+            getattr(data.range(3), name)()
+    with pytest.raises(AbsentError, match=r"call count\(\)"):
+        len(data.range(3))
+    with pytest.raises(TypeError, match=r"call its iter_rows\(\)"):
+        list(data.range(3))
+    assert data.range(0)
     with pytest.raises(AbsentError, match=r"has no argument 'column'; did you mean columns"):
         data.read_parquet("a", column=["x"])
     assert not hasattr(data.range(3), "write_sql")
@@ -409,23 +400,6 @@ def test_rows_that_are_large_go_through_a_file_that_ends_with_them(
     assert kept.random_shuffle(seed=1).take_batch(5)["id"].tolist() != [0, 2, 4, 6, 8]
     del kept
     assert os.listdir(tmp_path) == []
-
-
-def test_what_is_written_is_added_or_takes_the_place_of_what_was(tmp_path: Path) -> None:
-    rows = dray.data.range(3)
-    rows.write_parquet(tmp_path)
-    rows.write_parquet(tmp_path, concurrency=2)
-    assert dray.data.read_parquet(tmp_path).count() == 6
-    rows.write_parquet(tmp_path, mode="ignore")
-    assert dray.data.read_parquet(tmp_path).count() == 6
-    rows.write_parquet(tmp_path, mode=dray.data.SaveMode.OVERWRITE)
-    assert dray.data.read_parquet(tmp_path).count() == 3
-    with pytest.raises(StorageError, match="mode='create' says that none may be"):
-        rows.write_csv(tmp_path, mode="create")
-    with pytest.raises(ConfigError, match="mode must be one of 'append'"):
-        rows.write_json(tmp_path, mode="add")
-    with pytest.raises(AbsentError, match="write what iter_batches"):
-        rows.write_parquet(tmp_path, partition_cols=["id"])
 
 
 def test_rows_that_a_function_makes_larger_are_given_to_it_a_few_at_a_time() -> None:

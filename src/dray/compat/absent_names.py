@@ -92,7 +92,7 @@ _DATA: dict[str, str | Absent] = {
     **_each(
         "read_audio read_avro read_clickhouse read_datasource read_delta read_iceberg read_hudi "
         "read_delta_sharing_tables read_kafka read_lance read_lerobot read_mcap read_mongo "
-        "read_numpy read_orc read_snowflake read_sql read_tfrecords read_unity_catalog "
+        "read_orc read_snowflake read_tfrecords read_unity_catalog "
         "read_videos read_webdataset read_zarr from_blocks from_daft from_dask from_mars "
         "from_modin from_spark from_tf",
         _OWN_READER,
@@ -115,7 +115,7 @@ _DATA: dict[str, str | Absent] = {
     ),
 }
 _DATASET: dict[str, str | Absent] = {
-    **_each("join mix with_column with_columns", _RELATE),
+    **_each("mix with_column with_columns", _RELATE),
     **_each(
         "get_internal_block_refs iter_internal_ref_bundles to_random_access_dataset",
         _NO_BLOCKS,
@@ -126,13 +126,26 @@ _DATASET: dict[str, str | Absent] = {
     ),
     **_each("to_daft to_dask to_mars to_modin to_spark", "give it to_arrow()"),
     **_each(
-        "write_bigquery write_clickhouse write_datasink write_delta write_iceberg write_images "
-        "write_kafka write_lance write_mongo write_numpy write_orc write_snowflake write_sql "
+        "write_bigquery write_clickhouse write_datasink write_delta write_iceberg "
+        "write_kafka write_lance write_mongo write_orc write_snowflake write_sql "
         "write_tfrecords write_turbopuffer write_webdataset",
         _WRITE,
     ),
     **_each("context copy explain get_dataset_id get_stats_summary input_files name", _INTERNALS),
     **_each("set_name streaming_train_test_split summary", _INTERNALS),
+    **_each(
+        "fully_executed is_fully_executed lazy",
+        _gone("a dataset is always lazy; materialize() has its rows made"),
+    ),
+    **_each(
+        "iter_epochs repeat rewindow window",
+        _gone("datasets are read block by block; each iteration over one is an epoch"),
+    ),
+    "dataset_format": _gone("blocks are Arrow tables"),
+    "default_batch_format": _gone("batches are dicts of NumPy arrays unless batch_format= says so"),
+    "names": "call columns()",
+    "types": "ask schema().types",
+    "__len__": "call count(), which may read all rows",
 }
 _UTIL: dict[str, str | Absent] = {
     **_each("annotations common serialization_addons", _INTERNALS),
@@ -352,7 +365,7 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
             "partition_filter": "give it the paths alone that pass",
             "ignore_missing_paths": Absent("give it the paths alone that exist", unset=(False,)),
         }
-        for what in ("binary_files", "csv", "images", "json", "parquet", "text")
+        for what in ("binary_files", "csv", "images", "json", "numpy", "parquet", "text")
     },
     "dray.data.sources.partitions": {
         "PathPartitionFilter": "give the reader the paths alone that pass",
@@ -367,17 +380,13 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     },
     **{
         f"Dataset.write_{what}()": _each(
-            "arrow_open_stream_args arrow_csv_args_fn arrow_parquet_args_fn catalog filesystem "
-            "filename_provider pandas_json_args_fn partition_cols",
+            "arrow_open_stream_args arrow_csv_args_fn arrow_parquet_args_fn catalog "
+            "filename_provider pandas_json_args_fn",
             "write what iter_batches() yields as you need it, with pyarrow or pandas",
         )
-        for what in ("csv", "json", "parquet")
+        for what in ("csv", "images", "json", "numpy", "parquet")
     },
     "GroupedData": {"with_column": _RELATE},
-    "AggregateFn()": _each(
-        "init merge name accumulate_row accumulate_block finalize",
-        "write it with groupby(...).map_groups()",
-    ),
     "dray.data.preprocessors": {
         **_each(
             "CountVectorizer CustomKBinsDiscretizer FeatureHasher HashingVectorizer "

@@ -33,7 +33,9 @@ __all__ = [
     "read_csv",
     "read_images",
     "read_json",
+    "read_numpy",
     "read_parquet",
+    "read_sql",
     "read_text",
 ]
 
@@ -41,7 +43,7 @@ __all__ = [
 _HOMES = {
     "dray.data.dataset": ("Dataset",),
     "dray.data.execution_options": ("ExecutionOptions", "ExecutionResources", "NodeIdStr"),
-    "dray.data.sources.files": ("SaveMode",),
+    "dray.data.sources.writing": ("SaveMode",),
     "dray.data.grouped": ("GroupedData",),
     "dray.data.iterator": ("DataIterator",),
     "dray.data.pipeline": ("Schema",),
@@ -51,7 +53,7 @@ _HOMES = {
         *("from_arrow_refs", "from_numpy_refs", "from_pandas_refs"),
         *("from_polars", "from_torch", "range", "range_tensor"),
         *("read_binary_files", "read_csv", "read_images"),
-        *("read_json", "read_parquet", "read_text"),
+        *("read_json", "read_numpy", "read_parquet", "read_sql", "read_text"),
     ),
     "dray.data.workers": ("ActorPoolStrategy", "DataContext", "TaskPoolStrategy"),
 }
@@ -84,8 +86,10 @@ if TYPE_CHECKING:
         read_csv,
         read_images,
         read_json,
+        read_numpy,
         read_parquet,
+        read_sql,
         read_text,
     )
-    from dray.data.sources.files import SaveMode
+    from dray.data.sources.writing import SaveMode
     from dray.data.workers import ActorPoolStrategy, DataContext, TaskPoolStrategy

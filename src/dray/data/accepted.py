@@ -68,7 +68,7 @@ def _of_library(value: Any) -> Dataset | None:
         return read_api.from_arrow(value)
     if library == "pyarrow" and hasattr(value, "to_batches"):
         return read_api.from_arrow_dataset(value)
-    if library == "datasets" and kind == "Dataset":
+    if library == "datasets" and kind in ("Dataset", "IterableDataset"):
         return read_api.from_huggingface(value)
     if library == "numpy":
         return read_api.from_numpy(value)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from dray.checks import require
 from dray.compat.arguments import checked_arguments
@@ -17,7 +18,16 @@ import numpy as np  # noqa: E402 (what is above says how to install it)
 import pyarrow as pa  # noqa: E402
 import pyarrow.compute as pc  # noqa: E402
 
-from dray.data.forms.blocks import Column, Table, Value  # noqa: E402
+from dray.data.forms.blocks import (  # noqa: E402
+    Column,
+    Row,
+    Table,
+    Value,
+    table_rows,
+    taken,
+    to_column,
+)
+from dray.data.operations import UserFunction  # noqa: E402
 from dray.data.relational import check_column  # noqa: E402
 from dray.errors import ConfigError  # noqa: E402
 
@@ -42,9 +52,98 @@ Asked: TypeAlias = tuple[str, str, pc.FunctionOptions | None]
 _ALL_ROWS = "_all rows"
 
 
-@checked_arguments("AggregateFn")
+class Rows(NamedTuple):
+    """Rows that are aggregated.
+
+    Attributes:
+        table: The rows.
+        keys: The columns whose values make groups; none is one group.
+    """
+
+    table: Table
+    keys: Sequence[str]
+
+
 class AggregateFn:
-    """One value for each group; use the classes below.
+    """One value for each group, made by functions of your own; the classes below are faster.
+
+    All columns are held in memory for it.
+
+    Args:
+        init: It takes the value of the key (a tuple of several; None without any), and returns
+            what to begin with.
+        merge: It puts two results together: not called here, where each group is in one piece.
+        name: Name of the result.
+        accumulate_row: It takes what there is so far and a row, a dict, and returns what there is
+            then.
+        accumulate_block: The same for all rows of a group, a `pyarrow.Table`.
+        finalize: It makes the result of what there is in the end; default: nothing more.
+
+    Attributes:
+        name: Name of the result.
+
+    Raises:
+        ConfigError: There are both ways to accumulate, or none.
+
+    Example:
+        >>> import dray.data
+        >>> from dray.data.aggregate import AggregateFn
+        >>> longest = AggregateFn(lambda key: 0, max, "longest", lambda n, row: max(n, row["id"]))
+        >>> dray.data.range(5).aggregate(longest)
+        {'longest': 4}
+    """
+
+    # The column; None for all of them, or for a number of rows.
+    on: str | None = None
+
+    def __init__(
+        self,
+        init: Callable[[Value], Value],
+        merge: Callable[[Value, Value], Value],
+        name: str,
+        accumulate_row: Callable[[Value, Row], Value] | None = None,
+        accumulate_block: Callable[[Value, Table], Value] | None = None,
+        finalize: Callable[[Value], Value] | None = None,
+    ) -> None:
+        if (accumulate_row is None) == (accumulate_block is None):
+            raise ConfigError("AggregateFn takes either accumulate_row or accumulate_block")
+        self.name, self._init, self._finalize = name, init, finalize
+        self._row, self._block = accumulate_row, accumulate_block
+
+    def columns(self) -> list[str] | None:
+        """Return the columns that are needed; None for all."""
+        return None
+
+    def prepared(self, table: Table) -> Column:
+        """Return what Arrow aggregates: the numbers of rows."""
+        return pa.array(np.arange(table.num_rows))
+
+    def asked(self, column: str) -> list[Asked]:
+        """Return what Arrow is asked for, of what is prepared."""
+        return [(column, "list", None)]
+
+    def finished(self, rows: Rows, found: Column, *beside: Column) -> Column:
+        """Return the results, made of what Arrow returns: the numbers of each group's rows."""
+        return to_column([self._of_group(rows, numbers) for numbers in found.to_pylist()])
+
+    def _of_group(self, rows: Rows, numbers: list[int]) -> Value:
+        group = taken(rows.table, np.array(numbers, np.int64))
+        values = tuple(group.column(key)[0].as_py() for key in rows.keys)
+        key = values[0] if len(values) == 1 else values or None
+        try:
+            so_far = self._init(key)
+            if self._block is not None:
+                so_far = self._block(so_far, group)
+            if self._row is not None:
+                so_far = functools.reduce(self._row, table_rows(group), so_far)
+            return so_far if self._finalize is None else self._finalize(so_far)
+        except Exception as error:
+            function = UserFunction(self._init, "aggregate", called=f"AggregateFn {self.name!r}")
+            raise function.failed(error, f"the group {key!r}") from error
+
+
+class OfColumn(AggregateFn):
+    """One value of a column for each group, which Arrow calculates.
 
     Args:
         on: The column.
@@ -67,20 +166,31 @@ class AggregateFn:
         self.name = alias_name or f"{self._called or self._how}({on or ''})"
         self._skip_nulls = ignore_nulls
 
+    def columns(self) -> list[str] | None:
+        """Return the columns that are needed."""
+        return [] if self.on is None else [self.on]
+
+    def prepared(self, table: Table) -> Column:
+        """Return what Arrow aggregates."""
+        if self.on is None:
+            return pa.repeat(0, table.num_rows)
+        check_column(table, [self.on])
+        return self.of_values(table.column(self.on))
+
+    def of_values(self, values: Column) -> Column:
+        """Return what is aggregated in place of the column's values."""
+        return values
+
     def asked(self, column: str) -> list[Asked]:
         """Return what Arrow is asked for, of a column."""
         return [(column, self._how, pc.ScalarAggregateOptions(skip_nulls=self._skip_nulls))]
 
-    def prepared(self, values: Column) -> Column:
-        """Return what is aggregated in place of the column's values."""
-        return values
-
-    def finished(self, found: Column, *beside: Column) -> Column:
+    def finished(self, rows: Rows, found: Column, *beside: Column) -> Column:
         """Return the results, made of what Arrow returns."""
         return found
 
 
-class Count(AggregateFn):
+class Count(OfColumn):
     """The number of rows, or of those that have a value if nulls are to be left out."""
 
     _how = "count"
@@ -108,19 +218,19 @@ class CountDistinct(Count):
         return [(column, "count_distinct", super().asked(column)[0][2])]
 
 
-class Sum(AggregateFn):
+class Sum(OfColumn):
     """The sum."""
 
     _how = "sum"
 
 
-class Min(AggregateFn):
+class Min(OfColumn):
     """The least value."""
 
     _how = "min"
 
 
-class Max(AggregateFn):
+class Max(OfColumn):
     """The greatest value."""
 
     _how = "max"
@@ -131,18 +241,18 @@ class AbsMax(Max):
 
     _called = "abs_max"
 
-    def prepared(self, values: Column) -> Column:
+    def of_values(self, values: Column) -> Column:
         """Return what is aggregated in place of the column's values."""
         return pc.abs(values)
 
 
-class Mean(AggregateFn):
+class Mean(OfColumn):
     """The mean."""
 
     _how = "mean"
 
 
-class Std(AggregateFn):
+class Std(OfColumn):
     """The standard deviation; NaN of values that are no more than `ddof`.
 
     Args:
@@ -160,7 +270,7 @@ class Std(AggregateFn):
         super().__init__(on, ignore_nulls, alias_name)
         self._ddof = ddof
 
-    def prepared(self, values: Column) -> Column:
+    def of_values(self, values: Column) -> Column:
         """Return what is aggregated in place of the column's values."""
         return values.cast(pa.float64()) if pa.types.is_null(values.type) else values
 
@@ -170,13 +280,13 @@ class Std(AggregateFn):
         known = pc.ScalarAggregateOptions(skip_nulls=self._skip_nulls)
         return [(column, self._how, options), (column, "mean", known)]
 
-    def finished(self, found: Column, *beside: Column) -> Column:
+    def finished(self, rows: Rows, found: Column, *beside: Column) -> Column:
         """Return the results, made of what Arrow returns: NaN of too few values, null of none."""
         too_few = pc.and_(pc.is_null(found), pc.is_valid(beside[0]))
         return pc.if_else(too_few, math.nan, found)
 
 
-class AsList(AggregateFn):
+class AsList(OfColumn):
     """All values."""
 
     _how = "list"
@@ -185,7 +295,7 @@ class AsList(AggregateFn):
         """Return what Arrow is asked for, of a column."""
         return [(column, self._how, None)]
 
-    def finished(self, found: Column, *beside: Column) -> Column:
+    def finished(self, rows: Rows, found: Column, *beside: Column) -> Column:
         """Return the results, made of what Arrow returns."""
         if not self._skip_nulls:
             return found
@@ -225,9 +335,11 @@ class Quantile(AsList):
         super().__init__(on, ignore_nulls, alias_name)
         self._part = q
 
-    def finished(self, found: Column, *beside: Column) -> Column:
+    def finished(self, rows: Rows, found: Column, *beside: Column) -> Column:
         """Return the results, made of what Arrow returns."""
-        return pa.array([self._quantile(values) for values in super().finished(found).to_pylist()])
+        return pa.array(
+            [self._quantile(values) for values in super().finished(rows, found).to_pylist()]
+        )
 
     def _quantile(self, values: list[Value]) -> float | None:
         if not values or None in values:
@@ -235,8 +347,8 @@ class Quantile(AsList):
         return float(np.quantile(values, self._part))
 
 
-def columns_of(aggregates: Sequence[AggregateFn]) -> list[str]:
-    """Return the columns that aggregates need.
+def columns_of(aggregates: Sequence[AggregateFn]) -> list[str] | None:
+    """Return the columns that aggregates need; None for all.
 
     Raises:
         ConfigError: One is no aggregate.
@@ -246,7 +358,10 @@ def columns_of(aggregates: Sequence[AggregateFn]) -> list[str]:
             raise ConfigError(
                 f"aggregate takes such as Mean('x') of dray.data.aggregate, not {each!r}"
             )
-    return list(dict.fromkeys(each.on for each in aggregates if each.on is not None))
+    needed = [each.columns() for each in aggregates]
+    if None in needed:
+        return None
+    return list(dict.fromkeys(name for names in needed for name in names or ()))
 
 
 def aggregated(table: Table, keys: Sequence[str], aggregates: Iterable[AggregateFn]) -> Table:
@@ -259,15 +374,12 @@ def aggregated(table: Table, keys: Sequence[str], aggregates: Iterable[Aggregate
     listed = list(aggregates)
     for number, each in enumerate(listed):
         column = f"_{number}"
-        values = pa.repeat(0, table.num_rows)
-        if each.on is not None:
-            check_column(table, [each.on])
-            values = each.prepared(table.column(each.on))
-        groups = groups.append_column(column, values)
+        groups = groups.append_column(column, each.prepared(table))
         asked.append(each.asked(column))
     made = groups.group_by(by, use_threads=False).aggregate([one for some in asked for one in some])
+    rows = Rows(table, keys)
     results = {
-        each.name: each.finished(*(made.column(f"{column}_{how}") for column, how, _ in some))
+        each.name: each.finished(rows, *(made.column(f"{column}_{how}") for column, how, _ in some))
         for each, some in zip(listed, asked, strict=True)
     }
     return pa.table({**{key: made.column(key) for key in keys}, **results})

@@ -15,7 +15,7 @@ from dray.compat.attributes import with_absent_members
 from dray.data import relational
 from dray.data.aggregate import AggregateFn
 from dray.data.expressions import parsed
-from dray.data.forms.blocks import Batch, Row, Table, Value, check_format
+from dray.data.forms.blocks import Batch, Block, Row, Table, Value, check_format
 from dray.data.grouped import GroupedData, named_columns
 from dray.data.iterator import DataIterator
 from dray.data.operations import (
@@ -76,9 +76,9 @@ class Dataset(Results):
         self,
         fn: Callable[..., Mapping[str, object]],
         *,
-        fn_args: Sequence[object] = (),
+        fn_args: Sequence[object] | None = None,
         fn_kwargs: Mapping[str, object] | None = None,
-        fn_constructor_args: Sequence[object] = (),
+        fn_constructor_args: Sequence[object] | None = None,
         fn_constructor_kwargs: Mapping[str, object] | None = None,
         **workers: object,
     ) -> Dataset:
@@ -93,7 +93,7 @@ class Dataset(Results):
             workers: `concurrency`, `num_cpus`, `num_gpus`, as for `map_batches`.
         """
         function = UserFunction(
-            fn, "map", fn_args, fn_kwargs or {}, fn_constructor_args, fn_constructor_kwargs or {}
+            fn, "map", fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
         )
         return self._with(in_workers(MapRows(function), workers))
 
@@ -101,12 +101,12 @@ class Dataset(Results):
         self,
         fn: Callable[..., Batch],
         *,
-        batch_size: int | Literal["default"] | None = None,
+        batch_size: int | Literal["default", "auto"] | None = None,
         batch_format: str | None = "default",
         zero_copy_batch: bool = True,
-        fn_args: Sequence[object] = (),
+        fn_args: Sequence[object] | None = None,
         fn_kwargs: Mapping[str, object] | None = None,
-        fn_constructor_args: Sequence[object] = (),
+        fn_constructor_args: Sequence[object] | None = None,
         fn_constructor_kwargs: Mapping[str, object] | None = None,
         **workers: object,
     ) -> Dataset:
@@ -130,17 +130,12 @@ class Dataset(Results):
         Raises:
             ConfigError: An argument is malformed.
         """
-        if batch_size == "default":
+        if batch_size == "default" or batch_size == "auto":
             batch_size = None
         if batch_size is not None and not is_whole(plain(batch_size), 1):
             raise ConfigError(f"batch_size must be a number of rows, not {batch_size!r}")
         function = UserFunction(
-            fn,
-            "map_batches",
-            fn_args,
-            fn_kwargs or {},
-            fn_constructor_args,
-            fn_constructor_kwargs or {},
+            fn, "map_batches", fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
         )
         chosen = check_format(batch_format)
         operation = MapBatches(function, batch_size, chosen, copied=not zero_copy_batch)
@@ -150,9 +145,9 @@ class Dataset(Results):
         self,
         fn: Callable[..., Iterable[Mapping[str, object]]],
         *,
-        fn_args: Sequence[object] = (),
+        fn_args: Sequence[object] | None = None,
         fn_kwargs: Mapping[str, object] | None = None,
-        fn_constructor_args: Sequence[object] = (),
+        fn_constructor_args: Sequence[object] | None = None,
         fn_constructor_kwargs: Mapping[str, object] | None = None,
         **workers: object,
     ) -> Dataset:
@@ -167,12 +162,7 @@ class Dataset(Results):
             workers: As for `map_batches`.
         """
         function = UserFunction(
-            fn,
-            "flat_map",
-            fn_args,
-            fn_kwargs or {},
-            fn_constructor_args,
-            fn_constructor_kwargs or {},
+            fn, "flat_map", fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
         )
         return self._with(in_workers(FlatMapRows(function), workers))
 
@@ -181,9 +171,9 @@ class Dataset(Results):
         fn: Callable[..., object] | None = None,
         expr: str | pc.Expression | None = None,
         *,
-        fn_args: Sequence[object] = (),
+        fn_args: Sequence[object] | None = None,
         fn_kwargs: Mapping[str, object] | None = None,
-        fn_constructor_args: Sequence[object] = (),
+        fn_constructor_args: Sequence[object] | None = None,
         fn_constructor_kwargs: Mapping[str, object] | None = None,
         **workers: object,
     ) -> Dataset:
@@ -213,7 +203,7 @@ class Dataset(Results):
                 )
             return self._with(FilterExpression(chosen))
         function = UserFunction(
-            fn, "filter", fn_args, fn_kwargs or {}, fn_constructor_args, fn_constructor_kwargs or {}
+            fn, "filter", fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
         )
         return self._with(in_workers(FilterRows(function), workers))
 
@@ -222,17 +212,15 @@ class Dataset(Results):
         check_options("Dataset.select_columns", workers)
         names = [cols] if isinstance(cols, str) else list(cols)
         chosen = self.only(names)
-        return (
-            chosen
-            if chosen is not self
-            else self._with(OnTables(functools.partial(selected, names)))
-        )
+        if chosen is not self:
+            return chosen
+        return self._with(OnTables(functools.partial(selected, names), own=True))
 
     def drop_columns(self, cols: Sequence[str], **workers: object) -> Dataset:
         """Return a dataset without some columns."""
         check_options("Dataset.drop_columns", workers)
         names = [cols] if isinstance(cols, str) else list(cols)
-        return self._with(OnTables(functools.partial(dropped, names)))
+        return self._with(OnTables(functools.partial(dropped, names), own=True))
 
     def rename_columns(
         self, names: Mapping[str, str] | Sequence[str], **workers: object
@@ -240,7 +228,7 @@ class Dataset(Results):
         """Return a dataset with other names of columns: old -> new, or all of them."""
         check_options("Dataset.rename_columns", workers)
         chosen = dict(names) if isinstance(names, Mapping) else list(names)
-        return self._with(OnTables(functools.partial(renamed, chosen)))
+        return self._with(OnTables(functools.partial(renamed, chosen), own=True))
 
     def add_column(
         self,
@@ -301,9 +289,8 @@ class Dataset(Results):
         every = (self, *other)
         if all(not each._operations and each._seed is None for each in every):
             return Dataset(UnionSource([each.source for each in every]))
-        called = f"the union of {len(every)} datasets"
         return self.derived(
-            lambda: itertools.chain.from_iterable(each.blocks() for each in every), called
+            lambda: (block for each in every for block in each.blocks()), f"{len(every)} datasets"
         )
 
     def zip(self, *other: Dataset) -> Dataset:
@@ -314,6 +301,35 @@ class Dataset(Results):
         every = (self, *other)
         return self.derived(
             lambda: relational.zipped([each.blocks() for each in every]), "zipped datasets"
+        )
+
+    def join(
+        self,
+        ds: Dataset,
+        join_type: str,
+        num_partitions: int | None = None,
+        on: str | Sequence[str] = "id",
+        right_on: str | Sequence[str] | None = None,
+        left_suffix: str | None = None,
+        right_suffix: str | None = None,
+        **_: object,
+    ) -> Dataset:
+        """Return the pairs of rows whose keys are equal; all rows are held in memory for it.
+
+        Args:
+            ds: The other dataset.
+            join_type: "inner", or "outer", "semi" or "anti" after "left_", "right_" or "full_".
+            num_partitions: Nothing; Ray's.
+            on: The keys.
+            right_on: Those of the other one; default: the same.
+            left_suffix: The end of names of columns that both have, of this one.
+            right_suffix: The same of the other one.
+        """
+        keys = named_columns(on, "join")
+        others = keys if right_on is None else named_columns(right_on, "join")
+        pairs = relational.Join(join_type, keys, others, (left_suffix or "", right_suffix or ""))
+        return self.derived(
+            lambda: [Block(pairs.of(self.to_arrow(), ds.to_arrow()), "joined rows")], "joined rows"
         )
 
     def sort(
@@ -419,17 +435,7 @@ class Dataset(Results):
             ConfigError: The proportions are not above 0 and below 1 together, or there are fewer
                 rows than parts.
         """
-        rows, ends = self.count(), list(itertools.accumulate(proportions))
-        if not ends or ends[-1] >= 1 or min(proportions) <= 0:
-            raise ConfigError(f"proportions must be above 0, and below 1 together: {proportions!r}")
-        if rows <= len(ends):
-            raise ConfigError(f"{rows} rows cannot be {len(ends) + 1} parts with a row each")
-        indices, begin = [], 0
-        for part, end in enumerate(ends):
-            left = len(ends) - part  # parts that come after it
-            begin = min(max(int(rows * end), begin + 1), rows - left)
-            indices.append(begin)
-        return self.split_at_indices(indices)
+        return self.split_at_indices(relational.proportionate(self.count(), proportions))
 
     def streaming_split(
         self, n: int, *, equal: bool = False, locality_hints: object = None

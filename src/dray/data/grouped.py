@@ -148,12 +148,7 @@ class GroupedData(Generic[P]):
         check_options("GroupedData.map_groups", workers)
         chosen = check_format(batch_format)
         function = UserFunction(
-            fn,
-            "map_groups",
-            fn_args or (),
-            fn_kwargs or {},
-            fn_constructor_args or (),
-            fn_constructor_kwargs or {},
+            fn, "map_groups", fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
         )
         batches = MapBatches(
             function, None, "pandas" if chosen == "default" else chosen, copied=not zero_copy_batch
@@ -190,10 +185,10 @@ class GroupedData(Generic[P]):
 
     def _of_classes(self, aggregates: Sequence[AggregateFn]) -> Iterator[Block]:
         names = columns_of(aggregates)
-        wanted = list(dict.fromkeys([*self._keys, *names]))
+        wanted = None if names is None else list(dict.fromkeys([*self._keys, *names]))
         tables = []
         for block in self._blocks(wanted):
-            check_column(block.table, names)
+            check_column(block.table, names or ())
             tables.append(block.table.select(wanted) if wanted else block.table)
         if tables:
             yield from self._in_order(aggregated(concat(tables), self._keys, aggregates))

@@ -48,13 +48,19 @@ class Operation:
 
 @dataclass(frozen=True)
 class OnTables(Operation):
-    """Makes a table of each table, of as many rows: columns are chosen, renamed or added."""
+    """Makes a table of each table, of as many rows: columns are chosen, renamed or added.
+
+    Attributes:
+        function: Makes a table of another.
+        own: Whether it does so of nothing else.
+    """
 
     function: Callable[[Table], Table]
+    own: bool = False
 
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
         for block in blocks:
-            yield Block(self.function(block.table), block.origin)
+            yield Block(self.function(block.table), block.origin, self.own and block.own)
 
 
 @dataclass(frozen=True)
@@ -73,10 +79,10 @@ class UserFunction:
 
     function: Callable[..., Value]
     method: str
-    arguments: Sequence[object] = ()
-    keywords: Mapping[str, object] = field(default_factory=dict)
-    constructor: Sequence[object] = ()
-    constructor_keywords: Mapping[str, object] = field(default_factory=dict)
+    arguments: Sequence[object] | None = None
+    keywords: Mapping[str, object] | None = None
+    constructor: Sequence[object] | None = None
+    constructor_keywords: Mapping[str, object] | None = None
     called: str = ""
 
     def __post_init__(self) -> None:
@@ -87,8 +93,8 @@ class UserFunction:
         """Return what is called with one batch or row; a class has its instance made here."""
         call: Value = self.function
         if inspect.isclass(call):
-            call = call(*self.constructor, **self.constructor_keywords)
-        arguments, keywords = self.arguments, self.keywords
+            call = call(*(self.constructor or ()), **(self.constructor_keywords or {}))
+        arguments, keywords = self.arguments or (), self.keywords or {}
         if not arguments and not keywords:
             made: Callable[[object], Value] = call
             return made

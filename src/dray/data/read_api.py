@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,7 @@ from dray.data.sources.base import (
     BlocksSource,
     Filesystem,
     HuggingFaceSource,
+    IterableSource,
     RangeSource,
     RowsSource,
     TableSource,
@@ -119,6 +121,7 @@ def read_csv(
 def read_json(
     paths: Paths,
     *,
+    lines: bool = False,
     filesystem: Filesystem | None = None,
     override_num_blocks: int | None = None,
     partitioning: Partitioning | None = _HIVE,
@@ -130,6 +133,7 @@ def read_json(
 
     Args:
         paths: Files, directories, globs or URLs that fsspec knows.
+        lines: Nothing; Ray's: what a file holds is seen by its beginning.
         filesystem: Of Arrow or fsspec; default: what the paths say.
         override_num_blocks: Nothing; Ray's.
         partitioning: Names of directories that are values; default: such as `kind=a`.
@@ -147,6 +151,7 @@ def read_text(
     *,
     filesystem: Filesystem | None = None,
     encoding: str = "utf-8",
+    drop_empty_lines: bool = True,
     partitioning: Partitioning | None = None,
     include_paths: bool = False,
     file_extensions: Sequence[str] | None = None,
@@ -158,6 +163,7 @@ def read_text(
         paths: Files, directories, globs or URLs that fsspec knows.
         filesystem: Of Arrow or fsspec; default: the one that the paths name.
         encoding: Their encoding.
+        drop_empty_lines: Whether lines without text are left out.
         partitioning: Names of directories that are values of columns.
         include_paths: Whether there is a column `path`.
         file_extensions: Endings of the files that count in a directory.
@@ -166,7 +172,7 @@ def read_text(
     _check_options("read_text", options)
     found, on = files.find_files(paths, file_extensions or ("",), filesystem)
     label = _labels(partitioning, include_paths)
-    return Dataset(files.text_source(found, on, encoding, label))
+    return Dataset(files.text_source(found, on, encoding, drop_empty_lines, label))
 
 
 def read_binary_files(
@@ -241,6 +247,69 @@ def read_images(
     return Dataset(RowsSource(files.FileRows(found, on, row), f"{len(found)} images"))
 
 
+def read_numpy(
+    paths: Paths,
+    *,
+    filesystem: Filesystem | None = None,
+    include_paths: bool = False,
+    partitioning: Partitioning | None = None,
+    file_extensions: Sequence[str] | None = None,
+    allow_pickle: bool = False,
+    **options: object,
+) -> Dataset:
+    """Return files of NumPy (.npy) as a dataset with the column `data`, a row an entry.
+
+    Args:
+        paths: Files, directories, globs or URLs that fsspec knows.
+        filesystem: Of Arrow or fsspec; default: the one that the paths name.
+        include_paths: Whether there is a column `path`.
+        partitioning: Names of directories that are values of columns.
+        file_extensions: Endings of the files that count in a directory.
+        allow_pickle: Whether to load arrays of objects, which may run any code.
+        options: Options of Ray's that dray does not need.
+    """
+    _check_options("read_numpy", options)
+    found, on = files.find_files(paths, file_extensions or (".npy",), filesystem)
+    label = _labels(partitioning, include_paths)
+    return Dataset(files.numpy_source(found, on, allow_pickle, label))
+
+
+def read_sql(
+    sql: str,
+    connection_factory: Callable[[], Any],
+    *,
+    sql_params: Sequence[object] | Mapping[str, object] | None = None,
+    **options: object,
+) -> Dataset:
+    """Return the rows of a query as a dataset; it is asked each time that rows are needed.
+
+    Args:
+        sql: The query.
+        connection_factory: Returns a connection as PEP 249 has it, such as `sqlite3.connect(...)`.
+        sql_params: Values of the query.
+        options: Options of Ray's that dray does not need.
+
+    Example:
+        >>> import sqlite3
+        >>> import dray.data
+        >>> dray.data.read_sql("select 1 as x", lambda: sqlite3.connect(":memory:")).take()
+        [{'x': 1}]
+    """
+    _check_options("read_sql", options)
+
+    def produce() -> Iterator[Block]:
+        with contextlib.closing(connection_factory()) as connection:
+            cursor = connection.cursor()
+            cursor.execute(sql, *(() if sql_params is None else (sql_params,)))
+            names = [column[0] for column in cursor.description]
+            while rows := cursor.fetchmany(_SQL_ROWS):
+                columns = zip(names, zip(*rows, strict=True), strict=True)
+                yield Block(to_table(dict(columns)), "the query", own=True)
+
+    return Dataset(BlocksSource(produce, "the query"))
+
+
+_SQL_ROWS = 4096
 _PARQUET = (".parquet", ".pq")
 _CSV = (".csv", ".csv.gz", ".tsv", ".txt")
 _JSON = (".json", ".jsonl", ".json.gz")
@@ -352,8 +421,13 @@ def _in_memory(tables: builtins.list[Table], called: str) -> Dataset:
     return Dataset(TableSource(concat(tables), called))
 
 
-def from_huggingface(dataset: datasets.Dataset, **_: object) -> Dataset:
-    """Return a Dataset of Hugging Face as a dataset; what is on the disk is read from there."""
+def from_huggingface(dataset: datasets.Dataset | datasets.IterableDataset, **_: object) -> Dataset:
+    """Return a Dataset of Hugging Face as a dataset; what is on the disk is read from there.
+
+    An IterableDataset is a stream: workers take its rows as they come.
+    """
+    if not hasattr(dataset, "__len__"):
+        return Dataset(IterableSource(dataset, "the Hugging Face dataset"))
     return Dataset(HuggingFaceSource(dataset))
 
 
@@ -379,6 +453,8 @@ __all__ = [
     "read_csv",
     "read_images",
     "read_json",
+    "read_numpy",
     "read_parquet",
+    "read_sql",
     "read_text",
 ]

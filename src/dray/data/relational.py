@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow.compute as pc
 
 from dray.data.forms.batches import rebatched
 from dray.data.forms.blocks import Block, Table, Value, concat
-from dray.errors import ConfigError
+from dray.errors import ConfigError, describe
 
 _END = Block(pa.table({}))
 
@@ -85,3 +86,98 @@ def unique(blocks: Iterable[Block], column: str) -> list[Value]:
         check_column(block.table, [column])
         found.update(dict.fromkeys(pc.unique(block.table.column(column)).to_pylist()))
     return list(found)
+
+
+def proportionate(rows: int, proportions: Sequence[float]) -> list[int]:
+    """Return where to cut rows into parts of a row at least, each a proportion of all.
+
+    Raises:
+        ConfigError: The proportions are not above 0 and below 1 together, or there are fewer
+            rows than parts.
+    """
+    ends = list(itertools.accumulate(proportions))
+    if not ends or ends[-1] >= 1 or min(proportions) <= 0:
+        raise ConfigError(f"proportions must be above 0, and below 1 together: {proportions!r}")
+    if rows <= len(ends):
+        raise ConfigError(f"{rows} rows cannot be {len(ends) + 1} parts with a row each")
+    indices, begin = [], 0
+    for part, end in enumerate(ends):
+        left = len(ends) - part  # parts that come after it
+        begin = min(max(int(rows * end), begin + 1), rows - left)
+        indices.append(begin)
+    return indices
+
+
+@dataclass(frozen=True)
+class Join:
+    """Pairs of rows of two tables whose keys are equal, in the order of the first, then the second.
+
+    Attributes:
+        how: One of `JOINS`.
+        on: The keys of the first table.
+        right_on: The keys of the second one.
+        suffixes: The ends of names of columns that both have, of the first and the second.
+
+    Raises:
+        ConfigError: There is no such kind, or the keys are not as many on both sides.
+    """
+
+    how: str
+    on: Sequence[str]
+    right_on: Sequence[str]
+    suffixes: tuple[str, str]
+
+    def __post_init__(self) -> None:
+        if self.how not in JOINS:
+            raise ConfigError(f"join_type must be one of {', '.join(JOINS)}, not {self.how!r}")
+        if len(self.on) != len(self.right_on) or not self.on:
+            raise ConfigError(f"join takes as many keys of each: {self.on}, {self.right_on}")
+
+    def of(self, left: Table, right: Table) -> Table:
+        """Return the pairs of two tables as one.
+
+        Raises:
+            ConfigError: A key is not there or of another type, or columns would have one name.
+        """
+        numbers = self._numbers(left, right)
+        found = {name: numbers.column(_KEY.format(n)) for n, name in enumerate(self._key_names())}
+        sides = ((left, self.on, _LEFT, 0), (right, self.right_on, _RIGHT, 1))
+        for table, keys, number, side in sides:
+            if number not in numbers.column_names:
+                continue
+            other = sides[1 - side]
+            for name in (name for name in table.column_names if name not in keys):
+                shared = other[2] in numbers.column_names and name in other[0].column_names
+                named = name + self.suffixes[side] if shared else name
+                if named in found:
+                    raise ConfigError(
+                        f"both datasets have a column {name!r}: give left_suffix= or right_suffix="
+                    )
+                found[named] = table.column(name).take(numbers.column(number))
+        return pa.table(found)
+
+    def _key_names(self) -> Sequence[str]:
+        return self.right_on if self.how in ("right_semi", "right_anti") else self.on
+
+    def _numbers(self, left: Table, right: Table) -> Table:
+        """Return the keys and the numbers of the rows of each pair; Arrow joins no tensors."""
+        sides = []
+        for table, keys, number in ((left, self.on, _LEFT), (right, self.right_on, _RIGHT)):
+            check_column(table, keys)
+            named = {_KEY.format(n): table.column(key) for n, key in enumerate(keys)}
+            sides.append(pa.table({**named, number: pa.array(np.arange(table.num_rows))}))
+        keys = [_KEY.format(n) for n in range(len(self.on))]
+        try:
+            how = self.how.replace("_", " ")
+            joined = sides[0].join(sides[1], keys, join_type=how, use_threads=False)
+        except pa.ArrowInvalid as error:
+            raise ConfigError(f"the datasets cannot be joined: {describe(error)}") from error
+        order = [(name, "ascending") for name in (_LEFT, _RIGHT) if name in joined.column_names]
+        return joined.take(pc.sort_indices(joined, sort_keys=order))
+
+
+JOINS = (
+    *("inner", "left_outer", "right_outer", "full_outer"),
+    *("left_semi", "right_semi", "left_anti", "right_anti"),
+)
+_KEY, _LEFT, _RIGHT = "key {}", "left", "right"

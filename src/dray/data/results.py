@@ -4,27 +4,47 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from dray.checks import is_whole, plain, require
 from dray.compat.arguments import check_arguments
 from dray.core.objects import put
 from dray.data.forms.blocks import Batch, Frame, Row, Table, check_format, concat, to_batch
 from dray.data.iterator import DataIterator
 from dray.data.pipeline import Pipeline, first_rows
-from dray.data.sources import files
-from dray.data.sources.base import TableSource
+from dray.data.sources.base import Filesystem, TableSource
 from dray.data.sources.staging import stage
+from dray.data.sources.writing import (
+    SaveMode,
+    Target,
+    to_csv,
+    to_images,
+    to_json,
+    to_numpy,
+    to_parquet,
+    write_files,
+    write_partitions,
+)
 from dray.engines.object_ref import ObjectRef
-from dray.errors import ConfigError
+from dray.errors import ArgumentTypeError, ConfigError
 
 R = TypeVar("R", bound="Results")
 
 
 class Results(Pipeline):
     """A pipeline whose rows a program can take."""
+
+    def __bool__(self) -> bool:
+        """Return True: Python asks for the number of rows otherwise."""
+        return True
+
+    def __iter__(self) -> Iterator[Row]:
+        raise ArgumentTypeError(
+            "a dataset is not iterated over itself: call its iter_rows() or iter_batches()"
+        )
 
     # Rows.
 
@@ -168,57 +188,140 @@ class Results(Pipeline):
         self,
         path: str | os.PathLike[str],
         *,
-        mode: files.SaveMode | str = files.SaveMode.APPEND,
+        partition_cols: Sequence[str] | None = None,
+        filesystem: Filesystem | None = None,
+        mode: SaveMode | str = SaveMode.APPEND,
         **options: Any,
     ) -> None:
         """Write the rows as files of Parquet into a directory, or a URL that fsspec knows.
 
         Args:
             path: The directory.
+            partition_cols: Columns whose values become directories, such as `kind=a`.
+            filesystem: Of Arrow or fsspec; default: what the path says.
             mode: The way to go on if there is something: "append", "overwrite", "ignore" (write
                 nothing) or "create" (raise).
-            options: Options of Ray's that dray does not need.
+            options: `max_rows_per_file` or `num_rows_per_file`; `compression`,
+                `compression_level` and `use_dictionary` of `pyarrow.parquet`.
 
         Raises:
             StorageError: They cannot be written, or something is there and is not to be.
         """
-        self._write(path, "parquet", mode, options)
+        names = ("compression", "compression_level", "use_dictionary")
+        rows, of_arrow = _of_writer("parquet", options, names)
+        target = Target(os.fspath(path), mode, filesystem)
+        if partition_cols:
+            write_partitions(self.blocks(), target, list(partition_cols), rows, **of_arrow)
+            return
+        write_files(self.blocks(), target, "parquet", to_parquet(**of_arrow), rows)
 
     def write_csv(
         self,
         path: str | os.PathLike[str],
         *,
-        mode: files.SaveMode | str = files.SaveMode.APPEND,
+        filesystem: Filesystem | None = None,
+        mode: SaveMode | str = SaveMode.APPEND,
         **options: Any,
     ) -> None:
-        """Write the rows as files of CSV into a directory; see `write_parquet`."""
-        self._write(path, "csv", mode, options)
+        """Write the rows as files of CSV into a directory; see `write_parquet`.
+
+        Args:
+            path: The directory.
+            filesystem: Of Arrow or fsspec; default: what the path says.
+            mode: The way to go on if there is something.
+            options: `num_rows_per_file`; `write_options` of `pyarrow.csv`.
+        """
+        rows, of_arrow = _of_writer("csv", options, ("write_options",))
+        target = Target(os.fspath(path), mode, filesystem)
+        write_files(self.blocks(), target, "csv", to_csv(**of_arrow), rows)
 
     def write_json(
         self,
         path: str | os.PathLike[str],
         *,
-        mode: files.SaveMode | str = files.SaveMode.APPEND,
+        filesystem: Filesystem | None = None,
+        mode: SaveMode | str = SaveMode.APPEND,
         **options: Any,
     ) -> None:
-        """Write the rows as files with a JSON object a line; see `write_parquet`."""
-        self._write(path, "json", mode, options)
+        """Write the rows as files with a JSON object a line; see `write_csv`."""
+        rows, _ = _of_writer("json", options)
+        target = Target(os.fspath(path), mode, filesystem)
+        write_files(self.blocks(), target, "json", to_json(), rows)
 
-    def _write(
+    def write_numpy(
         self,
         path: str | os.PathLike[str],
-        kind: str,
-        mode: files.SaveMode | str,
-        options: Mapping[str, object],
+        *,
+        column: str,
+        filesystem: Filesystem | None = None,
+        mode: SaveMode | str = SaveMode.APPEND,
+        **options: Any,
     ) -> None:
-        unknown = {name: value for name, value in options.items() if name not in _UNUSED}
-        check_arguments(f"Dataset.write_{kind}", unknown, ("path", "mode"))
-        writers = {"parquet": files.write_parquet, "csv": files.write_csv, "json": files.write_json}
-        files.write_files(self.blocks(), os.fspath(path), kind, writers[kind], mode)
+        """Write a column as arrays in files of NumPy, one for a few MiB of rows.
+
+        Args:
+            path: The directory.
+            column: The column.
+            filesystem: Of Arrow or fsspec; default: what the path says.
+            mode: The way to go on if there is something.
+            options: `num_rows_per_file`.
+        """
+        rows, _ = _of_writer("numpy", options)
+        target = Target(os.fspath(path), mode, filesystem)
+        blocks = self.only([column]).blocks()
+        write_files(blocks, target, "npy", to_numpy(column), rows, joined=False)
+
+    def write_images(
+        self,
+        path: str | os.PathLike[str],
+        column: str,
+        file_format: str = "png",
+        *,
+        filesystem: Filesystem | None = None,
+        mode: SaveMode | str = SaveMode.APPEND,
+        **options: Any,
+    ) -> None:
+        """Write a column of images as files, one for each row.
+
+        Args:
+            path: The directory.
+            column: The column, of arrays of pixels.
+            file_format: A format of Pillow, and the ending of names.
+            filesystem: Of Arrow or fsspec; default: what the path says.
+            mode: The way to go on if there is something.
+            options: Options of Ray's that dray does not need.
+
+        Raises:
+            MissingDependencyError: Pillow is not installed.
+        """
+        require("PIL", "pillow")
+        _of_writer("images", options)
+        target = Target(os.fspath(path), mode, filesystem)
+        blocks = self.only([column]).blocks()
+        write_files(blocks, target, file_format, to_images(column, file_format), 1)
 
 
 # Options of Ray's writers for which dray has no use: they follow from the data or the machine.
 _UNUSED = (
     *("concurrency", "ray_remote_args", "try_create_dir", "min_rows_per_file"),
-    *("max_rows_per_file", "num_rows_per_file", "min_bytes_per_file"),
+    "min_bytes_per_file",
 )
+_ROWS = ("max_rows_per_file", "num_rows_per_file")
+
+
+def _of_writer(
+    kind: str, options: Mapping[str, object], names: Sequence[str] = ()
+) -> tuple[int | None, dict[str, object]]:
+    """Return the rows of a file, if that is said, and the options that Arrow gets.
+
+    Raises:
+        ConfigError: One is unknown or malformed.
+    """
+    known = (*_ROWS, *names)
+    unknown = {name: options[name] for name in options if name not in (*_UNUSED, *known)}
+    check_arguments(f"Dataset.write_{kind}", unknown, ("path", "mode", "filesystem", *known))
+    rows = next((options[name] for name in _ROWS if options.get(name) is not None), None)
+    if rows is not None and not is_whole(plain(rows), 1):
+        raise ConfigError(f"a file has a number of rows, 1 or more, not {rows!r}")
+    chosen = {name: options[name] for name in names if name in options}
+    return (None if rows is None else int(plain(rows))), chosen

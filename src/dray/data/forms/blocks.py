@@ -284,11 +284,11 @@ def column_to_numpy(column: Column) -> Array:
     kind = column.type
     if is_number(kind) and not column.null_count:
         return np.from_dlpack(_one_chunk(column))  # to_numpy() imports pandas
-    if isinstance(kind, pa.FixedShapeTensorType):
+    if isinstance(kind, pa.FixedShapeTensorType) and not column.null_count:
         array = _one_chunk(column)
         shape = (len(array), *kind.shape)
         return array.to_numpy_ndarray() if len(array) else np.empty(shape, _dtype(kind))
-    if isinstance(kind, PickledType):
+    if isinstance(kind, _SPECIAL):
         return _object_array(column_to_values(column))
     rows_of_numbers = pa.types.is_fixed_size_list(kind) and is_number(kind.value_type)
     if rows_of_numbers and not column.null_count:
@@ -326,7 +326,10 @@ def column_to_values(column: Column) -> list[Value]:
         storage = _one_chunk(column).storage
         return [pickle.loads(value) for value in storage.to_pylist()]
     if isinstance(column.type, pa.FixedShapeTensorType):
-        return list(column_to_numpy(column))
+        if not column.null_count:
+            return list(column_to_numpy(column))
+        valid = iter(column_to_numpy(column.drop_null()))
+        return [next(valid) if each else None for each in column.is_valid().to_pylist()]
     return list(column.to_pylist())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from dray.data.dataset import Dataset
-from dray.data.forms.blocks import Batch, Table, Value, to_batch, to_table
+from dray.data.forms.blocks import Batch, Table, Value, handed_over, to_batch, to_table
 from dray.errors import ConfigError
 
 __all__ = ["Preprocessor"]
@@ -120,7 +120,8 @@ class Preprocessor:
         for form in ("pandas", "numpy"):
             own = getattr(self, f"_transform_{form}", None)
             if own is not None:
-                return to_table(own(to_batch(table, form)), f"what _transform_{form} returns")
+                made, _ = handed_over([own(to_batch(table, form))])
+                return to_table(made, f"what _transform_{form} returns")
         raise NotImplementedError(f"{type(self).__name__} has no _transform_pandas()")
 
 

@@ -1,25 +1,24 @@
-"""Files of rows: where they are, what is in them, and writing them."""
+"""Files of rows: where they are, and what is in them."""
 
 from __future__ import annotations
 
-import enum
 import glob
 import io
 import itertools
 import json
 import os
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 
 from dray.checks import require
-from dray.data.forms.blocks import Block, Table, rows_to_table, to_row
+from dray.data.forms.blocks import DATA, Array, Block, Table, rows_to_table, to_column, to_row
 from dray.data.forms.ray_tensors import with_tensors
-from dray.data.sources.base import BlocksSource, Filesystem, Source, UnionSource
+from dray.data.sources.base import BLOCK_BYTES, BlocksSource, Filesystem, Source, UnionSource
 from dray.data.sources.parquet import ParquetSource
 from dray.data.sources.partitions import LabelledSource, Labels, labelled
 from dray.errors import ConfigError, StorageError, describe
@@ -31,7 +30,6 @@ _READERS = 16
 # Files of text up to this size are read whole, so that a column's type fits all of its values.
 _WHOLE_BYTES = 256 << 20
 _TEXT_BLOCK_BYTES = 16 << 20
-_FILE_ROWS = 1 << 20
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -319,127 +317,55 @@ def text_source(
     files: Sequence[str],
     filesystem: Filesystem,
     encoding: str,
+    drop_empty_lines: bool = True,
     label: Callable[[str], Labels] = no_labels,
 ) -> BlocksSource:
-    """Return files of text as a source, with a row for each line that is not empty."""
+    """Return files of text as a source, with a row for each line."""
+
+    def column(lines: Iterable[str]) -> pa.Array:
+        kept = (line for line in lines if line.strip() or not drop_empty_lines)
+        return pa.array(list(kept), pa.string())
 
     def read_whole(file: pa.NativeFile) -> Table:
-        lines = file.read().decode(encoding).splitlines()
-        return pa.table({"text": [line for line in lines if line.strip()]})
+        return pa.table({"text": column(file.read().decode(encoding).splitlines())})
 
     def read_part(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
         whole = io.TextIOWrapper(file, encoding)
         while lines := list(itertools.islice(whole, 4096)):
-            yield pa.record_batch({"text": [line.rstrip("\n") for line in lines if line.strip()]})
+            yield pa.record_batch({"text": column(line.rstrip("\n") for line in lines)})
 
     return _text_source(files, filesystem, read_whole, read_part, label)
 
 
-# Writing.
+def numpy_source(
+    files: Sequence[str],
+    filesystem: Filesystem,
+    allow_pickle: bool,
+    label: Callable[[str], Labels] = no_labels,
+) -> BlocksSource:
+    """Return files of NumPy as a source, with a row for each entry of the arrays."""
+    local = isinstance(filesystem, pa.fs.LocalFileSystem)
 
+    def loaded(path: str) -> Array:
+        with StorageError.instead(f"{path} cannot be read"):
+            try:
+                if local and not allow_pickle:
+                    return np.atleast_1d(np.load(path, mmap_mode="r"))
+                with filesystem.open_input_file(path) as file:
+                    content = io.BytesIO(file.read())
+                return np.atleast_1d(np.load(content, allow_pickle=allow_pickle))
+            except (ValueError, EOFError) as error:
+                advice = "" if allow_pickle else " (arrays of objects need allow_pickle=True)"
+                text = f"{path} cannot be read: {describe(error)}{advice}"
+                raise StorageError(text) from error
 
-class SaveMode(str, enum.Enum):
-    """The ways to go on if there are files in a directory that is written to."""
+    def produce() -> Iterator[Block]:
+        for path in files:
+            array, labels = loaded(path), label(path)
+            step = max(1, BLOCK_BYTES * len(array) // max(1, array.nbytes))
+            for row in range(0, len(array), step):
+                part = array[row : row + step]
+                table = labelled(pa.table({DATA: to_column(part)}), labels)
+                yield Block(table, f"rows {row} to {row + len(part) - 1} of {path}")
 
-    APPEND = "append"
-    OVERWRITE = "overwrite"
-    IGNORE = "ignore"
-    CREATE = "create"
-
-
-def write_files(
-    blocks: Iterable[Block],
-    path: str,
-    ending: str,
-    write: Callable[[Iterator[Table], pa.NativeFile], object],
-    mode: SaveMode | str = SaveMode.APPEND,
-) -> None:
-    """Write rows into a directory, in files of a million rows at most, of names of their own.
-
-    Args:
-        blocks: The rows.
-        path: The directory, made if need be.
-        ending: The ending of file names.
-        write: Writes tables, of which there is one at least, to an open file.
-        mode: The way to go on if there are files.
-
-    Raises:
-        StorageError: They cannot be written.
-    """
-    tables = (block.table for block in blocks if block.table.num_rows)
-    with StorageError.instead(f"data cannot be written to {path}"):
-        filesystem, directory = _place(path)
-        if not _made_ready(filesystem, directory, path, mode):
-            return
-        token = secrets.token_hex(4)
-        for number, begun in enumerate(tables):
-            name = f"{directory}/part-{token}-{number:06d}.{ending}"
-            with filesystem.open_output_stream(name) as file:
-                write(_up_to(_FILE_ROWS, begun, tables), file)
-
-
-def _made_ready(filesystem: Filesystem, directory: str, path: str, mode: SaveMode | str) -> bool:
-    """Make a directory ready for files; return whether they are to be written."""
-    try:
-        chosen = SaveMode(mode)
-    except ValueError:
-        known = ", ".join(repr(each.value) for each in SaveMode)
-        raise ConfigError(f"mode must be one of {known}, not {mode!r}") from None
-    selector = pa.fs.FileSelector(directory, allow_not_found=True)
-    if chosen is not SaveMode.APPEND and filesystem.get_file_info(selector):
-        if chosen is SaveMode.IGNORE:
-            return False
-        if chosen is SaveMode.CREATE:
-            raise StorageError(
-                f"there are files in {path}, and mode='create' says that none may be"
-            )
-        filesystem.delete_dir_contents(directory)
-    filesystem.create_dir(directory, recursive=True)
-    return True
-
-
-def _place(path: str) -> tuple[Filesystem, str]:
-    if "://" not in path:
-        return pa.fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(path))
-    require("fsspec", "fsspec")
-    import fsspec
-
-    on, inner = fsspec.core.url_to_fs(path)
-    return pa.fs.PyFileSystem(pa.fs.FSSpecHandler(on)), inner
-
-
-def _up_to(rows: int, begun: Table, rest: Iterator[Table]) -> Iterator[Table]:
-    yield begun
-    written = begun.num_rows
-    for table in rest if written < rows else ():
-        yield table
-        written += table.num_rows
-        if written >= rows:
-            return
-
-
-def write_parquet(tables: Iterator[Table], file: pa.NativeFile) -> None:
-    """Write tables to an open file of Parquet."""
-    import pyarrow.parquet as pq
-
-    begun = next(tables)
-    with pq.ParquetWriter(file, begun.schema) as writer:
-        for table in itertools.chain([begun], tables):
-            writer.write_table(table.cast(begun.schema))
-
-
-def write_csv(tables: Iterator[Table], file: pa.NativeFile) -> None:
-    """Write tables to an open file of CSV."""
-    import pyarrow.csv as csv
-
-    begun = next(tables)
-    with csv.CSVWriter(file, begun.schema) as writer:
-        for table in itertools.chain([begun], tables):
-            writer.write_table(table.cast(begun.schema))
-
-
-def write_json(tables: Iterator[Table], file: pa.NativeFile) -> None:
-    """Write tables to an open file, a JSON object a line."""
-    for table in tables:
-        lines = (json.dumps(row, default=str) for row in table.to_pylist())
-        file.write(("\n".join(lines) + "\n").encode())
+    return BlocksSource(produce, files[0] if len(files) == 1 else f"{len(files)} files")

@@ -1,0 +1,257 @@
+"""Rows into files of a directory, of names of their own."""
+
+from __future__ import annotations
+
+import enum
+import io
+import itertools
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs
+
+from dray.checks import require
+from dray.data.forms.batches import rebatched
+from dray.data.forms.blocks import Block, Table, column_to_numpy
+from dray.data.sources.base import Filesystem
+from dray.errors import ConfigError, StorageError
+
+_FILE_ROWS = 1 << 20
+
+# Writes tables, of which there is one at least, to an open file.
+Writer = Callable[[Iterator[Table], pa.NativeFile], object]
+
+
+class SaveMode(str, enum.Enum):
+    """The ways to go on if there are files in a directory that is written to."""
+
+    APPEND = "append"
+    OVERWRITE = "overwrite"
+    IGNORE = "ignore"
+    CREATE = "create"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A directory to write into, made if need be.
+
+    Attributes:
+        path: The directory, or a URL that fsspec knows.
+        mode: The way to go on if there are files.
+        filesystem: Of Arrow or fsspec, if the path is on another one than it says.
+
+    Raises:
+        ConfigError: The mode is unknown.
+    """
+
+    path: str
+    mode: SaveMode | str = SaveMode.APPEND
+    filesystem: Filesystem | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in list(SaveMode):  # by equality, as texts have another hash
+            known = ", ".join(repr(each.value) for each in SaveMode)
+            raise ConfigError(f"mode must be one of {known}, not {self.mode!r}")
+
+    def made_ready(self) -> tuple[Filesystem, str] | None:
+        """Return the filesystem and the directory on it; None if nothing is to be written.
+
+        Raises:
+            StorageError: It cannot be written to, or there are files and are to be none.
+        """
+        filesystem, directory = self._place()
+        selector = pa.fs.FileSelector(directory, allow_not_found=True)
+        if self.mode != SaveMode.APPEND and filesystem.get_file_info(selector):
+            if self.mode == SaveMode.IGNORE:
+                return None
+            if self.mode == SaveMode.CREATE:
+                raise StorageError(
+                    f"there are files in {self.path}, and mode='create' says that none may be"
+                )
+            filesystem.delete_dir_contents(directory)
+        filesystem.create_dir(directory, recursive=True)
+        return filesystem, directory
+
+    def _place(self) -> tuple[Filesystem, str]:
+        if isinstance(self.filesystem, pa.fs.FileSystem):
+            return self.filesystem, self.path
+        if self.filesystem is not None:
+            return pa.fs.PyFileSystem(pa.fs.FSSpecHandler(self.filesystem)), self.path
+        if "://" not in self.path:
+            return pa.fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(self.path))
+        require("fsspec", "fsspec")
+        import fsspec
+
+        on, inner = fsspec.core.url_to_fs(self.path)
+        return pa.fs.PyFileSystem(pa.fs.FSSpecHandler(on)), inner
+
+
+def write_files(
+    blocks: Iterable[Block],
+    target: Target,
+    ending: str,
+    write: Writer,
+    rows: int | None = None,
+    *,
+    joined: bool = True,
+) -> None:
+    """Write rows into files of a directory.
+
+    Args:
+        blocks: The rows.
+        target: The directory.
+        ending: The ending of file names.
+        write: Writes a file.
+        rows: Rows of each file; None writes a million at most.
+        joined: Whether a file holds many blocks.
+
+    Raises:
+        StorageError: They cannot be written.
+    """
+    most = rows or (_FILE_ROWS if joined else 1)
+    cut = blocks if rows is None else rebatched(blocks, itertools.repeat(rows))
+    tables = (block.table for block in cut if block.table.num_rows)
+    with StorageError.instead(f"data cannot be written to {target.path}"):
+        place = target.made_ready()
+        if place is None:
+            return
+        filesystem, directory = place
+        token = secrets.token_hex(4)
+        for number, begun in enumerate(tables):
+            name = f"{directory}/part-{token}-{number:06d}.{ending}"
+            with filesystem.open_output_stream(name) as file:
+                write(_up_to(most, begun, tables), file)
+
+
+def _up_to(rows: int, begun: Table, rest: Iterator[Table]) -> Iterator[Table]:
+    yield begun
+    written = begun.num_rows
+    for table in rest if written < rows else ():
+        yield table
+        written += table.num_rows
+        if written >= rows:
+            return
+
+
+def write_partitions(
+    blocks: Iterable[Block],
+    target: Target,
+    columns: Sequence[str],
+    rows: int | None = None,
+    **options: Any,
+) -> None:
+    """Write rows as Parquet into directories that values of columns name, such as `kind=a`.
+
+    Args:
+        blocks: The rows.
+        target: The directory above them.
+        columns: The columns, which files do not have then.
+        rows: Rows of each file at most.
+        options: Options of `pyarrow.dataset.ParquetFileFormat().make_write_options`.
+
+    Raises:
+        ConfigError: A column is not there.
+        StorageError: They cannot be written.
+    """
+    from pyarrow import dataset as arrow
+
+    tables = (block.table for block in blocks if block.table.num_rows)
+    begun = next(tables, None)
+    with StorageError.instead(f"data cannot be written to {target.path}"):
+        place = target.made_ready()
+        if place is None or begun is None:
+            return
+        schema = begun.schema
+        missing = [name for name in columns if name not in schema.names]
+        if missing:
+            raise ConfigError(f"there is no column {missing[0]!r}; there are {schema.names}")
+        every = (table.cast(schema) for table in itertools.chain([begun], tables))
+        batches = itertools.chain.from_iterable(table.to_batches() for table in every)
+        arrow.write_dataset(
+            pa.RecordBatchReader.from_batches(schema, batches),
+            place[1],
+            filesystem=place[0],
+            format="parquet",
+            file_options=arrow.ParquetFileFormat().make_write_options(**options),
+            partitioning=list(columns),
+            partitioning_flavor="hive",
+            basename_template=f"part-{secrets.token_hex(4)}-{{i}}.parquet",
+            existing_data_behavior="overwrite_or_ignore",
+            max_rows_per_file=rows or _FILE_ROWS,
+            max_rows_per_group=rows or _FILE_ROWS,
+        )
+
+
+def to_parquet(**options: Any) -> Writer:
+    """Return a writer of Parquet, with options of `pyarrow.parquet.ParquetWriter`."""
+
+    def write(tables: Iterator[Table], file: pa.NativeFile) -> None:
+        import pyarrow.parquet as pq
+
+        begun = next(tables)
+        with pq.ParquetWriter(file, begun.schema, **options) as writer:
+            for table in itertools.chain([begun], tables):
+                writer.write_table(table.cast(begun.schema))
+
+    return write
+
+
+def to_csv(**options: Any) -> Writer:
+    """Return a writer of CSV, with options of `pyarrow.csv.CSVWriter`."""
+
+    def write(tables: Iterator[Table], file: pa.NativeFile) -> None:
+        import pyarrow.csv as csv
+
+        begun = next(tables)
+        with csv.CSVWriter(file, begun.schema, **options) as writer:
+            for table in itertools.chain([begun], tables):
+                writer.write_table(table.cast(begun.schema))
+
+    return write
+
+
+def to_json() -> Writer:
+    """Return a writer of JSON, an object a line."""
+
+    def write(tables: Iterator[Table], file: pa.NativeFile) -> None:
+        for table in tables:
+            lines = (json.dumps(row, default=str) for row in table.to_pylist())
+            file.write(("\n".join(lines) + "\n").encode())
+
+    return write
+
+
+def to_numpy(column: str) -> Writer:
+    """Return a writer of a column as an array in a file of NumPy; all tables are held for it."""
+
+    def write(tables: Iterator[Table], file: pa.NativeFile) -> None:
+        arrays = [column_to_numpy(_column(table, column)) for table in tables]
+        np.save(file, np.concatenate(arrays), allow_pickle=False)
+
+    return write
+
+
+def to_images(column: str, file_format: str) -> Writer:
+    """Return a writer of an image, the first row of a column, by Pillow."""
+
+    def write(tables: Iterator[Table], file: pa.NativeFile) -> None:
+        from PIL import Image
+
+        pixels = column_to_numpy(_column(next(tables), column))[0]
+        made = io.BytesIO()  # some formats go back in their files
+        Image.fromarray(pixels).save(made, file_format)
+        file.write(made.getvalue())
+
+    return write
+
+
+def _column(table: Table, name: str) -> pa.ChunkedArray:
+    if name not in table.column_names:
+        raise ConfigError(f"there is no column {name!r}; the columns are {table.column_names}")
+    return table.column(name)

@@ -1,0 +1,143 @@
+"""Files that are read and written: their names, their number, what is in them."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.fs
+import pyarrow.parquet as pq
+import pytest
+
+import dray.data
+from dray.errors import AbsentError, ConfigError, StorageError
+
+ROWS = [{"x": number, "name": f"n{number % 3}"} for number in range(10)]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_what_is_written_is_read(kind: str, tmp_path: Path) -> None:
+    dataset = dray.data.from_items(ROWS)
+    getattr(dataset, f"write_{kind}")(tmp_path / "out")
+    read = getattr(dray.data, f"read_{kind}")(tmp_path / "out")
+    assert read.take_all() == ROWS
+    [name] = os.listdir(tmp_path / "out")
+    assert name.endswith(f"-000000.{kind}")
+
+
+def test_files_that_are_rows(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for number in range(3):
+        image.fromarray(np.full((4, 6, 3), number, np.uint8)).save(tmp_path / f"{number}.png")
+    (tmp_path / "lines.txt").write_text("a\n\nb\n")
+    images = dray.data.read_images(str(tmp_path), size=(2, 3), mode="RGB")
+    assert images.count() == 3
+    assert images.take_batch(3)["image"].shape == (3, 2, 3, 3)
+    assert dray.data.read_text(tmp_path / "lines.txt").take_all() == [{"text": "a"}, {"text": "b"}]
+    [row] = dray.data.read_binary_files(tmp_path / "lines.txt", include_paths=True).take_all()
+    assert row == {"bytes": b"a\n\nb\n", "path": str(tmp_path / "lines.txt")}
+
+
+def test_what_is_written_is_added_or_takes_the_place_of_what_was(tmp_path: Path) -> None:
+    rows = dray.data.range(3)
+    rows.write_parquet(tmp_path)
+    rows.write_parquet(tmp_path, concurrency=2)
+    assert dray.data.read_parquet(tmp_path).count() == 6
+    rows.write_parquet(tmp_path, mode="ignore")
+    assert dray.data.read_parquet(tmp_path).count() == 6
+    rows.write_parquet(tmp_path, mode=dray.data.SaveMode.OVERWRITE)
+    assert dray.data.read_parquet(tmp_path).count() == 3
+    with pytest.raises(StorageError, match="mode='create' says that none may be"):
+        rows.write_csv(tmp_path, mode="create")
+    with pytest.raises(ConfigError, match="mode must be one of 'append'"):
+        rows.write_json(tmp_path, mode="add")
+    with pytest.raises(AbsentError, match="write what iter_batches"):
+        rows.write_parquet(tmp_path, filename_provider=3)
+    with pytest.raises(AbsentError, match="'compresion'; did you mean compression"):
+        rows.write_parquet(tmp_path, compresion="zstd")
+    with pytest.raises(ConfigError, match="a file has a number of rows"):
+        rows.write_json(tmp_path, num_rows_per_file=0)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_files_have_as_many_rows_as_is_said(kind: str, tmp_path: Path) -> None:
+    rows = dray.data.range(10)
+    filesystem = pa.fs.SubTreeFileSystem(str(tmp_path), pa.fs.LocalFileSystem())
+    getattr(rows, f"write_{kind}")("out", num_rows_per_file=4, filesystem=filesystem)
+    files = sorted(os.listdir(tmp_path / "out"))
+    read = getattr(dray.data, f"read_{kind}")
+    assert [read(tmp_path / "out" / file).count() for file in files] == [4, 4, 2]
+
+
+def test_options_of_arrow(tmp_path: Path) -> None:
+    dray.data.range(3).write_parquet(tmp_path / "a", compression="gzip")
+    [file] = os.listdir(tmp_path / "a")
+    assert pq.read_metadata(tmp_path / "a" / file).row_group(0).column(0).compression == "GZIP"
+    no_names = pa.csv.WriteOptions(include_header=False)
+    dray.data.range(3).write_csv(tmp_path / "b", write_options=no_names)
+    [file] = os.listdir(tmp_path / "b")
+    assert (tmp_path / "b" / file).read_text() == "0\n1\n2\n"
+
+
+def test_values_of_columns_become_directories(tmp_path: Path) -> None:
+    rows = dray.data.from_items(ROWS)
+    rows.write_parquet(tmp_path, partition_cols=["name"], compression="zstd")
+    rows.write_parquet(tmp_path, partition_cols=["name"])
+    assert sorted(os.listdir(tmp_path)) == ["name=n0", "name=n1", "name=n2"]
+    read = dray.data.read_parquet(tmp_path).sort("x").take_all()
+    assert read == [row for row in ROWS for _ in range(2)]
+    rows.filter(lambda row: row["x"] < 1).write_parquet(
+        tmp_path, partition_cols=["name"], mode="overwrite", max_rows_per_file=3
+    )
+    assert os.listdir(tmp_path) == ["name=n0"]
+    with pytest.raises(ConfigError, match="there is no column 'kind'"):
+        rows.write_parquet(tmp_path, partition_cols=["kind"])
+
+
+def test_arrays_are_written_and_read(tmp_path: Path) -> None:
+    rows = dray.data.range_tensor(5, shape=(2, 2))
+    rows.write_numpy(tmp_path, column="data", num_rows_per_file=2)
+    assert len(os.listdir(tmp_path)) == 3
+    read = dray.data.read_numpy(str(tmp_path), include_paths=True)
+    assert read.take_batch(5)["data"][:, 1, 1].tolist() == [0, 1, 2, 3, 4]
+    assert read.take(1)[0]["path"].endswith("-000000.npy")
+    np.save(tmp_path / "objects.npy", np.array([{"a": 1}], object))
+    with pytest.raises(StorageError, match=r"objects\.npy cannot be read: .*allow_pickle"):
+        dray.data.read_numpy(tmp_path / "objects.npy").take()
+    loaded = dray.data.read_numpy(tmp_path / "objects.npy", allow_pickle=True).take()
+    assert loaded == [{"data": {"a": 1}}]
+    with pytest.raises(ConfigError, match="there is no column 'x'"):
+        rows.write_numpy(tmp_path, column="x")
+
+
+def test_images_are_written(tmp_path: Path) -> None:
+    pytest.importorskip("PIL.Image")
+    pixels: Any = np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3)
+    dray.data.from_numpy(pixels).write_images(tmp_path, column="data")
+    assert [name[-10:] for name in sorted(os.listdir(tmp_path))] == ["000000.png", "000001.png"]
+    read = dray.data.read_images(str(tmp_path)).take_batch(2)
+    assert np.array_equal(read["image"], pixels)
+
+
+def test_rows_of_a_database(tmp_path: Path) -> None:
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(tmp_path / "rows.db")
+
+    with connect() as connection:
+        connection.execute("create table kept (x int, name text)")
+        connection.executemany("insert into kept values (:x, :name)", ROWS)
+    connection.close()
+    assert dray.data.read_sql("select * from kept", connect).take_all() == ROWS
+    few = dray.data.read_sql("select x from kept where x > ?", connect, sql_params=[7])
+    assert few.take_all() == [{"x": 8}, {"x": 9}]
+
+
+def test_lines_without_text_are_kept_if_asked(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\n\nb\n")
+    rows = dray.data.read_text(tmp_path / "a.txt", drop_empty_lines=False).take_all()
+    assert [row["text"] for row in rows] == ["a", "", "b"]
