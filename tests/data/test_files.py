@@ -58,8 +58,8 @@ def test_what_is_written_is_added_or_takes_the_place_of_what_was(tmp_path: Path)
         rows.write_json(tmp_path, mode="add")
     with pytest.raises(AbsentError, match="write what iter_batches"):
         rows.write_parquet(tmp_path, filename_provider=3)
-    with pytest.raises(AbsentError, match="'compresion'; did you mean compression"):
-        rows.write_parquet(tmp_path, compresion="zstd")
+    with pytest.raises(AbsentError, match="'compressed'; did you mean compression"):
+        rows.write_parquet(tmp_path, compressed="zstd")
     with pytest.raises(ConfigError, match="a file has a number of rows"):
         rows.write_json(tmp_path, num_rows_per_file=0)
 
