@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import dray.data
+from dray.data.iterator import DataIterator
 
 Batch = dict[str, Any]
 
@@ -106,6 +107,17 @@ def test_what_a_function_keeps_stays_as_it_is(function: Callable[[Any, Batch], B
         array = array["x"] if isinstance(array, dict) else array
         assert array is None or -1 not in array.tolist()
     assert source.column("id").to_pylist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_dataset_of_hugging_face_stays_as_it_is(batch_size: int, ranks: int) -> None:
+    datasets = pytest.importorskip("datasets")
+    source = datasets.Dataset.from_dict({"x": [0.0, 1.0, 2.0, 3.0]})
+    shard = DataIterator(dray.data.from_huggingface(source), 0, ranks)
+    for batch in shard.iter_batches(batch_size=batch_size):
+        batch["x"][:] = -1
+    assert source.data.column("x").to_pylist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 2, 3)])

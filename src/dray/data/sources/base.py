@@ -57,7 +57,7 @@ class Source:
         """Take note of the epoch whose rows are opened next."""
 
     def take(self, rows: RowNumbers) -> Table:
-        """Return rows by their numbers; a source that is indexed has this."""
+        """Return a copy of rows by their numbers; a source that is indexed has this."""
         raise NotImplementedError
 
     def name(self) -> str:
@@ -97,7 +97,6 @@ class TableSource(Source):
             yield Block(self._table.slice(begin, last - begin), self.origin(begin, last))
 
     def take(self, rows: RowNumbers) -> Table:
-        """Return a copy of rows."""
         return taken(self._table, rows)
 
     def name(self) -> str:
@@ -145,7 +144,8 @@ class IterableSource(Source):
         begin = start
         items = itertools.islice(iter(self._items), start, stop)
         while rows := [to_row(item) for item in itertools.islice(items, _ROWS_AT_ONCE)]:
-            yield Block(rows_to_table(rows), self.origin(begin, begin + len(rows)))
+            origin = self.origin(begin, begin + len(rows))
+            yield Block(rows_to_table(rows), origin, own=True)
             begin += len(rows)
 
     def block_rows(self) -> int:
@@ -281,7 +281,9 @@ class HuggingFaceSource(Source):
             yield Block(self._dataset[begin:last], self.origin(begin, last))
 
     def take(self, rows: RowNumbers) -> Table:
-        return self._dataset[np.asarray(rows).tolist()]
+        found = self._dataset[np.asarray(rows).tolist()]  # pieces of the dataset's own memory
+        alone = any(column.num_chunks == 1 for column in found.columns)
+        return taken(found, np.arange(found.num_rows)) if alone else found.combine_chunks()
 
     def name(self) -> str:
         return "the Hugging Face dataset"
