@@ -205,6 +205,19 @@ def test_parts_of_rows(rows: Any) -> None:
     assert len(rows.random_sample(0.5, seed=2).take_all()) < 10
 
 
+@pytest.mark.parametrize("test_size", [0.25, 5])
+def test_parts_with_as_many_rows_of_each_value(test_size: float) -> None:
+    rows = dray.data.from_items([{"x": n, "kind": "ab"[n % 4 == 0]} for n in range(20)])
+    train, test = rows.train_test_split(test_size, stratify="kind")
+    assert [row["x"] for row in test.take_all()] == [16, 17, 18, 19]  # of 5 one, of 15 three
+    assert [row["x"] for row in train.take_all()] == [*range(16)]
+    train, test = rows.train_test_split(0.5, stratify="kind", shuffle=True, seed=1)
+    assert test.count() == 9  # of 15 and of 5
+    assert sorted(row["x"] for row in train.union(test).take_all()) == [*range(20)]
+    with pytest.raises(ConfigError, match="there is no column 'y'"):
+        rows.train_test_split(0.5, stratify="y")
+
+
 def test_forms_of_batches(rows: Any, capsys: pytest.CaptureFixture[str]) -> None:
     batch = rows.take_batch(3)
     assert batch["x"].tolist() == [0, 1, 2]

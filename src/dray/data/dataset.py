@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
@@ -17,7 +16,6 @@ from dray.data.aggregate import AggregateFn
 from dray.data.expressions import parsed
 from dray.data.forms.blocks import Batch, Block, Row, Table, Value, check_format
 from dray.data.grouped import GroupedData, named_columns
-from dray.data.iterator import DataIterator
 from dray.data.operations import (
     AddColumn,
     FilterExpression,
@@ -28,15 +26,15 @@ from dray.data.operations import (
     OnTables,
     UserFunction,
 )
+from dray.data.parts import Parts
 from dray.data.pipeline import dropped, first_rows, part_of, renamed, selected
-from dray.data.results import Results
 from dray.data.sources.base import UnionSource
 from dray.data.workers import check_options, in_workers
 from dray.errors import ConfigError
 
 
 @with_absent_members
-class Dataset(Results):
+class Dataset(Parts):
     """Rows from a source, and operations on them that run when rows are asked for.
 
     Make one with the functions of `dray.data`. Nothing is kept: who iterates twice reads twice,
@@ -264,8 +262,7 @@ class Dataset(Results):
         Args:
             seed: Decides the order; None is a random one.
         """
-        chosen = random.getrandbits(32) if seed is None else int(seed)
-        return Dataset(self.source, self._operations, chosen)
+        return self.shuffled(seed)
 
     def randomize_block_order(self, *, seed: int | None = None) -> Dataset:
         """Return the dataset: its blocks are read in lanes, from several places in turn."""
@@ -368,87 +365,6 @@ class Dataset(Results):
             raise ConfigError(f"fraction must be from 0 to 1, not {fraction!r}")
         chosen = random.getrandbits(32) if seed is None else seed
         return self.derived(lambda: relational.sampled(self.blocks(), fraction, chosen), "a sample")
-
-    # Parts.
-
-    def train_test_split(
-        self,
-        test_size: float,
-        *,
-        shuffle: bool = False,
-        seed: int | None = None,
-        stratify: str | None = None,
-    ) -> tuple[Dataset, Dataset]:
-        """Return the first rows, and the last ones for a test.
-
-        Args:
-            test_size: The number of rows for the test, or below 1 a part of all.
-            shuffle: Whether to put rows into a random order before.
-            seed: Decides that order.
-            stratify: A column of whose values both are to have the same part: not there yet.
-        """
-        if stratify is not None:
-            raise ConfigError("stratify is not there yet: filter() the classes and split each")
-        rows = self.count()
-        size = plain(test_size)
-        test = int(rows * size) if isinstance(size, float) else size
-        if not is_whole(test, 0) or test > rows:
-            raise ConfigError(f"test_size must be below 1, or at most {rows}, not {test_size!r}")
-        whole = self.random_shuffle(seed=seed) if shuffle else self
-        first, last = whole.split_at_indices([rows - test])
-        return first, last
-
-    def split(self, n: int, *, equal: bool = False, locality_hints: object = None) -> list[Dataset]:
-        """Return so many parts, each of rows that follow each other.
-
-        Args:
-            n: Their number.
-            equal: Whether all have as many rows, and fewer than `n` are left over.
-            locality_hints: Nothing; Ray's.
-        """
-        if not is_whole(plain(n), 1):
-            raise ConfigError(f"split takes a number of parts, 1 or more, not {n!r}")
-        rows = self.count()
-        if equal:
-            return self.split_at_indices([rows // n * part for part in range(1, n + 1)])[:n]
-        return self.split_at_indices([rows * part // n for part in range(1, n)])
-
-    def split_at_indices(self, indices: Sequence[int]) -> list[Dataset]:
-        """Return the rows before the first index, those before the second one, and so on."""
-        counted = self.countable() if self._seed is None else self.materialize()
-        rows = counted.num_rows
-        assert rows is not None
-        ends = [0, *(min(int(index), rows) for index in indices), rows]
-        if ends != sorted(ends):
-            raise ConfigError(f"indices must rise, and be 0 or more, not {list(indices)}")
-        return [
-            Dataset(part_of(counted.source, begin, end), counted._operations)
-            for begin, end in itertools.pairwise(ends)
-        ]
-
-    def split_proportionately(self, proportions: Sequence[float]) -> list[Dataset]:
-        """Return parts of the rows, each a proportion of all, and the rest as the last one.
-
-        Each has a row at least.
-
-        Raises:
-            ConfigError: The proportions are not above 0 and below 1 together, or there are fewer
-                rows than parts.
-        """
-        return self.split_at_indices(relational.proportionate(self.count(), proportions))
-
-    def streaming_split(
-        self, n: int, *, equal: bool = False, locality_hints: object = None
-    ) -> list[DataIterator]:
-        """Return an iterator for each of so many shares, as ranks get theirs.
-
-        Args:
-            n: Their number.
-            equal: Whether all shares have as many rows.
-            locality_hints: Nothing; Ray's.
-        """
-        ready = self if self.is_stream else self.countable()
-        return [DataIterator(ready, rank, n, equal=equal) for rank in range(n)]
 
     # Aggregates of all rows.
 

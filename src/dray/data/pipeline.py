@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -80,6 +81,11 @@ class Pipeline:
     def derived(self: P, produce: Callable[[], Iterable[Block]], called: str) -> P:
         """Return a dataset of rows that are made from this one's when they are asked for."""
         return type(self)(BlocksSource(produce, called))
+
+    def shuffled(self: P, seed: int | None) -> P:
+        """Return the same rows in a random order, which a seed decides; None is a random one."""
+        chosen = random.getrandbits(32) if seed is None else int(seed)
+        return type(self)(self.source, self._operations, chosen)
 
     # Rows, in this process.
 

@@ -88,26 +88,6 @@ def unique(blocks: Iterable[Block], column: str) -> list[Value]:
     return list(found)
 
 
-def proportionate(rows: int, proportions: Sequence[float]) -> list[int]:
-    """Return where to cut rows into parts of a row at least, each a proportion of all.
-
-    Raises:
-        ConfigError: The proportions are not above 0 and below 1 together, or there are fewer
-            rows than parts.
-    """
-    ends = list(itertools.accumulate(proportions))
-    if not ends or ends[-1] >= 1 or min(proportions) <= 0:
-        raise ConfigError(f"proportions must be above 0, and below 1 together: {proportions!r}")
-    if rows <= len(ends):
-        raise ConfigError(f"{rows} rows cannot be {len(ends) + 1} parts with a row each")
-    indices, begin = [], 0
-    for part, end in enumerate(ends):
-        left = len(ends) - part  # parts that come after it
-        begin = min(max(int(rows * end), begin + 1), rows - left)
-        indices.append(begin)
-    return indices
-
-
 @dataclass(frozen=True)
 class Join:
     """Pairs of rows of two tables whose keys are equal, in the order of the first, then the second.

@@ -1,0 +1,154 @@
+"""The parts of a dataset: for training and testing, by number, and as ranks share rows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from dray.checks import is_whole, plain
+from dray.data.forms.blocks import Array, Block, Value
+from dray.data.iterator import DataIterator
+from dray.data.pipeline import part_of
+from dray.data.relational import check_column
+from dray.data.results import Results
+from dray.errors import ConfigError
+
+R = TypeVar("R", bound="Parts")
+
+
+class Parts(Results):
+    """A pipeline that can be cut into parts."""
+
+    def train_test_split(
+        self: R,
+        test_size: float,
+        *,
+        shuffle: bool = False,
+        seed: int | None = None,
+        stratify: str | None = None,
+    ) -> tuple[R, R]:
+        """Return the first rows, and the last ones for a test.
+
+        Args:
+            test_size: The number of rows for the test, or below 1 a part of all.
+            shuffle: Whether to put rows into a random order before.
+            seed: Decides that order.
+            stratify: A column of whose values both are to have the same part; all rows are made.
+        """
+        rows = self.count()
+        size = plain(test_size)
+        test = int(rows * size) if isinstance(size, float) else size
+        if not is_whole(test, 0) or test > rows:
+            raise ConfigError(f"test_size must be below 1, or at most {rows}, not {test_size!r}")
+        whole = self.shuffled(seed) if shuffle else self
+        if stratify is None:
+            first, last = whole.split_at_indices([rows - test])
+            return first, last
+        made = whole.materialize()
+        part = size if isinstance(size, float) else test / max(1, rows)
+        last_ones = _last_of_each(made.blocks(), stratify, part)
+        return made._kept(~last_ones), made._kept(last_ones)
+
+    def _kept(self: R, kept: Array) -> R:
+        rows = self.derived(lambda: _masked(self.blocks(), kept), "a part of the rows")
+        return rows.materialize()
+
+    def split(self: R, n: int, *, equal: bool = False, locality_hints: object = None) -> list[R]:
+        """Return so many parts, each of rows that follow each other.
+
+        Args:
+            n: Their number.
+            equal: Whether all have as many rows, and fewer than `n` are left over.
+            locality_hints: Nothing; Ray's.
+        """
+        if not is_whole(plain(n), 1):
+            raise ConfigError(f"split takes a number of parts, 1 or more, not {n!r}")
+        rows = self.count()
+        if equal:
+            return self.split_at_indices([rows // n * part for part in range(1, n + 1)])[:n]
+        return self.split_at_indices([rows * part // n for part in range(1, n)])
+
+    def split_at_indices(self: R, indices: Sequence[int]) -> list[R]:
+        """Return the rows before the first index, those before the second one, and so on."""
+        counted = self.countable() if self._seed is None else self.materialize()
+        rows = counted.num_rows
+        assert rows is not None
+        ends = [0, *(min(int(index), rows) for index in indices), rows]
+        if ends != sorted(ends):
+            raise ConfigError(f"indices must rise, and be 0 or more, not {list(indices)}")
+        return [
+            type(self)(part_of(counted.source, begin, end), counted._operations)
+            for begin, end in itertools.pairwise(ends)
+        ]
+
+    def split_proportionately(self: R, proportions: Sequence[float]) -> list[R]:
+        """Return parts of the rows, each a proportion of all, and the rest as the last one.
+
+        Each has a row at least.
+
+        Raises:
+            ConfigError: The proportions are not above 0 and below 1 together, or there are fewer
+                rows than parts.
+        """
+        return self.split_at_indices(_proportionate(self.count(), proportions))
+
+    def streaming_split(
+        self, n: int, *, equal: bool = False, locality_hints: object = None
+    ) -> list[DataIterator]:
+        """Return an iterator for each of so many shares, as ranks get theirs.
+
+        Args:
+            n: Their number.
+            equal: Whether all shares have as many rows.
+            locality_hints: Nothing; Ray's.
+        """
+        ready = self if self.is_stream else self.countable()
+        return [DataIterator(ready, rank, n, equal=equal) for rank in range(n)]
+
+
+def _proportionate(rows: int, proportions: Sequence[float]) -> list[int]:
+    """Return where to cut rows into parts of a row at least, each a proportion of all.
+
+    Raises:
+        ConfigError: The proportions are not above 0 and below 1 together, or there are fewer
+            rows than parts.
+    """
+    ends = list(itertools.accumulate(proportions))
+    if not ends or ends[-1] >= 1 or min(proportions) <= 0:
+        raise ConfigError(f"proportions must be above 0, and below 1 together: {proportions!r}")
+    if rows <= len(ends):
+        raise ConfigError(f"{rows} rows cannot be {len(ends) + 1} parts with a row each")
+    indices, begin = [], 0
+    for part, end in enumerate(ends):
+        left = len(ends) - part  # parts that come after it
+        begin = min(max(int(rows * end), begin + 1), rows - left)
+        indices.append(begin)
+    return indices
+
+
+def _last_of_each(blocks: Iterable[Block], column: str, part: float) -> Array:
+    """Return which rows are among the last ones, a part, of those with their value of a column."""
+    numbers: dict[Value, list[int]] = {}
+    rows = 0
+    for block in blocks:
+        check_column(block.table, [column])
+        for row, value in enumerate(block.table.column(column).to_pylist(), rows):
+            numbers.setdefault(value, []).append(row)
+        rows += block.table.num_rows
+    found: Array = np.zeros(rows, bool)
+    for of_value in numbers.values():
+        found[of_value[len(of_value) - int(len(of_value) * part) :]] = True
+    return found
+
+
+def _masked(blocks: Iterable[Block], kept: Array) -> Iterator[Block]:
+    """Yield the rows for which an array has True."""
+    begin = 0
+    for block in blocks:
+        end = begin + block.table.num_rows
+        yield Block(block.table.filter(pa.array(kept[begin:end])), block.origin)
+        begin = end
