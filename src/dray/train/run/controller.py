@@ -43,7 +43,6 @@ one unless ranks run apart.
 from __future__ import annotations
 
 import contextlib
-import functools
 import queue
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
@@ -129,7 +128,7 @@ class Controller:
         self._watch = Watch(patience_s, mailbox, progress, directory)
         self._stops = StopRequests(engine, mailbox, progress)
         self._cause = ""  # of the next change of state, where its event does not say enough
-        self._logs = Logs(directory, progress if engine.shows_output else None)
+        self._logs = Logs(directory, self._rank_of, progress if engine.shows_output else None)
         self._commits = Commits(directory, config.checkpoint_config, progress, validates)
         self._until_closed = engine.until_closed()
         self._validations = Validations(
@@ -206,7 +205,9 @@ class Controller:
     def _end_with(self, error: BaseException) -> None:
         """End the run on an error that is not one of its workers'; the first cause stays it."""
         failing = self._state in (State.DRAINING, State.FAILING) and self._workers.failures
-        self._outcome.failed_on_driver(error, self._workers.error if failing else None)
+        if failing and self._outcome.error is None:
+            self._outcome.error = self._workers.error(self._policy.total + 1)
+        self._outcome.failed_on_driver(error)
         self._move(Event.CONTROLLER_FAILED)
 
     def _clean_up(self) -> None:
@@ -250,9 +251,6 @@ class Controller:
     def _take_interrupt(self, event: events.Interrupt) -> None:
         self._cause = event.cause
         self._move(Event.INTERRUPTED)
-
-    def _take_output(self, event: Output) -> None:
-        self._logs.take(functools.partial(self._rank_of, event.actor), event)
 
     def _take_start(self, event: Started) -> None:
         if self._workers.group.started(event):
@@ -411,7 +409,9 @@ class Controller:
         self._call_back("after_exception", failures)
         amiss = self._commits.leave_out_damaged(failures.values())
         wanted = not self._stops.asked
-        again = self._outcome.tries_again(failures, attempt.error, wanted=wanted, free=amiss)
+        again = self._outcome.tries_again(failures, wanted=wanted, free=amiss)
+        if not again:
+            self._outcome.error = attempt.error(self._policy.total)
         amid = self._validations.under_way
         given_up = Event.GAVE_UP_AMID_VALIDATION if amid else Event.GIVE_UP
         self._move(Event.RETRY if again else given_up)
@@ -478,7 +478,7 @@ class Controller:
     # Of a session's end in other states the engine tells by the ends of those who are waited for.
     _takers: ClassVar[dict[type | Signal, tuple[Callable[[Controller, Any], None], Set[State]]]] = {
         Posted: (_take_message, AT_WORK),
-        Output: (_take_output, ANY),
+        Output: (lambda self, event: self._logs.take(event), ANY),
         Started: (_take_start, {State.STARTING}),
         Died: (_take_death, ANY),
         events.FunctionReturned: (_take_return, AT_WORK),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,9 +33,6 @@ from dray.train.worker.train_worker import Ended
 
 _FIRST_BACK_OFF_S = 1.0
 _LONGEST_BACK_OFF_S = 30.0
-
-# Returns the error of an attempt, given how often the run has failed.
-ToError = Callable[[int], WorkerGroupError]
 
 
 @dataclass
@@ -236,33 +233,20 @@ class Outcome:
             self.directory.record("return value lost", cause=str(error))
             self.progress.warn(f"{str(error).rstrip('.')}; Result.return_value is None")
 
-    def failed_on_driver(self, error: BaseException, before: ToError | None) -> None:
-        """Take an error that is not one of workers.
-
-        Args:
-            error: Exception of the failure.
-            before: Returns the error of workers that have failed before, if some have.
-        """
-        if self.error is None and before is not None:
-            self.error = before(self.policy.total + 1)
+    def failed_on_driver(self, error: BaseException) -> None:
+        """Take an error that is not one of workers."""
         if self.error is None:
             self.error = to_driver_error(error)
         else:
             self.progress.warn(f"after the failure, on the driver: {describe(error)}")
 
     def tries_again(
-        self,
-        failures: Mapping[int, BaseException],
-        to_error: ToError,
-        *,
-        wanted: bool,
-        free: bool = False,
+        self, failures: Mapping[int, BaseException], *, wanted: bool, free: bool
     ) -> bool:
         """Take the end of an attempt that has failed; return whether there is another one.
 
         Args:
             failures: Its failures, the cause first.
-            to_error: Returns their error, for the case that there is none.
             wanted: Whether the user still wants the run to go on.
             free: Whether it failed on a damaged checkpoint, which is left out the next time, and
                 counts for no failure.
@@ -276,6 +260,4 @@ class Outcome:
             self.progress.warn(
                 f"rank {rank} failed ({describe(cause)}); restarting ({self.policy.count(lost)})"
             )
-        else:
-            self.error = to_error(self.policy.total)
         return again

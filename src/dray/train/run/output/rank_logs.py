@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dray.engines.base import Output
+from dray.engines.base import Actor, Output
 from dray.errors import StorageError
 from dray.train.run.output.progress import Progress
 from dray.train.storage.base import Log
 from dray.train.storage.run_directory import RunDirectory
-
-# Returns the rank of an output, once that is known: workers write before they have ranks.
-RankOf = Callable[[], "int | None"]
 
 # Files that are open at once: a process may have a thousand by default, a run more ranks than that.
 _MOST_OPEN = 256
@@ -23,14 +20,16 @@ class Logs:
     """The log files of one attempt after another.
 
     Attributes:
+        rank_of: Returns the rank of an actor; workers write before they have ranks.
         progress: Shows what is written; None shows nothing.
     """
 
     directory: RunDirectory
+    rank_of: Callable[[Actor], int | None]
     progress: Progress | None
     _attempt: int = 0
     _files: dict[int, Log] = field(default_factory=dict)
-    _early: list[tuple[RankOf, Output]] = field(default_factory=list)
+    _early: list[Output] = field(default_factory=list)
     _ranked: bool = False
 
     def begin(self, attempt: int) -> None:
@@ -47,14 +46,14 @@ class Logs:
         self._ranked = True
         self.directory.begin_logs(self._attempt)
         early, self._early = self._early, []
-        for rank_of, event in early:
-            self.take(rank_of, event)
+        for event in early:
+            self.take(event)
 
-    def take(self, rank_of: RankOf, event: Output) -> None:
+    def take(self, event: Output) -> None:
         """Keep what a worker has written, if the disk takes it, and show it."""
-        rank = rank_of() if self._ranked else None
+        rank = self.rank_of(event.actor) if self._ranked else None
         if rank is None:
-            self._early.append((rank_of, event))
+            self._early.append(event)
             return
         self._keep(rank, event.data)
         if self.progress is not None:
