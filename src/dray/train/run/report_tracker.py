@@ -96,16 +96,23 @@ class RankCounts:
     """
 
     def __init__(self, ranks: int) -> None:
+        self.ranks = set(range(ranks))
         self.at = Counter({-1: ranks}) if ranks else Counter()
         self.lowest: float = -1 if ranks else math.inf  # of all; without any, nobody is waited for
 
-    def move(self, old: int, new: int) -> None:
-        """Take note that a rank has made a newer report."""
-        self.at[new] += 1
-        self.leave(old)
+    def move(self, rank: int, old: int, new: int) -> None:
+        """Take note that a rank, if it is counted, has made a newer report."""
+        if rank in self.ranks:
+            self.at[new] += 1
+            self._take_off(old)
 
-    def leave(self, newest: int) -> None:
-        """Take note that a rank which has made this one is counted no more."""
+    def leave(self, rank: int, newest: int) -> None:
+        """Count a rank no more."""
+        if rank in self.ranks:
+            self.ranks.discard(rank)
+            self._take_off(newest)
+
+    def _take_off(self, newest: int) -> None:
         self.at[newest] -= 1
         if not self.at[newest]:
             del self.at[newest]
@@ -122,12 +129,10 @@ class ReportTracker:
     """
 
     def __init__(self, world_size: int, *, barrier: bool = False) -> None:
-        self._ranks = set(range(world_size))  # without those that have returned
         self._failed: set[int] = set()
-        self._stopped: set[int] = set()
-        self._stopped_at: int | None = None  # the lowest newest report of a rank that has stopped
-        self._failed_at: int | None = None  # the same of those that have failed
-        self._counts = RankCounts(world_size)  # of `_ranks`
+        self._stopped_at = math.inf  # the lowest newest report of a rank that has stopped
+        self._failed_at = math.inf  # the same of those that have failed
+        self._counts = RankCounts(world_size)  # of those that have not returned
         self._at_work = RankCounts(world_size)  # of those that may still report
         self._barrier = barrier
         self._newest = dict.fromkeys(range(world_size), -1)
@@ -142,7 +147,9 @@ class ReportTracker:
 
     def reported(self, rank: int, message: Reported, now: float = 0.0) -> None:
         """Take note of a rank's report, made `now` seconds after some moment."""
-        self._advance(rank, message.report)
+        old, self._newest[rank] = self._newest[rank], message.report
+        self._counts.move(rank, old, message.report)
+        self._at_work.move(rank, old, message.report)
         if message.report <= self._done and message.files is None and not self._barrier:
             return  # from far behind: the others were not kept waiting
         entry = self._open.setdefault(message.report, PendingReport(message.report, now))
@@ -151,16 +158,6 @@ class ReportTracker:
             entry.files[rank] = message.files
         if message.files is not None or self._barrier:
             entry.waiting[rank] = now
-
-    def _advance(self, rank: int, report: int) -> None:
-        old, self._newest[rank] = self._newest[rank], report
-        if rank in self._ranks:
-            self._counts.move(old, report)
-            if self._is_at_work(rank):
-                self._at_work.move(old, report)
-
-    def _is_at_work(self, rank: int) -> bool:
-        return rank in self._ranks and rank not in self._failed and rank not in self._stopped
 
     def staged(self, rank: int, message: Staged) -> None:
         """Take note that a rank has staged its share, or cannot."""
@@ -175,30 +172,22 @@ class ReportTracker:
 
     def ended(self, rank: int, now: float = 0.0) -> None:
         """Take note that a rank's function has ended: it makes no more reports."""
-        if self._is_at_work(rank):
-            self._at_work.leave(self._newest[rank])
-        if rank in self._ranks:
-            self._counts.leave(self._newest[rank])
-        self._ranks.discard(rank)
+        self._at_work.leave(rank, self._newest[rank])
+        self._counts.leave(rank, self._newest[rank])
         self._ended[rank] = now
 
     def stopped(self, rank: int, now: float = 0.0) -> None:
         """Take note that a rank was asked to stop, and has: what it has not made, not all have."""
-        newest = self._newest[rank]
-        if self._is_at_work(rank):
-            self._at_work.leave(newest)
-        self._stopped.add(rank)
-        self._stopped_at = newest if self._stopped_at is None else min(newest, self._stopped_at)
+        self._at_work.leave(rank, self._newest[rank])
+        self._stopped_at = min(self._newest[rank], self._stopped_at)
         self._ended[rank] = now
 
     def failed(self, rank: int) -> None:
         """Take note that a rank makes no more reports, and is not taken for one that returned."""
-        if self._is_at_work(rank):
-            self._at_work.leave(self._newest[rank])
-        if rank in self._ranks:
-            newest = self._newest[rank]
+        self._at_work.leave(rank, self._newest[rank])
+        if rank in self._counts.ranks:
             self._failed.add(rank)
-            self._failed_at = newest if self._failed_at is None else min(newest, self._failed_at)
+            self._failed_at = min(self._newest[rank], self._failed_at)
 
     def to_stage(self) -> Iterator[PendingReport]:
         """Yield the reports that every rank has made now, if they have files to stage, divided."""
@@ -223,9 +212,8 @@ class ReportTracker:
 
     def given_up(self) -> Iterator[list[int]]:
         """Forget the reports that are beyond those of a stopped rank; yield who waits in each."""
-        last = self._stopped_at
-        if last is not None:
-            for number in sorted(number for number in self._open if number > last):
+        if self._stopped_at < math.inf:  # else this looks at all, after each message
+            for number in sorted(number for number in self._open if number > self._stopped_at):
                 yield sorted(self._open.pop(number).waiting)
 
     def is_done(self, below: int) -> bool:
@@ -233,7 +221,9 @@ class ReportTracker:
         return all(number >= below for number in self._open)
 
     def _missing(self, entry: PendingReport) -> tuple[int, ...]:
-        return tuple(rank for rank in sorted(self._ranks) if self._newest[rank] < entry.report)
+        return tuple(
+            rank for rank in sorted(self._counts.ranks) if self._newest[rank] < entry.report
+        )
 
     def _made_by_all(self, entry: PendingReport) -> bool:
         return self._counts.lowest >= entry.report
@@ -262,9 +252,9 @@ class ReportTracker:
             now: The time, in seconds, by the clock of `reported`.
             within_s: Age in seconds that counts as "long ago".
         """
-        last = self._failed_at
-        if last is None:
+        if not self._failed:
             return False
+        last = self._failed_at
         for newest in self._at_work.at:
             to_make = [entry for entry in self._open.values() if newest < entry.report <= last]
             if len(to_make) == 1 or any(now - entry.since < within_s for entry in to_make[:1]):
