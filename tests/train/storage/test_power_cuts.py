@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from dray import host
 from dray.train.config import CheckpointConfig
-from dray.train.run.checkpoint_store import Commits
+from dray.train.run.checkpoint_store import CheckpointStore
 from dray.train.run.output.progress import Progress
 from dray.train.run.output.screens import Screen
 from dray.train.run.report_tracker import PendingReport
@@ -152,7 +152,7 @@ class Run:
         self.directory.warn = lambda text: None
         self.directory.storage.open()
         progress = Progress("run", self.path, Screen())
-        self.commits = Commits(self.directory, self.config, progress)
+        self.store = CheckpointStore(self.directory, self.config, progress)
         self.staged.clear()
 
     def text(self, report: int) -> str:
@@ -168,17 +168,17 @@ class Run:
             (source / file).write_text(self.text(report))
         told = Reported(report, {"metrics": {}}, directory=name)
         entry = PendingReport(report, 0.0, {0: told}, {0: ()})
-        staging = Path(str(self.commits.staging(entry)))
+        staging = Path(str(self.store.staging(entry)))
         files = stage(str(source), staging, list_files(str(source)), care, move=moved)
         entry.staged, entry.to_secure = files, {0, 1} if care.is_due(files) else set()
-        committed = self.commits.commit(entry, 2)
+        committed = self.store.commit(entry, 2)
         self.returned = report
         if committed.is_provisional:
             assert isinstance(committed.path, Path)
             self.staged[report] = committed.path, files
         else:
             self.safe = report
-        self.commits.delete_surplus()
+        self.store.delete_surplus()
 
     def secure(self, report: int) -> None:
         """Do what the ranks do beside the training, and the driver when they have."""
@@ -186,7 +186,7 @@ class Run:
         care = self.directory.care(flush=True, checksums=True)
         halves = {name: files[name] for name in sorted(files)[:1]}, files
         for rank in range(2):
-            self.commits.secured(rank, Secured(report, secure(path, halves[rank], care)))
+            self.store.secured(rank, Secured(report, secure(path, halves[rank], care)))
         self.safe = max(self.safe, report)
 
     def look(self, at_least: int) -> None:
@@ -195,7 +195,7 @@ class Run:
             assert each.report < self.report
             if each.first_damaged_file() is None:
                 self.check(each)
-        newest = self.commits.newest_good()
+        newest = self.store.newest_good()
         if newest is not None:
             self.check(newest)
         assert (-1 if newest is None else newest.report) >= at_least

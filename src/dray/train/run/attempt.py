@@ -11,7 +11,7 @@ from typing import Any
 from dray.engines.base import Actor, Died
 from dray.errors import RemoteTraceback, WorkerGroupError
 from dray.train.checkpoint import Checkpoint
-from dray.train.run.checkpoint_store import Commits
+from dray.train.run.checkpoint_store import CheckpointStore
 from dray.train.run.failure import FailureLog, to_error
 from dray.train.run.output.reading import ReadingRecord
 from dray.train.run.report_tracker import CollectiveTracker, PendingReport, ReportTracker
@@ -35,7 +35,7 @@ class Attempt:
 
     Attributes:
         number: Number of earlier starts of the workers.
-        commits: Makes checkpoints of what the workers have staged.
+        store: Makes checkpoints of what the workers have staged.
         barrier: As `RunConfig.report_barrier`.
         alive: The actors whose end is not known.
         running: The ranks whose function has not ended.
@@ -47,7 +47,7 @@ class Attempt:
     number: int
     group: WorkerGroup
     directory: RunDirectory
-    commits: Commits
+    store: CheckpointStore
     barrier: bool
     failures: FailureLog = field(default_factory=FailureLog)
     at_failure: set[int] = field(default_factory=set)
@@ -82,7 +82,7 @@ class Attempt:
         if isinstance(message, run_messages.Staged):
             self._book.staged(rank, message)
         elif isinstance(message, run_messages.Secured):
-            self.commits.secured(rank, message)
+            self.store.secured(rank, message)
         elif isinstance(message, run_messages.CollectiveArrival):
             data = self._collectives.joined(rank, message, time.monotonic())
             if data is not None:
@@ -101,24 +101,24 @@ class Attempt:
         for waiting in (*self._book.given_up(), *self._collectives.given_up(self._stopped)):
             self.group.tell(run_messages.GivenUp(), waiting)
         for entry in self._book.to_stage():
-            staging = path_within(self.commits.staging(entry))
+            staging = path_within(self.store.staging(entry))
             for rank, files in entry.shares.items():
                 self.group.tell(run_messages.Share(entry.report, staging, files), [rank])
         for entry in self._book.complete():
             checkpoint = self._commit(entry)
             yield [decode(entry.told[rank].metrics) for rank in sorted(entry.told)], checkpoint
         for rank, asked in list(self._listings):
-            awaited = asked.validated and self.commits.to_validate()
+            awaited = asked.validated and self.store.to_validate()
             if self._book.is_done(asked.below) and not awaited:
                 self._listings.remove((rank, asked))
-                self.group.tell(run_messages.Listed(asked.request, self.commits.listed()), [rank])
+                self.group.tell(run_messages.Listed(asked.request, self.store.listed()), [rank])
 
     def _commit(self, entry: PendingReport) -> Checkpoint | None:
         committed = None
         if entry.trouble is not None:
-            self.commits.abandon(entry)
+            self.store.abandon(entry)
         elif entry.files:
-            committed = self.commits.commit(entry, len(self.group))
+            committed = self.store.commit(entry, len(self.group))
         if entry.files or self.barrier:
             done = run_messages.ReportDone(
                 entry.report,
@@ -130,7 +130,7 @@ class Attempt:
             self.group.tell(done)
         if committed is None:
             return None
-        self.commits.delete_surplus()  # ranks do not wait for it
+        self.store.delete_surplus()  # ranks do not wait for it
         return Checkpoint.at(committed.path)
 
     def check_collectives(self) -> None:

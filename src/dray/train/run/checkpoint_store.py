@@ -24,8 +24,8 @@ _PLAIN = ReportedCheckpointStatus.COMMITTED.name
 
 
 @dataclass
-class Commits:
-    """Knows the checkpoints that a run has committed.
+class CheckpointStore:
+    """The checkpoints that a run has committed.
 
     What cannot be written or deleted raises StorageError.
 

@@ -58,7 +58,7 @@ from dray.train.config import RunConfig
 from dray.train.run import events
 from dray.train.run.admission import Admission
 from dray.train.run.attempt import Attempt
-from dray.train.run.checkpoint_store import Commits
+from dray.train.run.checkpoint_store import CheckpointStore
 from dray.train.run.events import Alarm, Due, Signal
 from dray.train.run.failure import FailurePolicy, Outcome
 from dray.train.run.grace import Grace
@@ -129,10 +129,10 @@ class Controller:
         self._stops = StopRequests(engine, mailbox, progress)
         self._cause = ""  # of the next change of state, where its event does not say enough
         self._logs = Logs(directory, self._rank_of, progress if engine.shows_output else None)
-        self._commits = Commits(directory, config.checkpoint_config, progress, validates)
+        self._store = CheckpointStore(directory, config.checkpoint_config, progress, validates)
         self._until_closed = engine.until_closed()
         self._validations = Validations(
-            engine, self._until_closed, self._commits, self.validation, mailbox, patience_s
+            engine, self._until_closed, self._store, self.validation, mailbox, patience_s
         )
 
     @property
@@ -183,7 +183,7 @@ class Controller:
         finally:
             self._clean_up()
         with self._failing_as_controller():
-            self._commits.secure_rest()
+            self._store.secure_rest()
         self._outcome.state = self._state
         return self._outcome
 
@@ -369,13 +369,13 @@ class Controller:
         reservation = self._admission.reservation
         assert reservation is not None
         self.directory.storage.recover()
-        self._checkpoint = self._commits.newest_good()
+        self._checkpoint = self._store.newest_good()
         self._validations.begin()
         self.progress.started(self._number, self._admission.size, self._checkpoint)
         self._logs.begin(self._number)
         group = self._launch.start(reservation, self._admission.size, self.mailbox, self.progress)
         self._attempt = Attempt(
-            self._number, group, self.directory, self._commits, self.config.report_barrier
+            self._number, group, self.directory, self._store, self.config.report_barrier
         )
         self._alarm.set(_SLOW_START_S, Signal.STILL_STARTING)
 
@@ -407,7 +407,7 @@ class Controller:
         attempt = self._workers
         failures = attempt.failures.by_cause()
         self._call_back("after_exception", failures)
-        amiss = self._commits.leave_out_damaged(failures.values())
+        amiss = self._store.leave_out_damaged(failures.values())
         wanted = not self._stops.asked
         again = self._outcome.tries_again(failures, wanted=wanted, free=amiss)
         if not again:

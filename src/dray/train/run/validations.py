@@ -13,7 +13,7 @@ from dray.engines.object_ref import ObjectRef
 from dray.errors import ConfigError, DrayError, EngineError, describe
 from dray.train.checkpoint import Checkpoint
 from dray.train.reported import ReportedCheckpointStatus
-from dray.train.run.checkpoint_store import Commits
+from dray.train.run.checkpoint_store import CheckpointStore
 from dray.train.run.events import Alarm, OfValidation, Signal, ValidationEnded, ValidationTimedOut
 from dray.train.storage.manifest import Committed, Validation
 from dray.train.storage.metrics_codec import encode
@@ -53,7 +53,7 @@ class Validations:
 
     engine: Engine
     closed: Future[None]
-    commits: Commits
+    store: CheckpointStore
     config: ValidationConfig | None
     mailbox: Mailbox
     patience_s: float
@@ -62,7 +62,7 @@ class Validations:
     _retried: Committed | None = None
 
     def __post_init__(self) -> None:
-        self._directory, self._progress = self.commits.directory, self.commits.progress
+        self._directory, self._progress = self.store.directory, self.store.progress
         self._limit = Alarm(self.mailbox)
         self._slow = Alarm(self.mailbox)
         self._slow_s = 0.0
@@ -70,11 +70,11 @@ class Validations:
     @property
     def under_way(self) -> bool:
         """Return whether any has not ended."""
-        return bool(self.commits.to_validate())
+        return bool(self.store.to_validate())
 
     def begin(self) -> None:
         """Take up what an earlier start of the run has left."""
-        left = self.commits.pending()
+        left = self.store.pending()
         if left and self.config is None:
             self._directory.warn_once(
                 f"{_names(left)} had been reported with validation=..., and the trainer has no "
@@ -84,7 +84,7 @@ class Validations:
 
     def look(self) -> None:
         """Start the next one, if none runs."""
-        todo = self.commits.to_validate()
+        todo = self.store.to_validate()
         if self._current is None and todo:
             self._current = todo[0]
             self._start(todo[0])
@@ -128,7 +128,7 @@ class Validations:
 
     def tell_awaited(self) -> None:
         """Tell for what the run waits now."""
-        self._progress.warn(f"waiting for the validation of {_names(self.commits.to_validate())}")
+        self._progress.warn(f"waiting for the validation of {_names(self.store.to_validate())}")
 
     def take(self, event: OfValidation) -> None:
         """Take an event of theirs."""
@@ -184,7 +184,7 @@ class Validations:
         self._limit.cancel()
         self._slow.cancel()
         asked = committed.validation.asked
-        self.commits.validated(committed, Validation(status.name, asked, metrics))
+        self.store.validated(committed, Validation(status.name, asked, metrics))
         name = committed.path.name
         self._directory.record("validation", checkpoint=name, status=status.name, **details)
         self.look()
