@@ -182,6 +182,7 @@ def make_plan(
     hooks, options = backend
     variables = {**os.environ, **engine.env_vars, **config.runtime_env.env_vars}
     name, note = hooks.collectives(positions, options, variables)
+    chosen = f"{preview.chooser} chooses among the nodes that fit; this is one way"
     return Plan(
         fits=True,
         possible=True,
@@ -191,14 +192,8 @@ def make_plan(
         backend=name,
         interface=_interface(positions[0].place.node.address, name, variables),
         master_address=positions[0].place.node.address,
-        notes=[*filter(None, (note, _choice(preview)))],
+        notes=[*filter(None, (note, preview.chooser and chosen))],
     )
-
-
-def _choice(preview: PlacementPreview) -> str:
-    if not preview.chooser:
-        return ""
-    return f"{preview.chooser} chooses among the nodes that fit; this is one way"
 
 
 def choose_size(engine: Engine, scaling: ScalingConfig) -> tuple[int, PlacementPreview]:
@@ -220,7 +215,8 @@ def choose_size(engine: Engine, scaling: ScalingConfig) -> tuple[int, PlacementP
 
 def sizes_with_room(engine: Engine, scaling: ScalingConfig) -> range:
     """Return the numbers of workers for which there is enough, if nobody else used it."""
-    return _with_room(scaling.sizes, scaling, _all_of(engine))
+    free = [(node, node.resources) for node in engine.nodes()]
+    return _with_room(scaling.sizes, scaling, free)
 
 
 def _largest(engine: Engine, scaling: ScalingConfig, sizes: range) -> int:
@@ -233,11 +229,6 @@ def _largest(engine: Engine, scaling: ScalingConfig, sizes: range) -> int:
         return sizes[-1] if sizes else 0
     at = bisect.bisect_left(sizes, True, key=too_many)
     return sizes[at - 1] if at else 0
-
-
-def _all_of(engine: Engine) -> Free:
-    """Return what nodes would have free if nobody used them."""
-    return [(node, node.resources) for node in engine.nodes()]
 
 
 def _with_room(sizes: range, scaling: ScalingConfig, there: Free) -> range:

@@ -15,7 +15,6 @@ from itertools import cycle, islice
 from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dray.train.context import TrainContext
 from dray.train.torch.devices import get_device
 from dray.train.torch.resumable import changed_loader, resumable_loader
 from dray.train.torch.wrapped_loader import WrappedLoader
@@ -89,11 +88,11 @@ def prepare_data_loader(
         [[0, 2], [4, 6]]
     """
     session = current_session("prepare_data_loader")
-    context = TrainContext(session.assignment)
+    rank, ranks = session.assignment.rank, session.assignment.world_size
     if resumable:
         data_loader = resumable_loader(data_loader, session)
-    elif add_dist_sampler and context.get_world_size() > 1:
-        data_loader = _shared(data_loader, context)
+    elif add_dist_sampler and ranks > 1:
+        data_loader = _shared(data_loader, rank, ranks)
     device = get_device()
     if not move_to_device or device.type == "cpu":
         return data_loader
@@ -101,11 +100,10 @@ def prepare_data_loader(
     return wrapped
 
 
-def _shared(loader: DataLoader[Batch], context: TrainContext) -> DataLoader[Batch]:
+def _shared(loader: DataLoader[Batch], rank: int, world_size: int) -> DataLoader[Batch]:
     """Return a copy of a loader that yields this rank's share."""
     from torch.utils.data import IterableDataset
 
-    rank, world_size = context.get_world_rank(), context.get_world_size()
     samplers = (*_nested(loader.sampler), *_nested(loader.batch_sampler))
     is_shared = any(hasattr(sampler, "num_replicas") for sampler in samplers)
     if is_shared or isinstance(loader.dataset, IterableDataset):

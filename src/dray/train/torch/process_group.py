@@ -274,9 +274,7 @@ def _open_store(address: str, timeout: timedelta) -> int:
     global _store
     current_session("init_process_group").clean_ups.callback(_leave_process_group)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        listener.bind((address, 0))
-        listener.listen(1024)
+    with socket.create_server((address, 0), family=family, backlog=1024) as listener:
         port: int = listener.getsockname()[1]
         fd = listener.detach()
     _store = TCPStore(
