@@ -7,9 +7,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,26 +17,11 @@ from dray.train import (
     Checkpoint,
     CheckpointConfig,
     CheckpointUploadMode,
-    DataParallelTrainer,
     FailureConfig,
-    Result,
-    RunConfig,
-    ScalingConfig,
 )
+from tests.support.train_runs import fit, rank
 
 ASYNC = CheckpointUploadMode.ASYNC
-
-
-def fit(function: Callable[..., Any], storage: Path, workers: int = 2, **config: Any) -> Result:
-    return DataParallelTrainer(
-        function,
-        scaling_config=ScalingConfig(num_workers=workers),
-        run_config=RunConfig(name="run", storage_path=storage, **config),
-    ).fit()
-
-
-def rank() -> int:
-    return dray.train.get_context().get_world_rank()
 
 
 def saved(text: object) -> Checkpoint:

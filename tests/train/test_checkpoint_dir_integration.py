@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,22 +15,10 @@ from dray.train import (
     CheckpointUploadMode,
     DataParallelTrainer,
     FailureConfig,
-    Result,
     RunConfig,
     ScalingConfig,
 )
-
-
-def fit(function: Callable[..., Any], storage: Path, workers: int = 2, **config: Any) -> Result:
-    return DataParallelTrainer(
-        function,
-        scaling_config=ScalingConfig(num_workers=workers),
-        run_config=RunConfig(name="run", storage_path=storage, **config),
-    ).fit()
-
-
-def rank() -> int:
-    return dray.train.get_context().get_world_rank()
+from tests.support.train_runs import fit, rank
 
 
 def write(path: str, *names: str) -> dict[str, int]:

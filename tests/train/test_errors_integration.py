@@ -36,6 +36,7 @@ from dray.train import (
 from dray.train.backend import Backend, BackendConfig
 from tests.support.gates import PATIENCE_S, refused_at_once, until
 from tests.support.programs import Program, run, survivors, write
+from tests.support.train_runs import fit
 
 pytestmark = [
     pytest.mark.usefixtures("engine"),
@@ -46,14 +47,6 @@ pytestmark = [
 # In which workers are gone for certain. On Ray a node ends them, which may be busy; a leak would
 # stay for ever.
 MOMENT_S = {"process": 10, "ray": 60}
-
-
-def fit(function: Any, storage: Path, workers: int = 2, **options: Any) -> dray.train.Result:
-    return DataParallelTrainer(
-        function,
-        scaling_config=ScalingConfig(num_workers=workers),
-        run_config=RunConfig(name="run", storage_path=storage, **options),
-    ).fit()
 
 
 @pytest.mark.parametrize(

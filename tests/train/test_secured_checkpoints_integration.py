@@ -27,14 +27,7 @@ from dray.train import (
     ScalingConfig,
 )
 from dray.train.storage.sealed import seal, unseal
-
-
-def fit(function: Callable[..., Any], storage: Path, workers: int = 2, **config: Any) -> Result:
-    return DataParallelTrainer(
-        function,
-        scaling_config=ScalingConfig(num_workers=workers),
-        run_config=RunConfig(name="run", storage_path=storage, **config),
-    ).fit()
+from tests.support.train_runs import fit
 
 
 def save(step: int, *, copied: bool = False, **options: Any) -> None:

@@ -34,19 +34,11 @@ from dray.train import (
 )
 from tests.support.gates import Gate, until
 from tests.support.holding import Watch, hold
+from tests.support.train_runs import fit
 
 pytestmark = pytest.mark.usefixtures("engine")
 
 on_processes = pytest.mark.parametrize("engine_name", ["process", "ray"], indirect=True)
-
-
-def fit(function: Any, storage: Path, workers: int = 2, config: Any = None, **options: Any) -> Any:
-    return DataParallelTrainer(
-        function,
-        train_loop_config=config,
-        scaling_config=ScalingConfig(num_workers=workers),
-        run_config=RunConfig(name="run", storage_path=storage, **options),
-    ).fit()
 
 
 def events(storage: Path) -> list[dict[str, Any]]:

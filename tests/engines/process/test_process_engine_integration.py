@@ -17,7 +17,7 @@ import dray.train
 from dray.errors import ConfigError, WorkerDiedError
 from dray.train import FailureConfig
 from tests.support.programs import survivors
-from tests.train.test_errors_integration import fit
+from tests.support.train_runs import fit
 
 pytestmark = pytest.mark.usefixtures("process_engine")
 
