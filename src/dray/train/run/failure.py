@@ -24,9 +24,9 @@ from dray.errors import (
     raised_in_driver,
     text_of,
 )
+from dray.train.run.output.line_dedup import describe_ranks
 from dray.train.run.output.progress import Progress
 from dray.train.run.state import State
-from dray.train.run.waits import name_of
 from dray.train.storage.place import Place
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker.train_worker import Ended
@@ -127,13 +127,13 @@ def _waited_for(running: Sequence[int], returned: Sequence[int]) -> list[str]:
     """Say for whom a rank may have waited: first for those who cannot come any more."""
     if returned:
         return [
-            f"{name_of(returned)} had returned already; every rank must make the same collective "
-            "calls, so give each the same number of batches"
+            f"{describe_ranks(returned)} had returned already; every rank must make the same "
+            "collective calls, so give each the same number of batches"
         ]
     if not running:
         return []
     one_of = "one of the " if len(running) > 1 else ""
-    return [f"it waited for {one_of}{name_of(running)}; the log may say where that was"]
+    return [f"it waited for {one_of}{describe_ranks(running)}; the log may say where that was"]
 
 
 def _where_a_module_is(error: ModuleNotFoundError) -> list[str]:
@@ -187,7 +187,9 @@ def to_error(
     followers: dict[str, list[int]] = {}
     for other, error in others:
         followers.setdefault(describe(error), []).append(other)
-    lines += [f"{name_of(ranks)} failed after that: {text}" for text, ranks in followers.items()]
+    lines += [
+        f"{describe_ranks(ranks)} failed after that: {text}" for text, ranks in followers.items()
+    ]
     if _is_timeout(cause):
         lines += _waited_for([other for other in running if other not in failures], returned)
     if isinstance(cause, ModuleNotFoundError):

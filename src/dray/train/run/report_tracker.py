@@ -12,7 +12,8 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 
 from dray.errors import TrainingFailedError
-from dray.train.run.waits import Wait, name_of
+from dray.train.run.output.line_dedup import describe_ranks
+from dray.train.run.waits import Wait
 from dray.train.storage.checksums import Fingerprint
 from dray.train.worker.run_messages import CollectiveArrival, Prepared, Reported, Staged
 
@@ -353,6 +354,6 @@ class CollectiveTracker:
                 verb = "wait" if len(waiting) > 1 else "waits"
                 ended = "functions have" if len(gone) > 1 else "function has"
                 raise TrainingFailedError(
-                    f"{name_of(waiting)} {verb} in {come[waiting[0]].name}() for {name_of(gone)}, "
-                    f"whose {ended} returned; every rank must call it"
+                    f"{describe_ranks(waiting)} {verb} in {come[waiting[0]].name}() for "
+                    f"{describe_ranks(gone)}, whose {ended} returned; every rank must call it"
                 )

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from dray.engines.base import Mailbox
-from dray.errors import join_names
 from dray.train.run.events import Alarm, Signal
+from dray.train.run.output.line_dedup import describe_ranks
 from dray.train.run.output.progress import Progress
 from dray.train.storage.run_directory import RunDirectory
 
@@ -36,8 +36,11 @@ class Wait:
 
     def short(self, now: float) -> str:
         """Return who is waited for, and for how long already, in the seconds of the same clock."""
+        return f"{describe_ranks(self.missing)}, which {self._late(now)}"
+
+    def _late(self, now: float) -> str:
         verb = "has" if len(self.missing) == 1 else "have"
-        return f"{name_of(self.missing)}, which {verb} not {self.what} for {now - self.since:.0f} s"
+        return f"{verb} not {self.what} for {now - self.since:.0f} s"
 
     def text(self, now: float, describe: Callable[[int], str]) -> str:
         """Return what the user is told.
@@ -46,15 +49,14 @@ class Wait:
             now: The time, in the seconds of the same clock.
             describe: Returns where a rank runs.
         """
-        verb = "has" if len(self.missing) == 1 else "have"
-        told = f"{name_of(self.missing)} {verb} not {self.what} for {now - self.since:.0f} s"
+        told = f"{describe_ranks(self.missing)} {self._late(now)}"
         it = "it" if len(self.missing) == 1 else "them"
         if self.waiting:
             waits = "waits" if len(self.waiting) == 1 else "wait"
-            told += f"; {name_of(self.waiting)} {waits} for {it}"
+            told += f"; {describe_ranks(self.waiting)} {waits} for {it}"
         elif self.returned:
             have = "has" if len(self.returned) == 1 else "have"
-            told += f"; {name_of(self.returned)} {have}, and {have} returned"
+            told += f"; {describe_ranks(self.returned)} {have}, and {have} returned"
         where = "; ".join(describe(rank) for rank in self.missing[:_MOST_DESCRIBED])
         return f"{told} ({where})"
 
@@ -129,8 +131,3 @@ class Watch:
         """Watch no longer."""
         self._watching = False
         self._alarm.cancel()
-
-
-def name_of(ranks: Sequence[int]) -> str:
-    """Return ranks as English: `rank 1`, `ranks 1 and 2`."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {join_names([str(rank) for rank in ranks])}"
