@@ -69,37 +69,6 @@ def commit(directory: RunDirectory, report: int, name: str, text: str) -> None:
     directory.commit(staging, Committed(here(directory.path) / name, report, 1, files, {}, report))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(at=st.integers(0, 15), same_name=st.booleans())
-def test_a_kill_leaves_the_old_or_the_new_whole(
-    tmp_path_factory: pytest.TempPathFactory, at: int, same_name: bool
-) -> None:
-    """Die before the n-th change of the file system; what is left is recovered from."""
-    directory = RunDirectory(tmp_path_factory.mktemp("kill") / "run")
-    directory.storage.open()
-    commit(directory, 0, "first", "old")
-    finished = True
-    try:
-        with killed_at(at):
-            commit(directory, 1, "first" if same_name else "second", "new")
-    except Killed:
-        finished = False
-    directory.storage.close()
-    again = RunDirectory(directory.path)
-    again.storage.open()
-    found = again.checkpoints()
-    assert all(c.first_damaged_file() is None for c in found)
-    texts = [(here(c.path) / "model").read_text() for c in found]
-    if same_name:
-        assert texts in (["old"], ["new"])
-        assert not finished or texts == ["new"]
-    else:
-        assert texts in (["old"], ["old", "new"])
-        assert not finished or texts == ["old", "new"]
-    assert not [n for n in os.listdir(here(again.path)) if n.startswith(HIDDEN)]
-    again.storage.close()
-
-
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40
 )
