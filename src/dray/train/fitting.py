@@ -29,7 +29,7 @@ from dray.train.result import Result
 from dray.train.run import description
 from dray.train.run.controller import Controller
 from dray.train.run.failure import Outcome
-from dray.train.run.interruption import Termination, interrupts_go_to
+from dray.train.run.interruption import GoesTo, interrupts_go_to, termination_held
 from dray.train.run.output.progress import Progress, format_metrics
 from dray.train.run.output.screens import open_screen
 from dray.train.run.retention import lookup
@@ -91,14 +91,14 @@ class Fitting:
         if where:
             raise Planned(self.plan(), Path(where))
         storage = self.config.storage
-        with Termination() as termination, _engine_for(self.scaling) as engine:
+        with termination_held() as termination_goes_to, _engine_for(self.scaling) as engine:
             self._check_feasible(engine)
             datasets = self._shipped(engine)  # what it has staged is there until the run is over
             job = self._job(engine, datasets)
             directory = RunDirectory(storage / (self.config.name or _new_name(storage)))
             directory.storage.open()
             try:
-                return self._run(engine, directory, job, termination)
+                return self._run(engine, directory, job, termination_goes_to)
             finally:
                 directory.storage.close()
 
@@ -142,7 +142,7 @@ class Fitting:
         return Datasets(named, given.config)
 
     def _run(
-        self, engine: Engine, directory: RunDirectory, job: bytes | Job, termination: Termination
+        self, engine: Engine, directory: RunDirectory, job: bytes | Job, termination_goes_to: GoesTo
     ) -> Result:
         settings = Settings()
         progress = self._progress(directory, settings)
@@ -160,7 +160,7 @@ class Fitting:
                 settings,
                 validation=self.validation,
             )
-            return self._follow(engine, controller, directory, progress, termination)
+            return self._follow(engine, controller, directory, progress, termination_goes_to)
 
     def _progress(self, directory: RunDirectory, settings: Settings) -> Progress:
         logging_config = self.config.logging_config
@@ -201,13 +201,13 @@ class Fitting:
         controller: Controller,
         directory: RunDirectory,
         progress: Progress,
-        termination: Termination,
+        termination_goes_to: GoesTo,
     ) -> Result:
         """Have the controller run to the end, where Ctrl-C, SIGTERM and `dray status` reach it."""
         state = State.ABORTED
         shown = engine.show("trainings", lambda: to_json(controller.status()))
         try:
-            termination.goes_to(controller.interrupt)
+            termination_goes_to(controller.interrupt)
             with interrupts_go_to(controller.interrupt):
                 outcome = engine.drive(controller.run)
             state = outcome.state

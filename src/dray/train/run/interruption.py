@@ -7,7 +7,10 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from types import TracebackType
+from typing import TypeAlias
+
+# Takes what asks a run to stop, and that takes the cause.
+GoesTo: TypeAlias = Callable[[Callable[[str], None]], None]
 
 
 @contextlib.contextmanager
@@ -33,44 +36,36 @@ def interrupts_go_to(interrupt: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-class Termination:
-    """SIGTERM, held back until a run has stopped; then it ends the program as it would have.
+@contextlib.contextmanager
+def termination_held() -> Iterator[GoesTo]:
+    """Hold SIGTERM back until a run has stopped; then it ends the program as it would have.
 
     Only on the main thread, and if nobody else has said what SIGTERM does. A second one ends the
-    program at once. Used as a context around all that is to be done before the end.
+    program at once. Used around all that is to be done before the end.
+
+    Yields:
+        Takes what asks a run to stop; before that there is nothing to wait for.
     """
+    interrupts: list[Callable[[str], None]] = []
+    came = False
 
-    def __init__(self) -> None:
-        self._interrupt: Callable[[str], None] | None = None
-        self._holds = False
-        self._came = False
-
-    def goes_to(self, interrupt: Callable[[str], None]) -> None:
-        """Have it ask a run to stop; before that there is nothing to wait for."""
-        self._interrupt = interrupt
-
-    def __enter__(self) -> Termination:
-        on_main = threading.current_thread() is threading.main_thread()
-        if on_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._handle)
-            self._holds = True
-        return self
-
-    def _handle(self, number: int, frame: object) -> None:
+    def handler(number: int, frame: object) -> None:
+        nonlocal came
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self._came = True
-        if self._interrupt is None:
+        came = True
+        if not interrupts:
             os.kill(os.getpid(), signal.SIGTERM)
-        else:
-            self._interrupt("SIGTERM")
+        for interrupt in interrupts:
+            interrupt("SIGTERM")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._holds:
+    on_main = threading.current_thread() is threading.main_thread()
+    holds = on_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if holds:
+        signal.signal(signal.SIGTERM, handler)
+    try:
+        yield interrupts.append
+    finally:
+        if holds:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if self._came:
+        if came:
             os.kill(os.getpid(), signal.SIGTERM)
