@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 
 from dray.accelerators import Family, family_named
 from dray.accelerators.vendors.nvidia import is_slice
@@ -81,19 +83,11 @@ def assign_ranks(places: Sequence[WorkerPlacement]) -> list[RankAssignment]:
         order = _order(places[bundles[0]].node)
         devices = _devices_of([places[bundle] for bundle in bundles], order)
         bundles = sorted(bundles, key=lambda bundle: (_first(places[bundle], order), bundle))
-        first = len(positions)
-        for local_rank, bundle in enumerate(bundles):
-            positions.append(
-                RankAssignment(
-                    places[bundle],
-                    bundle,
-                    first + local_rank,
-                    local_rank,
-                    len(bundles),
-                    node_rank,
-                    devices,
-                )
-            )
+        first, size = len(positions), len(bundles)
+        positions += [
+            RankAssignment(places[bundle], bundle, first + i, i, size, node_rank, devices)
+            for i, bundle in enumerate(bundles)
+        ]
     return positions
 
 
@@ -112,19 +106,13 @@ def shares_devices(positions: Sequence[RankAssignment]) -> bool:
     MIG slices of a node count as one: NCCL knows ranks by the GPU (NVIDIA/nccl, issue 1716), which
     the name of a slice does not tell.
     """
+    nodes = [list(local) for _, local in groupby(positions, attrgetter("node_rank"))]
     return any(
         sum(len(position.place.devices.get(name, ())) for position in local)
         > len({"MIG" if is_slice(i) else i for i in ids})
-        for local in _nodes(positions)
+        for local in nodes
         for name, ids in local[0].node_devices.items()
     )
-
-
-def _nodes(positions: Sequence[RankAssignment]) -> list[list[RankAssignment]]:
-    nodes: dict[int, list[RankAssignment]] = {}
-    for position in positions:
-        nodes.setdefault(position.node_rank, []).append(position)
-    return list(nodes.values())
 
 
 def _devices_of(
