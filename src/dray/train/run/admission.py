@@ -161,9 +161,6 @@ class Admission:
         asked, self._asked = self._asked, None
         if asked is not None and not asked.cancel() and asked.exception() is None:
             asked.result().release()
-        self._let_go()
-
-    def _let_go(self) -> None:
         reservation, self.reservation = self.reservation, None
         if reservation is not None:
             reservation.release()
