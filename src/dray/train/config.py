@@ -10,7 +10,7 @@ from typing import Any, Literal
 from dray.checks import is_whole, plain, refuse_arrays
 from dray.compat.absent_names import GIVEN_UP
 from dray.compat.arguments import check_arguments, checked_arguments
-from dray.compat.attributes import AbsentMember
+from dray.compat.attributes import AbsentMember, entry_of
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
 from dray.train.callback import UserCallback
@@ -18,29 +18,22 @@ from dray.train.storage.filesystem import place_at
 from dray.train.storage.paths import check_name
 from dray.train.storage.place import Place
 
-# Arguments of RunConfig that were made for trials of Ray Tune.
-_OF_TUNE = ("sync_config", "verbose", "stop", "progress_reporter", "log_to_file")
-_OF_FAILURES = (
-    "fail_fast",
-    "controller_failure_limit",
-    "relax_collectives_on_preemption",
-    "preemption_grace_s",
-)
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
-def check_absent(config: object, owner: type, names: Sequence[str]) -> None:
+def _check_absent(config: object, owner: type) -> None:
     """Refuse what a config was given that is a name of Ray's, and has no meaning yet.
 
     Args:
         config: The config, of `owner` or a class below it.
         owner: The class that has the arguments.
-        names: The arguments.
 
     Raises:
         AbsentArgumentError: One of them is given.
     """
-    check_arguments(owner.__name__, {name: getattr(config, name) for name in names}, ())
+    name = owner.__name__
+    absent = {arg: value for arg, value in vars(config).items() if entry_of(f"{name}()", arg)}
+    check_arguments(name, absent, ())
 
 
 @checked_arguments("FailureConfig")
@@ -77,7 +70,7 @@ class FailureConfig:
 
     def __post_init__(self) -> None:
         refuse_arrays(vars(self))
-        check_absent(self, FailureConfig, _OF_FAILURES)
+        _check_absent(self, FailureConfig)
         for name in ("max_failures", "max_preemption_failures"):
             limit = plain(getattr(self, name))
             setattr(self, name, limit)
@@ -125,7 +118,7 @@ class CheckpointConfig:
 
     def __post_init__(self) -> None:
         refuse_arrays(vars(self))
-        check_absent(self, CheckpointConfig, ("checkpoint_frequency", "checkpoint_at_end"))
+        _check_absent(self, CheckpointConfig)
         keep = self.num_to_keep = plain(self.num_to_keep)
         if keep is not None and not is_whole(keep, 1):
             raise ConfigError(f"num_to_keep must be None (all) or 1 or more, not {keep!r}")
@@ -246,7 +239,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         refuse_arrays(vars(self))
-        check_absent(self, RunConfig, _OF_TUNE)
+        _check_absent(self, RunConfig)
         for name, kind in (
             ("failure_config", FailureConfig),
             ("checkpoint_config", CheckpointConfig),
