@@ -124,11 +124,9 @@ def _fields(config: Any) -> dict[str, object]:
 
 
 def _fingerprint(function: Callable[..., object]) -> dict[str, str | None]:
+    name = getattr(function, "__qualname__", repr(function))
     try:
         source = inspect.getsource(function)
     except (OSError, TypeError):
-        return {"name": getattr(function, "__qualname__", repr(function)), "sha256": None}
-    return {
-        "name": getattr(function, "__qualname__", repr(function)),
-        "sha256": hashlib.sha256(source.encode()).hexdigest(),
-    }
+        return {"name": name, "sha256": None}
+    return {"name": name, "sha256": hashlib.sha256(source.encode()).hexdigest()}

@@ -40,41 +40,33 @@ class LocalStorage(Storage[Path]):
         self._lock: int | None = None
 
     def open(self) -> None:
-        try:
+        unwritable = (
+            f"the run directory {self.path} cannot be written (set RunConfig(storage_path=...) to "
+            "a directory that you may write)"
+        )
+        with StorageError.instead(unwritable):
             (self.path / "metrics").mkdir(parents=True, exist_ok=True)
             (self.path / "logs").mkdir(exist_ok=True)
             self._lock = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise self._unwritable(error) from error
         try:
             self._take_lock(self._lock)
+            with StorageError.instead(unwritable):
+                os.truncate(self._lock, 0)
+                os.write(self._lock, os.urandom(16).hex().encode())
             self.recover()
         except BaseException:
             self.close()
             raise
 
-    def _unwritable(self, error: OSError) -> StorageError:
-        return StorageError.of(
-            error,
-            f"the run directory {self.path} cannot be written (set RunConfig(storage_path=...) to "
-            "a directory that you may write)",
-        )
-
     def _take_lock(self, lock: int) -> None:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StorageError(
-                f"another process is at the run {self.path} now; give this one another "
-                "RunConfig(name=...), or wait for that one to end"
-            ) from error
-        except OSError as error:
-            raise StorageError.of(error, f"{self.path / '.lock'} cannot be locked") from error
-        try:
-            os.truncate(lock, 0)
-            os.write(lock, os.urandom(16).hex().encode())
-        except OSError as error:
-            raise self._unwritable(error) from error
+        with StorageError.instead(f"{self.path / '.lock'} cannot be locked"):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise StorageError(
+                    f"another process is at the run {self.path} now; give this one another "
+                    "RunConfig(name=...), or wait for that one to end"
+                ) from error
 
     def token(self) -> str | None:
         try:
