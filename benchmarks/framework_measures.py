@@ -82,6 +82,19 @@ def framework_start(options: Options) -> list[Case]:
     return cases
 
 
+def _dray_alone(options: Options, sample: Callable[[str, str], Sample], measure: str) -> list[Case]:
+    """Return a case of each framework that nothing else is compared with."""
+    return [
+        Case(
+            title,
+            "s",
+            options.in_turn(partial(sample, framework), DRAY),
+            (Comparison(measure, DRAY),),
+        )
+        for framework, title in _TITLES.items()
+    ]
+
+
 def framework_refit(options: Options) -> list[Case]:
     """A second fit() with a framework in one process, to its first step."""
 
@@ -89,15 +102,7 @@ def framework_refit(options: Options) -> list[Case]:
         finished = _trained(options, framework, name, 12, fits=2)
         return Sample({SECOND_FIT: finished.between("called", "stepped")})
 
-    return [
-        Case(
-            title,
-            "s",
-            options.in_turn(partial(sample, framework), DRAY),
-            (Comparison(SECOND_FIT, DRAY),),
-        )
-        for framework, title in _TITLES.items()
-    ]
+    return _dray_alone(options, sample, SECOND_FIT)
 
 
 def framework_recovery(options: Options) -> list[Case]:
@@ -107,15 +112,7 @@ def framework_recovery(options: Options) -> list[Case]:
         finished = _trained(options, framework, name, 12, kill=6)
         return Sample({RESTART: finished.between("killed", "stepped")})
 
-    return [
-        Case(
-            title,
-            "s",
-            options.in_turn(partial(sample, framework), DRAY),
-            (Comparison(RESTART, DRAY),),
-        )
-        for framework, title in _TITLES.items()
-    ]
+    return _dray_alone(options, sample, RESTART)
 
 
 def framework_rates(options: Options) -> list[Case]:
