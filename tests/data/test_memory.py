@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -145,3 +146,20 @@ def test_a_function_may_use_the_memory_of_a_column_again() -> None:
     rows = dray.data.range(4).map_batches(lambda batch: batch, batch_size=2)
     rows = rows.add_column("x", doubled, batch_format="numpy")
     assert [row["x"] for row in rows.take()] == [0, 2, 4, 6]
+
+
+def test_no_more_is_made_ahead_than_is_asked_for() -> None:
+    third = threading.Event()
+
+    def noted(batch: Batch) -> Batch:
+        if batch["id"][0] == 2:
+            third.set()
+        return batch
+
+    rows = dray.data.range(10).map_batches(noted, batch_size=1)
+    batches: Any = iter(rows.iter_batches(batch_size=1, prefetch_batches=1))
+    next(batches)
+    assert not third.wait(0.2)
+    next(batches)
+    assert third.wait(60)
+    batches.close()

@@ -21,13 +21,17 @@ class _Channel(Generic[T]):
         self._closed = False
         self._error: BaseException | None = None
 
-    def put(self, item: T) -> bool:
-        """Wait for room, and add an item; return whether anybody still wants more."""
+    def wait_for_room(self) -> bool:
+        """Wait for room; return whether anybody still wants more."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._items) < self._size or self._closed)
+            return not self._closed
+
+    def put(self, item: T) -> None:
+        """Add an item, for which there is room."""
+        with self._changed:
             self._items.append(item)
             self._changed.notify_all()
-            return not self._closed
 
     def close(self, error: BaseException | None = None) -> None:
         """Take no more items; whoever reads gets the error after those that there are."""
@@ -73,13 +77,13 @@ def read_ahead(
 
 def _fill(channel: _Channel[T], items: Iterable[T]) -> None:
     try:
-        for item in items:
-            if not channel.put(item):
-                break
+        made = iter(items)
+        while channel.wait_for_room():  # before an item is made, or one more would be in memory
+            channel.put(next(made))
+    except StopIteration:
+        channel.close()
     except BaseException as error:  # noqa: BLE001 (the thread that reads raises it)
         channel.close(error)
-        return
-    channel.close()
 
 
 def _timed(items: Iterable[T], waited: Callable[[float], object]) -> Iterator[T]:
