@@ -20,8 +20,8 @@ LAYERS = """
 * version errors checks settings host status interrupts compat
 accelerators
 scheduling
-* engines.base engines.runtime engines.object_ref engines.runtime_env engines.console
-  engines.terminal_lines engines.result_lists engines.thread_limits
+* engines.base engines.runtime engines.object_ref engines.runtime_env engines.local_packages
+  engines.console engines.terminal_lines engines.result_lists engines.thread_limits
 engines.local
 * engines session compat.init_context
 * engines.rpc engines.status_socket

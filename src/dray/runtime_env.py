@@ -52,8 +52,9 @@ class RuntimeEnv(dict[str, Any]):
     """The workers' environment: the value of `runtime_env=`, checked where it is made.
 
     Args:
-        **fields: `env_vars` and `working_dir`; on the Ray engine also `pip`, `py_modules` and what
-            else Ray knows. None is as if left out.
+        **fields: `env_vars` and `working_dir`; `pip`, `uv` and `py_modules`, which the Ray engine
+            installs, and others look for; on the Ray engine what else Ray knows. None is as if
+            left out.
 
     Raises:
         ConfigError: A field is unknown or malformed.

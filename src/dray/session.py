@@ -66,8 +66,9 @@ def init(
         resources: Further resources to offer, name to quantity; "memory" is in bytes.
         labels: Labels of this machine, which label selectors choose by.
         namespace: With the Ray engine, the namespace of this program.
-        runtime_env: The environment of workers: `env_vars` and `working_dir`; on the Ray
-            engine also `pip`, `py_modules` and what else Ray knows.
+        runtime_env: The environment of workers: `env_vars` and `working_dir`; `pip`, `uv` and
+            `py_modules`, which the Ray engine installs, and others look for; on the Ray engine
+            what else Ray knows.
         nodes: With the process engine, simulated nodes in place of this machine: dicts with
             `num_cpus`, `num_gpus`, `accelerator_type`, `resources`, `labels` and `node_id`, all
             optional.

@@ -53,8 +53,11 @@ def test_a_reader_that_has_read_enough_is_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "dray", "help"]
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
     try:
-        done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=60)
+        done = subprocess.run(
+            command, stdout=writer, stderr=subprocess.PIPE, env=buffered, timeout=60
+        )
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -187,7 +187,10 @@ def test_labels_that_no_node_has(session: Any) -> None:
 
 @pytest.mark.parametrize(
     ("runtime_env", "message"),
-    [({"pip": ["x"]}, "cannot hold pip"), ({"working_dir": "/nonexistent"}, "not a directory")],
+    [
+        ({"pip": ["x-y-z"]}, "does not have .*: x-y-z"),
+        ({"working_dir": "/nonexistent"}, "not a directory"),
+    ],
 )
 def test_a_runtime_env_that_cannot_be_is_refused_as_by_fit(
     session: Any, storage: Path, runtime_env: dict[str, Any], message: str

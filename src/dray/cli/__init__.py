@@ -36,10 +36,11 @@ _OF_PLAN = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status, which is 130 after Ctrl-C, as in a shell."""
     try:
-        code = _run(arguments)
-        if sys.stdout is not None:
-            sys.stdout.flush()
-        return code
+        try:
+            return _run(arguments)
+        finally:  # argparse exits by itself after --help
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # who reads, such as `head`, has read enough

@@ -336,7 +336,13 @@ _TRAIN_TORCH: dict[str, str | Absent] = {
     ),
 }
 
+_PREPROCESSOR: dict[str, str | Absent] = {
+    "preprocessor": _gone(
+        "transform the datasets before: datasets={'train': preprocessor.fit_transform(dataset)}"
+    ),
+}
 _TRAINER: dict[str, str | Absent] = {
+    **_PREPROCESSOR,
     "metadata": _gone(_IN_CONFIG),
     "resume_from_checkpoint": _gone(
         f"give the checkpoint's path in train_loop_config and load it where get_checkpoint() "
@@ -416,6 +422,9 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     },
     "DataParallelTrainer()": _TRAINER,
     "JaxTrainer()": _TRAINER,
+    **{
+        f"{kind}Trainer()": _PREPROCESSOR for kind in ("LightGBM", "Tensorflow", "Torch", "XGBoost")
+    },
     "LightGBMTrainer": {"get_model": _gone("call RayTrainReportCallback.get_model(checkpoint)")},
     "dray.train.lightgbm": {"normalize_pandas_for_lightgbm": _INTERNALS},
     "XGBoostTrainer": {"get_model": _gone("call RayTrainReportCallback.get_model(checkpoint)")},

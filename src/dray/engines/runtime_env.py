@@ -11,6 +11,8 @@ from dray.errors import ConfigError, join_names
 
 # The fields that every engine can make; the rest needs one that installs software on nodes.
 _EVERYWHERE = ("env_vars", "working_dir")
+# What says how files are carried to nodes, and software installed there.
+_NOTHING_HERE = ("excludes", "config")
 _ON_A_CLUSTER = ("py_modules", "pip", "uv", "conda", "container", "image_uri", "excludes", "config")
 
 
@@ -91,13 +93,7 @@ class RuntimeEnv:
         Raises:
             ConfigError: Something is asked for that such an engine cannot make.
         """
-        if self.further:
-            raise ConfigError(
-                f"the {engine} engine uses the Python environment that the driver runs in, so "
-                f"runtime_env cannot hold {join_names(sorted(self.further))}, only "
-                f"{join_names(_EVERYWHERE)}; install what is needed here, or use "
-                "dray.init(engine='ray')"
-            )
+        self._check_local(engine)
         if self.working_dir is None:
             return None
         path = os.path.expanduser(self.working_dir)
@@ -107,3 +103,25 @@ class RuntimeEnv:
                 f"this machine; the {engine} engine takes nothing else"
             )
         return os.path.realpath(path)
+
+    def _check_local(self, engine: str) -> None:
+        """Raise ConfigError if it asks for what the driver's own Python environment lacks."""
+        further = {key: asked for key, asked in self.further.items() if key not in _NOTHING_HERE}
+        if not further:
+            return
+        from dray.engines.local_packages import missing_modules, missing_packages
+
+        lacking = []
+        for key, asked in further.items():
+            if key in ("pip", "uv"):
+                lacking += missing_packages(asked, f"runtime_env[{key!r}]")
+            elif key == "py_modules":
+                lacking += missing_modules(asked, f"runtime_env[{key!r}]")
+            else:
+                lacking.append(key)
+        if lacking:
+            raise ConfigError(
+                f"the {engine} engine uses the Python environment that the driver runs in, which "
+                f"does not have what runtime_env asks for: {join_names(lacking)}. Install it here, "
+                "put modules on the import path, or use dray.init(engine='ray')"
+            )

@@ -12,6 +12,7 @@ from typing import Any
 
 from dray.checks import is_whole, plain
 from dray.compat.arguments import check_arguments
+from dray.compat.attributes import entry_of
 from dray.errors import ConfigError, StorageError
 from dray.train.checkpoint import Checkpoint
 from dray.train.constants import TRAIN_DATASET_KEY
@@ -245,6 +246,9 @@ def older_form(
             f"{trainer} without train_loop_per_worker needs label_column=..., and "
             f"datasets={{{TRAIN_DATASET_KEY!r}: ...}}"
         )
+    gone = {name: value for name, value in options.items() if entry_of(f"{trainer}()", name)}
+    check_arguments(trainer, gone, known)  # before a worker's train() does, which knows less
+    options = {name: value for name, value in options.items() if name not in gone}
     rounds = plain(10 if num_boost_round is None else num_boost_round)
     if not is_whole(rounds, 1):
         raise ConfigError(f"num_boost_round must be 1 or more, not {num_boost_round!r}")

@@ -188,7 +188,8 @@ class RunConfig:
         callbacks: Called on the driver as the run goes.
         worker_runtime_env: Runtime environment of workers, on top of
             `dray.init(runtime_env=...)`: `env_vars` (name to value) and `working_dir` on every
-            engine; `pip`, `py_modules` and what else Ray knows on the Ray engine.
+            engine; `pip`, `uv` and `py_modules`, which the Ray engine installs, and others look
+            for; what else Ray knows on the Ray engine.
         logging_config: Choice of the output.
         sync_config: Deprecated.
         verbose: Deprecated.

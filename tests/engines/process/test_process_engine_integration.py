@@ -80,11 +80,40 @@ def test_fork_server_killed_between_runs(storage: Path) -> None:
     assert fit(os.getppid, storage).return_value != server
 
 
-def test_runtime_envs_that_need_a_cluster_are_refused(storage: Path) -> None:
-    with pytest.raises(ConfigError, match=r"the process engine uses .* cannot hold pip, only env"):
-        fit(print, storage, worker_runtime_env={"pip": ["numpy"]})
-    with pytest.raises(ConfigError, match="is not a directory of this machine"):
-        fit(print, storage, worker_runtime_env={"working_dir": "s3://bucket/code.zip"})
+def test_a_runtime_env_that_this_python_has_already(storage: Path, tmp_path: Path) -> None:
+    locked = tmp_path / "requirements.txt"
+    locked.write_text("# locked\ncloudpickle>=2 \\\n    --hash=sha256:0\n\npytest # a comment\n")
+    environment = {
+        "pip": {"packages": str(locked), "pip_check": False},
+        "uv": ["rich>=13", "no-such-package; python_version < '3'"],
+        "py_modules": [dray, os.path.dirname(dray.__file__)],
+        "excludes": [".git"],
+        "config": {"setup_timeout_seconds": 600},
+    }
+    assert fit(lambda: 7, storage, worker_runtime_env=environment).return_value == 7
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        (
+            {"pip": ["no-such-package", "rich<1"]},
+            r": no-such-package and rich<1 \(\S+ is installed\)",
+        ),
+        ({"pip": ["git+https://x"]}, r"\['pip'\] has 'git\+https://x', which is no requirement"),
+        ({"pip": "nowhere.txt"}, r"\['pip'\] names 'nowhere.txt', which cannot be read"),
+        ({"uv": 7}, r"\['uv'\] must be a list of packages, a dict or a path, not 7"),
+        ({"py_modules": ["/no/such"]}, "asks for: /no/such. Install it here, put modules on the"),
+        ({"py_modules": "module"}, r"\['py_modules'\] must be a list of modules and paths"),
+        ({"conda": "environment", "pip": ["x-y-z"]}, "the process engine uses .*: conda and x-y-z"),
+        ({"working_dir": "s3://bucket/code.zip"}, "is not a directory of this machine"),
+    ],
+)
+def test_runtime_envs_that_need_a_cluster_are_refused(
+    storage: Path, environment: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        fit(print, storage, worker_runtime_env=environment)
     assert not storage.exists()
 
 
@@ -137,7 +166,7 @@ def test_a_runs_variables_are_there_before_anything_is_imported(
             {"address": "10.0.0.1:1", "engine": "process"},
             "the process engine runs on this machine alone",
         ),
-        ({"runtime_env": {"pip": ["numpy"]}}, "cannot hold pip"),
+        ({"runtime_env": {"conda": "base"}}, "does not have .*: conda"),
         ({"runtime_env": {"envs": {}}}, "runtime_env has no envs"),
     ],
 )
