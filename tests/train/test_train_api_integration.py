@@ -322,3 +322,16 @@ def test_workers_work_where_the_driver_does_or_as_rays_variable_says(
     assert result.return_value == f"{result.path}/working_dir"
     monkeypatch.setenv("RAY_CHDIR_TO_TRIAL_DIR", "0")
     assert fit(os.getcwd, storage).return_value == os.getcwd()
+
+
+def test_an_older_program_that_asks_the_session_of_ray_air(storage: Path) -> None:
+    def train() -> list[object]:
+        from dray.air import session  # type: ignore[import-not-found]  # an alias
+
+        session.report({"rank": session.get_world_rank()})
+        rows = list(session.get_dataset_shard("train").iter_rows())
+        return [session.get_world_size(), session.get_local_rank(), session.get_checkpoint(), rows]
+
+    result = fit(train, storage, datasets={"train": [{"a": 1}]})
+    assert result.return_value == [1, 0, None, [{"a": 1}]]
+    assert result.metrics == {"rank": 0}

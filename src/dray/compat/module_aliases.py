@@ -47,6 +47,7 @@ ALIASES: Mapping[str, str] = {
     **{f"dray.train.tensorflow.{name}": "dray.train.tensorflow" for name in _TENSORFLOW},
     "dray.train.v2.tensorflow": "dray.train.tensorflow",
     "dray.train.v2.tensorflow.tensorflow_trainer": "dray.train.tensorflow",
+    "dray.air.session": "dray.train.air_session",
     "dray.air.integrations": "dray.train",  # for the next one alone
     "dray.air.integrations.keras": "dray.train.tensorflow.keras",
     **{f"dray.train.v2.jax{rest}": "dray.train.jax" for rest in ("", ".config", ".jax_trainer")},

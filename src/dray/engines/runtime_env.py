@@ -11,7 +11,7 @@ from dray.errors import ConfigError, join_names
 
 # The fields that every engine can make; the rest needs one that installs software on nodes.
 _EVERYWHERE = ("env_vars", "working_dir")
-# What says how files are carried to nodes, and software installed there.
+# Choices for carrying files to nodes and installing software there.
 _NOTHING_HERE = ("excludes", "config")
 _ON_A_CLUSTER = ("py_modules", "pip", "uv", "conda", "container", "image_uri", "excludes", "config")
 
