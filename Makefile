@@ -20,7 +20,7 @@ OF_TENSORFLOW := tests/train/tensorflow $(wildcard tests/docs/test_frameworks*.p
 # Frameworks of others beside PyTorch and JAX: extras of dray, which take seconds to import.
 OF_FRAMEWORKS := $(addprefix tests/train/, huggingface lightning lightgbm xgboost test_accelerate_integration.py test_keras_integration.py jax/test_orbax_integration.py)
 
-.PHONY: demo unit test test-frameworks test-docs test-tensorflow test-ray test-cluster test-gpu coverage check bench bench-before diagrams docs release-check stress clean
+.PHONY: demo unit test test-frameworks test-docs test-tensorflow test-ray test-cluster test-hdfs test-gpu coverage check bench bench-before diagrams docs release-check stress clean
 
 demo: $(VENV)/demo-installed  ## Train a ResNet-18 on handwritten digits with two worker processes.
 	$(BIN)/python examples/image_classification.py --num-workers 2
@@ -45,6 +45,9 @@ test-ray: $(VENV)/dev-installed  ## Run the same tests on a Ray cluster.
 
 test-cluster: $(VENV)/dev-installed  ## Run the tests that need a Ray cluster of their own each.
 	$(BIN)/python $(SIDE_BY_SIDE) 2 -m cluster
+
+test-hdfs: $(VENV)/dev-installed build/hadoop/installed  ## Run the tests of hdfs:// on a NameNode and a DataNode of this machine (Java, and a download of 220 MB).
+	$(BIN)/python -m pytest -m hdfs tests/train/storage
 
 test-gpu: $(VENV)/dev-installed  ## Run the tests that use NVIDIA GPUs (with a torch that has CUDA).
 	$(BIN)/python -m pytest -m gpu
@@ -92,6 +95,11 @@ stress: $(VENV)/dev-installed  ## Tasks, actors and objects in numbers; then the
 	$(BIN)/python tools/data_limits.py
 	$(BIN)/python -m tools.campaign ranks drivers flips
 	HYPOTHESIS_PROFILE=explore $(BIN)/python tools/stress.py
+
+# Of Spark 2.4's package for Python, which has all of Hadoop 2.7; it is not built, only taken apart.
+build/hadoop/installed: tools/hadoop_jars.py
+	$(PYTHON) tools/hadoop_jars.py build/hadoop
+	touch $@
 
 clean:
 	rm -rf $(VENV) $(VENV)-ray $(VENV)-before $(VENV)-unit $(VENV)-tensorflow $(VENV)-docs $(VENV)-release build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -45,6 +45,7 @@ LONGEST = (
 # What leaves threads of other libraries: after it no session can share the imports of the tests,
 # and each imports PyTorch anew.
 LEAVES_THREADS = (
+    "train/storage/test_remote_runs_integration.py",
     "train/storage/test_s3_integration.py",
     "train/storage/test_object_storage.py",
     "train/test_datasets_integration.py",

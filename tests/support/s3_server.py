@@ -25,10 +25,13 @@ class Server:
 
     Attributes:
         url: Its endpoint.
+        storage_path: Where trainings keep their runs.
     """
 
-    def __init__(self, port: int) -> None:
-        self.url = f"http://127.0.0.1:{port}"
+    storage_path = f"s3://{BUCKET}/prefix"
+
+    def __init__(self, url: str) -> None:
+        self.url = url
 
     def filesystem(self) -> Any:
         """Return a file system of fsspec on it, whose client leaves it to others to try again."""
@@ -62,7 +65,7 @@ def served() -> Iterator[Server]:
     pipe = subprocess.PIPE
     with subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
-        yield Server(int(process.stdout.readline()))
+        yield Server(f"http://127.0.0.1:{int(process.stdout.readline())}")
         assert process.stdin is not None
         process.stdin.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import urllib.parse
@@ -23,8 +24,12 @@ _PACKAGES = {
     "abfs": ("adlfs", "dray[azure]"),
     "abfss": ("adlfs", "dray[azure]"),
     "az": ("adlfs", "dray[azure]"),
-    "hdfs": ("pyarrow", "pyarrow"),
+    "hdfs": ("hdfs_native", "dray[hdfs]"),
+    "viewfs": ("hdfs_native", "dray[hdfs]"),
 }
+_HADOOP = ("hdfs", "viewfs")
+# By itself it tries for minutes before it says that nobody answers; who asks it tries again.
+_FEW_ATTEMPTS = {"dfs.client.failover.max.attempts": "2"}
 
 
 def place_at(path: object, filesystem: object, what: str, of: str = "storage_filesystem") -> Place:
@@ -63,10 +68,12 @@ def place_at(path: object, filesystem: object, what: str, of: str = "storage_fil
 
 
 def _split_options(scheme: str, rest: str) -> tuple[str, dict[str, Any]]:
-    """Return a URL without the options that S3's may have, as pyarrow reads them, and these.
+    """Return a URL without the options that S3's may have, as pyarrow reads them, and options.
 
     Source: https://arrow.apache.org/docs/python/generated/pyarrow.fs.S3FileSystem.html
     """
+    if scheme in _HADOOP:
+        return rest, dict(_FEW_ATTEMPTS)
     path, _, query = rest.partition("?")
     said = dict(urllib.parse.parse_qsl(query))
     if scheme not in {"s3", "s3a"} or not said.keys() <= {"endpoint_override", "scheme", "region"}:
@@ -87,19 +94,32 @@ def _place_of_url(url: str, scheme: str, what: str, options: dict[str, Any]) -> 
     except ImportError:
         raise MissingDependencyError("fsspec", _PACKAGES.get(scheme, ("", "fsspec"))[1]) from None
     try:
+        if scheme in _PACKAGES:
+            importlib.import_module(_PACKAGES[scheme][0])  # fsspec may know another one besides
         filesystem, path = url_to_fs(url, **options)
     except ImportError as error:
         if scheme not in _PACKAGES:
             raise ConfigError(f"{what}={url!r}: {error}") from error
         raise MissingDependencyError(*_PACKAGES[scheme]) from error
+    except RuntimeError as error:
+        if scheme not in _HADOOP:
+            raise
+        raise ConfigError(
+            f"{what}={url!r}: {error}; name the host, or the name service that the files in "
+            "HADOOP_CONF_DIR describe"
+        ) from error
     except ValueError as error:
         raise ConfigError(
             f"{what}={url!r}: fsspec knows no {scheme}:// ({error}); give a path or a URL such as "
             "s3://bucket/prefix, and perhaps storage_filesystem"
         ) from error
     if not path.strip("/") and scheme != "memory":
-        raise ConfigError(f"{what}={url!r} names no bucket or directory: {scheme}://bucket/prefix")
+        raise ConfigError(f"{what}={url!r} names no bucket or directory: {_example(scheme)}")
     return RemotePath(path.rstrip("/"), filesystem)
+
+
+def _example(scheme: str) -> str:
+    return f"{scheme}://host/directory" if scheme in _HADOOP else f"{scheme}://bucket/prefix"
 
 
 def _refuse_secrets(url: str, rest: str, what: str) -> None:
@@ -112,6 +132,11 @@ def _refuse_secrets(url: str, rest: str, what: str) -> None:
         raise ConfigError(
             f"{what}={hidden.geturl()!r} came with credentials or options in the URL, which would "
             "be written wherever the URL is; give them by storage_filesystem=, or the environment"
+        )
+    if "@" in authority and url.lower().startswith(_HADOOP):
+        raise ConfigError(
+            f"{what}={url!r} names a user, whom HDFS does not take from a URL; set "
+            "HADOOP_USER_NAME, or get a ticket of Kerberos"
         )
     if "::" in url:
         raise ConfigError(f"{what}={url!r} is a chain of file systems; give one of them")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dray.errors import StorageError
+from dray.train.storage.remote import forks
 from dray.train.storage.remote.retry import persistently
+
+assert forks  # its import is what matters
 
 # Those that have no folders, and show an object to others when it is whole.
 _FLAT = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "tos", "memory"}
@@ -103,17 +107,79 @@ class RemotePath:
             self.filesystem.pipe_file(self.path, content)
             return
         draft = f"{self.path}.draft"
+        self._put_draft(draft, content)
+        replace = {"overwrite": True} if self._is_hdfs else {}
+        self.filesystem.mv(draft, self.path, **replace)
+
+    def create(self, content: bytes) -> None:
+        """Write a file that must not be there yet, whole or not at all, by one attempt.
+
+        Where the storage cannot refuse to write over a file, two that come in the same instant are
+        not told apart.
+
+        Raises:
+            FileExistsError: It is there.
+        """
+        if not self._has_folders:
+            try:
+                self.filesystem.pipe_file(self.path, content, mode="create")
+            except (TypeError, NotImplementedError):  # it cannot refuse
+                self._check_absent()
+                self.put(content)
+            return
+        self._check_absent()
+        draft = f"{self.path}.{os.urandom(8).hex()}"
+        self._put_draft(draft, content)
+        try:
+            self.filesystem.mv(draft, self.path)
+        except FileExistsError:
+            self.filesystem.rm_file(draft)
+            raise
+
+    def _put_draft(self, draft: str, content: bytes) -> None:
         self.filesystem.makedirs(self.parent.path, exist_ok=True)
         self.filesystem.pipe_file(draft, content)
-        self.filesystem.mv(draft, self.path)
+
+    def _check_absent(self) -> None:
+        if self.exists():
+            raise FileExistsError(str(self))
+
+    def rename(self, target: RemotePath) -> None:
+        """Give this folder another name, which nothing has, in one step; for `is_renamed_whole`.
+
+        Raises:
+            StorageError: That cannot be done.
+        """
+
+        def ask() -> None:
+            try:
+                self.filesystem.mv(self.path, target.path)
+            except (FileNotFoundError, FileExistsError):
+                if self.exists() or not target.exists():
+                    raise  # else an attempt succeeded that seemed to fail
+
+        persistently(f"{self} cannot be renamed to {target}", ask)
+
+    @property
+    def is_renamed_whole(self) -> bool:
+        """Return whether a folder gets another name in one step, which moves none of its bytes."""
+        return self._is_hdfs
+
+    @property
+    def _inner(self) -> Any:
+        inner = self.filesystem
+        while not self._is_arrows and hasattr(inner, "fs"):
+            inner = inner.fs  # it shows a part of that one
+        return inner
+
+    @property
+    def _is_hdfs(self) -> bool:
+        return type(self._inner).__module__.partition(".")[0] == "hdfs_native"
 
     @property
     def _has_folders(self) -> bool:
         """Return whether folders must be made, and half a file can be seen, as with SFTP."""
-        inner = self.filesystem
-        while not self._is_arrows and hasattr(inner, "fs"):
-            inner = inner.fs  # it shows a part of that one
-        protocol = inner.protocol
+        protocol = self._inner.protocol
         return self._is_arrows or _FLAT.isdisjoint(
             {protocol} if isinstance(protocol, str) else protocol
         )

@@ -86,7 +86,7 @@ class Lease:
         file = _file(self._run, number)
         self.number = number
         try:
-            self._write(lambda text: _create(file, text))
+            self._write(file.create)
         except FileExistsError as error:
             held = read_lease(self._run, number)
             if held.get("token") != self.token:  # else an attempt succeeded that seemed to fail
@@ -177,16 +177,6 @@ def read_lease(run: RemotePath, number: int) -> dict[str, Any]:
     except (FileNotFoundError, ValueError):
         return {}
     return held if isinstance(held, dict) and isinstance(held.get("until"), float) else {}
-
-
-def _create(file: RemotePath, text: bytes) -> None:
-    """Write a file that must not be there yet, where the storage can refuse that."""
-    try:
-        file.filesystem.pipe_file(file.path, text, mode="create")
-    except (TypeError, NotImplementedError):  # it cannot
-        if file.exists():
-            raise FileExistsError(str(file)) from None
-        file.put(text)
 
 
 def _is_over(held: dict[str, Any]) -> bool:

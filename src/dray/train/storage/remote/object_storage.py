@@ -99,7 +99,7 @@ class ObjectStorage(Storage[RemotePath]):
         original = self.path / aside.removeprefix(_REPLACED)
         if not (original / MANIFEST).exists() and (self.path / aside / MANIFEST).exists():
             self._delete(original)
-            self._copy(self.path / aside, original)
+            self._move(self.path / aside, original)
         self._delete(self.path / aside)
 
     def names(self, folder: str = "") -> list[str]:
@@ -133,8 +133,7 @@ class ObjectStorage(Storage[RemotePath]):
         if (target / MANIFEST).exists():
             aside = self.path / f"{_REPLACED}{name}"
             self._delete(aside)
-            self._copy(target, aside)
-            self._delete(target)
+            self._move(target, aside)
             self._replacing.add(name)
         (self.path / f"{_UNFINISHED}{name}").write_bytes(b"")
         self._used.add(name)
@@ -184,6 +183,14 @@ class ObjectStorage(Storage[RemotePath]):
     def _remove(self, file: RemotePath) -> None:
         _gone(f"{file} cannot be deleted", lambda: file.filesystem.rm_file(file.path))
 
+    def _move(self, source: RemotePath, target: RemotePath) -> None:
+        """Give a checkpoint another name, which nothing has; one of them is whole at any time."""
+        if source.is_renamed_whole:
+            source.rename(target)
+        else:
+            self._copy(source, target)
+            self._delete(source)
+
     def _copy(self, source: RemotePath, target: RemotePath) -> None:
         """Copy a checkpoint on the storage itself, its manifest last."""
 
@@ -197,7 +204,7 @@ class ObjectStorage(Storage[RemotePath]):
         names = [name for name in source.sizes() if name != MANIFEST]
         with ThreadPoolExecutor(_READERS, "dray-copies") as pool:
             list(pool.map(copy, names))
-        copy(MANIFEST)
+        (target / MANIFEST).write_bytes((source / MANIFEST).read_bytes())
 
     # The ranks'.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -33,7 +34,7 @@ _FINAL = (
     ValueError,
     AttributeError,
 )
-_FINAL_NAMES = (
+_REFUSALS = (
     "NoCredentialsError",
     "PartialCredentialsError",
     "CredentialRetrievalError",
@@ -42,7 +43,12 @@ _FINAL_NAMES = (
     "UnauthorizedSSOTokenError",
     "InvalidCredentialError",
     "RefreshError",
+    "AccessControlException",  # HDFS's errors are told apart by their texts
+    "GSSAPIError",
+    "NoSASLMechanism",
 )
+# An error of HDFS: a class, a text, and the stack of the server.
+_OF_HDFS = re.compile(r'(?:Fatal)?RPCError\("[\w.]*?(\w+)", "(.*?)(?:\\n|"\))')
 
 
 def persistently(
@@ -102,7 +108,7 @@ def _tried(what: str, call: Callable[[], T], limit: float, teller: _Teller) -> T
             pause = max(wait * random.uniform(0.5, 1.0), _asked_pause_s(error))
             if _is_final(error) or lasted + pause > limit:
                 raise _given_up(what, error, attempts, lasted) from error
-            teller.trouble = describe(error)
+            teller.trouble = _described(error)
             if lasted >= _TELL_AFTER_S:
                 teller.tell()
         time.sleep(pause)
@@ -122,12 +128,23 @@ def _asked_pause_s(error: BaseException) -> float:
 
 
 def _is_final(error: BaseException) -> bool:
-    return isinstance(error, _FINAL) or type(error).__name__ in _FINAL_NAMES
+    return isinstance(error, _FINAL) or _is_refusal(error)
+
+
+def _is_refusal(error: BaseException) -> bool:
+    if isinstance(error, PermissionError) or type(error).__name__ in _REFUSALS:
+        return True
+    return type(error) is RuntimeError and any(name in str(error) for name in _REFUSALS)
+
+
+def _described(error: BaseException) -> str:
+    said = _OF_HDFS.match(str(error))
+    return f"{said[1]}: {said[2]}" if said else describe(error)
 
 
 def _given_up(what: str, error: Exception, attempts: int, lasted: float) -> StorageError:
     times = f" ({attempts} attempt{'s' if attempts > 1 else ''} in {lasted:.1f} s)"
-    if isinstance(error, PermissionError) or type(error).__name__ in _FINAL_NAMES:
+    if _is_refusal(error):
         advice = (
             "look at the credentials that this process finds (environment, configuration files), "
             "or give a storage_filesystem that has some"
@@ -139,6 +156,6 @@ def _given_up(what: str, error: Exception, attempts: int, lasted: float) -> Stor
             "look whether the endpoint can be reached; DRAY_STORAGE_RETRY_S says how long to try. "
             "fit() under the same name goes on from the newest checkpoint"
         )
-    new = StorageError(f"{what}: {describe(error)}{times}; {advice}")
+    new = StorageError(f"{what}: {_described(error)}{times}; {advice}")
     new.errno = getattr(error, "errno", None)
     return new

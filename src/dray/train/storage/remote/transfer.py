@@ -49,8 +49,11 @@ def upload(
     def put(name: str) -> None:
         _put(os.path.join(source, name), target / name, options)
 
-    with ThreadPoolExecutor(IN_FLIGHT // PART, "dray-uploads") as pool:
-        list(pool.map(put, [name for name in sizes if name not in large]))
+    small = [name for name in sizes if name not in large]
+    largest = max((sizes[name] for name in small), default=0)
+    at_once = min(AT_ONCE, IN_FLIGHT // max(largest, 1))
+    with ThreadPoolExecutor(at_once, "dray-uploads") as pool:
+        list(pool.map(put, small))
     care = Care(flush=False, checksums=checksums)
     return stage(source, Path(source), list(sizes), care)
 

@@ -1,11 +1,11 @@
-"""Trainings on S3, for tests and for the programs that they kill."""
+"""Trainings on storages far away, for tests and for the programs that they kill."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import dray.train
 from dray.train import (
@@ -18,7 +18,31 @@ from dray.train import (
     ScalingConfig,
 )
 from dray.train.collective import barrier
-from tests.support.s3_server import BUCKET, Server
+from dray.train.storage.filesystem import place_at
+from dray.train.storage.place import RemotePath
+from tests.support import s3_server
+from tests.support.hdfs_server import Hdfs
+
+
+class Server(Protocol):
+    """What keeps runs."""
+
+    url: str
+    storage_path: str
+
+    def filesystem(self) -> Any: ...
+
+
+def reached(url: str) -> Server:
+    """Return a server that runs already."""
+    return Hdfs(url) if url.startswith("hdfs") else s3_server.Server(url)
+
+
+def run_at(server: Server, name: str) -> RemotePath:
+    """Return the place of a run."""
+    place = place_at(f"{server.storage_path}/{name}", server.filesystem(), "path")
+    assert isinstance(place, RemotePath)
+    return place
 
 
 def report(step: int, size: int = 10, within: str | None = None, **options: Any) -> None:
@@ -44,15 +68,15 @@ def steps(config: dict[str, Any]) -> tuple[int, str]:
     return first, dray.train.get_context().get_storage().experiment_fs_path
 
 
-def fit(s3: Server, name: str, *, keep: int | None = None, **config: Any) -> Result:
+def fit(server: Server, name: str, *, keep: int | None = None, **config: Any) -> Result:
     return DataParallelTrainer(
         steps,
         train_loop_config=config,
         scaling_config=ScalingConfig(num_workers=2),
         run_config=RunConfig(
             name=name,
-            storage_path=f"s3://{BUCKET}/prefix",
-            storage_filesystem=s3.filesystem(),
+            storage_path=server.storage_path,
+            storage_filesystem=server.filesystem(),
             checkpoint_config=CheckpointConfig(num_to_keep=keep),
             failure_config=FailureConfig(max_failures=config.get("max_failures", 0)),
         ),
@@ -60,7 +84,7 @@ def fit(s3: Server, name: str, *, keep: int | None = None, **config: Any) -> Res
 
 
 if __name__ == "__main__":
-    _, port, name, count = sys.argv
+    _, url, name, count = sys.argv
     here = tempfile.gettempdir()  # what a killed worker leaves is the test's, on every engine
-    result = fit(Server(int(port)), name, steps=int(count), keep=2, within=here)
+    result = fit(reached(url), name, steps=int(count), keep=2, within=here)
     print(result.return_value[0], result.metrics and result.metrics["step"])

@@ -1,4 +1,4 @@
-"""Kills drivers at random moments of commits on S3, and looks at what each leaves.
+"""Kills drivers at random moments of commits on S3 or HDFS, and looks at what each leaves.
 
 After every kill the next driver must find checkpoints that are whole, the newest of them the last
 one whose commit had returned or the one that was under way, and nothing else in the run.
@@ -16,8 +16,10 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+import hdfs_native
 import s3fs
 
 from dray.train.storage.copies import Care
@@ -25,9 +27,15 @@ from dray.train.storage.manifest import Committed
 from dray.train.storage.place import RemotePath
 from dray.train.storage.remote.downloads import fetch
 from dray.train.storage.run_directory import RunDirectory
-from tests.support.s3_server import BUCKET, Server, served
+from tests.support import hdfs_server, s3_server
+from tests.support.remote_runs import Server, run_at
 
-assert s3fs  # imported once, for all drivers
+assert hdfs_native, s3fs  # imported once, for all drivers
+
+SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
+    "s3": s3_server.served,
+    "hdfs": hdfs_server.served,
+}
 
 FILES = {"model": 300_000, "optimizer/0": 20_000, "optimizer/1": 0}
 KEPT = 3
@@ -38,12 +46,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--within", type=float, default=1.0, help="seconds of a driver's life")
+    parser.add_argument("--on", choices=["s3", "hdfs"], default="s3")
     options = parser.parse_args()
     chance = random.Random(options.seed)
     acknowledged = -1
-    with served() as server:
+    with SERVERS[options.on]() as server:
         for number in range(options.kills):
-            acknowledged = kill_one(server, acknowledged, chance.uniform(0.0, 1.0))
+            acknowledged = kill_one(server, acknowledged, chance.uniform(0.0, options.within))
             if in_a_fork(functools.partial(look, server, acknowledged)):
                 print(f"kill {number} (seed {options.seed}): see above", file=sys.stderr)
                 return 1
@@ -98,7 +108,7 @@ def commit_all(server: Server, first: int, writing: int) -> None:
 
 def opened(server: Server) -> RunDirectory:
     """Open the run as a driver does."""
-    directory = RunDirectory(RemotePath(f"{BUCKET}/killed", server.filesystem()))
+    directory = RunDirectory(run_at(server, "killed"))
     directory.storage.open()
     return directory
 
