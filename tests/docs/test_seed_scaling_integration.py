@@ -425,7 +425,7 @@ def test_a_range_takes_all_again_and_again(
     fleet: str, storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cluster shows what a run has given back as taken for a while, the longer on a busy one."""
-    monkeypatch.setattr("dray.engines.ray.engine._LAG_S", 30)
+    monkeypatch.setattr("dray.engines.ray.reservations._LAG_S", 30)
 
     def fit() -> Any:
         return (

@@ -66,13 +66,6 @@ from dray.engines.runtime import Described, Runtime
 from dray.status import ProgramStatus, to_json
 
 T = TypeVar("T")
-# Ray itself needs longer than this to find that a node is dead.
-_SUSPICION_S = 60.0
-_WAIT_STEP_S = 3600
-# For how long Ray shows what was given back as taken; it tells nobody when that ends. A request
-# that can never be met is refused within a second all the same.
-_LAG_S = 2.0
-_LAG_OF_THE_IMPOSSIBLE_S = 0.8
 
 
 class RayEngine(Engine):
