@@ -41,12 +41,8 @@ def _as(kind: Callable[[str], DrayError]) -> Translator:
     return lambda error, text: kind(text)
 
 
-def _worker_died(error: BaseException, text: str) -> DrayError:
-    return WorkerDiedError(None, details=text)
-
-
-def _node_died(error: BaseException, text: str) -> DrayError:
-    return NodeDiedError(None, details=text)
+def _died_as(kind: type[WorkerDiedError]) -> Translator:
+    return lambda error, text: kind(None, details=text)
 
 
 def _out_of_memory(error: BaseException, text: str) -> DrayError:
@@ -107,8 +103,8 @@ _BY_ERROR: Sequence[tuple[Translator, str]] = (
     (_as(EngineError), "RayError RaySystemError RpcError CrossLanguageError RayChannelError"),
     (_as(EngineError), "RayCgraphCapacityExceeded RayAdagCapacityExceeded RayDirectTransportError"),
     (_as(EngineError), "ObjectRefStreamEndOfStreamError StreamingGeneratorReplayInconsistentError"),
-    (_node_died, "LocalRayletDiedError NodeDiedError ActorUnavailableError"),
-    (_worker_died, "WorkerCrashedError AsyncioActorExit"),
+    (_died_as(NodeDiedError), "LocalRayletDiedError NodeDiedError ActorUnavailableError"),
+    (_died_as(WorkerDiedError), "WorkerCrashedError AsyncioActorExit"),
     (_actor_died, "RayActorError ActorDiedError"),
     (_out_of_memory, "OutOfMemoryError"),
     (_task_error, "RayTaskError UserCodeException"),
@@ -175,10 +171,6 @@ def _actor_never_was(error: BaseException, text: str) -> DrayError:
     return translated
 
 
-def _actor_unavailable(error: BaseException, text: str) -> DrayError:
-    return ActorUnavailableError(None, details=text)
-
-
 def _cancelled(error: BaseException, text: str) -> DrayError:
     return TaskCancelledError(text or "the task was cancelled")
 
@@ -200,7 +192,7 @@ _RESULTS: dict[str, Translator] = {
     **TABLE,
     "RayActorError": _actor_never_was,
     "ActorDiedError": _actor_never_was,
-    "ActorUnavailableError": _actor_unavailable,
+    "ActorUnavailableError": _died_as(ActorUnavailableError),
     "TaskCancelledError": _cancelled,
     "UnserializableException": _cannot_be_rebuilt,
     "RaySystemError": _system_error,

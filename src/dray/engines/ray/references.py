@@ -80,14 +80,8 @@ class RayRefGenerator(ObjectRefGenerator):
     def __init__(self, ray_generator: Any) -> None:
         self.ray_ref = ray_generator  # Ray waits for it, and cancels it, as for a reference
 
-    def __iter__(self) -> RayRefGenerator:
-        return self
-
     def __next__(self) -> ObjectRef:
         return RayRef(next(self.ray_ref))
-
-    def __aiter__(self) -> RayRefGenerator:
-        return self
 
     async def __anext__(self) -> ObjectRef:
         return RayRef(await anext(self.ray_ref))

@@ -19,23 +19,11 @@ from dray.settings import is_rays_worker
 _THREADS = "OMP_NUM_THREADS"  # Ray sets it in its workers, where it is not given
 
 # Variables that say something of a machine, a session or an installation.
-_BOUND = frozenset(
-    (
-        *("_", "DISPLAY", "HOME", "HOST", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PATH", "PS1"),
-        *(
-            "PWD",
-            "PYTHONBREAKPOINT",
-            "PYTHONHOME",
-            "PYTHONPATH",
-            "PYTHONSTARTUP",
-            "SHELL",
-            "SHLVL",
-            "TEMP",
-            "TERM",
-        ),
-        *("TMP", "TMPDIR", "TTY", "TZ", "USER", "VIRTUAL_ENV"),
-    )
-)
+_BOUND = {
+    *("_", "DISPLAY", "HOME", "HOST", "HOSTNAME", "LOGNAME", "MAIL", "OLDPWD", "PATH", "PS1"),
+    *("PWD", "PYTHONBREAKPOINT", "PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "SHELL", "SHLVL"),
+    *("TEMP", "TERM", "TMP", "TMPDIR", "TTY", "TZ", "USER", "VIRTUAL_ENV"),
+}
 _BOUND_PREFIXES = (
     *("ASCEND_", "BASH_", "CONDA_", "CUDA_VISIBLE", "DBUS_", "HABANA_", "HIP_VISIBLE"),
     *("KUBERNETES_", "LC_", "LD_", "MEGASCALE_", "NEURON_RT_", "NVIDIA_", "ONEAPI_", "PBS_"),
