@@ -328,11 +328,7 @@ class Actors(ActorOperations, CallListener):
             return
         if actor.state in ("starting", "restarting"):
             return  # `on_made` comes, and then this again
-        error = ActorDiedError(
-            0,
-            details=f"actor {actor.title} has ended: nobody had a handle",
-            actor_id=actor.actor_id,
-        )
+        error = actor.died(0, f"actor {actor.title} has ended: nobody had a handle")
         worker = actor.worker
         self._mark_dead(actor, failed(error))
         if worker is not None:
@@ -357,11 +353,8 @@ class Actors(ActorOperations, CallListener):
             return
         if no_restart or worker is None:
             actor.killed = True
-            error = ActorDiedError(
-                None,
-                details=f"actor {actor.title} was ended by dray.kill(); make a new one",
-                actor_id=actor.actor_id,
-            )
+            why = f"actor {actor.title} was ended by dray.kill(); make a new one"
+            error = actor.died(None, why)
             self._mark_dead(actor, failed(error))
         if worker is not None:
             self._stop(worker)
@@ -410,11 +403,9 @@ class Actors(ActorOperations, CallListener):
             return
         if actor.restarts > 0:
             actor.restarts -= 1
-        self._make_again(actor, worker, error)
+        self._make_again(actor, error)
 
-    def _make_again(
-        self, actor: ActorRecord, worker: WorkerProcess, error: WorkerDiedError
-    ) -> None:
+    def _make_again(self, actor: ActorRecord, error: WorkerDiedError) -> None:
         actor.was_restarted = True
         again: list[Task] = []
         running, actor.running = list(actor.running.values()), {}
@@ -444,17 +435,13 @@ class Actors(ActorOperations, CallListener):
         self, actor: ActorRecord, worker: WorkerProcess, error: WorkerDiedError
     ) -> ActorDiedError:
         if actor.exiting:
-            return ActorDiedError(
-                0,
-                details=f"actor {actor.title} has ended itself, by exit_actor() or sys.exit(0)",
-                actor_id=actor.actor_id,
-            )
-        return ActorDiedError(
+            why = f"actor {actor.title} has ended itself, by exit_actor() or sys.exit(0)"
+            return actor.died(0, why)
+        return actor.died(
             error.exitcode,
-            out_of_memory=error.out_of_memory,
-            details=f"actor {actor.title} (pid {worker.pid}, node {worker.node.node_id}) is gone: "
+            f"actor {actor.title} (pid {worker.pid}, node {worker.node.node_id}) is gone: "
             f"{error}; max_restarts lets it be made again",
-            actor_id=actor.actor_id,
+            out_of_memory=error.out_of_memory,
         )
 
     # Finding.

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 from dray.engines.rpc.framing import Inbox, Outbox
 from dray.engines.rpc.serialization import Payload, Stored
 from dray.engines.runtime import GroupSpec
-from dray.errors import EngineError, WorkerDiedError
+from dray.errors import ActorDiedError, EngineError, WorkerDiedError
 from dray.scheduling.ledger import Held, Ledger
 from dray.scheduling.placement import Demand
 from dray.scheduling.requests import Node, Reservation
@@ -181,7 +181,7 @@ class SchedulingClass:
 
     demand: Demand
     ledger: Ledger
-    runtime_env: tuple[tuple[tuple[str, str], ...], str | None]
+    runtime_env: RuntimeKey
     resources: Mapping[str, float]
     waiting: deque[Task] = field(default_factory=deque)
     followed: set[WorkerProcess] = field(default_factory=set)
@@ -348,6 +348,14 @@ class ActorRecord:
         """Its name in messages."""
         kind = self.creation.kind.name
         return kind if self.name is None else f"{kind} ({self.name!r})"
+
+    def died(
+        self, exitcode: int | None, why: str, *, out_of_memory: bool = False
+    ) -> ActorDiedError:
+        """Return the error of its calls, once it is gone."""
+        return ActorDiedError(
+            exitcode, out_of_memory=out_of_memory, details=why, actor_id=self.actor_id
+        )
 
 
 @dataclass(eq=False)
