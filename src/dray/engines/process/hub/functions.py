@@ -17,6 +17,7 @@ from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError, DrayError, InfeasibleError
 from dray.scheduling.labels import NODE_ID
 from dray.scheduling.ledger import Ledger
+from dray.scheduling.placement import Demand
 from dray.scheduling.requests import Request
 
 BUNDLE_LABEL = "dray.io/bundle"
@@ -77,34 +78,25 @@ class FunctionTable(KindOperations):
             selector[NODE_ID] = place["node_id"]
         elif place["kind"] == "labels":
             selector.update(place["hard_labels"])
-        request = self._request(resources, selector, place, long_lived)
+        strategy = "SPREAD" if place["kind"] == "spread" else "PACK"
+
+        def checked(quantities: Mapping[str, float]) -> Demand:
+            selectors = [selector] if selector else []
+            return ledger.check(Request([quantities], strategy, selectors, long_lived))
+
         try:
-            demand = ledger.check(request)
+            demand = checked(resources)
         except InfeasibleError:
             if not place["soft"] or place["kind"] != "node":
                 raise
             selector.pop(NODE_ID)
-            request = self._request(resources, selector, place, long_lived)
-            demand = ledger.check(request)
+            demand = checked(resources)
         if long_lived and dict(resources) != dict(options["resources"]):
-            request = self._request(options["resources"], selector, place, long_lived)
-            demand = ledger.check(request)
+            demand = checked(options["resources"])
         key = (demand, id(ledger), runtime_env, place["capture"])
         shape = self.shapes.get(key)
         if shape is None:
-            held = {**options["resources"]}
-            shape = SchedulingClass(
-                demand, ledger, runtime_env, held, group=group, capture=place["capture"]
-            )
+            held, capture = dict(options["resources"]), place["capture"]
+            shape = SchedulingClass(demand, ledger, runtime_env, held, group=group, capture=capture)
             self.shapes[key] = shape
         return shape
-
-    def _request(
-        self,
-        resources: Mapping[str, float],
-        selector: Mapping[str, str],
-        place: Mapping[str, Any],
-        long_lived: bool,
-    ) -> Request:
-        strategy = "SPREAD" if place["kind"] == "spread" else "PACK"
-        return Request([resources], strategy, [selector] if selector else [], long_lived)
