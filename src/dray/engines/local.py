@@ -239,10 +239,10 @@ def nodes_of(ledger: Ledger) -> list[NodeStatus]:
 
     return [
         NodeStatus.of(
-            describe_node(node, alive=index not in ledger.dead),
+            describe_node(node, alive=index in ledger.living),
             available=ledger.free_of(index),
             devices=[DeviceStatus(**device) for device in ledger.devices_of(index)]
-            if index not in ledger.dead
+            if index in ledger.living
             else [],
         )
         for index, node in enumerate(ledger.nodes)

@@ -83,7 +83,7 @@ class Held(Reservation):
 
     @property
     def broken(self) -> bool:
-        return any(allocation.node in self._ledger.dead for allocation in self.allocations)
+        return any(allocation.node not in self._ledger.living for allocation in self.allocations)
 
     @shielded
     def release(self) -> None:
@@ -149,8 +149,7 @@ class Ledger:
         self.device_locks: DeviceLocks | None = None  # set by an engine that has physical devices
         self._excluded: dict[tuple[str, str], Allocation] = {}
         self._aside: dict[Held, Held] = {}
-        self.dead: set[int] = set()
-        self._alive = set(range(len(self.nodes)))
+        self.living = set(range(len(self.nodes)))  # by index
         self._paused = False
         self._closed = False
 
@@ -184,7 +183,7 @@ class Ledger:
 
     def alive(self) -> list[Node]:
         with self._lock:
-            return [self.nodes[index] for index in sorted(self._alive)]
+            return [self.nodes[index] for index in sorted(self.living)]
 
     def contended(self, demand: Demand) -> bool:
         """Return whether somebody waits for something else."""
@@ -246,8 +245,7 @@ class Ledger:
             self._take_back_aside()
             for index, node in enumerate(self.nodes):
                 if node.node_id == node_id:
-                    self.dead.add(index)
-                    self._alive.discard(index)
+                    self.living.discard(index)
                     for capacities in (self._total, self._free, self._free_without_tasks):
                         capacities[index] = Capacity({})
 
@@ -277,7 +275,7 @@ class Ledger:
             chosen = self._place(demand, free)
             if chosen is None:
                 wanted = demand.bundles[0].quantities
-                left = {i: from_fixed(free[i].usable(wanted)) for i in sorted(self._alive)}
+                left = {i: from_fixed(free[i].usable(wanted)) for i in sorted(self.living)}
                 taken = [f"{name} {device} by {who}" for (name, device), who in others.items()]
                 return PlacementPreview(free=[(self.nodes[i], left[i]) for i in left], taken=taken)
             nodes = [self.nodes[placement.node] for placement in chosen]
@@ -351,7 +349,7 @@ class Ledger:
     ) -> Held | None:
         """Take what a demand asks for in place of these allocations, or nothing."""
         with self._lock:
-            if any(allocation.node in self.dead for allocation in allocations):
+            if any(allocation.node not in self.living for allocation in allocations):
                 return None
             self._take_back_aside()
             for allocation in allocations:
@@ -369,7 +367,7 @@ class Ledger:
     def _add_cpus(self, allocations: Sequence[Allocation], sign: int) -> None:
         with self._lock:
             for index, quantities, _ in allocations:
-                if index not in self.dead:
+                if index in self.living:
                     cpus = [(name, units) for name, units in quantities if name == "CPU"]
                     self._free[index].add(cpus, {}, sign)
         if sign > 0:
@@ -422,10 +420,9 @@ class Ledger:
 
     def _add(self, allocations: Sequence[Allocation], long_lived: bool, sign: int) -> None:
         for allocation in allocations:
-            if allocation.node in self.dead:
-                continue
-            self._add_one(allocation, long_lived, sign)
-            self._unlock_devices(allocation)
+            if allocation.node in self.living:
+                self._add_one(allocation, long_lived, sign)
+                self._unlock_devices(allocation)
 
     def _add_one(self, allocation: Allocation, long_lived: bool, sign: int) -> None:
         self._free[allocation.node].add(allocation.quantities, allocation.parts, sign)
@@ -480,7 +477,7 @@ class Ledger:
         self, demand: Demand, capacities: Sequence[Capacity]
     ) -> list[BundlePlacement] | None:
         """Return a placement for each bundle, or None if they do not fit together."""
-        known: dict[Selector, set[int]] = {(): self._alive}
+        known: dict[Selector, set[int]] = {(): self.living}
         for bundle in demand.bundles:
             if bundle.selector not in known:
                 known[bundle.selector] = self._allowed(bundle.selector)
@@ -492,7 +489,7 @@ class Ledger:
     def _allowed(self, selector: Selector) -> set[int]:
         """Return the nodes that a selector allows, by index."""
         if not selector:
-            return self._alive
+            return self.living
         wanted = dict(selector)
         nodes = self.nodes
-        return {i for i in self._alive if labels.matches(wanted, nodes[i].all_labels)}
+        return {i for i in self.living if labels.matches(wanted, nodes[i].all_labels)}

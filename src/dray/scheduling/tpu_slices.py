@@ -85,13 +85,12 @@ def _add_rest(
     left = list(capacities)
     for place, host in enumerate(chosen):
         left[host] = left[host].copy()
-        left[host].add(wanted[place], left[host].choose(wanted[place]), -1)
+        left[host].take(wanted[place])
     for place in range(len(chosen), len(wanted)):
-        fitting = (i for i in allowed[place] if left[i].fits(wanted[place]))
-        host = min(fitting, default=-1)
+        host = min((i for i in allowed[place] if left[i].fits(wanted[place])), default=-1)
         if host < 0:
             return None
         left[host] = left[host].copy()
-        left[host].add(wanted[place], left[host].choose(wanted[place]), -1)
+        left[host].take(wanted[place])
         chosen.append(host)
     return chosen

@@ -47,7 +47,7 @@ class Status(StatusOperations):
     def _nodes(self) -> list[Described]:
         ledger = self._tasks.ledger
         nodes = enumerate(ledger.nodes)
-        return [describe_node(node, alive=i not in ledger.dead) for i, node in nodes]
+        return [describe_node(node, alive=i in ledger.living) for i, node in nodes]
 
     def _status(self) -> ProgramStatus:
         running = self._tasks.table.running.values()
