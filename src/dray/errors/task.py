@@ -76,10 +76,6 @@ def raised_in_task(cause: BaseException, where: str, remote_traceback: str) -> T
     error = TaskError(cause, where, remote_traceback)
     while isinstance(cause, TaskError):  # tasks that waited for one another: the first one counts
         cause = cause.cause
-    return _twin(error, cause)
-
-
-def _twin(error: TaskError, cause: BaseException) -> TaskError:
     return mixed_with(
         error, cause, lambda both: both(error.cause, error.where, error.remote_traceback)
     )

@@ -55,7 +55,17 @@ class _Metric:
         return (type(self), (self.info["name"], self.info["description"], self._keys))
 
 
-class Counter(_Metric):
+class _Number(_Metric):
+    """The base of metrics with one number for each combination of tags."""
+
+    def __init__(
+        self, name: str, description: str = "", tag_keys: Sequence[str] | None = None
+    ) -> None:
+        super().__init__(name, description, tag_keys)
+        self.values: dict[tuple[str, ...], float] = {}
+
+
+class Counter(_Number):
     """A number that only grows.
 
     Attributes:
@@ -69,12 +79,6 @@ class Counter(_Metric):
         {('/',): 2}
     """
 
-    def __init__(
-        self, name: str, description: str = "", tag_keys: Sequence[str] | None = None
-    ) -> None:
-        super().__init__(name, description, tag_keys)
-        self.values: dict[tuple[str, ...], float] = {}
-
     def inc(self, value: float = 1.0, tags: Mapping[str, str] | None = None) -> None:
         """Add to it; the value is above 0."""
         if value <= 0:
@@ -84,7 +88,7 @@ class Counter(_Metric):
             self.values[key] = self.values.get(key, 0) + value
 
 
-class Gauge(_Metric):
+class Gauge(_Number):
     """A number that goes up and down.
 
     Attributes:
@@ -97,12 +101,6 @@ class Gauge(_Metric):
         >>> depth.values
         {(): 3}
     """
-
-    def __init__(
-        self, name: str, description: str = "", tag_keys: Sequence[str] | None = None
-    ) -> None:
-        super().__init__(name, description, tag_keys)
-        self.values: dict[tuple[str, ...], float] = {}
 
     def set(self, value: float, tags: Mapping[str, str] | None = None) -> None:
         """Set it."""
@@ -138,11 +136,8 @@ class Histogram(_Metric):
     ) -> None:
         super().__init__(name, description, tag_keys)
         self.boundaries = list(boundaries or ())
-        if (
-            not self.boundaries
-            or self.boundaries[0] <= 0
-            or sorted(boundaries or ()) != (self.boundaries)
-        ):
+        growing = sorted(self.boundaries) == self.boundaries
+        if not self.boundaries or self.boundaries[0] <= 0 or not growing:
             raise ConfigError(f"boundaries must be growing numbers above 0, not {boundaries!r}")
         self.values: dict[tuple[str, ...], list[int]] = {}
 
