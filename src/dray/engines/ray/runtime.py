@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -223,36 +224,32 @@ class RayRuntime(Runtime):
 
     def execution_context(self) -> ExecutionContext:
         context = ray.get_runtime_context()
-        job_id, node_id = context.get_job_id(), context.get_node_id()
-        worker_id, namespace = context.get_worker_id(), context.namespace
-        of_cluster: dict[str, Any] = {
-            "runtime_env": dict(context.runtime_env),
-            "session": _told(context, "get_session_name"),
-            "directory": _told(context, "get_temp_dir"),
-            "cluster": context.gcs_address,
-        }
+        here = ExecutionContext(
+            context.get_job_id(),
+            context.get_node_id(),
+            context.get_worker_id(),
+            context.namespace,
+            runtime_env=dict(context.runtime_env),
+            session=_told(context, "get_session_name"),
+            directory=_told(context, "get_temp_dir"),
+            cluster=context.gcs_address,
+        )
         forked = own_membership()
         if forked is not None:
-            return ExecutionContext(
-                forked.job_id,
-                node_id,
-                worker_id,
-                namespace,
+            return replace(
+                here,
+                job_id=forked.job_id,
                 actor_id=forked.actor_id,
                 resources=forked.resources,
                 accelerator_ids=forked.devices,
                 group=group_of(forked.group),
-                **of_cluster,
             )
         if context.worker.mode != ray.WORKER_MODE:
-            return ExecutionContext(job_id, node_id, worker_id, namespace, **of_cluster)
+            return here
         actor_id = context.get_actor_id()
         group = get_current_placement_group()
-        return ExecutionContext(
-            job_id,
-            node_id,
-            worker_id,
-            namespace,
+        return replace(
+            here,
             task_id=context.get_task_id(),
             task_name=context.get_task_name() or None,
             actor_id=actor_id,
@@ -263,7 +260,6 @@ class RayRuntime(Runtime):
             captures=context.should_capture_child_tasks_in_placement_group,
             was_restarted=actor_id is not None and self._was_restarted,
             task_function=_told(context, "get_task_function_name") or None,
-            **of_cluster,
         )
 
     @functools.cached_property

@@ -157,7 +157,9 @@ class RayActor(RemoteActor):
     def _tell_end(self) -> None:
         if self.is_over() or self._death_cause is None:
             return
-        self.on_death(self._death_cause, expected=self.has_left or self._was_killed())
+        # By dray's kill, rather than by something that came before the kill.
+        was_killed = self._killed and not self._crashed
+        self.on_death(self._death_cause, expected=self.has_left or was_killed)
         self._on_over(self)
 
     def on_death(self, error: EngineError, *, expected: bool) -> None:
@@ -166,10 +168,6 @@ class RayActor(RemoteActor):
         for timer in self._timers:
             timer.cancel()
         super().on_death(error, expected=expected)
-
-    def _was_killed(self) -> bool:
-        """Return whether dray's kill ended it, rather than something that came before the kill."""
-        return self._killed and not self._crashed
 
     def _later(self, delay_s: float, task: Callable[[], object]) -> None:
         """Do something later, in a thread of its own."""
