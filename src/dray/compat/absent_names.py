@@ -47,6 +47,13 @@ _IDS = "ids are plain strings here, such as ref.hex() or get_runtime_context().g
 _LANGUAGES = "dray runs Python only; keep Ray for actors and functions of other languages"
 _INTERNALS = "these are internals of Ray; use what docs/core.md shows of dray"
 _OBSERVED = "ask dray.util.state, or run `dray status --json`"
+_ON_A_NODE = "run the program on a node of the cluster, best with `ray job submit`"
+_TENSORS = "tensors travel as all other values do"
+_JOB = "give its parts to dray.init(runtime_env=..., namespace=...)"
+_LOGGING = "set up logging in the program, or give logging_level= to dray.init()"
+_PREDICT = "load the checkpoint in a task or an actor, and predict there"
+_DDP = "use dray.train.torch.TorchTrainer, whose DistributedDataParallel does the same"
+_BESIDE_MODEL = "write its serialize() into a file beside the model"
 
 _ROOT: dict[str, str | Absent] = {
     **_each("_config _private internal services worker widgets", _INTERNALS),
@@ -56,22 +63,19 @@ _ROOT: dict[str, str | Absent] = {
     **_each("dashboard get_dashboard_url show_in_dashboard", f"there is no dashboard; {_OBSERVED}"),
     "timeline": f"there is no recording of past tasks; {_OBSERVED}",
     "autoscaler": "start a cluster with Ray's autoscaler and dray.init(engine='ray') on it",
-    **_each(
-        "client ClientBuilder client_builder",
-        "run the program on a node of the cluster, best with `ray job submit`",
-    ),
+    **_each("client ClientBuilder client_builder", _ON_A_NODE),
     "cluster_utils": "dray.init(nodes=[...]) simulates several nodes on this machine",
     **_each("cross_language java_actor_class java_function cpp_function Language", _LANGUAGES),
     "dag": "call .remote() with references as arguments; tasks wait for what they are given",
     "experimental": "plain tqdm shows the progress bars of workers; for all else see docs/core.md",
-    "job_config": "give its parts to dray.init(runtime_env=..., namespace=...)",
+    "job_config": _JOB,
     "job_submission": "run the script itself, or submit it to a cluster with `ray job submit`",
     "llm": "serve and batch models with their own servers, or keep Ray for it",
     "rllib": "train agents with a library of your own in tasks and actors, or keep Ray for it",
     "serve": "serve models with a web framework in an actor, or keep Ray for it",
     "tune": "loop over fit() or let Optuna drive it, or call fit() within Ray Tune's trials",
     "workflow": "call tasks from one another, and keep what must last in files",
-    "LoggingConfig": "set up logging in the program, or give logging_level= to dray.init()",
+    "LoggingConfig": _LOGGING,
     **_each(
         "SCRIPT_MODE WORKER_MODE", "get_runtime_context().get_task_id() is None in the driver alone"
     ),
@@ -151,10 +155,7 @@ _UTIL: dict[str, str | Absent] = {
     **_each("annotations common serialization_addons", _INTERNALS),
     "actor_group": "make a list of actors and call each",
     "check_open_ports": "Ray has this for its clusters: python -m ray.util.check_open_ports",
-    **_each(
-        "client client_connect connect",
-        "run the program on a node of the cluster, best with `ray job submit`",
-    ),
+    **_each("client client_connect connect", _ON_A_NODE),
     "disconnect": "call dray.shutdown()",
     "collective": "use torch.distributed in the workers, or dray.train.collective in a train loop",
     "dask": "use dask.distributed, or submit the work as tasks",
@@ -164,7 +165,7 @@ _UTIL: dict[str, str | Absent] = {
     ),
     "enable_periodic_logging": "log in the program itself",
     "get_node_instance_id": "a node's labels, in dray.nodes(), can hold its name in a cloud",
-    "horovod": "use dray.train.torch.TorchTrainer, whose DistributedDataParallel does the same",
+    "horovod": _DDP,
     **_each(
         "iter iter_metrics", "use generators: num_returns='streaming' yields results as they come"
     ),
@@ -179,7 +180,6 @@ _UTIL: dict[str, str | Absent] = {
     "xgboost": "use dray.train.xgboost.XGBoostTrainer, or run xgboost within a task",
 }
 
-_TENSORS = "tensors travel as all other values do"
 _NO_OWNERSHIP = "a value lives as long as a reference to it, whoever has made it"
 _NO_GENERATOR = "end what yields with dray.cancel(generator)"
 _NO_GRAPHS = "there are no compiled graphs; call .remote() with references as arguments"
@@ -237,15 +237,13 @@ _OPTIONS: dict[str, dict[str, str | Absent]] = {
         "enable_tensor_transport": Absent(_TENSORS, unset=(False,)),
     },
     "calls of an actor's method": {
-        "tensor_transport": Absent(
-            "tensors travel as all other values do", unset=("object_store",)
-        ),
+        "tensor_transport": Absent(_TENSORS, unset=("object_store",)),
     },
 }
 _ARGUMENTS: dict[str, dict[str, str | Absent]] = {
     "dray.init()": {
-        "job_config": "give its parts to dray.init(runtime_env=..., namespace=...)",
-        "logging_config": "set up logging in the program, or give logging_level= to dray.init()",
+        "job_config": _JOB,
+        "logging_config": _LOGGING,
         "storage": "give RunConfig(storage_path=...) to a trainer",
         "_tracing_startup_hook": f"nothing is traced; {_OBSERVED}",
     },
@@ -270,7 +268,7 @@ _ARGUMENTS: dict[str, dict[str, str | Absent]] = {
         ),
     },
     "TorchCheckpoint.from_model()": {
-        "preprocessor": "write its serialize() into a file beside the model",
+        "preprocessor": _BESIDE_MODEL,
     },
     "dray.put()": {
         "_owner": _NO_OWNERSHIP,
@@ -318,9 +316,9 @@ _TRAIN: dict[str, str | Absent] = {
         "docs/tracking.md shows how TensorBoard, MLflow and W&B hear of reports",
     ),
     **_each("util utils _internal", _INTERNALS),
-    "horovod": "use dray.train.torch.TorchTrainer, whose DistributedDataParallel does the same",
+    "horovod": _DDP,
     "error": "the errors of training are names of dray.train",
-    "predictor": "load the checkpoint in a task or an actor, and predict there",
+    "predictor": _PREDICT,
     "examples": "there are programs in the examples/ folder of dray's repository",
     "BaseTrainer": "use dray.train.DataParallelTrainer",
 }
@@ -329,7 +327,7 @@ _TRAIN_TORCH: dict[str, str | Absent] = {
     **_each("accelerate backward", _gone(_PRECISION)),
     "prepare_optimizer": _gone(f"use the optimizer as it is; {_PRECISION}"),
     "xla": "ask for the chips by ScalingConfig: TorchTrainer forms an xla group on its own",
-    "TorchPredictor": "load the checkpoint in a task or an actor, and predict there",
+    "TorchPredictor": _PREDICT,
     **_each(
         "TorchftConfig torchft_config",
         "groups of replicas are not there yet; all workers of a run restart together",
@@ -427,11 +425,11 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     },
     "LightGBMTrainer": {"get_model": _gone("call RayTrainReportCallback.get_model(checkpoint)")},
     "dray.train.lightgbm": {"normalize_pandas_for_lightgbm": _INTERNALS},
-    "XGBoostTrainer": {"get_model": _gone("call RayTrainReportCallback.get_model(checkpoint)")},
     "DataParallelTrainer": {
         **_each("restore can_restore", _gone(_SAME_NAME)),
         "as_trainable": _gone("call fit() in a trial of Ray Tune, as docs/sweeps.md shows"),
     },
+    "XGBoostTrainer": {"get_model": _gone("call RayTrainReportCallback.get_model(checkpoint)")},
     "Backend": {"has_replica_groups": "all workers of a run restart together; leave it False"},
     "RunConfig()": {
         "sync_config": _gone(_EACH_REPORT),
@@ -462,10 +460,7 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
             "from_dict to_dict from_bytes to_bytes from_uri to_uri",
             _gone("write files into a directory, and pass Checkpoint.from_directory(path)"),
         ),
-        **_each(
-            "get_preprocessor set_preprocessor",
-            "write its serialize() into a file beside the model",
-        ),
+        **_each("get_preprocessor set_preprocessor", _BESIDE_MODEL),
     },
     "CheckpointConfig()": {
         "checkpoint_frequency": _gone("call report() with a checkpoint as often as you want one"),
