@@ -57,7 +57,7 @@ class Generation(NamedTuple):
 
 _FLAT = "4x4 4x8 8x8 8x16 16x16"
 _SMALL = "2x2x1 2x2x2 2x2x4 2x4x4"
-_ONE_CORE = "1x1 2x2 2x4 2x8 4x4 4x8 8x8 8x16 16x16"
+_ONE_CORE = f"1x1 2x2 2x4 2x8 {_FLAT}"
 
 GENERATIONS = (
     Generation("v2", 2, 4, _FLAT),

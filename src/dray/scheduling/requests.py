@@ -78,7 +78,7 @@ class Request:
 
     Attributes:
         bundles: Name to quantity, for each bundle.
-        strategy: Spread of the bundles over nodes: one of `placing.STRATEGIES`.
+        strategy: Spread of the bundles over nodes: one of `placement.STRATEGIES`.
         selectors: For each bundle the labels that its node must have (`labels.py`); or empty.
         long_lived: Whether it is for something that does not end on its own, unlike a task.
         slices: Slices for the first bundles, whatever the strategy; None is any nodes.
