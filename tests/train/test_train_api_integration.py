@@ -333,5 +333,6 @@ def test_an_older_program_that_asks_the_session_of_ray_air(storage: Path) -> Non
         return [session.get_world_size(), session.get_local_rank(), session.get_checkpoint(), rows]
 
     result = fit(train, storage, datasets={"train": [{"a": 1}]})
+    assert isinstance(result, dray.air.result.Result)  # nobody has imported that
     assert result.return_value == [1, 0, None, [{"a": 1}]]
     assert result.metrics == {"rank": 0}

@@ -105,9 +105,7 @@ _DATA: dict[str, str | Absent] = {
         "BlockBasedFileDatasink Datasink Datasource ReadTask RowBasedFileDatasink SinkMode",
         f"{_OWN_READER}; {_WRITE}",
     ),
-    **_each("DatasetContext", "there is no executor"),
     **_each("FileShuffleConfig RandomSeedConfig", "call random_shuffle(seed=...)"),
-    "DatasetIterator": "it is called DataIterator",
     "_internal": _INTERNALS,
     **_each(
         "Catalog CatalogAccessMode ClickHouseTableSettings DatabricksUnityCatalog KafkaAuthConfig "

@@ -31,10 +31,15 @@ class _AliasLoader:
     def exec_module(self, module: ModuleType) -> None:
         """Fill it: whatever it is asked for, the other one answers."""
         other = import_module(ALIASES[module.__name__])
+
+        def __getattr__(name: str) -> object:
+            submodule = f"{module.__name__}.{name}"
+            return import_module(submodule) if submodule in ALIASES else getattr(other, name)
+
         vars(module).update(
             __all__=other.__all__,
             __doc__=other.__doc__,
-            __getattr__=functools.partial(getattr, other),
+            __getattr__=__getattr__,
             __dir__=functools.partial(dir, other),
         )
 

@@ -45,7 +45,7 @@ _HOMES = {
     "dray.data.execution_options": ("ExecutionOptions", "ExecutionResources", "NodeIdStr"),
     "dray.data.sources.writing": ("SaveMode",),
     "dray.data.grouped": ("GroupedData",),
-    "dray.data.iterator": ("DataIterator",),
+    "dray.data.iterator": ("DataIterator", "DatasetIterator"),
     "dray.data.pipeline": ("Schema",),
     "dray.data.preprocessors": ("Preprocessor",),
     "dray.data.read_api": (
@@ -55,7 +55,7 @@ _HOMES = {
         *("read_binary_files", "read_csv", "read_images"),
         *("read_json", "read_numpy", "read_parquet", "read_sql", "read_text"),
     ),
-    "dray.data.workers": ("ActorPoolStrategy", "DataContext", "TaskPoolStrategy"),
+    "dray.data.workers": ("ActorPoolStrategy", "DataContext", "DatasetContext", "TaskPoolStrategy"),
 }
 
 attach_getattr(__name__, later=("aggregate", "preprocessors"), names=_HOMES)

@@ -372,3 +372,6 @@ class DataIterator:
 
     def _wait(self, seconds: float) -> None:
         self._waited_s += seconds
+
+
+DatasetIterator = DataIterator  # its former name in Ray

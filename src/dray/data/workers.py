@@ -104,6 +104,9 @@ class DataContext:
         )
 
 
+DatasetContext = DataContext  # its former name in Ray
+
+
 def check_options(callee: str, options: Mapping[str, object]) -> None:
     """Refuse options of workers that there are none of.
 
