@@ -303,3 +303,20 @@ def test_a_file_system_with_folders(
     assert (copy / "model").read_text() == "new"
     assert found.path == place / "checkpoint_000001"
     shutil.rmtree(copy)
+
+
+def test_what_is_not_there_need_not_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pyarrow's HDFS says of it what it says of other failures."""
+    (tmp_path / "top").mkdir()
+    place = place_at("runs/run", _pyarrows(tmp_path / "top"), "path")
+    assert isinstance(place, RemotePath)
+    monkeypatch.setenv("DRAY_STORAGE_RETRY_S", "0")
+    failed = mock.Mock(side_effect=OSError(5, "HDFS delete failed"))
+    with mock.patch.multiple(type(place.filesystem), rm_file=failed, rm=failed):
+        place.delete()
+        place.delete(recursive=True)
+        place.write_bytes(b"here")
+        with pytest.raises(StorageError, match=r"cannot be deleted: OSError.* HDFS delete failed"):
+            place.delete()

@@ -144,6 +144,28 @@ class RemotePath:
         if self.exists():
             raise FileExistsError(str(self))
 
+    def delete(self, *, recursive: bool = False) -> None:
+        """Delete the file, or the folder with all that is in it, which may be gone already.
+
+        Raises:
+            StorageError: It cannot be deleted.
+        """
+
+        def ask() -> None:
+            try:
+                if recursive:
+                    self.filesystem.invalidate_cache()
+                    self.filesystem.rm(self.path, recursive=True)
+                else:
+                    self.filesystem.rm_file(self.path)
+            except FileNotFoundError:
+                return
+            except OSError:  # so does pyarrow say on HDFS that there is nothing
+                if not self._is_arrows or self.filesystem.exists(self.path):
+                    raise
+
+        persistently(f"{self} cannot be deleted", ask)
+
     def rename(self, target: RemotePath) -> None:
         """Give this folder another name, which nothing has, in one step; for `is_renamed_whole`.
 

@@ -94,8 +94,8 @@ class Lease:
         held = read_lease(self._run, number)
         if held.get("token") != self.token:
             raise self._is_taken(held)
-        with contextlib.suppress(FileNotFoundError, StorageError):  # it says nothing any more
-            self._run.filesystem.rm_file(_file(self._run, number - 1).path)
+        with contextlib.suppress(StorageError):  # it says nothing any more
+            _file(self._run, number - 1).delete()
 
     def _write(self, put: Any) -> None:
         """Write the lease, and take note of how long it is good then."""

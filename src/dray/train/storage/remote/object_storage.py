@@ -91,7 +91,7 @@ class ObjectStorage(Storage[RemotePath]):
                 self._used.add(name)
                 if not (self.path / name / MANIFEST).exists():
                     self._delete(self.path / name)
-                self._remove(self.path / marker)
+                (self.path / marker).delete()
         self._staged.clear()
 
     def _put_back(self, aside: str) -> None:
@@ -146,7 +146,7 @@ class ObjectStorage(Storage[RemotePath]):
         if target.name in self._replacing:
             self._replacing.remove(target.name)
             self._put_back(f"{_REPLACED}{target.name}")
-        self._remove(self.path / f"{_UNFINISHED}{target.name}")
+        (self.path / f"{_UNFINISHED}{target.name}").delete()
 
     def commit(self, staged: RemotePath, committed: Committed, *, flush: bool) -> None:
         lost = committed.damaged_size()
@@ -158,7 +158,7 @@ class ObjectStorage(Storage[RemotePath]):
         self._check_lease()
         (staged / MANIFEST).write_bytes(manifest_text(committed))
         if self._staged.pop(committed.report, None) is not None:
-            self._remove(self.path / f"{_UNFINISHED}{staged.name}")
+            (self.path / f"{_UNFINISHED}{staged.name}").delete()
         if staged.name in self._replacing:
             self._replacing.remove(staged.name)
             self._delete(self.path / f"{_REPLACED}{staged.name}")
@@ -168,20 +168,12 @@ class ObjectStorage(Storage[RemotePath]):
         marker = self.path / f"{_UNFINISHED}{path.name}"
         marker.write_bytes(b"")
         self._delete(path)
-        self._remove(marker)
+        marker.delete()
 
     def _delete(self, folder: RemotePath) -> None:
         """Delete a folder, its manifest first."""
-        self._remove(folder / MANIFEST)
-
-        def delete() -> None:
-            folder.filesystem.invalidate_cache()
-            folder.filesystem.rm(folder.path, recursive=True)
-
-        _gone(f"{folder} cannot be deleted", delete)
-
-    def _remove(self, file: RemotePath) -> None:
-        _gone(f"{file} cannot be deleted", lambda: file.filesystem.rm_file(file.path))
+        (folder / MANIFEST).delete()
+        folder.delete(recursive=True)
 
     def _move(self, source: RemotePath, target: RemotePath) -> None:
         """Give a checkpoint another name, which nothing has; one of them is whole at any time."""
@@ -266,15 +258,3 @@ class ObjectStorage(Storage[RemotePath]):
 def _in_folder(name: str) -> str:
     """Return the name of a growing file, whose parts have a folder."""
     return name if "/" in name else f"{name.partition('.')[0]}/{name}"
-
-
-def _gone(what: str, delete: Callable[[], object]) -> None:
-    """Delete something, which may be gone already."""
-
-    def ask() -> None:
-        try:
-            delete()
-        except FileNotFoundError:
-            return
-
-    persistently(what, ask)
