@@ -52,6 +52,8 @@ class WorkerRuntime(ProcessRuntime):
         self.may_be_interrupted = False
         self._idle = False
         self._received: deque[Message] = deque()
+        self._arrival = select.poll()
+        self._arrival.register(sock, select.POLLIN)
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         self._waker, self._wake = os.pipe()
@@ -85,6 +87,8 @@ class WorkerRuntime(ProcessRuntime):
         undisturbed = timeout_s is None and not self.may_be_interrupted
         messages = self._spin.awake(self._look) if undisturbed else None
         if not messages and undisturbed and self._idle:
+            # Not in `recv`, which the driver's reading of what this one has sent wakes up as well.
+            self._arrival.poll()
             messages = self._inbox.receive()
         elif not messages:
             messages = self._sleep(timeout_s)
