@@ -425,3 +425,11 @@ def test_rows_that_a_function_makes_larger_are_given_to_it_a_few_at_a_time() -> 
     shard = DataIterator(dray.data.range(3000).map_batches(widened), 0, 2, equal=True)
     assert sum(len(batch["image"]) for batch in shard.iter_batches(batch_size=50)) == 1500
     assert max(given) <= 128  # 8 MiB
+
+
+def test_a_function_is_not_called_with_a_batch_of_no_rows() -> None:
+    rows = dray.data.from_items([{"a": 1}, {"a": 1}, {"a": 2}]).groupby("a")
+    groups = rows.map_groups(lambda group: group)
+    first = groups.map_batches(lambda batch: {"a": batch["a"][batch["a"] == 1]})
+    highest = first.map_batches(lambda batch: {"highest": [batch["a"].max()]})
+    assert highest.take_all() == [{"highest": 1}]

@@ -151,7 +151,8 @@ class MapBatches(FunctionOperation):
         if self.batch_size is not None:
             blocks = rebatched(blocks, itertools.repeat(self.batch_size))
         for block in blocks:
-            yield from self._made(call, block)
+            if block.table.num_rows:  # as in Ray, no function has to know what to make of nothing
+                yield from self._made(call, block)
 
     def _made(self, call: Callable[[object], Value], block: Block) -> Iterator[Block]:
         try:
