@@ -433,3 +433,16 @@ def test_a_function_is_not_called_with_a_batch_of_no_rows() -> None:
     first = groups.map_batches(lambda batch: {"a": batch["a"][batch["a"] == 1]})
     highest = first.map_batches(lambda batch: {"highest": [batch["a"].max()]})
     assert highest.take_all() == [{"highest": 1}]
+
+
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_tensors_that_blocks_have_in_other_shapes_are_put_together(shape: tuple[int, ...]) -> None:
+    def padded(batch: dict[str, Any]) -> dict[str, Any]:
+        longest = int(batch["id"].max())
+        return {"ids": np.ones((len(batch["id"]), longest, *shape), int), "n": batch["id"] * 2}
+
+    rows = dray.data.range(6).map_batches(padded, batch_size=2).materialize()
+    assert [len(row["ids"]) for row in rows.iter_rows()] == [1, 1, 3, 3, 5, 5]
+    (batch,) = rows.iter_batches(batch_size=6)
+    assert [np.shape(value) for value in batch["ids"]][1::2] == [(n, *shape) for n in (1, 3, 5)]
+    assert batch["n"].tolist() == [0, 2, 4, 6, 8, 10]

@@ -273,7 +273,25 @@ def concat(tables: Sequence[Table]) -> Table:
     """Return the rows of several tables as one; types that differ are widened."""
     if len(tables) == 1:
         return tables[0]
+    for name in tables[0].column_names:
+        kinds = {table.schema.field(name).type for table in tables if name in table.column_names}
+        if len(kinds) > 1 and any(isinstance(kind, pa.FixedShapeTensorType) for kind in kinds):
+            tables = _with_ragged(tables, name)
     return pa.concat_tables(tables, promote_options="permissive")
+
+
+def _with_ragged(tables: Sequence[Table], name: str) -> list[Table]:
+    """Return tables whose tensors of a column have several shapes, with one type of it for all."""
+    having = [table for table in tables if name in table.column_names]
+    values = _from_values([v for each in having for v in column_to_values(each.column(name))])
+    changed, first = [], 0
+    for table in tables:
+        if name in table.column_names:
+            part = values.slice(first, table.num_rows)
+            table = table.set_column(table.column_names.index(name), name, part)
+            first += table.num_rows
+        changed.append(table)
+    return changed
 
 
 # Forms that programs see.
