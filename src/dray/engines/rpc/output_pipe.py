@@ -23,7 +23,7 @@ class OutputPipe:
         reader: Reader,
         fd: int,
         take: Callable[[bytes], object],
-        on_close: Callable[[], object] = lambda: None,
+        on_close: Callable[[], object],
     ) -> None:
         self._reader = reader
         self._fd = fd
