@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import random
 import shutil
 import signal
 import socket
@@ -23,6 +25,7 @@ _OPENED = [
     "--add-opens=java.base/java.lang=ALL-UNNAMED",
     "--add-opens=java.base/java.util=ALL-UNNAMED",
 ]
+_REGISTERED = "registerDatanode"
 _LOG = """
 log4j.rootLogger=WARN,console
 log4j.logger.org.apache.hadoop.hdfs.StateChange=INFO
@@ -38,6 +41,14 @@ def why_not() -> str:
     if not any(JARS.glob("hadoop-hdfs-*.jar")):
         return "Hadoop is not there: make test-hdfs fetches it"
     return "" if shutil.which("java") else "there is no Java"
+
+
+def _free_port() -> int:
+    """Return a port below those that the system gives away by itself, as to somebody's client."""
+    for port in random.Random(os.getpid()).sample(range(20_000, 30_000), 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
 
 
 class Hdfs:
@@ -64,8 +75,7 @@ class Server(Hdfs):
     """
 
     def __init__(self, home: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            super().__init__(f"hdfs://127.0.0.1:{free.getsockname()[1]}")
+        super().__init__(f"hdfs://127.0.0.1:{_free_port()}")
         self.conf = home / "conf"
         self._home = home
         self._running: dict[str, subprocess.Popen[str]] = {}
@@ -115,7 +125,8 @@ class Server(Hdfs):
         subprocess.run(self._java(NAMENODE, "-format"), stdout=quiet, stderr=quiet, check=True)
         self.start_one(DATANODE)
         self.start_one(NAMENODE)
-        if not self._has_datanode.wait(120):
+        self._has_datanode.wait(120)
+        if not any(_REGISTERED in line for line in self._said):
             raise AssertionError("".join(self._said))
 
     def start_one(self, server: str) -> None:
@@ -134,8 +145,9 @@ class Server(Hdfs):
             assert process.stdout is not None
             for line in process.stdout:
                 self._said.append(line)
-                if "registerDatanode" in line:
+                if _REGISTERED in line:
                     self._has_datanode.set()
+        self._has_datanode.set()  # there will be none
 
     def kill(self, server: str) -> None:
         """Have a server be gone."""
