@@ -256,3 +256,31 @@ def test_kills_and_power_cuts_leave_what_was_promised(
                     run.restart()
                     run.look(expected)
     run.disk.close()
+
+
+def test_a_restart_keeps_what_it_resumes_from_when_the_power_is_cut_next(tmp_path: Path) -> None:
+    """The driver was killed before it had flushed the name of the manifest that it wrote anew."""
+    outcomes = set()
+    for left in range(20):  # each change within the securing of the checkpoint
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(host, "boot_id", lambda: "boot 0")
+            run = Run(tmp_path / f"run-{left}", CheckpointConfig())
+            with run.disk.watched():
+                run.commit(None, moved=False)
+                run.disk.left = left
+                with contextlib.suppress(Killed):
+                    run.secure(0)
+                outcomes.add(run.disk.left)
+                run.disk.left = None
+                run.directory.storage.close()
+                run.restart()
+                run.look(0)
+            run.directory.storage.close()
+            run.disk.cut(lambda options: options[0])  # what was flushed, and nothing since
+            patch.setattr(host, "boot_id", lambda: "boot 1")
+            with run.disk.watched():
+                run.restart()
+                run.look(0)
+            run.directory.storage.close()
+            run.disk.close()
+    assert len(outcomes) > 1  # some were killed, some were not

@@ -14,7 +14,7 @@ from dray.train.reported import ReportedCheckpointStatus
 from dray.train.run.output.progress import Progress
 from dray.train.run.report_tracker import PendingReport
 from dray.train.run.retention import checkpoints_to_delete, score
-from dray.train.storage.checkpoint_files import MANIFEST, secure
+from dray.train.storage.checkpoint_files import MANIFEST, secure, sync_directory
 from dray.train.storage.manifest import PENDING, Committed, Validation
 from dray.train.storage.place import Place, path_within
 from dray.train.storage.run_directory import RunDirectory
@@ -57,11 +57,19 @@ class CheckpointStore:
             compared = committed.to_compare(checksums=self.config.checksums)
             damaged = self.directory.first_damaged_file(compared)
             if damaged is None:
+                self._flush_names(committed)
                 return committed
             self._leave_out(committed, damaged)
         if found:
             self.progress.warn("no sound checkpoint is left: the run begins anew")
         return None
+
+    def _flush_names(self, committed: Committed) -> None:
+        """See names onto the disk that a driver may have been killed before it flushed."""
+        if self.config.flush and isinstance(committed.path, Path):
+            with StorageError.instead(f"{committed.path} cannot be seen onto the disk"):
+                sync_directory(committed.path)
+                sync_directory(committed.path.parent)
 
     def leave_out_damaged(self, errors: Iterable[BaseException]) -> bool:
         """Leave out the checkpoint that workers have found to be damaged when they downloaded it.
