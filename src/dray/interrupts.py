@@ -5,12 +5,18 @@ raises (Ctrl-C, a time limit) comes out there: with a lock held, a count half ch
 message sent. No `try` helps, since its own first and last steps are such places too. So a program's
 handlers are wrapped. The wrapper looks at the stack: if the innermost function that is marked here
 is a `shielded` one, the handler has to wait; it runs where that function waits, or as it is left.
+
+A signal that comes as the main thread is about to sleep does not wake it: Python has taken note of
+it, and runs the handler when the thread wakes by itself. So Python also writes to a socket as one
+comes, unless it does so for the program already, and whoever reads for all wakes the main thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import signal
+import socket
 import sys
 import threading
 import weakref
@@ -32,7 +38,10 @@ pending: dict[int, Callable[..., object]] = {}
 
 # Per signal that was sent again: held until it has come, or is lost after these seconds.
 _resent: dict[int, threading.Lock] = {}
-_LOST_S = 0.2
+LOST_S = 0.2
+
+# The socket that becomes readable as a signal comes, and that which Python writes to.
+_arrivals: list[socket.socket] = []
 
 # The signals for which programs have handlers that raise.
 _INT, _TERM = signal.SIGINT, signal.SIGTERM
@@ -121,7 +130,7 @@ def _send(number: int, heard: threading.Lock) -> None:
     main = threading.main_thread().ident
     assert main is not None
     signal.pthread_kill(main, number)
-    while not heard.acquire(timeout=_LOST_S):
+    while not heard.acquire(timeout=LOST_S):
         signal.pthread_kill(main, number)
 
 
@@ -196,6 +205,8 @@ def _wrap() -> None:
         if callable(handler) and not isinstance(handler, Guard):
             signal.signal(number, Guard(handler))
     _seen[:] = getsignal(_INT), getsignal(_ALRM), getsignal(_TERM)
+    if _arrivals:
+        _have_written(_arrivals[1].fileno())
 
 
 def unwrap() -> None:
@@ -206,12 +217,45 @@ def unwrap() -> None:
         handler = getsignal(number)
         if isinstance(handler, Guard):
             signal.signal(number, handler.handler)
+    if _arrivals:
+        _have_written(-1)
+    while _arrivals:
+        _arrivals.pop().close()
 
 
 def begin_process() -> None:
     """Forget what a fork has from its parent."""
     pending.clear()
     _sleepers.clear()
+    if _arrivals:
+        _have_written(-1)
+        _arrivals.clear()
+
+
+def arrivals() -> socket.socket:
+    """Return what becomes readable as a signal comes, from the next look at handlers on."""
+    if not _arrivals:
+        _arrivals[:] = socket.socketpair()
+        for end in _arrivals:
+            end.setblocking(False)
+        _seen[:] = [None] * 3
+    return _arrivals[0]
+
+
+def wake_main() -> None:
+    """Have the main thread look up if it sleeps: a signal has come."""
+    for end in _arrivals[:1]:
+        with contextlib.suppress(OSError):  # read by another thread, or closed just now
+            end.recv(4096)
+    for sleeper in list(_sleepers):
+        sleeper.disturb()
+
+
+def _have_written(descriptor: int) -> None:
+    """Have Python write to a descriptor as a signal comes, or -1, unless the program uses that."""
+    before = signal.set_wakeup_fd(descriptor, warn_on_full_buffer=False)
+    if before not in (-1, _arrivals[1].fileno()):
+        signal.set_wakeup_fd(before)
 
 
 def attend(sleeper: Sleeper) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -131,6 +132,49 @@ def test_ctrl_c_is_heard_while_another_thread_reads_for_all(gate: Gate, second_g
     assert dray.get(echo.remote(1)) == 1
 
 
+def test_a_signal_that_another_thread_takes_wakes_the_main_thread(
+    gate: Gate, second_gate: Gate
+) -> None:
+    """As a signal does that comes when the main thread is about to sleep."""
+    others = held.remote(second_gate)
+    second_gate.heard()
+    reader = threading.Thread(target=dray.get, args=(others,))
+    reader.start()
+    awaited = held.remote(gate)
+
+    def take_a_signal() -> None:
+        gate.heard()
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    taker = threading.Thread(target=take_a_signal)
+
+    def wait_for_it() -> None:
+        taker.start()
+        dray.get(awaited, timeout=PATIENCE_S)
+
+    interrupted(wait_for_it)
+    gate.open()
+    second_gate.open()
+    taker.join()
+    reader.join()
+    assert dray.get(awaited) == "let go"
+
+
+def test_the_socket_that_a_program_has_its_signals_written_to_stays_the_programs() -> None:
+    dray.get(echo.remote(1))
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        writer.setblocking(False)
+        drays = signal.set_wakeup_fd(writer.fileno())
+        assert drays != -1
+        with handler_of(signal.SIGALRM, lambda number, frame: None):
+            assert dray.get(echo.remote(2)) == 2
+            signal.raise_signal(signal.SIGALRM)
+        assert reader.recv(1) == bytes([signal.SIGALRM])
+        dray.shutdown()
+        assert signal.set_wakeup_fd(-1) == writer.fileno()
+
+
 def test_a_handler_that_does_not_raise_runs_at_once_and_the_wait_goes_on(gate: Gate) -> None:
     heard: list[int] = []
 
@@ -209,25 +253,23 @@ def test_an_interrupt_at_the_end_of_a_reference_is_not_lost(gate: Gate) -> None:
 def test_a_cancelled_task_leaves_a_worker_that_works() -> None:
     @dray.remote
     def busy(gate: Gate) -> None:
-        gate.ring(os.getpid())
+        gate.ring()
         kept = []
         while True:
             kept = dray.get([echo.remote(i) for i in range(5)])
             dray.put(kept)
 
     runtime: Any = session.current_engine().runtime
-    pids = set()
     for index in range(30):
         gate = Gate(Path(os.environ["TMPDIR"]), f"busy{index}")
         ref = busy.remote(gate)
-        pids.update(gate.heard())
+        gate.heard()
         threading.Event().wait(index / 3000)
         dray.cancel(ref)
         with pytest.raises(TaskCancelledError):
             dray.get(ref, timeout=PATIENCE_S)
         gate.close()
     assert dray.get([echo.remote(i) for i in range(50)], timeout=PATIENCE_S) == [*range(50)]
-    assert len(pids) < 30  # processes are used again
     workers = [w.client for w in runtime.pool.all.values()]
     assert not [c for c in workers if c.questions or c.blocked or c.rooms]
 

@@ -40,7 +40,7 @@ from dray.engines.rpc.serialization import Opened, Payload
 from dray.engines.runtime import ExecutionContext
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import EngineError, NodeDiedError
-from dray.interrupts import leave, mark_shielded, pending, watch
+from dray.interrupts import arrivals, leave, mark_shielded, pending, wake_main, watch
 from dray.scheduling.ledger import Ledger
 from dray.scheduling.requests import Node
 
@@ -113,6 +113,8 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
         self._woken.setblocking(False)
         self._wake.setblocking(False)
         self._poll.register(self._woken, select.EPOLLIN)
+        self._signals = arrivals()
+        self._poll.register(self._signals, select.EPOLLIN)
         limit = store_bytes or int(host.memory_bytes() * _STORE_SHARE)
         self.hub = Hub(limit)
         self.pool = Pool(self._start_worker, max(2, host.cpu_count()))
@@ -368,6 +370,9 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
             if fd == self._woken.fileno():
                 with contextlib.suppress(BlockingIOError):  # read already, in a read within this
                     self._woken.recv(4096)
+                continue
+            if fd == self._signals.fileno():
+                wake_main()
                 continue
             line = self._lines.get(fd)
             if line is None:

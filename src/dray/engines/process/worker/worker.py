@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import threading
@@ -24,6 +25,7 @@ from dray.engines.rpc.actor_host import ExitForkedChildren, exit_status, is_inte
 from dray.engines.rpc.framing import Inbox, Message
 from dray.engines.rpc.serialization import Payload
 from dray.errors import EngineError
+from dray.interrupts import LOST_S
 
 if TYPE_CHECKING:
     from dray.engines.process.hub.records import Count, Grant
@@ -241,7 +243,7 @@ class TaskWorker:
     def _listen(self) -> None:
         size = wire.CANCELLED.size
         with contextlib.suppress(OSError):
-            while len(data := self._control.recv(size, socket.MSG_WAITALL)) == size:
+            while len(data := self._heard(size)) == size:
                 (number,) = wire.CANCELLED.unpack(data)
                 if number & wire.RECALLED:
                     self._recall(number ^ wire.RECALLED)
@@ -250,6 +252,18 @@ class TaskWorker:
                     self.runtime.say("cancel_acknowledged", number)
         if not self._over:
             lifeline.end_with_family()
+
+    def _heard(self, size: int) -> bytes:
+        """Wait for a message; send a signal meanwhile once more that the task has not heard."""
+        arrival = select.poll()
+        arrival.register(self._control, select.POLLIN)
+        while not arrival.poll(1000 * LOST_S if self._is_cancelling() else None):
+            if self._is_cancelling():
+                self._send_interrupt()
+        return self._control.recv(size, socket.MSG_WAITALL)
+
+    def _is_cancelling(self) -> bool:
+        return 0 != self._cancelled == self._current
 
     def _recall(self, dispatch: int) -> None:
         with self._beginning:  # until it is said, so that nothing is heard before of what follows
@@ -264,7 +278,10 @@ class TaskWorker:
             self._cancelled = number
             if self._current != number:
                 return  # it has ended, or has not begun: then it never will
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            self._send_interrupt()
+
+    def _send_interrupt(self) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def _on_interrupt(self, signum: int, frame: object) -> None:
         """End the task that is to be cancelled, unless it has ended just before."""
