@@ -120,6 +120,7 @@ _KEPT_THREADS = (
     "dray-hub",
     "Dummy-",
     "ray_",
+    "data-usage-",
     "fsspecIO",
     "asyncio_",
 )

@@ -375,8 +375,8 @@ def test_what_is_not_there_says_what_to_use() -> None:
     data: Any = dray.data
     with pytest.raises(AbsentError, match="has no read_orc: make rows of it"):
         data.read_orc("a")
-    with pytest.raises(AbsentError, match="has no with_columns: write it with map_batches"):
-        data.range(3).with_columns(3)
+    with pytest.raises(AbsentError, match="has no mix: write it with map_batches"):
+        data.range(3).mix(3)
     for name, advice in {
         "lazy": "always lazy",
         "window": "block by block",

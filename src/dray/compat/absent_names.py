@@ -117,7 +117,7 @@ _DATA: dict[str, str | Absent] = {
     ),
 }
 _DATASET: dict[str, str | Absent] = {
-    **_each("mix with_column with_columns", _RELATE),
+    **_each("mix", _RELATE),
     **_each(
         "get_internal_block_refs iter_internal_ref_bundles to_random_access_dataset",
         _NO_BLOCKS,
@@ -353,9 +353,15 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     "dray.util.accelerators": {"tpu": _SLICES},
     "dray.data": _DATA,
     "dray.data.expressions": _each(
-        "col lit udf pyarrow_udf download star unnest uuid random monotonically_increasing_id Expr "
-        "ColumnExpr LiteralExpr BinaryExpr UnaryExpr UDFExpr AliasExpr StarExpr",
-        "write conditions as text, as in filter(expr='age > 30'), all else with map_batches()",
+        "star StarExpr", "with_column() keeps all other columns; choose with select_columns()"
+    )
+    | _each(
+        "random uuid monotonically_increasing_id RandomExpr UUIDExpr MonotonicallyIncreasingIdExpr",
+        "write it with map_batches(), or zip() the rows with dray.data.range() for numbers",
+    )
+    | _each(
+        "BinaryExpr DownloadExpr Operation UDFExpr UnaryExpr",
+        "every expression is an Expr, whose repr says what it calculates",
     ),
     "dray.data.aggregate": _each(
         "AggregateFnV2 ApproximateQuantile ApproximateTopK MissingValuePercentage "
@@ -388,7 +394,6 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         )
         for what in ("csv", "images", "json", "numpy", "parquet")
     },
-    "GroupedData": {"with_column": _RELATE},
     "dray.data.preprocessors": {
         **_each(
             "CountVectorizer CustomKBinsDiscretizer FeatureHasher HashingVectorizer "

@@ -58,10 +58,14 @@ _HOMES = {
     "dray.data.workers": ("ActorPoolStrategy", "DataContext", "DatasetContext", "TaskPoolStrategy"),
 }
 
-attach_getattr(__name__, later=("aggregate", "preprocessors"), names=_HOMES)
+attach_getattr(
+    __name__, later=("aggregate", "datatype", "expressions", "preprocessors"), names=_HOMES
+)
 
 if TYPE_CHECKING:
     from dray.data import aggregate as aggregate
+    from dray.data import datatype as datatype
+    from dray.data import expressions as expressions
     from dray.data import preprocessors as preprocessors
     from dray.data.dataset import Dataset
     from dray.data.execution_options import ExecutionOptions, ExecutionResources, NodeIdStr

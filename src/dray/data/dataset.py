@@ -13,21 +13,23 @@ from dray.checks import is_number, is_whole, plain
 from dray.compat.attributes import with_absent_members
 from dray.data import relational
 from dray.data.aggregate import AggregateFn
-from dray.data.expressions import parsed
+from dray.data.conditions import parsed
+from dray.data.expressions import Expr, UnnestExpr
 from dray.data.forms.blocks import Batch, Block, Row, Table, Value, check_format
 from dray.data.grouped import GroupedData, named_columns
 from dray.data.operations import (
     AddColumn,
-    FilterExpression,
     FilterRows,
     FlatMapRows,
     MapBatches,
     MapRows,
+    MapTables,
     OnTables,
     UserFunction,
 )
 from dray.data.parts import Parts
 from dray.data.pipeline import dropped, first_rows, part_of, renamed, selected
+from dray.data.projections import Columns, Condition
 from dray.data.sources.base import UnionSource
 from dray.data.workers import check_options, in_workers
 from dray.errors import ConfigError
@@ -167,7 +169,7 @@ class Dataset(Parts):
     def filter(
         self,
         fn: Callable[..., object] | None = None,
-        expr: str | pc.Expression | None = None,
+        expr: str | Expr | pc.Expression | None = None,
         *,
         fn_args: Sequence[object] | None = None,
         fn_kwargs: Mapping[str, object] | None = None,
@@ -179,8 +181,8 @@ class Dataset(Parts):
 
         Args:
             fn: It takes a row, and returns whether it passes; or a class that is called so.
-            expr: A condition in place of a function, which is faster: a text such as
-                `"x > 3 and y in [1, 2]"`, or an expression of `pyarrow.compute`.
+            expr: A condition in place of a function, which is faster: an expression such as
+                `(col("x") > 3) & col("y").is_in([1, 2])`, or a text, `"x > 3 and y in [1, 2]"`.
             fn_args: Arguments after the row.
             fn_kwargs: The same by name.
             fn_constructor_args: Arguments of the class.
@@ -188,18 +190,16 @@ class Dataset(Parts):
             workers: As for `map_batches`.
 
         Raises:
-            ConfigError: There are both, or none, or the expression is none of Arrow's.
+            ConfigError: There are both, or none, or the expression is none.
         """
         if (fn is None) == (expr is None):
             raise ConfigError("filter takes a function or an expression: filter(lambda row: ...)")
         if fn is None:
             chosen = parsed(expr) if isinstance(expr, str) else expr
-            if not isinstance(chosen, pc.Expression):
-                raise ConfigError(
-                    "expr must be an expression such as 'x > 3' or pyarrow.compute.field('x') > 3, "
-                    f"not {expr!r}"
-                )
-            return self._with(FilterExpression(chosen))
+            if not isinstance(chosen, Expr | pc.Expression):
+                raise ConfigError(f"expr must be an expression such as col('x') > 3, not {expr!r}")
+            passing = UserFunction(Condition(chosen), "filter")
+            return self._with(in_workers(MapTables(passing, keeps_rows=False), workers))
         function = UserFunction(
             fn, "filter", fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
         )
@@ -227,6 +227,46 @@ class Dataset(Parts):
         check_options("Dataset.rename_columns", workers)
         chosen = dict(names) if isinstance(names, Mapping) else list(names)
         return self._with(OnTables(functools.partial(renamed, chosen), own=True))
+
+    def with_column(self, column_name: str, expr: Expr, **workers: object) -> Dataset:
+        """Return a dataset with one more column, or another one in its place.
+
+        Args:
+            column_name: Its name.
+            expr: The calculation of its values.
+            workers: As for `map_batches`.
+
+        Raises:
+            ConfigError: It is no expression.
+
+        Example:
+            >>> import dray.data
+            >>> from dray.data.expressions import col
+            >>> dray.data.range(3).with_column("odd", col("id") % 2 == 1).take(2)
+            [{'id': 0, 'odd': False}, {'id': 1, 'odd': True}]
+        """
+        function = UserFunction(Columns([{column_name: expr}], "with_column"), "with_column")
+        return self._with(in_workers(MapTables(function), workers))
+
+    def with_columns(
+        self,
+        exprs: Mapping[str, Expr] | UnnestExpr | None = None,
+        *more_exprs: Mapping[str, Expr] | UnnestExpr,
+        **workers: object,
+    ) -> Dataset:
+        """Return a dataset with more columns, all of them calculated from those that there are.
+
+        Args:
+            exprs: Expressions by the columns' names, or `unnest(...)`.
+            more_exprs: The same.
+            workers: As for `map_batches`.
+
+        Raises:
+            ConfigError: It is something else.
+        """
+        given = [part for part in (exprs, *more_exprs) if part is not None]
+        function = UserFunction(Columns(given, "with_columns"), "with_columns")
+        return self._with(in_workers(MapTables(function), workers))
 
     def add_column(
         self,

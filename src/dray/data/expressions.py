@@ -1,93 +1,460 @@
-"""Conditions of rows as text, such as `"age > 30 and name in ['Ada']"`, as expressions of Arrow."""
+"""Calculations on columns, such as `col("price") * 2`, for `with_column` and `filter`.
+
+An expression is a tree; what it makes of a block are columns of Arrow, by `pyarrow.compute`.
+"""
 
 from __future__ import annotations
 
-import ast
-import operator
-from collections.abc import Callable, Mapping
+import builtins
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from dray.checks import require
 from dray.compat.attributes import attach_getattr
 
 require("pyarrow", "dray[data]")
 
-import pyarrow.compute as pc  # noqa: E402 (what is above says how to install it)
+import pyarrow as pa  # noqa: E402 (what is above says how to install it)
+import pyarrow.compute as pc  # noqa: E402
 
+from dray.data import kernels  # noqa: E402
+from dray.data.datatype import DataType  # noqa: E402
+from dray.data.forms.blocks import Column, Table, Value  # noqa: E402
+from dray.data.kernels import LateInstance, UserKernel  # noqa: E402
+from dray.data.relational import check_column  # noqa: E402
+from dray.data.sources.base import Filesystem  # noqa: E402
+from dray.data.sources.downloads import downloaded  # noqa: E402
 from dray.errors import ConfigError  # noqa: E402
 
-attach_getattr(__name__)
-
-Two = Callable[[pc.Expression, pc.Expression], pc.Expression]
-
-_COMPARED: Mapping[type[ast.cmpop], Two] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.In: lambda value, among: value.isin(among),
-    ast.NotIn: lambda value, among: ~value.isin(among),
-}
-_CALCULATED: Mapping[type[ast.operator], Two] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-}
+__all__ = [
+    "AliasExpr",
+    "ColumnExpr",
+    "Expr",
+    "LiteralExpr",
+    "UnnestExpr",
+    "col",
+    "download",
+    "lit",
+    "pyarrow_udf",
+    "udf",
+    "unnest",
+]
 
 
-def parsed(text: str) -> pc.Expression:
-    """Return the expression of Arrow that a condition in Python's syntax means.
+def _method(function: Callable[..., Value]) -> Callable[..., Expr]:
+    """Return a method that calls a function with an expression and further arguments."""
+
+    def method(self: Any, *arguments: object, **named: object) -> Expr:
+        return Call(function, (self._expr, *arguments), named)
+
+    method.__doc__ = f"Return what `{function.__name__}` makes of the values."
+    return method
+
+
+def _methods(*functions: Callable[..., Value]) -> tuple[Callable[..., Expr], ...]:
+    return tuple(_method(function) for function in functions)
+
+
+def _reflected(function: Callable[..., Value]) -> Callable[..., Expr]:
+    """Return the same for an operator whose left side is a value."""
+    return lambda self, other: Call(function, (other, self), {})
+
+
+class Expr:
+    """A calculation on the columns of a row, which `col` and `lit` begin.
+
+    It has Python's operators (`& | ~` in place of `and`, `or`, `not`), functions on numbers, and
+    `str`, `list`, `struct`, `map`, `arr` and `dt` with those on other kinds of values.
+
+    Example:
+        >>> import dray.data
+        >>> from dray.data.expressions import col
+        >>> rows = dray.data.from_items([{"name": "ada", "age": 36}, {"name": "bob", "age": 7}])
+        >>> rows.filter(expr=(col("age") > 30) & col("name").str.starts_with("a")).take_all()
+        [{'name': 'ada', 'age': 36}]
+    """
+
+    @property
+    def name(self) -> builtins.str | None:
+        """The name of the column or alias; None for other calculations."""
+        return None
+
+    @property
+    def _expr(self) -> Expr:
+        return self
+
+    def of(self, table: Table) -> Value:
+        """Return the values of a table's rows: a column, or a value that is the same for all."""
+        raise NotImplementedError
+
+    def column(self, table: Table) -> Column:
+        """Return the values of a table's rows as a column."""
+        values = self.of(table)
+        if isinstance(values, pa.Array | pa.ChunkedArray):
+            return values
+        value = values if isinstance(values, pa.Scalar) else pa.scalar(values)
+        return pa.repeat(value, table.num_rows)
+
+    __add__, __radd__ = _method(kernels.add), _reflected(kernels.add)
+    __sub__, __rsub__ = _method(pc.subtract), _reflected(pc.subtract)
+    __mul__, __rmul__ = _method(pc.multiply), _reflected(pc.multiply)
+    __truediv__, __rtruediv__ = _method(pc.divide), _reflected(pc.divide)
+    __floordiv__, __rfloordiv__ = _method(kernels.floor_divide), _reflected(kernels.floor_divide)
+    __mod__, __rmod__ = _method(kernels.modulo), _reflected(kernels.modulo)
+    __gt__, __ge__ = _method(pc.greater), _method(pc.greater_equal)
+    __lt__, __le__ = _method(pc.less), _method(pc.less_equal)
+    __eq__, __ne__ = _method(pc.equal), _method(pc.not_equal)  # type: ignore[assignment]
+    __and__, __or__ = _method(pc.and_kleene), _method(pc.or_kleene)
+    __invert__ = _method(pc.invert)
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        raise ConfigError(
+            f"{self!r} has a value for each row: write (a > 1) & ~(b < 2), not a > 1 and not b < 2"
+        )
+
+    is_null, is_not_null = _method(pc.is_null), _method(pc.is_valid)
+    is_in, not_in = _method(kernels.is_in), _method(kernels.not_in)
+    ceil, floor, round, trunc = _methods(pc.ceil, pc.floor, pc.round, pc.trunc)
+    ln, log10, log2, exp = _methods(pc.ln, pc.log10, pc.log2, pc.exp)
+    sin, cos, tan = _methods(pc.sin, pc.cos, pc.tan)
+    asin, acos, atan = _methods(pc.asin, pc.acos, pc.atan)
+    negate, sign, abs = _methods(pc.negate_checked, pc.sign, pc.abs_checked)
+    power = _method(pc.power)
+
+    def cast(self, target_type: DataType | pa.DataType, *, safe: bool = True) -> Expr:
+        """Return the values as another type.
+
+        Args:
+            target_type: The type, such as `DataType.int64()`, or one of Arrow.
+            safe: Whether a value that does not fit is an error.
+        """
+        if isinstance(target_type, DataType):
+            target_type = target_type.to_arrow_dtype()
+        if not isinstance(target_type, pa.DataType):
+            raise ConfigError(f"cast takes a type such as DataType.int64(), not {target_type!r}")
+        return Call(pc.cast, (self, target_type), {"safe": safe})
+
+    def alias(self, name: builtins.str) -> Expr:
+        """Return the same calculation with a name."""
+        return AliasExpr(self, name)
+
+    @property
+    def str(self) -> StringFunctions:
+        """The functions on texts."""
+        return StringFunctions(self)
+
+    @property
+    def list(self) -> ListFunctions:
+        """The functions on lists."""
+        return ListFunctions(self)
+
+    @property
+    def arr(self) -> ArrayFunctions:
+        """The functions on lists of one length."""
+        return ArrayFunctions(self)
+
+    @property
+    def struct(self) -> StructFunctions:
+        """The functions on records."""
+        return StructFunctions(self)
+
+    @property
+    def map(self) -> MapFunctions:
+        """The functions on maps."""
+        return MapFunctions(self)
+
+    @property
+    def dt(self) -> TimeFunctions:
+        """The functions on times."""
+        return TimeFunctions(self)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ColumnExpr(Expr):
+    """The values of a column; `col` makes it."""
+
+    _name: str
+
+    @property
+    def name(self) -> str:
+        """The name of the column."""
+        return self._name
+
+    def of(self, table: Table) -> Value:
+        """Return the column of a table."""
+        check_column(table, [self._name])
+        return table.column(self._name)
+
+    def __repr__(self) -> str:
+        return f"col({self._name!r})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LiteralExpr(Expr):
+    """A value that is the same for all rows; `lit` makes it."""
+
+    value: Value
+
+    def of(self, table: Table) -> Value:
+        """Return the value."""
+        return self.value
+
+    def __repr__(self) -> str:
+        return f"lit({self.value!r})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AliasExpr(Expr):
+    """Another calculation, with a name; `alias` makes it."""
+
+    expr: Expr
+    _name: str
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._name
+
+    def of(self, table: Table) -> Value:
+        """Return the values of the other one."""
+        return self.expr.of(table)
+
+    def __repr__(self) -> str:
+        return f"{self.expr!r}.alias({self._name!r})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Call(Expr):
+    """A function on the values of other calculations, and on arguments that are none."""
+
+    function: Callable[..., Value]
+    arguments: Sequence[object]
+    named: Mapping[str, object]
+
+    def of(self, table: Table) -> Value:
+        """Return the function's values."""
+
+        def value(argument: object) -> Value:
+            return argument.of(table) if isinstance(argument, Expr) else argument
+
+        named = {name: value(argument) for name, argument in self.named.items()}
+        return self.function(*map(value, self.arguments), **named)
+
+    def __repr__(self) -> str:
+        named = (f"{name}={argument!r}" for name, argument in self.named.items())
+        return f"{self.function.__name__}({', '.join([*map(repr, self.arguments), *named])})"
+
+
+@dataclass(frozen=True)
+class UnnestExpr:
+    """The columns that the fields of records become; `unnest` makes it."""
+
+    expr: Expr
+
+    def columns(self, table: Table) -> dict[str, Column]:
+        """Return the columns by their names."""
+        records = self.expr.column(table)
+        if not pa.types.is_struct(records.type):
+            raise ConfigError(f"unnest takes records, and {self.expr!r} is of {records.type}")
+        names = [field.name for field in records.type]
+        return dict(zip(names, records.flatten(), strict=True))
+
+
+@dataclass(frozen=True)
+class Functions:
+    """Functions on one kind of values."""
+
+    _expr: Expr
+
+
+class StringFunctions(Functions):
+    """Functions on texts: `col("name").str.upper()`; options are those of `pyarrow.compute`."""
+
+    len, byte_len = _method(pc.utf8_length), _method(pc.binary_length)
+    upper, lower = _method(pc.utf8_upper), _method(pc.utf8_lower)
+    capitalize, title = _method(pc.utf8_capitalize), _method(pc.utf8_title)
+    swapcase, reverse = _method(pc.utf8_swapcase), _method(pc.utf8_reverse)
+    is_alpha, is_alnum = _method(pc.utf8_is_alpha), _method(pc.utf8_is_alnum)
+    is_digit, is_decimal = _method(pc.utf8_is_digit), _method(pc.utf8_is_decimal)
+    is_numeric, is_space = _method(pc.utf8_is_numeric), _method(pc.utf8_is_space)
+    is_lower, is_upper = _method(pc.utf8_is_lower), _method(pc.utf8_is_upper)
+    is_title, is_printable = _method(pc.utf8_is_title), _method(pc.utf8_is_printable)
+    is_ascii = _method(pc.string_is_ascii)
+    starts_with, ends_with = _method(pc.starts_with), _method(pc.ends_with)
+    contains, match = _method(pc.match_substring), _method(pc.match_like)
+    match_regex, extract = _method(pc.match_substring_regex), _method(pc.extract_regex)
+    find, find_regex = _method(pc.find_substring), _method(pc.find_substring_regex)
+    count, count_regex = _method(pc.count_substring), _method(pc.count_substring_regex)
+    replace, replace_regex = _method(pc.replace_substring), _method(pc.replace_substring_regex)
+    replace_slice, slice = _method(pc.binary_replace_slice), _method(pc.utf8_slice_codeunits)
+    split, split_regex = _method(pc.split_pattern), _method(pc.split_pattern_regex)
+    split_whitespace, repeat = _method(pc.utf8_split_whitespace), _method(pc.binary_repeat)
+    center, lpad, rpad = _methods(pc.utf8_center, pc.utf8_lpad, pc.utf8_rpad)
+    strip, lstrip, rstrip = _methods(kernels.strip, kernels.lstrip, kernels.rstrip)
+    pad = _method(kernels.pad)
+
+
+class ListFunctions(Functions):
+    """Functions on lists: `col("items").list.len()`, `col("items").list[0]`."""
+
+    len, get = _method(pc.list_value_length), _method(pc.list_element)
+    sort, flatten = _method(kernels.sort_lists), _method(kernels.flatten_lists)
+
+    slice = _method(kernels.slice_lists)
+
+    def __getitem__(self, key: int | builtins.slice) -> Expr:
+        if isinstance(key, builtins.slice):
+            return self.slice(key.start, key.stop, key.step)
+        return self.get(key)
+
+
+class ArrayFunctions(Functions):
+    """Functions on lists of one length: `col("pair").arr.to_list()`."""
+
+    to_list = _method(kernels.to_list)
+
+
+class StructFunctions(Functions):
+    """Functions on records: `col("user").struct["name"]`."""
+
+    field = field_by_index = __getitem__ = _method(pc.struct_field)
+
+
+class MapFunctions(Functions):
+    """Functions on maps: `col("headers").map.keys()`."""
+
+    keys, values = _method(kernels.map_keys), _method(kernels.map_values)
+
+
+class TimeFunctions(Functions):
+    """Functions on times: `col("at").dt.year()`."""
+
+    year, month, day = _methods(pc.year, pc.month, pc.day)
+    hour, minute, second = _methods(pc.hour, pc.minute, pc.second)
+    strftime = _method(pc.strftime)
+    ceil, floor, round = _methods(kernels.ceil_times, kernels.floor_times, kernels.round_times)
+
+
+def col(name: str) -> ColumnExpr:
+    """Return the values of a column, to be calculated with.
 
     Args:
-        text: Columns by name (`a.b` is one too), numbers, strings and lists of them, comparisons,
-            `in`, `and`, `or`, `not`, and `+ - * /`.
+        name: Its name.
+
+    Example:
+        >>> import dray.data
+        >>> from dray.data.expressions import col
+        >>> dray.data.range(3).with_column("double", col("id") * 2).take(1)
+        [{'id': 0, 'double': 0}]
+    """
+    return ColumnExpr(name)
+
+
+def lit(value: Value) -> LiteralExpr:
+    """Return a value that is the same for all rows, to be calculated with.
+
+    Args:
+        value: A number, a text, None or the like.
+
+    Example:
+        >>> import dray.data
+        >>> from dray.data.expressions import lit
+        >>> dray.data.range(3).with_column("split", lit("train")).take(1)
+        [{'id': 0, 'split': 'train'}]
+    """
+    return LiteralExpr(value)
+
+
+def udf(return_dtype: object = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator of functions on columns, which makes expressions of their calls.
+
+    The function gets a block's columns as those of Arrow and returns one of as many values, of
+    Arrow, NumPy or pandas. A class has its instance made where it is first called.
+
+    Args:
+        return_dtype: Nothing; Ray's: the column has the type of what comes back.
+
+    Example:
+        >>> import dray.data
+        >>> import pyarrow.compute as pc
+        >>> from dray.data.datatype import DataType
+        >>> from dray.data.expressions import col, udf
+        >>> @udf(return_dtype=DataType.int64())
+        ... def plus(values, other):
+        ...     return pc.add(values, other)
+        >>> dray.data.range(3).with_column("more", plus(col("id"), 5) * 2).take(1)
+        [{'id': 0, 'more': 10}]
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        if not inspect.isclass(function):
+            return _expressed(function)
+        return lambda *arguments, **named: _expressed(LateInstance(function, arguments, named))
+
+    return decorate
+
+
+pyarrow_udf = udf
+
+
+def _expressed(function: Callable[..., Value]) -> Callable[..., Expr]:
+    @functools.wraps(function)
+    def call(*arguments: object, **named: object) -> Expr:
+        return Call(UserKernel(function), arguments, named)
+
+    return call
+
+
+def download(uri_column_name: str, *, filesystem: Filesystem | None = None) -> Expr:
+    """Return the contents of files whose addresses are in a column; null where there is none.
+
+    Args:
+        uri_column_name: The column of paths and URLs.
+        filesystem: Of Arrow or fsspec; default: what each address says.
+
+    Example:
+        >>> import dray.data
+        >>> from dray.data.expressions import download
+        >>> rows = dray.data.from_items([{"path": "/etc/hostname"}, {"path": "/no/such/file"}])
+        >>> rows.with_column("bytes", download("path")).take_all()[1]
+        {'path': '/no/such/file', 'bytes': None}
+    """
+
+    def download(uris: Column) -> Column:
+        return pa.array(downloaded(uris.to_pylist(), filesystem), pa.binary())
+
+    return Call(download, (col(uri_column_name),), {})
+
+
+def unnest(expr: Expr) -> UnnestExpr:
+    """Return the fields of records as columns of their own, for `with_columns`.
+
+    Args:
+        expr: A calculation whose values are records.
+
+    Example:
+        >>> import dray.data
+        >>> from dray.data.expressions import col, unnest
+        >>> rows = dray.data.from_items([{"user": {"name": "ada", "age": 36}}])
+        >>> rows.with_columns(unnest(col("user"))).columns()
+        ['user', 'name', 'age']
+    """
+    return UnnestExpr(checked(expr, "unnest"))
+
+
+def checked(expr: object, taker: str) -> Expr:
+    """Return an expression.
 
     Raises:
-        ConfigError: It has anything else in it, or is no condition.
+        ConfigError: It is something else.
     """
-    try:
-        meant = _of(ast.parse(text, mode="eval").body)
-    except SyntaxError as error:
-        raise ConfigError(f"expr={text!r} is no expression: {error.msg}") from error
-    if not isinstance(meant, pc.Expression):
-        raise ConfigError(f"expr={text!r} names no column")
-    return meant
+    if not isinstance(expr, Expr):
+        raise ConfigError(f"{taker} takes an expression such as col('x') + 1, not {expr!r}")
+    return expr
 
 
-def _of(node: ast.expr) -> pc.Expression:
-    match node:
-        case ast.Constant(value=value):
-            return value
-        case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [ast.literal_eval(item) for item in items]
-        case ast.Name() | ast.Attribute():
-            return pc.field(ast.unparse(node))
-        case ast.BoolOp(op=op, values=values):
-            joined = operator.and_ if isinstance(op, ast.And) else operator.or_
-            every = [_of(value) for value in values]
-            meant = every[0]
-            for each in every[1:]:
-                meant = joined(meant, each)
-            return meant
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return ~_of(operand)
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-            return -value
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _CALCULATED:
-            return _CALCULATED[type(op)](_operand(left), _operand(right))
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARED:
-            return _COMPARED[type(op)](_of(left), _of(right))
-        case ast.Compare(left=left, ops=[op, *rest], comparators=[middle, *others]):
-            first = _of(ast.Compare(left, [op], [middle]))
-            return first & _of(ast.Compare(middle, rest, others))
-    raise ConfigError(
-        f"expr cannot hold {ast.unparse(node)!r}: it may have columns, values, comparisons, in, "
-        "and, or, not, + - * /; use filter(lambda row: ...) for anything else"
-    )
-
-
-def _operand(node: ast.expr) -> pc.Expression:
-    meant = _of(node)
-    return meant if isinstance(meant, pc.Expression) else pc.scalar(meant)
+attach_getattr(__name__)

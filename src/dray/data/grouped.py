@@ -9,7 +9,9 @@ from typing import Any, Generic, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dray.data import projections
 from dray.data.aggregate import AggregateFn, Std, aggregated, columns_of
+from dray.data.expressions import Expr
 from dray.data.forms.blocks import Batch, Block, Table, Value, check_format, concat
 from dray.data.operations import FunctionOperation, MapBatches, UserFunction
 from dray.data.pipeline import P
@@ -116,6 +118,17 @@ class GroupedData(Generic[P]):
         """
         columns_of(aggs)
         return self._made(lambda: self._of_classes(aggs))
+
+    def with_column(self, column_name: str, expr: Expr, **workers: Any) -> P:
+        """Return all rows with one more column, which is calculated group by group.
+
+        Args:
+            column_name: Its name.
+            expr: The calculation of its values.
+            workers: As for `map_groups`.
+        """
+        add = projections.Columns([{column_name: expr}], "with_column")
+        return self.map_groups(add, batch_format="pyarrow", **workers)
 
     def map_groups(
         self,

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dray.data.forms.batches import rebatched
 from dray.data.forms.blocks import (
@@ -20,6 +19,7 @@ from dray.data.forms.blocks import (
     Table,
     Value,
     handed_over,
+    put_column,
     rows_to_table,
     table_rows,
     to_batch,
@@ -201,9 +201,7 @@ class AddColumn(FunctionOperation):
             else:
                 made, _ = handed_over([{self.column: given.pop()}])
                 values = to_column(made[self.column])
-            if self.column in table.column_names:
-                return table.set_column(table.column_names.index(self.column), self.column, values)
-            return table.append_column(self.column, values)
+            return put_column(table, self.column, values)
         except Exception as error:
             raise self.function.failed(error, block.origin) from error
 
@@ -245,15 +243,23 @@ class FilterRows(FunctionOperation):
 
 
 @dataclass(frozen=True)
-class FilterExpression(Operation):
-    """Keeps the rows for which an expression of Arrow is true."""
+class MapTables(FunctionOperation):
+    """Calls a function with tables, each of which becomes another one.
 
-    expression: pc.Expression
-    keeps_rows: bool | None = field(default=False, init=False)
+    Attributes:
+        keeps_rows: Whether that has as many rows.
+    """
+
+    keeps_rows: bool | None = True
 
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        call = self.function.made()
         for block in blocks:
-            yield Block(block.table.filter(self.expression), block.origin)
+            try:
+                table = call(block.table)
+            except Exception as error:
+                raise self.function.failed(error, block.origin) from error
+            yield Block(table, block.origin)
 
 
 def _on_rows(

@@ -14,6 +14,7 @@ from dray.data.forms.blocks import Block, Row, Table, table_rows
 from dray.data.numbering.order import Order
 from dray.data.numbering.reading import read_numbers
 from dray.data.operations import Checked, Operation
+from dray.data.relational import check_column
 from dray.data.sources.base import BlocksSource, SliceSource, Source, TableSource
 from dray.data.sources.parquet import ParquetSource
 from dray.data.sources.staging import shippable, stage
@@ -277,29 +278,21 @@ def part_of(source: Source, start: int, stop: int) -> Source:
 
 def selected(names: Sequence[str], table: Table) -> Table:
     """Return some columns of a table."""
-    _check(names, table)
+    check_column(table, names)
     return table.select(names)
 
 
 def dropped(names: Sequence[str], table: Table) -> Table:
     """Return a table without some columns."""
-    _check(names, table)
+    check_column(table, names)
     return table.drop_columns(names)
 
 
 def renamed(names: dict[str, str] | list[str], table: Table) -> Table:
     """Return a table with other names of columns."""
     if isinstance(names, dict):
-        _check(list(names), table)
+        check_column(table, names)
         names = [names.get(name, name) for name in table.column_names]
     if len(names) != table.num_columns:
         raise ConfigError(f"there are {table.num_columns} columns, and {len(names)} new names")
     return table.rename_columns(names)
-
-
-def _check(names: Sequence[str], table: pa.Table) -> None:
-    missing = [name for name in names if name not in table.column_names]
-    if missing:
-        raise ConfigError(
-            f"there is no column {missing[0]!r}; the columns are {', '.join(table.column_names)}"
-        )

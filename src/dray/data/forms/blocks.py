@@ -159,6 +159,8 @@ def to_column(values: Value) -> Column:
 
 def as_array(values: Value) -> Value:
     """Return tensors of torch, Series and the like as NumPy arrays, and all else as it is."""
+    if isinstance(values, pa.Array | pa.ChunkedArray):  # these have the methods below as well
+        return values
     if hasattr(values, "detach"):  # a tensor of torch
         values = values.detach().cpu().numpy()
     if hasattr(values, "to_numpy"):  # a Series of pandas or Polars
@@ -262,6 +264,13 @@ def _pickled(values: Iterable[object]) -> Column:
             f"values that Arrow has no type for are pickled, and these cannot be: {describe(error)}"
         ) from error
     return pa.ExtensionArray.from_storage(PickledType(), storage)
+
+
+def put_column(table: Table, name: str, values: Column) -> Table:
+    """Return a table with a column added, or put in the place of its namesake."""
+    if name in table.column_names:
+        return table.set_column(table.column_names.index(name), name, values)
+    return table.append_column(name, values)
 
 
 def taken(table: Table, rows: RowNumbers) -> Table:

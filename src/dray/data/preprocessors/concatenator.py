@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dray.compat.arguments import checked_arguments
-from dray.data.forms.blocks import Table, column_to_numpy, to_column
-from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
+from dray.data.forms.blocks import Table, column_to_numpy, put_column, to_column
+from dray.data.preprocessors.preprocessor import Preprocessor, outputs
 from dray.data.relational import check_column
 
 if TYPE_CHECKING:
@@ -58,4 +58,4 @@ class Concatenator(Preprocessor):
         vectors = np.concatenate(parts, axis=1) if parts else np.empty((table.num_rows, 0))
         if self._dtype is not None:
             vectors = vectors.astype(self._dtype)
-        return with_column(table.drop_columns(names), self._output, to_column(vectors))
+        return put_column(table.drop_columns(names), self._output, to_column(vectors))

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from dray.data.dataset import Dataset
-from dray.data.forms.blocks import Column, Table, Value, column_to_numpy, to_column
-from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
+from dray.data.forms.blocks import Column, Table, Value, column_to_numpy, put_column, to_column
+from dray.data.preprocessors.preprocessor import Preprocessor, outputs
 from dray.data.relational import check_column
 from dray.errors import ConfigError
 
@@ -63,7 +63,7 @@ class OneHotEncoder(Preprocessor):
             places = self.stats_[f"unique_values({name})"]
             found = _places(table.column(name), places)
             vectors = (found[:, None] == np.arange(len(places))).astype(np.uint8)
-            table = with_column(table, output, to_column(vectors))
+            table = put_column(table, output, to_column(vectors))
         return table
 
 
@@ -105,7 +105,7 @@ class LabelEncoder(Preprocessor):
                 f"the column {self._column!r} has the value {row.as_py()!r}, which was not there "
                 "when the LabelEncoder was fitted"
             )
-        return with_column(table, self._output, to_column(found))
+        return put_column(table, self._output, to_column(found))
 
     def inverse_transform(self, ds: Dataset) -> Dataset:
         """Return a dataset with the values that the numbers were made of."""
@@ -114,7 +114,7 @@ class LabelEncoder(Preprocessor):
 
         def restored(table: Table) -> Table:
             numbers = column_to_numpy(table.column(self._output))
-            return with_column(table, self._column, pa.array([values[each] for each in numbers]))
+            return put_column(table, self._column, pa.array([values[each] for each in numbers]))
 
         return ds.on_tables(restored)
 
@@ -174,7 +174,7 @@ class OrdinalEncoder(Preprocessor):
             values = table.column(name).to_pylist()
             numbers = [self._number(value, places) for value in values]
             kind = pa.list_(pa.int64()) if any(isinstance(n, list) for n in numbers) else pa.int64()
-            table = with_column(table, output, pa.array(numbers, kind))
+            table = put_column(table, output, pa.array(numbers, kind))
         return table
 
     def _number(self, value: Value, places: Mapping[Value, int]) -> Value:
@@ -223,7 +223,7 @@ class MultiHotEncoder(Preprocessor):
             for row, values in enumerate(table.column(name).to_pylist()):
                 for place in (places[value] for value in values or () if value in places):
                     vectors[row, place] += 1
-            table = with_column(table, output, to_column(vectors))
+            table = put_column(table, output, to_column(vectors))
         return table
 
 
@@ -258,5 +258,5 @@ class Categorizer(Preprocessor):
             places = _order(values)
             numbers = [places.get(value) for value in table.column(name).to_pylist()]
             found = pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), pa.array(values))
-            table = with_column(table, output, found)
+            table = put_column(table, output, found)
         return table

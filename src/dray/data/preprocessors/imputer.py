@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dray.data.dataset import Dataset
-from dray.data.forms.blocks import Table, Value
-from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
+from dray.data.forms.blocks import Table, Value, put_column
+from dray.data.preprocessors.preprocessor import Preprocessor, outputs
 from dray.data.relational import check_column
 from dray.errors import ConfigError
 
@@ -61,7 +61,7 @@ class SimpleImputer(Preprocessor):
         for name, _ in self._pairs:
             column = table.column(name)
             missing = pc.is_null(column, nan_is_null=True)
-            table = with_column(table, name, pc.if_else(missing, None, column))
+            table = put_column(table, name, pc.if_else(missing, None, column))
         return table
 
     def _value(self, ds: Dataset, name: str) -> Value:
@@ -82,5 +82,5 @@ class SimpleImputer(Preprocessor):
             if isinstance(value, float) and pa.types.is_integer(column.type):
                 column = column.cast(pa.float64())
             missing = pc.is_null(column, nan_is_null=True)
-            table = with_column(table, output, pc.if_else(missing, value, column))
+            table = put_column(table, output, pc.if_else(missing, value, column))
         return table

@@ -125,13 +125,6 @@ class Preprocessor:
         raise NotImplementedError(f"{type(self).__name__} has no _transform_pandas()")
 
 
-def with_column(table: Table, name: str, values: object) -> Table:
-    """Return a table with a column added, or put in the place of its namesake."""
-    if name in table.column_names:
-        return table.set_column(table.column_names.index(name), name, values)
-    return table.append_column(name, values)
-
-
 def outputs(columns: Sequence[str], output_columns: Sequence[str] | None) -> list[tuple[str, str]]:
     """Return pairs of columns: one to read, and the one to write."""
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):

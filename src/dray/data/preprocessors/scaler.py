@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 from dray.data.aggregate import AbsMax, Quantile
 from dray.data.dataset import Dataset
-from dray.data.forms.blocks import Table, Value
-from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
+from dray.data.forms.blocks import Table, Value, put_column
+from dray.data.preprocessors.preprocessor import Preprocessor, outputs
 from dray.data.relational import check_column
 
 
@@ -26,7 +26,7 @@ class _Scaler(Preprocessor):
             middle, width = self._scale(name)
             values = pc.cast(table.column(name), pa.float64())
             scaled = pc.divide(pc.subtract(values, middle), width or 1.0)
-            table = with_column(table, output, scaled)
+            table = put_column(table, output, scaled)
         return table
 
     def _scale(self, name: str) -> tuple[float, float]:

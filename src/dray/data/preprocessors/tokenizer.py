@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from dray.data.forms.blocks import Table
-from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
+from dray.data.forms.blocks import Table, put_column
+from dray.data.preprocessors.preprocessor import Preprocessor, outputs
 from dray.data.relational import check_column
 
 
@@ -36,7 +36,7 @@ class Tokenizer(Preprocessor):
         for name, output in self._pairs:
             texts = table.column(name).to_pylist()
             words = [None if text is None else self._words(text) for text in texts]
-            table = with_column(table, output, pa.array(words))
+            table = put_column(table, output, pa.array(words))
         return table
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dray.data.forms.blocks import Array, Table, Value, column_to_numpy, to_column
-from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
+from dray.data.forms.blocks import Array, Table, Value, column_to_numpy, put_column, to_column
+from dray.data.preprocessors.preprocessor import Preprocessor, outputs
 from dray.data.relational import check_column
 
 
@@ -37,7 +37,7 @@ class TorchVisionPreprocessor(Preprocessor):
         check_column(table, [name for name, _ in self._pairs])
         for name, output in self._pairs:
             arrays = column_to_numpy(table.column(name))
-            table = with_column(table, output, to_column(self._made(arrays)))
+            table = put_column(table, output, to_column(self._made(arrays)))
         return table
 
     def _made(self, arrays: Array) -> Array:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dray.data.forms.blocks import Array, Table, column_to_numpy, to_column
-from dray.data.preprocessors.preprocessor import Preprocessor, outputs, with_column
+from dray.data.forms.blocks import Array, Table, column_to_numpy, put_column, to_column
+from dray.data.preprocessors.preprocessor import Preprocessor, outputs
 from dray.data.relational import check_column
 from dray.errors import ConfigError
 
@@ -51,7 +51,7 @@ class Normalizer(Preprocessor):
         values = np.stack([column_to_numpy(table.column(name)) for name, _ in self._pairs], axis=1)
         values = values / _NORMS[self._norm](values)[:, None]
         for (_, output), column in zip(self._pairs, values.T, strict=True):
-            table = with_column(table, output, to_column(np.ascontiguousarray(column)))
+            table = put_column(table, output, to_column(np.ascontiguousarray(column)))
         return table
 
 
@@ -87,7 +87,7 @@ class PowerTransformer(Preprocessor):
         raised = _box_cox if self._method == "box-cox" else _yeo_johnson
         for name, output in self._pairs:
             values = column_to_numpy(table.column(name)).astype(np.float64)
-            table = with_column(table, output, to_column(raised(values, self._power)))
+            table = put_column(table, output, to_column(raised(values, self._power)))
         return table
 
 

@@ -1,0 +1,62 @@
+"""Expressions at work on tables: columns to add, rows to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+
+from dray.data.expressions import Expr, UnnestExpr, checked
+from dray.data.forms.blocks import Column, Table, put_column
+from dray.errors import ConfigError
+
+
+class Columns:
+    """Columns that expressions make of a table, put beside its own ones or in their place.
+
+    Args:
+        parts: Expressions by the names of their columns, and `unnest(...)`.
+        taker: The method that they were given to, for messages.
+    """
+
+    def __init__(self, parts: Sequence[Mapping[str, Expr] | UnnestExpr], taker: str) -> None:
+        for part in parts:
+            if not isinstance(part, UnnestExpr):
+                if not isinstance(part, Mapping):
+                    raise ConfigError(f"{taker} takes {{name: expression}}, not {part!r}")
+                for expr in part.values():
+                    checked(expr, taker)
+        self._parts = parts
+        self.__name__ = ", ".join(
+            "unnest" if isinstance(part, UnnestExpr) else ", ".join(part) for part in parts
+        )
+
+    def __call__(self, table: Table) -> Table:
+        """Return a table with the columns."""
+        made: dict[str, Column] = {}
+        for part in self._parts:
+            made |= (
+                part.columns(table)
+                if isinstance(part, UnnestExpr)
+                else {name: expr.column(table) for name, expr in part.items()}
+            )
+        for name, values in made.items():
+            table = put_column(table, name, values)
+        return table
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Rows of a table for which an expression is true."""
+
+    expr: Expr | pc.Expression
+
+    @property
+    def __name__(self) -> str:
+        return repr(self.expr)
+
+    def __call__(self, table: Table) -> Table:
+        """Return the rows."""
+        expr = self.expr
+        return table.filter(expr.column(table) if isinstance(expr, Expr) else expr)
