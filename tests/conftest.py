@@ -173,6 +173,7 @@ def _variables(environment: Mapping[str, str]) -> dict[str, str]:
     theirs = (
         *("PYTEST_CURRENT_TEST", "RAY_", "TORCHINDUCTOR_CACHE_DIR", "PYTORCH_NVML", "KMP_"),
         *("TF2_BEHAVIOR", "TPU_ML_PLATFORM", "HDF5_PLUGIN_PATH", "ENABLE_RUNTIME_UPTIME_TELEMETRY"),
+        *("TF_CPP_MIN_LOG_LEVEL", "TPU_SKIP_MDS_QUERY"),  # JAX, which an error of a rank imports
         "_RJEM_MALLOC_CONF",
     )
     return {k: v for k, v in environment.items() if not k.startswith(theirs)}

@@ -19,7 +19,6 @@ from examples.jax_digits import train_loop
 from tests.support import ctrl_c
 
 pytestmark = [
-    pytest.mark.usefixtures("process_engine"),
     pytest.mark.filterwarnings("ignore"),  # of Orbax itself
     *(
         pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=f"no {name} here")
@@ -89,6 +88,8 @@ def fit(
     ).fit()
 
 
+@pytest.mark.parametrize("engine_name", ["process", "ray"], indirect=True)
+@pytest.mark.usefixtures("engine")
 def test_a_killed_run_ends_alike_and_goes_on_with_other_processes(storage: Path) -> None:
     whole = fit(storage / "whole", epochs=3)
     assert whole.return_value is True
@@ -98,4 +99,7 @@ def test_a_killed_run_ends_alike_and_goes_on_with_other_processes(storage: Path)
     assert alone.metrics["epoch"] == 2
     assert alone.metrics == pytest.approx(whole.metrics, abs=0.01)
 
+
+@pytest.mark.usefixtures("process_engine")
+def test_ctrl_c_ends_it(storage: Path) -> None:
     ctrl_c.ends_run(lambda callbacks: fit(storage / "long", 10**6, callbacks=callbacks))

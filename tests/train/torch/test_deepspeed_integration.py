@@ -19,7 +19,6 @@ pytest.importorskip("deepspeed", reason="deepspeed is not installed: see docs/ac
 
 # It compiles a part of itself when it first starts on a machine.
 pytestmark = [
-    pytest.mark.usefixtures("process_engine"),
     pytest.mark.timeout(400),
     pytest.mark.filterwarnings("ignore"),  # of DeepSpeed itself: what PyTorch has deprecated
 ]
@@ -64,6 +63,8 @@ def fit(path: Path, fails: Any = None, callbacks: Any = (), **config: Any) -> Re
     ).fit()
 
 
+@pytest.mark.parametrize("engine_name", ["process", "ray"], indirect=True)
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("stage", [1, 2])
 def test_a_run_that_goes_on_ends_as_one_that_was_not_stopped(storage: Path, stage: int) -> None:
     whole = fit(storage / "whole", epochs=3, stage=stage).metrics
@@ -76,6 +77,7 @@ def test_a_run_that_goes_on_ends_as_one_that_was_not_stopped(storage: Path, stag
     assert fit(storage / "killed", kill, epochs=3, stage=stage).metrics == whole
 
 
+@pytest.mark.usefixtures("process_engine")
 def test_its_own_error_comes_with_its_rank_and_ctrl_c_ends_it(storage: Path) -> None:
     with pytest.raises(WorkerGroupError, match=r"rank 1 failed: AssertionError: Train batch size"):
         fit(storage / "failed", contradict_itself, epochs=3)
