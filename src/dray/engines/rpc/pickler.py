@@ -6,7 +6,8 @@ import functools
 import importlib
 import io
 import sys
-from types import ModuleType
+from collections import ChainMap
+from types import CodeType, ModuleType
 from typing import Any
 
 
@@ -20,7 +21,11 @@ def pickler_class() -> Any:
 
         cloudpickle sends the modules that a function may mean: one that says `torch.distributed`
         and `model.config` may mean `torch.distributed.config`, whose type PyTorch has made.
+        Code keeps the file it is from, for tracebacks and debuggers show its lines:
+        cloudpickle 3.1.3 calls every file <dynamic-code>.
         """
+
+        dispatch_table = ChainMap({CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
 
         def reducer_override(self, obj: Any) -> Any:
             special = isinstance(obj, ModuleType) and type(obj) is not ModuleType
@@ -29,6 +34,17 @@ def pickler_class() -> Any:
             return super().reducer_override(obj)
 
     return Pickler
+
+
+# Where code objects are told their file: the same since Python 3.8.
+_FILE_NAME = 10
+
+
+def _reduce_code(code: CodeType) -> tuple[Any, tuple[Any, ...]]:
+    import cloudpickle
+
+    make, arguments = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    return make, (*arguments[:_FILE_NAME], code.co_filename, *arguments[_FILE_NAME + 1 :])
 
 
 def dumps(value: object) -> bytes:
