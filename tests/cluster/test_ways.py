@@ -296,9 +296,10 @@ def test_ray_job_submit(tmp_path: Path) -> None:
 
 
 def test_the_status_of_a_cluster_with_an_actor_a_task_and_a_pending_group(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "bell")
     script = write(
         tmp_path / "program.py",
-        """
+        f"""
         import time
         import dray
         from dray.util.placement_group import placement_group
@@ -310,11 +311,14 @@ def test_the_status_of_a_cluster_with_an_actor_a_task_and_a_pending_group(tmp_pa
 
         @dray.remote
         def dig():
+            open({str(tmp_path / "bell")!r}, "w").close()
             time.sleep(300)
 
         dray.init()
         keeper = Keeper.options(name="somebody").remote()
-        digging, group = dig.remote(), placement_group([{"CPU": 2}], name="large")
+        digging = dig.remote()
+        open({str(tmp_path / "bell")!r}).close()  # else the group may have its CPU first
+        group = placement_group([{{"CPU": 2}}], name="large")
         print("actor", dray.get(keeper.pid.remote()))
         input()
         dray.cancel(digging, force=True)
@@ -335,7 +339,7 @@ def test_the_status_of_a_cluster_with_an_actor_a_task_and_a_pending_group(tmp_pa
                     check=True,
                 ).stdout
 
-            until(lambda: "dig" in shown() and "large" in shown())  # its dashboard hears late
+            until(lambda: "dig: running" in (text := shown()) and "large" in text)  # heard late
             text, (data,) = shown(), json.loads(shown("--json"))
             program.say("")
             program.end()
