@@ -8,7 +8,7 @@ import io
 import sys
 from collections import ChainMap
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 
 @functools.cache
@@ -21,11 +21,13 @@ def pickler_class() -> Any:
 
         cloudpickle sends the modules that a function may mean: one that says `torch.distributed`
         and `model.config` may mean `torch.distributed.config`, whose type PyTorch has made.
-        Code keeps the file it is from, for tracebacks and debuggers show its lines:
+        Code keeps the file it is from, whose lines tracebacks show:
         cloudpickle 3.1.3 calls every file <dynamic-code>.
         """
 
-        dispatch_table = ChainMap({CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table)
+        dispatch_table: ClassVar[Any] = ChainMap(
+            {CodeType: _reduce_code}, cloudpickle.Pickler.dispatch_table
+        )
 
         def reducer_override(self, obj: Any) -> Any:
             special = isinstance(obj, ModuleType) and type(obj) is not ModuleType
@@ -36,7 +38,7 @@ def pickler_class() -> Any:
     return Pickler
 
 
-# Where code objects are told their file: the same since Python 3.8.
+# The position of the file's name among the arguments of CodeType, since Python 3.8.
 _FILE_NAME = 10
 
 
