@@ -141,3 +141,58 @@ def test_lines_without_text_are_kept_if_asked(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\n\nb\n")
     rows = dray.data.read_text(tmp_path / "a.txt", drop_empty_lines=False).take_all()
     assert [row["text"] for row in rows] == ["a", "", "b"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json", "text", "numpy", "images"])
+def test_files_come_in_another_order_in_each_epoch(kind: str, tmp_path: Path) -> None:
+    files_of_two_rows(kind, tmp_path)
+    read = getattr(dray.data, f"read_{kind}")
+    config = dray.data.FileShuffleConfig(seed=3)
+    first, again = (epochs(read(str(tmp_path), shuffle=config)) for _ in range(2))
+    assert first == again
+    assert len({tuple(epoch) for epoch in first}) == 4
+    assert {tuple(sorted(epoch)) for epoch in first} == {tuple(range(24))}
+    fixed = dray.data.FileShuffleConfig(seed=3, reseed_after_execution=False)
+    [same] = {tuple(epoch) for epoch in epochs(read(str(tmp_path), shuffle=fixed))}
+    assert list(same) != sorted(same)
+    assert len({tuple(epochs(read(str(tmp_path), shuffle="files"))[0]) for _ in range(3)}) == 3
+    with pytest.raises(ConfigError, match="shuffle must be"):
+        read(str(tmp_path), shuffle="rows")
+
+
+def files_of_two_rows(kind: str, path: Path) -> None:
+    """Write 12 files with the numbers to 23, two in each; 24 images with a number each."""
+    for file in range(12):
+        pair = [2 * file, 2 * file + 1]
+        if kind == "text":
+            (path / f"{file:02}.txt").write_text("\n".join(map(str, pair)))
+        elif kind == "numpy":
+            np.save(path / f"{file:02}.npy", pair)
+        elif kind == "images":
+            image = pytest.importorskip("PIL.Image")
+            for number in pair:
+                image.fromarray(np.full((1, 1), number, np.uint8)).save(path / f"{number:02}.png")
+        else:
+            rows = dray.data.from_items([{"x": number} for number in pair])
+            getattr(rows, f"write_{kind}")(path / f"{file:02}")
+
+
+def epochs(dataset: Any) -> list[list[int]]:
+    """Return the numbers of four epochs, as two ranks take them."""
+    shares = dataset.streaming_split(2)
+    taken = [
+        [next(iter(row.values())) for share in shares for row in share.iter_rows()]
+        for _ in range(4)
+    ]
+    return [[int(np.asarray(value).reshape(-1)[0]) for value in epoch] for epoch in taken]
+
+
+def test_parts_of_shuffled_files_are_the_same_rows_in_each_epoch(tmp_path: Path) -> None:
+    files_of_two_rows("csv", tmp_path)
+    shuffled = dray.data.read_csv(tmp_path, shuffle="files")
+    train, test = shuffled.map(lambda row: {"x": row["x"]}).train_test_split(0.25)
+    assert sorted(epochs(train)[3] + epochs(test)[2]) == list(range(24))
+    both = shuffled.union(dray.data.read_csv(tmp_path, shuffle="files"))
+    ordered = epochs(both.filter(lambda row: row["x"] % 2 == 0))
+    assert len({tuple(epoch) for epoch in ordered}) == 4
+    assert sorted(ordered[0]) == sorted([*range(0, 24, 2)] * 2)

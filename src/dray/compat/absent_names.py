@@ -105,7 +105,7 @@ _DATA: dict[str, str | Absent] = {
         "BlockBasedFileDatasink Datasink Datasource ReadTask RowBasedFileDatasink SinkMode",
         f"{_OWN_READER}; {_WRITE}",
     ),
-    **_each("FileShuffleConfig RandomSeedConfig", "call random_shuffle(seed=...)"),
+    "RandomSeedConfig": "call random_shuffle(seed=...)",
     "_internal": _INTERNALS,
     **_each(
         "Catalog CatalogAccessMode ClickHouseTableSettings DatabricksUnityCatalog KafkaAuthConfig "
@@ -381,7 +381,7 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         **_each(
             "BaseFileMetadataProvider BlockBasedFileDatasink Datasink Datasource "
             "DefaultFileMetadataProvider FastFileMetadataProvider FileBasedDatasource "
-            "FileShuffleConfig FilenameProvider RandomIntRowDatasource RangeDatasource ReadTask "
+            "FilenameProvider RandomIntRowDatasource RangeDatasource ReadTask "
             "Reader RowBasedFileDatasink WriteResult datasource",
             f"{_OWN_READER}; {_WRITE}",
         ),

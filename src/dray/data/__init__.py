@@ -11,6 +11,7 @@ __all__ = [
     "Dataset",
     "ExecutionOptions",
     "ExecutionResources",
+    "FileShuffleConfig",
     "GroupedData",
     "NodeIdStr",
     "Preprocessor",
@@ -43,15 +44,18 @@ __all__ = [
 _HOMES = {
     "dray.data.dataset": ("Dataset",),
     "dray.data.execution_options": ("ExecutionOptions", "ExecutionResources", "NodeIdStr"),
+    "dray.data.sources.combined": ("FileShuffleConfig",),
     "dray.data.sources.writing": ("SaveMode",),
     "dray.data.grouped": ("GroupedData",),
     "dray.data.iterator": ("DataIterator", "DatasetIterator"),
     "dray.data.pipeline": ("Schema",),
     "dray.data.preprocessors": ("Preprocessor",),
-    "dray.data.read_api": (
+    "dray.data.from_memory": (
         *("from_arrow", "from_huggingface", "from_items", "from_numpy", "from_pandas"),
         *("from_arrow_refs", "from_numpy_refs", "from_pandas_refs"),
         *("from_polars", "from_torch", "range", "range_tensor"),
+    ),
+    "dray.data.read_api": (
         *("read_binary_files", "read_csv", "read_images"),
         *("read_json", "read_numpy", "read_parquet", "read_sql", "read_text"),
     ),
@@ -69,11 +73,7 @@ if TYPE_CHECKING:
     from dray.data import preprocessors as preprocessors
     from dray.data.dataset import Dataset
     from dray.data.execution_options import ExecutionOptions, ExecutionResources, NodeIdStr
-    from dray.data.grouped import GroupedData
-    from dray.data.iterator import DataIterator
-    from dray.data.pipeline import Schema
-    from dray.data.preprocessors import Preprocessor
-    from dray.data.read_api import (
+    from dray.data.from_memory import (
         from_arrow,
         from_arrow_refs,
         from_huggingface,
@@ -86,6 +86,12 @@ if TYPE_CHECKING:
         from_torch,
         range,
         range_tensor,
+    )
+    from dray.data.grouped import GroupedData
+    from dray.data.iterator import DataIterator
+    from dray.data.pipeline import Schema
+    from dray.data.preprocessors import Preprocessor
+    from dray.data.read_api import (
         read_binary_files,
         read_csv,
         read_images,
@@ -95,5 +101,6 @@ if TYPE_CHECKING:
         read_sql,
         read_text,
     )
+    from dray.data.sources.combined import FileShuffleConfig
     from dray.data.sources.writing import SaveMode
     from dray.data.workers import ActorPoolStrategy, DataContext, TaskPoolStrategy

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dray.data import read_api
+from dray.data import from_memory, read_api
 from dray.data.dataset import Dataset
 from dray.data.sources.base import IterableSource, RowsSource
 from dray.errors import ConfigError
@@ -38,7 +38,7 @@ def dataset_of(value: Any, name: str) -> Dataset:
     if made is not None:
         return made
     if isinstance(value, list | tuple):
-        return read_api.from_items(value)
+        return from_memory.from_items(value)
     if hasattr(value, "__getitem__") and hasattr(value, "__len__"):  # map-style, as torch has them
         return Dataset(RowsSource(value, f"datasets[{name!r}]"))
     if hasattr(value, "__iter__"):
@@ -61,15 +61,15 @@ def _of_library(value: Any) -> Dataset | None:
     """Return a table or dataset of a library that is known by name; None for others."""
     library, kind = type(value).__module__.partition(".")[0], type(value).__name__
     if library == "pandas" and kind == "DataFrame":
-        return read_api.from_pandas(value)
+        return from_memory.from_pandas(value)
     if library == "polars" and kind in ("DataFrame", "LazyFrame"):
-        return read_api.from_polars(value)
+        return from_memory.from_polars(value)
     if library == "pyarrow" and kind in ("Table", "RecordBatch"):
-        return read_api.from_arrow(value)
+        return from_memory.from_arrow(value)
     if library == "pyarrow" and hasattr(value, "to_batches"):
-        return read_api.from_arrow_dataset(value)
+        return from_memory.from_arrow_dataset(value)
     if library == "datasets" and kind in ("Dataset", "IterableDataset"):
-        return read_api.from_huggingface(value)
+        return from_memory.from_huggingface(value)
     if library == "numpy":
-        return read_api.from_numpy(value)
+        return from_memory.from_numpy(value)
     return None

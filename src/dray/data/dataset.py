@@ -30,7 +30,7 @@ from dray.data.operations import (
 from dray.data.parts import Parts
 from dray.data.pipeline import dropped, first_rows, part_of, renamed, selected
 from dray.data.projections import Columns, Condition
-from dray.data.sources.base import UnionSource
+from dray.data.sources.combined import UnionSource
 from dray.data.workers import check_options, in_workers
 from dray.errors import ConfigError
 
@@ -296,8 +296,8 @@ class Dataset(Parts):
         """Return a dataset whose rows are in a random order, another one in every epoch.
 
         Rows in files are written down as Arrow once, so that each can be found: for data that is
-        larger than the disk, shuffle files (`file_shuffle`) and within a buffer
-        (`local_shuffle_buffer_size`).
+        larger than the disk, shuffle files (`read_parquet(..., shuffle="files")`) and within a
+        buffer (`local_shuffle_buffer_size`).
 
         Args:
             seed: Decides the order; None is a random one.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -15,7 +16,8 @@ from dray.data.numbering.order import Order
 from dray.data.numbering.reading import read_numbers
 from dray.data.operations import Checked, Operation
 from dray.data.relational import check_column
-from dray.data.sources.base import BlocksSource, SliceSource, Source, TableSource
+from dray.data.sources.base import BlocksSource, Source, TableSource
+from dray.data.sources.combined import SliceSource
 from dray.data.sources.parquet import ParquetSource
 from dray.data.sources.staging import shippable, stage
 from dray.errors import ConfigError
@@ -90,16 +92,16 @@ class Pipeline:
 
     # Rows, in this process.
 
-    def blocks(self) -> Iterator[Block]:
-        """Yield all rows, in their order in epoch 0."""
+    def blocks(self, epoch: int = 0) -> Iterator[Block]:
+        """Yield all rows, in their order in an epoch."""
         if self._seed is None:
-            return self._applied(self.source.open())
+            return self._applied(self.source.of_epoch(epoch).open())
         countable = self.countable()
         rows = countable.num_rows
         assert rows is not None
         step = countable.source.block_rows()
         chunks = (np.arange(begin, min(begin + step, rows)) for begin in range(0, rows, step))
-        read = read_numbers(countable.source, countable.order(), chunks)
+        read = read_numbers(countable.source, countable.order(epoch), chunks)
         return countable._applied(read)
 
     def only(self: P, names: Sequence[str]) -> P:
@@ -209,9 +211,22 @@ class Pipeline:
 
     def _staged(self: P) -> P:
         before, source = self._last_change, self.source
-        of_ranks = type(self)(source, self._operations[:before])
-        staged = stage(of_ranks.blocks(), source.name(), of_ranks.source.schema())
-        return type(self)(staged, self._operations[before:], self._seed)
+        first, last = self._operations[:before], self._operations[before:]
+        leaves, rows = source.leaves(), []
+
+        def blocks() -> Iterator[Block]:
+            for leaf in leaves:
+                rows.append(0)
+                for block in applied(first, leaf.open()):
+                    rows[-1] += block.table.num_rows
+                    yield block
+
+        staged = stage(blocks(), source.name(), source.schema())
+        if len(leaves) > 1:  # what epochs put into another order are these parts
+            ends, shared = itertools.accumulate(rows), shippable(staged)
+            parts = (SliceSource(shared, e - n, e) for n, e in zip(rows, ends, strict=True))
+            staged = source.rebuilt(parts)
+        return type(self)(staged, last, self._seed)
 
     @functools.cached_property
     def _last_change(self) -> int:

@@ -1,61 +1,32 @@
-"""The makers of datasets: from files, from what is in memory, from other libraries."""
+"""The makers of datasets from files and databases."""
 
 from __future__ import annotations
 
-import builtins
 import contextlib
+import functools
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 
-from dray.checks import is_whole, plain, require
+from dray.checks import require
 from dray.compat.arguments import check_arguments
-from dray.core.objects import get
 from dray.data.dataset import Dataset
-from dray.data.forms.blocks import (
-    DATA,
-    ID,
-    Array,
-    Arrays,
-    Block,
-    Frame,
-    Table,
-    concat,
-    rows_to_table,
-    to_column,
-    to_row,
-    to_table,
-)
+from dray.data.forms.blocks import Block, to_table
 from dray.data.sources import files
-from dray.data.sources.base import (
-    BlocksSource,
-    Filesystem,
-    HuggingFaceSource,
-    IterableSource,
-    RangeSource,
-    RowsSource,
-    TableSource,
-)
+from dray.data.sources.base import BlocksSource, Filesystem, RowsSource, Source
+from dray.data.sources.combined import FileShuffleConfig, Shuffle, UnionSource
 from dray.data.sources.files import Paths
 from dray.data.sources.partitions import Labels, Partitioning
-from dray.engines.object_ref import ObjectRef
-from dray.errors import ConfigError
-
-if TYPE_CHECKING:
-    import datasets
-    import polars
-    import pyarrow.dataset
-    import torch
 
 # Options of Ray Data for which dray has no use: they follow from the data or the machine.
 _FOLLOWS = (
     *("parallelism", "ray_remote_args", "concurrency", "num_cpus", "num_gpus", "memory"),
-    *("meta_provider", "shuffle"),
+    "meta_provider",
 )
 _HIVE = Partitioning("hive")
+FileOrder: TypeAlias = FileShuffleConfig | Literal["files"] | None
 
 
 def read_parquet(
@@ -67,6 +38,7 @@ def read_parquet(
     partitioning: Partitioning | None = _HIVE,
     include_paths: bool = False,
     file_extensions: Sequence[str] | None = None,
+    shuffle: FileOrder = None,
     **options: object,
 ) -> Dataset:
     """Return files of Parquet as a dataset; their ends are read now, the rest when it is used.
@@ -80,6 +52,7 @@ def read_parquet(
         partitioning: Names of directories that are values; default: such as `kind=a`.
         include_paths: Whether there is a column `path`.
         file_extensions: Endings of the files that count in a directory.
+        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
         options: Options of Ray's that dray does not need.
 
     Raises:
@@ -89,7 +62,8 @@ def read_parquet(
     _check_options("read_parquet", options)
     found, on = files.find_files(paths, file_extensions or _PARQUET, filesystem)
     label = _labels(partitioning, include_paths)
-    return Dataset(files.parquet_source(found, on, columns, override_num_blocks, label))
+    order = None if shuffle is None else Shuffle(shuffle)
+    return Dataset(files.parquet_source(found, on, columns, override_num_blocks, label, order))
 
 
 def read_csv(
@@ -100,6 +74,7 @@ def read_csv(
     partitioning: Partitioning | None = _HIVE,
     include_paths: bool = False,
     file_extensions: Sequence[str] | None = None,
+    shuffle: FileOrder = None,
     **options: object,
 ) -> Dataset:
     """Return files of CSV as a dataset.
@@ -111,11 +86,14 @@ def read_csv(
         partitioning: Names of directories that are values; default: such as `kind=a`.
         include_paths: Whether there is a column `path`.
         file_extensions: Endings of the files that count in a directory.
+        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
         options: `read_options`, `parse_options` and `convert_options` of `pyarrow.csv`.
     """
     found, on = files.find_files(paths, file_extensions or _CSV, filesystem)
     label = _labels(partitioning, include_paths)
-    return Dataset(files.csv_source(found, on, _of_arrow("read_csv", options), label))
+    of_arrow = _of_arrow("read_csv", options)
+    source = functools.partial(files.csv_source, filesystem=on, options=of_arrow, label=label)
+    return _in_order(source, found, shuffle)
 
 
 def read_json(
@@ -127,6 +105,7 @@ def read_json(
     partitioning: Partitioning | None = _HIVE,
     include_paths: bool = False,
     file_extensions: Sequence[str] | None = None,
+    shuffle: FileOrder = None,
     **options: object,
 ) -> Dataset:
     """Return files of JSON as a dataset: an object a line, or a list of objects.
@@ -139,11 +118,14 @@ def read_json(
         partitioning: Names of directories that are values; default: such as `kind=a`.
         include_paths: Whether there is a column `path`.
         file_extensions: Endings of the files that count in a directory.
+        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
         options: `read_options` and `parse_options` of `pyarrow.json`.
     """
     found, on = files.find_files(paths, file_extensions or _JSON, filesystem)
     label = _labels(partitioning, include_paths)
-    return Dataset(files.json_source(found, on, _of_arrow("read_json", options), label))
+    of_arrow = _of_arrow("read_json", options)
+    source = functools.partial(files.json_source, filesystem=on, options=of_arrow, label=label)
+    return _in_order(source, found, shuffle)
 
 
 def read_text(
@@ -155,6 +137,7 @@ def read_text(
     partitioning: Partitioning | None = None,
     include_paths: bool = False,
     file_extensions: Sequence[str] | None = None,
+    shuffle: FileOrder = None,
     **options: object,
 ) -> Dataset:
     """Return files of text as a dataset, with the column `text` and a row a line.
@@ -167,12 +150,20 @@ def read_text(
         partitioning: Names of directories that are values of columns.
         include_paths: Whether there is a column `path`.
         file_extensions: Endings of the files that count in a directory.
+        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
         options: Options of Ray's that dray does not need.
     """
     _check_options("read_text", options)
     found, on = files.find_files(paths, file_extensions or ("",), filesystem)
     label = _labels(partitioning, include_paths)
-    return Dataset(files.text_source(found, on, encoding, drop_empty_lines, label))
+    source = functools.partial(
+        files.text_source,
+        filesystem=on,
+        encoding=encoding,
+        drop_empty_lines=drop_empty_lines,
+        label=label,
+    )
+    return _in_order(source, found, shuffle)
 
 
 def read_binary_files(
@@ -182,6 +173,7 @@ def read_binary_files(
     include_paths: bool = False,
     partitioning: Partitioning | None = None,
     file_extensions: Sequence[str] | None = None,
+    shuffle: FileOrder = None,
     **options: object,
 ) -> Dataset:
     """Return files as a dataset with the column `bytes`, a row a file.
@@ -192,6 +184,7 @@ def read_binary_files(
         include_paths: Whether there is a column `path`.
         partitioning: Names of directories that are values of columns.
         file_extensions: Endings of the files that count in a directory.
+        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
         options: Options of Ray's that dray does not need.
     """
     _check_options("read_binary_files", options)
@@ -201,7 +194,7 @@ def read_binary_files(
     def row(content: bytes, path: str) -> dict[str, object]:
         return {"bytes": content, **label(path)}
 
-    return Dataset(RowsSource(files.FileRows(found, on, row), f"{len(found)} files"))
+    return _rows_in_order(files.FileRows(found, on, row), f"{len(found)} files", shuffle)
 
 
 def read_images(
@@ -213,6 +206,7 @@ def read_images(
     include_paths: bool = False,
     partitioning: Partitioning | None = None,
     file_extensions: Sequence[str] | None = None,
+    shuffle: FileOrder = None,
     **options: object,
 ) -> Dataset:
     """Return images as a dataset with the column `image` of arrays, a row a file.
@@ -226,6 +220,7 @@ def read_images(
         partitioning: Names of directories that are values of columns, such as
             `Partitioning("dir", base_dir, ["label"])`.
         file_extensions: Endings of the files that count in a directory.
+        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
         options: Options of Ray's that dray does not need.
 
     Raises:
@@ -244,7 +239,7 @@ def read_images(
         image = image if size is None else image.resize((size[1], size[0]))
         return {"image": np.asarray(image), **label(path)}
 
-    return Dataset(RowsSource(files.FileRows(found, on, row), f"{len(found)} images"))
+    return _rows_in_order(files.FileRows(found, on, row), f"{len(found)} images", shuffle)
 
 
 def read_numpy(
@@ -254,6 +249,7 @@ def read_numpy(
     include_paths: bool = False,
     partitioning: Partitioning | None = None,
     file_extensions: Sequence[str] | None = None,
+    shuffle: FileOrder = None,
     allow_pickle: bool = False,
     **options: object,
 ) -> Dataset:
@@ -265,13 +261,17 @@ def read_numpy(
         include_paths: Whether there is a column `path`.
         partitioning: Names of directories that are values of columns.
         file_extensions: Endings of the files that count in a directory.
+        shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
         allow_pickle: Whether to load arrays of objects, which may run any code.
         options: Options of Ray's that dray does not need.
     """
     _check_options("read_numpy", options)
     found, on = files.find_files(paths, file_extensions or (".npy",), filesystem)
     label = _labels(partitioning, include_paths)
-    return Dataset(files.numpy_source(found, on, allow_pickle, label))
+    source = functools.partial(
+        files.numpy_source, filesystem=on, allow_pickle=allow_pickle, label=label
+    )
+    return _in_order(source, found, shuffle)
 
 
 def read_sql(
@@ -316,6 +316,25 @@ _JSON = (".json", ".jsonl", ".json.gz")
 _IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
 
 
+def _in_order(
+    source: Callable[[Sequence[str]], Source], found: Sequence[str], shuffle: FileOrder
+) -> Dataset:
+    """Return files as a dataset: in their order, or in one that epochs decide."""
+    if shuffle is None:
+        return Dataset(source(found))
+    return Dataset(UnionSource([source([name]) for name in found], Shuffle(shuffle)))
+
+
+def _rows_in_order(rows: files.FileRows, called: str, shuffle: FileOrder) -> Dataset:
+    """Return files that are rows themselves as a dataset."""
+    if shuffle is None:
+        return Dataset(RowsSource(rows, called))
+    order = Shuffle(shuffle)
+    if order.by_epoch:
+        return Dataset(RowsSource(rows, called), seed=order.seed)
+    return Dataset(RowsSource(rows.reordered(order.order(len(rows), 0)), called))
+
+
 def _labels(partitioning: Partitioning | None, include_paths: bool) -> Callable[[str], Labels]:
     """Return a function that says which values a file has from its path."""
 
@@ -338,123 +357,3 @@ def _check_options(function: str, options: Mapping[str, object]) -> None:
     unknown = {name: value for name, value in options.items() if name not in _FOLLOWS}
     if unknown:
         check_arguments(f"dray.data.{function}", unknown, ("filesystem", "columns"))
-
-
-def from_items(
-    items: Sequence[object], *, override_num_blocks: int | None = None, **_: object
-) -> Dataset:
-    """Return Python values as a dataset: dicts are rows, all else is the column `item`."""
-    return Dataset(TableSource(rows_to_table([to_row(item) for item in items]), "the items"))
-
-
-def range(n: int, *, override_num_blocks: int | None = None, **_: object) -> Dataset:
-    """Return the numbers from 0 as a dataset with the column `id`."""
-    if not is_whole(plain(n), 0):
-        raise ConfigError(f"range takes a number of rows, 0 or more, not {n!r}")
-    return Dataset(RangeSource(n, ID))
-
-
-def range_tensor(n: int, *, shape: Sequence[int] = (1,), **_: object) -> Dataset:
-    """Return arrays as a dataset with the column `data`, the n-th filled with n."""
-
-    def filled(batch: Arrays) -> Arrays:
-        ones: Array = np.ones((1, *shape), np.int64)
-        return {DATA: batch[ID].reshape(-1, *[1] * len(shape)) * ones}
-
-    return range(n).map_batches(filled)
-
-
-def from_pandas(dfs: Frame | Sequence[Frame], **_: object) -> Dataset:
-    """Return a pandas.DataFrame, or several, as a dataset."""
-    frames = dfs if isinstance(dfs, list | tuple) else [dfs]
-    return _in_memory([to_table(frame, "a DataFrame") for frame in frames], "the DataFrame")
-
-
-def from_polars(frames: polars.DataFrame | Sequence[polars.DataFrame]) -> Dataset:
-    """Return a DataFrame of Polars, or several, as a dataset."""
-    listed = frames if isinstance(frames, list | tuple) else [frames]
-    return _in_memory([_arrow_of_polars(frame) for frame in listed], "the DataFrame")
-
-
-def _arrow_of_polars(frame: polars.DataFrame) -> Table:
-    return (frame.collect() if hasattr(frame, "collect") else frame).to_arrow()
-
-
-def from_numpy(ndarrays: Array | Sequence[Array], **_: object) -> Dataset:
-    """Return a NumPy array, or several, as a dataset with the column `data`, a row an entry."""
-    arrays = ndarrays if isinstance(ndarrays, list | tuple) else [ndarrays]
-    return _in_memory([pa.table({DATA: to_column(np.asarray(array))}) for array in arrays], "array")
-
-
-def from_arrow(tables: Table | Sequence[Table], **_: object) -> Dataset:
-    """Return a pyarrow.Table, or several, as a dataset."""
-    listed = tables if isinstance(tables, list | tuple) else [tables]
-    return _in_memory([to_table(table, "a table") for table in listed], "the table")
-
-
-def from_arrow_refs(tables: ObjectRef | Sequence[ObjectRef]) -> Dataset:
-    """Return tables behind references, one or a list of them, as a dataset."""
-    return from_arrow(get(tables))
-
-
-def from_pandas_refs(dfs: ObjectRef | Sequence[ObjectRef]) -> Dataset:
-    """Return frames behind references, one or a list of them, as a dataset."""
-    return from_pandas(get(dfs))
-
-
-def from_numpy_refs(ndarrays: ObjectRef | Sequence[ObjectRef]) -> Dataset:
-    """Return arrays behind references, one or a list of them, as a dataset."""
-    return from_numpy(get(ndarrays))
-
-
-def from_arrow_dataset(dataset: pyarrow.dataset.Dataset) -> Dataset:
-    """Return a dataset of `pyarrow.dataset` as a dataset; it is scanned when it is used."""
-
-    def produce() -> Iterator[Block]:
-        for batch in dataset.to_batches():
-            yield Block(pa.Table.from_batches([batch]), "the Arrow dataset")
-
-    return Dataset(BlocksSource(produce, "the Arrow dataset", dataset.schema))
-
-
-def _in_memory(tables: builtins.list[Table], called: str) -> Dataset:
-    return Dataset(TableSource(concat(tables), called))
-
-
-def from_huggingface(dataset: datasets.Dataset | datasets.IterableDataset, **_: object) -> Dataset:
-    """Return a Dataset of Hugging Face as a dataset; what is on the disk is read from there.
-
-    An IterableDataset is a stream: workers take its rows as they come.
-    """
-    if not hasattr(dataset, "__len__"):
-        return Dataset(IterableSource(dataset, "the Hugging Face dataset"))
-    return Dataset(HuggingFaceSource(dataset))
-
-
-def from_torch(dataset: torch.utils.data.Dataset, **_: object) -> Dataset:
-    """Return a torch Dataset as a dataset: dicts are rows, all else is the column `item`."""
-    return Dataset(RowsSource(dataset, f"the {type(dataset).__name__}"))
-
-
-__all__ = [
-    "from_arrow",
-    "from_arrow_refs",
-    "from_huggingface",
-    "from_items",
-    "from_numpy",
-    "from_numpy_refs",
-    "from_pandas",
-    "from_pandas_refs",
-    "from_polars",
-    "from_torch",
-    "range",
-    "range_tensor",
-    "read_binary_files",
-    "read_csv",
-    "read_images",
-    "read_json",
-    "read_numpy",
-    "read_parquet",
-    "read_sql",
-    "read_text",
-]

@@ -114,7 +114,8 @@ class NumberedShare:
         dataset, made = self.dataset, Made()
         order = dataset.order(position.epoch, batching.window or 0, batching.seed or 0)
         chunks = self._chunks(position, rows, batching, made)
-        return made.noted(dataset.apply(read_numbers(dataset.source, order, chunks)))
+        source = dataset.source.of_epoch(position.epoch)
+        return made.noted(dataset.apply(read_numbers(source, order, chunks)))
 
     def _chunks(
         self, position: Position, rows: int, batching: Batching, made: Made
@@ -165,12 +166,12 @@ class StreamedShare:
             raise ConfigError(
                 "rows of a stream have no local_shuffle_buffer_size: shuffle the stream itself"
             )
-        self.dataset.source.begin_epoch(position.epoch)
+        source = self.dataset.source.of_epoch(position.epoch)
         if self.sharing.ranks > 1 or position.seen.count():
             before, after = self.dataset.stream_operations()
-            blocks = after(self._own(before(self.dataset.source.open()), position))
+            blocks = after(self._own(before(source.open()), position))
         else:
-            blocks = self.dataset.blocks()
+            blocks = self.dataset.blocks(position.epoch)
         if batching.size is None:
             return map(run_of, blocks)
         made = aligned(blocks, itertools.repeat(batching.size))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 
-from dray.data.forms.blocks import Block, RowNumbers, Table, concat, rows_to_table, taken, to_row
+from dray.data.forms.blocks import Block, RowNumbers, Table, rows_to_table, taken, to_row
 from dray.errors import StorageError
 
 if TYPE_CHECKING:
@@ -53,8 +53,17 @@ class Source:
         """
         raise NotImplementedError
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Take note of the epoch whose rows are opened next."""
+    def of_epoch(self, epoch: int) -> Source:
+        """Return the rows as an epoch has them, if each has another order."""
+        return self
+
+    def leaves(self) -> list[Source]:
+        """Return the sources that this one's rows are of, if an epoch may change their order."""
+        return [self]
+
+    def rebuilt(self, leaves: Iterator[Source]) -> Source:
+        """Return the same source over others, one for each leaf."""
+        return next(leaves)
 
     def take(self, rows: RowNumbers) -> Table:
         """Return a copy of rows by their numbers; a source that is indexed has this."""
@@ -134,11 +143,12 @@ class IterableSource(Source):
     def __init__(self, items: Iterable[object], called: str) -> None:
         self._items, self._called = items, called
 
-    def begin_epoch(self, epoch: int) -> None:
+    def of_epoch(self, epoch: int) -> Source:
         """Tell the object, which may shuffle by epoch as Hugging Face's do."""
         set_epoch = getattr(self._items, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
+        return self
 
     def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
         begin = start
@@ -316,77 +326,3 @@ class BlocksSource(Source):
 
     def schema(self) -> pa.Schema | None:
         return self._schema
-
-
-class SliceSource(Source):
-    """A range of the rows of another source."""
-
-    def __init__(self, source: Source, start: int, stop: int) -> None:
-        self._source, self._start = source, start
-        self.rows = max(0, stop - start)
-        self.indexed, self.row_bytes = source.indexed, source.row_bytes
-        self.lanes = source.lanes
-
-    def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
-        end = self.rows if stop is None else stop
-        return self._source.open(self._start + start, self._start + (end or 0))
-
-    def take(self, rows: RowNumbers) -> Table:
-        return self._source.take(np.asarray(rows) + self._start)
-
-    def block_rows(self) -> int:
-        return self._source.block_rows()
-
-    def name(self) -> str:
-        return self._source.name()
-
-    def schema(self) -> pa.Schema | None:
-        return self._source.schema()
-
-
-class UnionSource(Source):
-    """The rows of several sources, one after another."""
-
-    def __init__(self, sources: Sequence[Source]) -> None:
-        self._sources = list(sources)
-        sizes = [source.rows for source in sources]
-        self._ends = np.cumsum([size or 0 for size in sizes], dtype=np.int64)
-        self.rows = None if None in sizes else int(self._ends[-1])
-        self.indexed = self.rows is not None and all(source.indexed for source in sources)
-        most = sum(source.lanes for source in sources)
-        self.lanes = 1 if self.indexed else next(number for number in LANES if number <= most)
-        self.row_bytes = max(source.row_bytes for source in sources)
-
-    def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
-        if self.rows is None:
-            for source in self._sources:
-                yield from source.open()
-            return
-        end, begin = self.rows if stop is None else stop, 0
-        for source, after in zip(self._sources, self._ends.tolist(), strict=True):
-            low, high = max(start, begin) - begin, min(end, after) - begin
-            if low < high:
-                yield from source.open(low, high)
-            begin = after
-
-    def take(self, rows: RowNumbers) -> Table:
-        rows = np.asarray(rows)
-        of_source = np.searchsorted(self._ends, rows, side="right")
-        parts, places = [], []
-        for number in np.unique(of_source):
-            chosen = np.flatnonzero(of_source == number)
-            begin = self._ends[number - 1] if number else 0
-            parts.append(self._sources[number].take(rows[chosen] - begin))
-            places.append(chosen)
-        if len(parts) == 1:
-            return parts[0]
-        return taken(concat(parts), np.argsort(np.concatenate(places)))
-
-    def block_rows(self) -> int:
-        return min(source.block_rows() for source in self._sources)
-
-    def name(self) -> str:
-        return f"the union of {len(self._sources)} datasets"
-
-    def schema(self) -> pa.Schema | None:
-        return self._sources[0].schema()

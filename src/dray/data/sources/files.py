@@ -18,7 +18,8 @@ import pyarrow.fs
 from dray.checks import require
 from dray.data.forms.blocks import DATA, Array, Block, Table, rows_to_table, to_column, to_row
 from dray.data.forms.ray_tensors import with_tensors
-from dray.data.sources.base import BLOCK_BYTES, BlocksSource, Filesystem, Source, UnionSource
+from dray.data.sources.base import BLOCK_BYTES, BlocksSource, Filesystem, Source
+from dray.data.sources.combined import Shuffle, UnionSource
 from dray.data.sources.parquet import ParquetSource
 from dray.data.sources.partitions import LabelledSource, Labels, labelled
 from dray.errors import ConfigError, StorageError, describe
@@ -121,6 +122,7 @@ def parquet_source(
     columns: Sequence[str] | None,
     lanes: int | None,
     label: Callable[[str], Labels] = no_labels,
+    shuffle: Shuffle | None = None,
 ) -> Source:
     """Return files of Parquet as a source; the ends of all of them are read here.
 
@@ -130,6 +132,7 @@ def parquet_source(
         columns: Those to read; None is all.
         lanes: The number of ranges to read side by side; None chooses.
         label: Returns the values that all rows of a file have from its path.
+        shuffle: The order of files in each epoch; None is the one that they have.
 
     Raises:
         StorageError: One cannot be read.
@@ -147,13 +150,13 @@ def parquet_source(
     with ThreadPoolExecutor(min(_READERS, len(files)), "dray-parquet") as readers:
         ends = list(readers.map(read_end, files))
     labels = [dict(label(path)) for path in files]
-    if not any(labels):
+    if not any(labels) and shuffle is None:
         return _with_columns(_of_ends(files, filesystem, ends, lanes), files[0], columns, {})
     sources = [
         _with_columns(_of_ends([path], filesystem, [end], None), path, columns, of_path)
         for path, end, of_path in zip(files, ends, labels, strict=True)
     ]
-    return UnionSource(sources)
+    return UnionSource(sources, shuffle)
 
 
 def _of_ends(
@@ -299,6 +302,11 @@ class FileRows:
         decode: Callable[[bytes, str], dict[str, object]],
     ) -> None:
         self._files, self._filesystem, self._decode = files, filesystem, decode
+
+    def reordered(self, numbers: Sequence[int]) -> FileRows:
+        """Return the same rows in the order of their numbers."""
+        names = [self._files[number] for number in numbers]
+        return FileRows(names, self._filesystem, self._decode)
 
     def __len__(self) -> int:
         return len(self._files)

@@ -123,4 +123,4 @@ class LabelledSource(Source):
         return None if known is None else labelled(known.empty_table(), self._labels).schema
 
 
-attach_getattr(__name__)
+attach_getattr(__name__, names={"dray.data.sources.combined": ("FileShuffleConfig",)})

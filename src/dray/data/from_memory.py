@@ -1,0 +1,140 @@
+"""The makers of datasets from what is in memory, and from other libraries."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from dray.checks import is_whole, plain
+from dray.core.objects import get
+from dray.data.dataset import Dataset
+from dray.data.forms.blocks import (
+    DATA,
+    ID,
+    Array,
+    Arrays,
+    Block,
+    Frame,
+    Table,
+    concat,
+    rows_to_table,
+    to_column,
+    to_row,
+    to_table,
+)
+from dray.data.sources.base import (
+    BlocksSource,
+    HuggingFaceSource,
+    IterableSource,
+    RangeSource,
+    RowsSource,
+    TableSource,
+)
+from dray.engines.object_ref import ObjectRef
+from dray.errors import ConfigError
+
+if TYPE_CHECKING:
+    import datasets
+    import polars
+    import pyarrow.dataset
+    import torch
+
+
+def from_items(
+    items: Sequence[object], *, override_num_blocks: int | None = None, **_: object
+) -> Dataset:
+    """Return Python values as a dataset: dicts are rows, all else is the column `item`."""
+    return Dataset(TableSource(rows_to_table([to_row(item) for item in items]), "the items"))
+
+
+def range(n: int, *, override_num_blocks: int | None = None, **_: object) -> Dataset:
+    """Return the numbers from 0 as a dataset with the column `id`."""
+    if not is_whole(plain(n), 0):
+        raise ConfigError(f"range takes a number of rows, 0 or more, not {n!r}")
+    return Dataset(RangeSource(n, ID))
+
+
+def range_tensor(n: int, *, shape: Sequence[int] = (1,), **_: object) -> Dataset:
+    """Return arrays as a dataset with the column `data`, the n-th filled with n."""
+
+    def filled(batch: Arrays) -> Arrays:
+        ones: Array = np.ones((1, *shape), np.int64)
+        return {DATA: batch[ID].reshape(-1, *[1] * len(shape)) * ones}
+
+    return range(n).map_batches(filled)
+
+
+def from_pandas(dfs: Frame | Sequence[Frame], **_: object) -> Dataset:
+    """Return a pandas.DataFrame, or several, as a dataset."""
+    frames = dfs if isinstance(dfs, list | tuple) else [dfs]
+    return _in_memory([to_table(frame, "a DataFrame") for frame in frames], "the DataFrame")
+
+
+def from_polars(frames: polars.DataFrame | Sequence[polars.DataFrame]) -> Dataset:
+    """Return a DataFrame of Polars, or several, as a dataset."""
+    listed = frames if isinstance(frames, list | tuple) else [frames]
+    return _in_memory([_arrow_of_polars(frame) for frame in listed], "the DataFrame")
+
+
+def _arrow_of_polars(frame: polars.DataFrame) -> Table:
+    return (frame.collect() if hasattr(frame, "collect") else frame).to_arrow()
+
+
+def from_numpy(ndarrays: Array | Sequence[Array], **_: object) -> Dataset:
+    """Return a NumPy array, or several, as a dataset with the column `data`, a row an entry."""
+    arrays = ndarrays if isinstance(ndarrays, list | tuple) else [ndarrays]
+    return _in_memory([pa.table({DATA: to_column(np.asarray(array))}) for array in arrays], "array")
+
+
+def from_arrow(tables: Table | Sequence[Table], **_: object) -> Dataset:
+    """Return a pyarrow.Table, or several, as a dataset."""
+    listed = tables if isinstance(tables, list | tuple) else [tables]
+    return _in_memory([to_table(table, "a table") for table in listed], "the table")
+
+
+def from_arrow_refs(tables: ObjectRef | Sequence[ObjectRef]) -> Dataset:
+    """Return tables behind references, one or a list of them, as a dataset."""
+    return from_arrow(get(tables))
+
+
+def from_pandas_refs(dfs: ObjectRef | Sequence[ObjectRef]) -> Dataset:
+    """Return frames behind references, one or a list of them, as a dataset."""
+    return from_pandas(get(dfs))
+
+
+def from_numpy_refs(ndarrays: ObjectRef | Sequence[ObjectRef]) -> Dataset:
+    """Return arrays behind references, one or a list of them, as a dataset."""
+    return from_numpy(get(ndarrays))
+
+
+def from_arrow_dataset(dataset: pyarrow.dataset.Dataset) -> Dataset:
+    """Return a dataset of `pyarrow.dataset` as a dataset; it is scanned when it is used."""
+
+    def produce() -> Iterator[Block]:
+        for batch in dataset.to_batches():
+            yield Block(pa.Table.from_batches([batch]), "the Arrow dataset")
+
+    return Dataset(BlocksSource(produce, "the Arrow dataset", dataset.schema))
+
+
+def _in_memory(tables: builtins.list[Table], called: str) -> Dataset:
+    return Dataset(TableSource(concat(tables), called))
+
+
+def from_huggingface(dataset: datasets.Dataset | datasets.IterableDataset, **_: object) -> Dataset:
+    """Return a Dataset of Hugging Face as a dataset; what is on the disk is read from there.
+
+    An IterableDataset is a stream: workers take its rows as they come.
+    """
+    if not hasattr(dataset, "__len__"):
+        return Dataset(IterableSource(dataset, "the Hugging Face dataset"))
+    return Dataset(HuggingFaceSource(dataset))
+
+
+def from_torch(dataset: torch.utils.data.Dataset, **_: object) -> Dataset:
+    """Return a torch Dataset as a dataset: dicts are rows, all else is the column `item`."""
+    return Dataset(RowsSource(dataset, f"the {type(dataset).__name__}"))
