@@ -50,5 +50,9 @@ def require(package: str, requirement: str) -> None:
     """
     import importlib.util
 
-    if importlib.util.find_spec(package) is None:
+    try:
+        found = importlib.util.find_spec(package) is not None
+    except ValueError:  # it is imported, and was made without a spec
+        found = True
+    if not found:
         raise MissingDependencyError(package, requirement)

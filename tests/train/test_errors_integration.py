@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,8 @@ def test_torch_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     from dray.train.torch import TorchTrainer
 
+    monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))  # without a spec
+    TorchTrainer(print)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'torch>=2\.4'"):
         TorchTrainer(print)

@@ -231,3 +231,38 @@ def test_folding_is_turned_off_by_rays_variable_and_by_drays(
     assert not Settings().fold_output
     monkeypatch.setenv("DRAY_FOLD_OUTPUT", "1")
     assert Settings().fold_output
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("level", ["DEBUG", "INFO", "WARNING", None])
+def test_workers_log_what_the_script_is_configured_to_log_and_else_from_info_on(
+    tmp_path: Path, start: str, level: str | None
+) -> None:
+    script = write(
+        tmp_path / "log.py",
+        f"""
+        import logging
+
+        def train():
+            log = logging.getLogger("own").log
+            for level in (logging.DEBUG, logging.INFO, logging.WARNING):
+                log(level, "a record")
+                exec(compile(f"log({{level}}, 'theirs')", "/site-packages/a.py", "exec"))
+            if {level is None}:
+                logging.basicConfig(format="by a handler of the script: %(message)s")
+                log(logging.INFO, "a record")
+
+        if __name__ == "__main__":
+            level = {level!r}
+            if level:
+                logging.basicConfig(level=level)
+            fit(train, workers=1)
+        """,
+    )
+    shown = run(script, tmp_path, DRAY_START_METHOD=start).stderr
+    levels = ["DEBUG", "INFO", "WARNING"]
+    own = levels[levels.index(level or "INFO") :]
+    theirs = levels[levels.index(level or "WARNING") :]
+    assert re.findall("([A-Z]+):own:a record", shown) == own
+    assert re.findall("([A-Z]+):own:theirs", shown) == theirs
+    assert ("by a handler of the script: a record" in shown) == (level is None)

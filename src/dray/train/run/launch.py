@@ -22,6 +22,7 @@ from dray.train.scaling import ScalingConfig
 from dray.train.storage.manifest import Committed
 from dray.train.storage.place import RemotePath, path_within
 from dray.train.storage.run_directory import RunDirectory
+from dray.train.worker import log_records
 from dray.train.worker.run_messages import Assignment, RunInfo
 from dray.train.worker.train_worker import Ended, Job, TrainWorker
 
@@ -82,6 +83,7 @@ class Launch:
             working_directory=str(self.directory.working_directory) if moved else None,
             validates=self.validates,
             care=self.directory.care(flush=kept.flush, checksums=kept.checksums),
+            log_level=log_records.chosen_level(),
         )
         nodes = {node.node_id: node for node in self.engine.nodes()}
         size = len(group)

@@ -32,6 +32,7 @@ class RunInfo:
         validates: Whether checkpoints can be validated.
         care: Care taken of the files of checkpoints.
         filesystem: File system of `path`, of fsspec; None is the local one.
+        log_level: The level of the root logger, if the script has configured it.
     """
 
     path: str
@@ -46,6 +47,7 @@ class RunInfo:
     validates: bool = False
     care: Care = Care()  # noqa: RUF009 (it cannot be changed)
     filesystem: Any = field(default=None, repr=False)
+    log_level: int | None = None
 
     @property
     def may_be_late(self) -> bool:

@@ -17,7 +17,7 @@ from dray.errors import ConfigError, SerializationError, StorageError, describe,
 from dray.train.data_config import Datasets
 from dray.train.storage.place import RemotePath
 from dray.train.storage.run_directory import RunDirectory
-from dray.train.worker import cpu_affinity, device_visibility, malloc, run_messages
+from dray.train.worker import cpu_affinity, device_visibility, log_records, malloc, run_messages
 from dray.train.worker.session import TrainingStopped, TrainSession, leave_session, start_session
 
 
@@ -92,6 +92,7 @@ class TrainWorker:
             _settle_on_cores(assignment)
             malloc.keep_freed_memory(os.environ)
             _change_directory(assignment.run.working_directory)
+            log_records.show(assignment.run.log_level)
         self._session = TrainSession(assignment, self._post)
         start_session(self._session)
 
