@@ -76,6 +76,11 @@ def _rays_flag(variable: str) -> bool | None:
     return None if text is None else text.lower() in ("1", "true")
 
 
+def _launched_processes() -> int:
+    size = os.environ.get("WORLD_SIZE", "") if "TORCHELASTIC_RUN_ID" in os.environ else ""
+    return int(size) if size.isdecimal() else 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """Settings from the environment, read when a session starts.
@@ -92,6 +97,7 @@ class Settings:
             repeat are shown once, with how often they came.
         plan_path: `DRAY_PLAN`: where `fit()` writes its plan, and ends the program instead of
             training; `dray plan` sets it.
+        launched_processes: Number of processes of torchrun's that run the script; 1 without it.
         start_timeout_s: `DRAY_START_TIMEOUT_S`: how long a run waits for what it needs to start.
         keep_reservation_s: `DRAY_KEEP_RESERVATION_S`: how long a session keeps what a run had
             reserved in a Ray cluster for a run that asks for the same.
@@ -128,6 +134,7 @@ class Settings:
         default_factory=lambda: _flag("DRAY_FOLD_OUTPUT", _rays_flag("RAY_DEDUP_LOGS") is not False)
     )
     plan_path: str = field(default_factory=lambda: os.environ.get("DRAY_PLAN", ""))
+    launched_processes: int = field(default_factory=_launched_processes)
     start_timeout_s: float = field(default_factory=lambda: _seconds("DRAY_START_TIMEOUT_S", 600))
     keep_reservation_s: float = field(
         default_factory=lambda: _seconds("DRAY_KEEP_RESERVATION_S", 3)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from dray.scheduling.requests import Node, Request
 from dray.train import DataParallelTrainer, RunConfig, ScalingConfig
 from tests.support.gates import refused_at_once, until
 from tests.support.holding import hold
+from tests.support.programs import environment, write
 from tests.train.test_plan_integration import GPUS, plan
 
 
@@ -449,3 +452,16 @@ def test_whatever_is_asked_for_is_refused_in_words(session: Any, quantity: float
 
     with pytest.raises(InfeasibleError, match="2 CPU exist"):
         Huge.remote()
+
+
+def test_a_script_that_torchrun_starts_several_times(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script = write(tmp_path / "train.py", "fit(lambda: None, workers=0)")
+    launched = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script))
+    variables = environment(tmp_path, TMPDIR=str(tmp_path))
+    ended = subprocess.run(
+        [sys.executable, *launched], env=variables, capture_output=True, text=True
+    )
+    assert ended.returncode == 1
+    assert "start it with python, and say ScalingConfig(num_workers=2)" in ended.stderr
+    assert not (tmp_path / "run").exists()

@@ -286,8 +286,10 @@ def test_the_local_checkpoint_is_deleted_once_it_is_committed(
         dray.train.report({}, newest, delete_local_checkpoint_after_upload=True)
         (storage / "link").symlink_to(storage)
         for above in (storage, storage / "run", storage / "link"):
-            with pytest.raises(ConfigError, match="cannot be deleted: the run's directory "):
-                dray.train.report({}, Checkpoint(above), delete_local_checkpoint_after_upload=True)
+            for delete in (False, True):
+                way: Any = {"delete_local_checkpoint_after_upload": delete}
+                with pytest.raises(ConfigError, match="since the run's directory"):
+                    dray.train.report({}, Checkpoint(above), **way)
         return there
 
     result = fit(train, storage)
@@ -296,6 +298,16 @@ def test_the_local_checkpoint_is_deleted_once_it_is_committed(
     assert all(os.listdir(checkpoint.path) for checkpoint, _ in result.best_checkpoints)
     assert result.checkpoint is not None
     assert Path(result.checkpoint.path, "of-rank-0").read_text() == "kept"
+
+
+def test_a_checkpoint_on_a_far_storage_does_not_hold_the_run(process_engine: None) -> None:
+    def train() -> None:
+        for above in ("memory://above", "memory://above/run"):
+            with pytest.raises(ConfigError, match="since the run's directory"):
+                dray.train.report({}, Checkpoint(above))
+
+    config = RunConfig(name="run", storage_path="memory://above")
+    DataParallelTrainer(train, scaling_config=ScalingConfig(num_workers=0), run_config=config).fit()
 
 
 def test_ways_of_reporting_that_are_not_there_yet_say_so(

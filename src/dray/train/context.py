@@ -242,8 +242,9 @@ def report(
 
     Raises:
         ConfigError: The metrics hold something else, such as a tensor, the name is taken, or the
-            checkpoint of NO_UPLOAD or of `checkpoint_upload_fn` is not in the run's directory; or
-            `validation` comes without a checkpoint, or the trainer has no `validation_config`.
+            checkpoint of NO_UPLOAD or of `checkpoint_upload_fn` is not in the run's directory, or
+            any other has that directory in it; or `validation` comes without a checkpoint, or the
+            trainer has no `validation_config`.
         StorageError: The metrics cannot be written, and the report does not count; or a file of
             the checkpoint cannot be copied: then every rank that waits for it hears so, and the
             report counts without one; or the disk has not taken the checkpoint of the report
@@ -276,6 +277,8 @@ def report(
     if mode is CheckpointUploadMode.NO_UPLOAD:
         session.report(metrics, _lying_in_run(local, session), asked)
         return
+    if delete or checkpoint_upload_fn is None:
+        _check_apart(local, session)
     delete = delete and _may_be_deleted(local, session)
     if isinstance(local.place, RemotePath) and checkpoint_upload_fn is None:
         with local.as_directory() as path:  # from one storage to another, by way of this node
@@ -363,24 +366,32 @@ def _checked(checkpoint: object, what: str) -> Checkpoint:
     return checkpoint
 
 
-def _may_be_deleted(checkpoint: Checkpoint, session: TrainSession) -> bool:
-    """Return whether a checkpoint is a rank's own: what the run has stays.
+def _check_apart(checkpoint: Checkpoint, session: TrainSession) -> None:
+    """Refuse a checkpoint that the run's directory lies in.
 
     Raises:
-        ConfigError: The run lies in it.
+        ConfigError: It does.
     """
+    place, run = checkpoint.place, session.assignment.run.place
+    if isinstance(place, RemotePath) or isinstance(run, RemotePath):
+        inside = f"{run}/".startswith(f"{place}".rstrip("/") + "/")
+    else:
+        inside = run.resolve().is_relative_to(place.resolve())
+    if inside:
+        raise ConfigError(
+            f"{place} cannot be a checkpoint of this run, since the run's directory {run} lies in "
+            "it: report a directory of its own"
+        )
+
+
+def _may_be_deleted(checkpoint: Checkpoint, session: TrainSession) -> bool:
+    """Return whether a checkpoint is a rank's own: what the run has stays."""
     place, run = checkpoint.place, session.assignment.run.place
     if isinstance(place, RemotePath):
         return False
     if isinstance(run, RemotePath) or session.directories.owns(checkpoint.path):
         return True
-    real, whole = place.resolve(), run.resolve()
-    if whole.is_relative_to(real):
-        raise ConfigError(
-            f"the checkpoint {place} cannot be deleted: the run's directory {run} lies in it; "
-            "report a directory of its own, or delete_local_checkpoint_after_upload=False"
-        )
-    return not real.is_relative_to(whole)
+    return not place.resolve().is_relative_to(run.resolve())
 
 
 def _name_in_run(checkpoint: Checkpoint, session: TrainSession) -> str:

@@ -87,9 +87,15 @@ class Fitting:
 
     def fit(self) -> Result:
         """Run the function to its end on every worker; see `DataParallelTrainer.fit`."""
-        where = Settings().plan_path
-        if where:
-            raise Planned(self.plan(), Path(where))
+        settings = Settings()
+        if settings.plan_path:
+            raise Planned(self.plan(), Path(settings.plan_path))
+        if settings.launched_processes > 1:
+            raise ConfigError(
+                f"torchrun has started this script in {settings.launched_processes} processes, and "
+                "each would train on its own: start it with python, and say "
+                f"ScalingConfig(num_workers={settings.launched_processes})"
+            )
         storage = self.config.storage
         with termination_held() as termination_goes_to, _engine_for(self.scaling) as engine:
             self._check_feasible(engine)
