@@ -394,7 +394,11 @@ def test_what_is_not_there_says_what_to_use() -> None:
     with pytest.raises(AbsentError, match=r"has no argument 'column'; did you mean columns"):
         data.read_parquet("a", column=["x"])
     assert not hasattr(data.range(3), "write_sql")
-    data.DataContext.get_current().execution_options.resource_limits = 3
+    context = data.DataContext.get_current().copy()
+    context.some_options.limit = 3
+    assert context.some_options.limit == 3
+    with pytest.raises(AbsentError, match="DataContext has no such function"):
+        context.an_executor()
     options = DataConfig.default_ingest_options()
     options.resource_limits = data.ExecutionResources(object_store_memory=1e9)
     assert isinstance(

@@ -202,7 +202,7 @@ def test_every_rank_gets_as_many_batches_and_whole_datasets_if_asked(tmp_path: P
         dray.train.report({"sizes": sizes, "rows": rows})
 
     datasets = {"train": dray.data.range(14), "test": dray.data.range(3)}
-    with pytest.raises(TypeError, match="datasets_to_split must be 'all' or a list of names"):
+    with pytest.raises(TypeError, match="datasets_to_split` should be 'all' or a list"):
         DataConfig(datasets_to_split="train")
     config = DataConfig(datasets_to_split=["train", "valid"])  # as a script for many sets has it
     with pytest.warns(UserWarning, match="names 'valid', and the datasets are train, test"):
@@ -245,6 +245,34 @@ def test_a_large_table_is_there_to_the_end_and_is_split_as_a_program_says(
     datasets = {"train": rows, "test": [1]}
     result = fit(train_loop, tmp_path, datasets, dataset_config=OneSplit())
     assert result.metrics == {"rows": 150_000}
+
+
+@on_processes
+def test_options_of_ray_data_are_found_again_by_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dray.data.DataContext, "_current", None)
+    context = dray.data.DataContext.get_current()
+    context.set_config("root", "/data")
+    context.enable_progress_bars = False
+    context.execution_options.preserve_order = True
+    assert DataConfig.default_ingest_options().preserve_order
+    limits = dray.data.ExecutionResources.for_limits(cpu=2)
+    own = {"a": dray.data.ExecutionOptions(resource_limits=limits)}
+
+    def look() -> list[Any]:
+        there = dray.data.DataContext.get_current()
+        of_a, of_b = (dray.train.get_dataset_shard(name).get_context() for name in "ab")
+        return [
+            (there.get_config("root"), there.get_config("x", 1), there.enable_progress_bars),
+            of_a.execution_options.resource_limits == limits,
+            of_b.execution_options.is_resource_limits_default(),
+            of_b.execution_options.preserve_order,
+        ]
+
+    datasets = dict.fromkeys("ab", dray.data.range(4))
+    found = fit(look, tmp_path, datasets, dataset_config=DataConfig(execution_options=own))
+    assert found.return_value == [("/data", 1, False), True, True, True]
 
 
 @pytest.mark.parametrize("engine_name", ["process", "ray"], indirect=True)

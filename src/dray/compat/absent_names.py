@@ -406,9 +406,6 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         "exclude include", _gone("name the columns to put together: Concatenator(columns=[...])")
     ),
     "Dataset": _DATASET,
-    "DataIterator": {
-        "get_context": _INTERNALS,
-    },
     "dray.train": _TRAIN,
     "dray.train.trainer": {"TrainingIterator": _INTERNALS},
     **_CLASSES,

@@ -16,7 +16,7 @@ ALIASES: Mapping[str, str] = {
     **dict.fromkeys(("dray.air", "dray.air.config", "dray.air.result"), "dray.train"),
     **dict.fromkeys(("dray.train.v2", "dray.train.v2.api"), "dray.train"),
     **{f"dray.train.v2.api.{name}": "dray.train" for name in (*_API, *_REPORTS)},
-    **dict.fromkeys(("dray.data.context", "dray.data.block"), "dray.data"),
+    "dray.data.block": "dray.data",
     "dray.data.datasource": "dray.data.sources.partitions",
     "dray.data.datasource.partitioning": "dray.data.sources.partitions",
     "dray.data.grouped_data": "dray.data.grouped",

@@ -42,6 +42,7 @@ __all__ = [
 
 # Names imported at first use, since they bring pyarrow.
 _HOMES = {
+    "dray.data.context": ("DataContext", "DatasetContext"),
     "dray.data.dataset": ("Dataset",),
     "dray.data.execution_options": ("ExecutionOptions", "ExecutionResources", "NodeIdStr"),
     "dray.data.sources.combined": ("FileShuffleConfig",),
@@ -59,7 +60,7 @@ _HOMES = {
         *("read_binary_files", "read_csv", "read_images"),
         *("read_json", "read_numpy", "read_parquet", "read_sql", "read_text"),
     ),
-    "dray.data.workers": ("ActorPoolStrategy", "DataContext", "DatasetContext", "TaskPoolStrategy"),
+    "dray.data.workers": ("ActorPoolStrategy", "TaskPoolStrategy"),
 }
 
 attach_getattr(
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from dray.data import datatype as datatype
     from dray.data import expressions as expressions
     from dray.data import preprocessors as preprocessors
+    from dray.data.context import DataContext
     from dray.data.dataset import Dataset
     from dray.data.execution_options import ExecutionOptions, ExecutionResources, NodeIdStr
     from dray.data.from_memory import (
@@ -103,4 +105,4 @@ if TYPE_CHECKING:
     )
     from dray.data.sources.combined import FileShuffleConfig
     from dray.data.sources.writing import SaveMode
-    from dray.data.workers import ActorPoolStrategy, DataContext, TaskPoolStrategy
+    from dray.data.workers import ActorPoolStrategy, TaskPoolStrategy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -17,6 +18,11 @@ class ExecutionResources:
         gpu: GPUs.
         object_store_memory: Bytes of Ray's object store.
         memory: Bytes of memory.
+
+    Example:
+        >>> from dray.data import ExecutionResources
+        >>> ExecutionResources.for_limits(cpu=4).copy(gpu=1)
+        ExecutionResources(cpu=4, gpu=1, object_store_memory=inf, memory=inf)
     """
 
     cpu: float | None = None
@@ -24,23 +30,70 @@ class ExecutionResources:
     object_store_memory: float | None = None
     memory: float | None = None
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is None:
+                setattr(self, name, 0.0)
+
+    @classmethod
+    def zero(cls) -> ExecutionResources:
+        """Return no resources."""
+        return cls()
+
+    @classmethod
+    def for_limits(
+        cls,
+        cpu: float | None = None,
+        gpu: float | None = None,
+        object_store_memory: float | None = None,
+        memory: float | None = None,
+    ) -> ExecutionResources:
+        """Return limits: what is not given has none."""
+        given = (cpu, gpu, object_store_memory, memory)
+        return cls(*(math.inf if amount is None else amount for amount in given))
+
+    def copy(
+        self,
+        cpu: float | None = None,
+        gpu: float | None = None,
+        object_store_memory: float | None = None,
+        memory: float | None = None,
+    ) -> ExecutionResources:
+        """Return the same resources but for those that are given."""
+        given = (cpu, gpu, object_store_memory, memory)
+        own = vars(self).values()
+        amounts = zip(given, own, strict=True)
+        return ExecutionResources(*(new if new is not None else old for new, old in amounts))
+
 
 @dataclass
 class ExecutionOptions:
     """Options of Ray's executor, such as `DataConfig(execution_options=...)` takes.
 
     Attributes:
-        resource_limits: Those that it may use.
-        exclude_resources: Those that it may not use.
+        resource_limits: Those that it may use; None is any number.
+        exclude_resources: Those that it may not use; None is none.
         locality_with_output: Nodes on which rows are to be made.
         preserve_order: Whether rows keep their order; they always do here.
         actor_locality_enabled: Whether work goes where its rows are.
         verbose_progress: Whether each operation has a progress bar.
     """
 
-    resource_limits: ExecutionResources = field(default_factory=ExecutionResources)
-    exclude_resources: ExecutionResources = field(default_factory=ExecutionResources)
+    resource_limits: ExecutionResources | None = field(
+        default_factory=ExecutionResources.for_limits
+    )
+    exclude_resources: ExecutionResources | None = field(default_factory=ExecutionResources)
     locality_with_output: bool | list[str] = False
     preserve_order: bool = False
     actor_locality_enabled: bool = True
     verbose_progress: bool = True
+
+    def __post_init__(self) -> None:
+        if self.resource_limits is None:
+            self.resource_limits = ExecutionResources.for_limits()
+        if self.exclude_resources is None:
+            self.exclude_resources = ExecutionResources()
+
+    def is_resource_limits_default(self) -> bool:
+        """Return whether there are no limits."""
+        return self.resource_limits == ExecutionResources.for_limits()

@@ -9,6 +9,8 @@ from typing import Any, Generic, TypeVar
 from dray.compat.arguments import checked_arguments
 from dray.compat.attributes import with_absent_members
 from dray.data.ahead import read_ahead
+from dray.data.context import DataContext
+from dray.data.execution_options import ExecutionOptions
 from dray.data.forms.batches import Run
 from dray.data.forms.blocks import (
     Batch,
@@ -60,6 +62,7 @@ class DataIterator:
         in_order: Whether a single rank reads files one after another, and not in lanes.
         positions: The place of each rank when they stopped, however many there were.
         device: Returns where tensors go if nobody says so; None is the CPU.
+        execution_options: Of Ray's executor, as the program has set them for this dataset.
 
     Example:
         >>> import dray.data
@@ -79,8 +82,9 @@ class DataIterator:
         in_order: bool = False,
         positions: list[Position] | None = None,
         device: Callable[[], Any] = lambda: None,
+        execution_options: ExecutionOptions | None = None,
     ) -> None:
-        self._dataset = dataset
+        self._dataset, self._execution_options = dataset, execution_options
         self._sharing = Sharing(rank, ranks, equal, in_order)
         self._bookmark = Bookmark(positions or (), dataset.num_rows)
         self._device = device
@@ -91,6 +95,13 @@ class DataIterator:
     def position(self) -> Position:
         """The epoch, and how much of it the program has been given."""
         return self._bookmark.position
+
+    def get_context(self) -> DataContext:
+        """Return a copy of the options of Ray Data as they are for this dataset."""
+        context = DataContext.get_current().copy()
+        if self._execution_options is not None:
+            context.execution_options = self._execution_options
+        return context
 
     # Iterations.
 

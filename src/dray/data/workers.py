@@ -7,7 +7,6 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from dray.data.forms.batches import rebatched
 from dray.data.forms.blocks import Block, taken
 from dray.data.operations import FunctionOperation, MapBatches, Operation, UserFunction
 from dray.engines.object_ref import ObjectRef
-from dray.errors import AbsentNameError, ConfigError
+from dray.errors import ConfigError
 
 _OF_ACTORS = (
     *("num_cpus", "num_gpus", "memory", "resources", "accelerator_type", "label_selector"),
@@ -74,37 +73,6 @@ class TaskPoolStrategy:
     def number(self) -> int | None:
         """The number of workers."""
         return self.size
-
-
-class DataContext:
-    """Options of Ray Data, which programs may set, and which change nothing here.
-
-    Example:
-        >>> import dray.data
-        >>> dray.data.DataContext.get_current().enable_progress_bars = False
-    """
-
-    @classmethod
-    def get_current(cls) -> DataContext:
-        """Return the options."""
-        return cls()
-
-    def __getattr__(self, name: str) -> Any:
-        """Return options of an option, which may be set as well."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return DataContext()
-
-    def __call__(self, *_: object, **__: object) -> Any:
-        """Raise: what a program keeps in Ray's context comes to the workers in another way."""
-        raise AbsentNameError(
-            "DataContext has no functions here: pass values by train_loop_config",
-            owner="dray.data.DataContext",
-            absent="functions",
-        )
-
-
-DatasetContext = DataContext  # its former name in Ray
 
 
 def check_options(callee: str, options: Mapping[str, object]) -> None:

@@ -11,6 +11,7 @@ from dray.compat.arguments import checked_arguments
 from dray.errors import ArgumentTypeError, ConfigError
 
 if TYPE_CHECKING:
+    from dray.data.context import DataContext
     from dray.data.execution_options import ExecutionOptions
 
 
@@ -26,7 +27,8 @@ class DataConfig:
     Args:
         datasets_to_split: Names of the datasets of which each rank gets a share; "all", or the
             others come whole to every rank.
-        execution_options: Nothing; Ray's.
+        execution_options: Of Ray's executor, for all datasets or by their names; a shard's
+            `get_context()` has them, and they change nothing.
         enable_shard_locality: Nothing; Ray's.
         equal: Whether all ranks get as many rows of an epoch, so that fewer rows than there are
             ranks are left over.
@@ -51,15 +53,20 @@ class DataConfig:
         chosen = self.datasets_to_split
         if chosen != "all" and (isinstance(chosen, str) or not isinstance(chosen, Sequence)):
             raise ArgumentTypeError(
-                f"datasets_to_split must be 'all' or a list of names, not {chosen!r}"
+                f"`datasets_to_split` should be 'all' or a list of names, not {chosen!r}"
             )
 
     @staticmethod
     def default_ingest_options() -> ExecutionOptions:
-        """Return options of Ray's executor, which change nothing here."""
-        from dray.data.execution_options import ExecutionOptions
+        """Return the options of Ray's executor that the program has set for all datasets."""
+        from dray.data.context import DataContext
 
-        return ExecutionOptions()
+        return DataContext.get_current().copy().execution_options
+
+    def execution_options_of(self, name: str) -> ExecutionOptions | None:
+        """Return the options of Ray's executor for a dataset; None if it has none of its own."""
+        given = self.execution_options
+        return given.get(name) if isinstance(given, Mapping) else given
 
     def splits(self, name: str) -> bool:
         """Return whether each rank gets a share of a dataset."""
@@ -73,10 +80,12 @@ class Datasets:
     Attributes:
         by_name: A `dray.data.Dataset` or a dataset of another kind each.
         config: The choices of how they are shared.
+        context: The options of Ray Data that the program has set.
     """
 
     by_name: Mapping[str, Any]
     config: DataConfig
+    context: DataContext | None = None
 
 
 def checked_datasets(datasets: object, config: object) -> Datasets:

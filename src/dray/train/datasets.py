@@ -84,6 +84,7 @@ def _shard(session: TrainSession, name: str) -> Any:
         equal=config.equal and splits,
         positions=positions_of(session, name, splits=splits) if config.resume else None,
         device=_device,
+        execution_options=config.execution_options_of(name),
     )
     session.positions[name] = lambda: shard.position.to_json()
     session.waited[name] = lambda: shard.waited_s

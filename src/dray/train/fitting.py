@@ -137,6 +137,7 @@ class Fitting:
         if not given.by_name:
             return given
         from dray.data.accepted import dataset_of
+        from dray.data.context import DataContext
 
         named: dict[str, Any] = {}
         for name, value in given.by_name.items():
@@ -145,7 +146,7 @@ class Fitting:
                 named[name] = None  # each rank is given its share as it starts
             else:
                 named[name] = dataset_of(value, name).to_ship()
-        return Datasets(named, given.config)
+        return Datasets(named, given.config, DataContext.get_current())
 
     def _run(
         self, engine: Engine, directory: RunDirectory, job: bytes | Job, termination_goes_to: GoesTo

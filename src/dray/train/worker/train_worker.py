@@ -112,6 +112,8 @@ class TrainWorker:
         assert self._session is not None
         if datasets is not None:
             self._session.datasets = datasets
+            if self._own_process and datasets.context is not None:
+                datasets.context.make_current()
         try:
             with self._session.uploading():
                 value = function(*args)
