@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dray.data
-from dray.errors import AbsentArgumentError
+from dray.errors import AbsentArgumentError, ConfigError
 
 
 def test_batches_are_arrays_of_jax_and_a_last_one_is_filled_up() -> None:
@@ -24,5 +24,7 @@ def test_batches_are_arrays_of_jax_and_a_last_one_is_filled_up() -> None:
 
     sums = rows.iter_jax_batches(batch_size=3, collate_fn=lambda b: b["x"] + b["n"], paddings=7)
     assert np.concatenate(list(sums)).tolist() == [0, 2, 4, 6, 8, 7]
+    with pytest.raises(ConfigError, match="batch_size must be a number of rows"):
+        rows.iter_jax_batches(batch_size=0)
     with pytest.raises(AbsentArgumentError, match="has no argument 'shard'"):
         rows.iter_jax_batches(shard=True)  # type: ignore[call-arg]

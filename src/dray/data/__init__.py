@@ -64,7 +64,9 @@ _HOMES = {
 }
 
 attach_getattr(
-    __name__, later=("aggregate", "datatype", "expressions", "preprocessors"), names=_HOMES
+    __name__,
+    later=("aggregate", "collate_fn", "datatype", "expressions", "preprocessors"),
+    names=_HOMES,
 )
 
 if TYPE_CHECKING:

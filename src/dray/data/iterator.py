@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from dray.compat.arguments import checked_arguments
 from dray.compat.attributes import with_absent_members
 from dray.data.ahead import read_ahead
+from dray.data.collate_fn import format_for
 from dray.data.context import DataContext
 from dray.data.execution_options import ExecutionOptions
 from dray.data.forms.batches import Run
@@ -131,7 +132,7 @@ class DataIterator:
         drop_last: bool = False,
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
-        collate_fn: Callable[[Batch], Any] | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
     ) -> Iterable[Any]:
         """Return batches. Each iteration of what is returned is an epoch.
 
@@ -155,7 +156,7 @@ class DataIterator:
             local_shuffle_buffer_size,
             local_shuffle_seed,
         )
-        chosen = check_format(batch_format)
+        chosen = format_for(collate_fn, check_format(batch_format))
 
         def make(run: Run) -> Iterable[Any]:
             batches = run.batches(chosen)
@@ -170,7 +171,7 @@ class DataIterator:
         batch_size: int | None = 256,
         dtypes: Any = None,
         device: Any = "auto",
-        collate_fn: Callable[[Batch], Any] | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
         drop_last: bool = False,
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
@@ -185,7 +186,8 @@ class DataIterator:
             batch_size: Rows of a batch; None for blocks as they come.
             dtypes: The type of all tensors, or column -> type.
             device: Their device; "auto" is that of the train worker.
-            collate_fn: Makes tensors of a dict of NumPy arrays.
+            collate_fn: Makes tensors of a dict of NumPy arrays, or of what its class says (see
+                `dray.data.collate_fn`).
             drop_last: Whether to leave out a last batch that has fewer rows.
             local_shuffle_buffer_size: As for `iter_batches`.
             local_shuffle_seed: As for `iter_batches`.
@@ -206,7 +208,8 @@ class DataIterator:
         def make(run: Run) -> Iterable[Any]:
             if collate_fn is None:
                 return map(placement.prepared, tensor_batches(run, dtypes))
-            return (placement.prepared(collate_fn(batch)) for batch in run.batches("numpy"))
+            batches = run.batches(format_for(collate_fn))
+            return (placement.prepared(collate_fn(batch)) for batch in batches)
 
         return Epochs(lambda: map(placement.moved, self._made(make, batching)))
 
@@ -215,39 +218,57 @@ class DataIterator:
         self,
         *,
         prefetch_batches: int = 1,
-        batch_size: int | None = 256,
+        batch_size: int = 256,
         dtypes: Any = None,
-        collate_fn: Callable[[Batch], Any] | None = None,
+        collate_fn: Callable[[Any], Any] | None = None,
         drop_last: bool = False,
         local_shuffle_buffer_size: int | None = None,
         local_shuffle_seed: int | None = None,
+        synchronize_batches: bool = False,
         paddings: Any = None,
     ) -> Iterable[Any]:
-        """Return batches of arrays of JAX, on its first local device.
+        """Return batches of arrays of JAX, each of which holds the rows of all processes.
+
+        A process's rows lie on its own devices. All processes have as many batches, of as many
+        rows: without `paddings`, fewer rows than there are processes are left over.
 
         Args:
             prefetch_batches: Number of batches that a thread makes ahead.
-            batch_size: Rows of a batch; None for blocks as they come.
+            batch_size: Rows that each process adds to a batch; its devices get as many each.
             dtypes: The type of all arrays, or column -> type.
-            collate_fn: Makes an array, or a dict of them, of a dict of NumPy arrays.
+            collate_fn: Makes an array, or a dict of them, of a dict of NumPy arrays, or of what its
+                class says (see `dray.data.collate_fn`).
             drop_last: Whether to leave out a last batch that has fewer rows.
             local_shuffle_buffer_size: As for `iter_batches`.
             local_shuffle_seed: As for `iter_batches`.
+            synchronize_batches: Whether to check that `collate_fn` makes as many rows on all
+                processes, at the cost of a message for each batch.
             paddings: Value, or column -> value, that fills a last batch up to `batch_size` rows,
                 so that JAX compiles a step once.
-        """
-        from dray.data.forms.jax_arrays import ToJax
 
+        Raises:
+            ConfigError: The devices of a process cannot share a batch evenly.
+        """
+        from dray.data.forms.jax_arrays import ToJax, check_alike, check_rows
+
+        fills = paddings is not None
         batching = Batching(
             batch_size,
             prefetch_batches,
             drop_last,
             local_shuffle_buffer_size,
             local_shuffle_seed,
+            alike=not fills,
         )
+        check_rows(batch_size, f"batch_size={batch_size}", "ask for more rows, or fewer")
+        to_jax = ToJax(dtypes, collate_fn, batch_size if fills else None, paddings)
 
-        to_jax = ToJax(dtypes, collate_fn, None if paddings is None else batch_size, paddings)
-        return Epochs(lambda: self._made(lambda run: map(to_jax, run.batches("numpy")), batching))
+        def make(run: Run) -> Iterable[Any]:
+            return map(to_jax, run.batches(format_for(collate_fn)))
+
+        if not synchronize_batches:
+            return Epochs(lambda: self._made(make, batching))
+        return Epochs(lambda: map(check_alike, self._made(make, batching)))
 
     def to_torch(
         self,

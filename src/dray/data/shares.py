@@ -33,6 +33,7 @@ class Batching:
         drop_last: Whether to leave out a last one that has fewer rows.
         window: Number of rows that follow each other, in a random order.
         seed: Decides that order.
+        alike: Whether the batches of all ranks have as many rows, where they are as many.
 
     Raises:
         ConfigError: One is malformed.
@@ -43,6 +44,7 @@ class Batching:
     drop_last: bool = False
     window: int | None = None
     seed: int | None = None
+    alike: bool = False
 
     def __post_init__(self) -> None:
         rows = {"batch_size": self.size, "local_shuffle_buffer_size": self.window}
@@ -105,6 +107,8 @@ class NumberedShare:
         if batching.size is None:
             rest = share(left, rank, ranks, equal=equal)
             return map(run_of, self._read(position, rest, batching))
+        if batching.alike and equal:
+            left -= left % ranks
         sizes = batch_sizes(
             left, rank, ranks, batching.size, equal=equal, drop_last=batching.drop_last
         )

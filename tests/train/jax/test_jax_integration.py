@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import dray.data
 import dray.train
 from dray.errors import ConfigError, MissingDependencyError
 from dray.train import Checkpoint, FailureConfig, Result, RunConfig, ScalingConfig, WorkerGroupError
@@ -394,3 +395,50 @@ def test_without_jax_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'jax>=0\.4\.36'"):
         JaxTrainer(print)
+
+
+@several
+@on_both
+def test_a_batch_of_a_dataset_holds_the_rows_of_all_processes(storage: Path) -> None:
+    def train() -> list[Any]:
+        import jax
+
+        from dray.data.collate_fn import ArrowBatchCollateFn
+
+        class Doubled(ArrowBatchCollateFn):
+            def __call__(self, batch: Any) -> Any:
+                return 2 * batch["id"].to_numpy()
+
+        class Uneven(ArrowBatchCollateFn):
+            def __call__(self, batch: Any) -> Any:
+                return batch["id"].to_numpy()[: 2 * (1 + jax.process_index())]
+
+        def made(name: str, **options: Any) -> list[Any]:
+            shard = dray.train.get_dataset_shard(name)
+            batches = list(shard.iter_jax_batches(batch_size=4, **options))
+            arrays = [batch["id"] if isinstance(batch, dict) else batch for batch in batches]
+            assert all(len(array.sharding.device_set) == 4 for array in arrays)
+            return [(array.shape[0], int(jax.jit(lambda x: x.sum())(array))) for array in arrays]
+
+        with pytest.raises(ConfigError, match="a batch of 1 rows must be evenly divisible"):
+            made("odd")
+        with pytest.raises(ConfigError, match=r"batch_size=3 must be evenly divisible by .* .2."):
+            dray.train.get_dataset_shard("even").iter_jax_batches(batch_size=3)
+        with pytest.raises(ConfigError, match="processes have batches of 2, 4 rows"):
+            made("even", collate_fn=Uneven(), synchronize_batches=True)
+        return [
+            made("even"),
+            made("odd", paddings=0),
+            made("odd", drop_last=True),
+            made("even", collate_fn=Doubled(), synchronize_batches=True),
+        ]
+
+    datasets = {"even": dray.data.range(12), "odd": dray.data.range(11)}
+    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    result = fit(train, storage, env=devices, datasets=datasets)
+    assert result.return_value == [
+        [(8, 28), (4, 38)],
+        [(8, 28), (8, 27)],
+        [(8, 28)],
+        [(8, 56), (4, 76)],
+    ]
