@@ -227,7 +227,9 @@ class OneSplit(DataConfig):
         splits = datasets["train"].streaming_split(
             world_size, equal=True, locality_hints=worker_node_ids
         )
-        return [{"train": split} for split in splits]
+        others = {"whole": datasets["whole"]}
+        rest = super().configure(others, world_size, worker_handles, worker_node_ids)
+        return [{"train": own, **more} for own, more in zip(splits, rest, strict=True)]
 
 
 @on_processes
@@ -238,13 +240,16 @@ def test_a_large_table_is_there_to_the_end_and_is_split_as_a_program_says(
 
     def train_loop() -> None:
         shard = dray.train.get_dataset_shard("train")
-        dray.train.report({"rows": sum(len(batch["data"]) for batch in shard.iter_batches())})
+        whole = dray.train.get_dataset_shard("whole")
+        read = (sum(len(batch["data"]) for batch in each.iter_batches()) for each in (shard, whole))
+        dray.train.report(dict(zip(("rows", "whole"), read, strict=True)))
         with pytest.raises(KeyError, match=r"configure\(\) of OneSplit returns no share of 'test'"):
             dray.train.get_dataset_shard("test")
 
-    datasets = {"train": rows, "test": [1]}
-    result = fit(train_loop, tmp_path, datasets, dataset_config=OneSplit())
-    assert result.metrics == {"rows": 150_000}
+    datasets = {"train": rows, "test": [1], "whole": np.arange(3)}
+    config = OneSplit(datasets_to_split=["train"])
+    result = fit(train_loop, tmp_path, datasets, dataset_config=config)
+    assert result.metrics == {"rows": 150_000, "whole": 3}
 
 
 @on_processes

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 class DataConfig:
     """Choices of how ranks share the datasets of a trainer.
 
-    A class of your own may have Ray's `configure(datasets, world_size, worker_handles,
-    worker_node_ids)`, which returns the shares of each rank by name, such as `streaming_split`
-    makes them. Each worker calls it and takes its own; positions are not kept then.
+    A class of your own may have its own `configure`. Each worker calls it and takes its shares;
+    positions are not kept then.
 
     Args:
         datasets_to_split: Names of the datasets of which each rank gets a share; "all", or the
@@ -67,6 +66,31 @@ class DataConfig:
         """Return the options of Ray's executor for a dataset; None if it has none of its own."""
         given = self.execution_options
         return given.get(name) if isinstance(given, Mapping) else given
+
+    def configure(
+        self,
+        datasets: Mapping[str, Any],
+        world_size: int,
+        worker_handles: Sequence[object] | None,
+        worker_node_ids: Sequence[str] | None,
+    ) -> list[dict[str, Any]]:
+        """Return the shares of each rank by name, such as `streaming_split` makes them.
+
+        Args:
+            datasets: The datasets by name.
+            world_size: The number of ranks.
+            worker_handles: None; Ray's.
+            worker_node_ids: None; Ray's.
+        """
+        of_ranks: list[dict[str, Any]] = [{} for _ in range(world_size)]
+        for name, dataset in datasets.items():
+            if self.splits(name):
+                shares = dataset.streaming_split(world_size, equal=self.equal)
+            else:
+                shares = [dataset.iterator() for _ in range(world_size)]
+            for own, share in zip(of_ranks, shares, strict=True):
+                own[name] = share
+        return of_ranks
 
     def splits(self, name: str) -> bool:
         """Return whether each rank gets a share of a dataset."""

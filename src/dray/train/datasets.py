@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import NoSuchDatasetError
+from dray.train.data_config import DataConfig
 from dray.train.worker.session import TrainSession, current_session
 
 if TYPE_CHECKING:
@@ -62,11 +63,10 @@ def get_dataset_shard(dataset_name: str | None = None) -> Any:
 
 def _shards(session: TrainSession, name: str) -> dict[str, Any]:
     """Return this rank's share of a dataset, or all that a program's own config gives it."""
-    configure = getattr(session.datasets.config, "configure", None)
-    if configure is None:
+    config, assignment = session.datasets.config, session.assignment
+    if type(config).configure is DataConfig.configure:
         return {name: _shard(session, name)}
-    assignment = session.assignment
-    of_ranks = configure(dict(session.datasets.by_name), assignment.world_size, None, None)
+    of_ranks = config.configure(dict(session.datasets.by_name), assignment.world_size, None, None)
     own = dict(of_ranks[assignment.rank])
     return {key: shard.placed(_device) for key, shard in own.items()}
 

@@ -85,9 +85,10 @@ def train(config: dict[str, Any]) -> list[str]:
     )
     callbacks = [RayTrainReportCallback(), *config.get("callbacks", [])]
     data = shard_of("train", 2) if config.get("shards") else Texts()
+    tested = dict.fromkeys(config.get("tested", ()), data) or data
     trainer = prepare_trainer(
         transformers.Trainer(
-            model, args, train_dataset=data, eval_dataset=data, callbacks=callbacks
+            model, args, train_dataset=data, eval_dataset=tested, callbacks=callbacks
         )
     )
     checkpoint = dray.train.get_checkpoint()
@@ -173,9 +174,9 @@ def test_the_best_model_is_there_at_the_end(storage: Path) -> None:
 @process_engine
 def test_batches_of_a_shard_reach_it(storage: Path) -> None:
     arguments = {"eval_strategy": "steps", "eval_steps": 2}
-    result = fit(storage, steps=2, shards=True, arguments=arguments)
+    result = fit(storage, steps=2, shards=True, arguments=arguments, tested=("a", "b"))
     assert result.metrics is not None
-    assert result.metrics["eval_loss"] > 0
+    assert result.metrics["eval_a_loss"] == result.metrics["eval_b_loss"] > 0
 
 
 @process_engine

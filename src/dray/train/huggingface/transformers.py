@@ -112,6 +112,8 @@ def _take_shards(trainer: Any) -> None:
 
     def of_evaluation(eval_dataset: Any = None) -> Any:
         given = trainer.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(given, str):  # of several it has the names
+            given = trainer.eval_dataset[given]
         return _loader(given) if _is_shard(given) else evaluate(eval_dataset)
 
     trainer.get_train_dataloader = of_training
