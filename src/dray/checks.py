@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from dray.errors import ConfigError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 
 def plain(number: object) -> Any:
@@ -48,11 +51,16 @@ def require(package: str, requirement: str) -> None:
         package: Module that is imported.
         requirement: Name of the package for pip.
     """
+    if spec_of(package) is None:
+        raise MissingDependencyError(package, requirement)
+
+
+def spec_of(package: str) -> ModuleSpec | None:
+    """Return where a package is, which for one that a program has made says nothing; else None."""
+    import importlib.machinery
     import importlib.util
 
     try:
-        found = importlib.util.find_spec(package) is not None
-    except ValueError:  # it is imported, and was made without a spec
-        found = True
-    if not found:
-        raise MissingDependencyError(package, requirement)
+        return importlib.util.find_spec(package)
+    except ValueError:  # it is imported, and has no spec
+        return importlib.machinery.ModuleSpec(package, None)

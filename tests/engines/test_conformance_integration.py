@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import re
@@ -545,7 +546,9 @@ def test_label_selector_that_no_node_matches(storage: Path) -> None:
 
 def test_the_run_is_its_directory(storage: Path, engine: str) -> None:
     def train() -> None:
-        print("hello")
+        print("hello", flush=True)
+        logging.getLogger("own").info("a record")
+        logging.getLogger("own").debug("no record")
         with tempfile.TemporaryDirectory() as directory:
             dray.train.report({"x": 1}, checkpoint=save(directory, model="weights"))
 
@@ -586,7 +589,8 @@ def test_the_run_is_its_directory(storage: Path, engine: str) -> None:
     )
     assert (storage / "run/checkpoint_000000/model").read_bytes() == b"weights"
     if engine != "inline":
-        assert (storage / "run/logs/attempt-000/rank-00000.log").read_bytes() == b"hello\n"
+        log = (storage / "run/logs/attempt-000/rank-00000.log").read_bytes()
+        assert log == b"hello\nINFO:own:a record\n"
 
 
 def test_functions_of_the_loop_are_refused_outside(engine: str) -> None:

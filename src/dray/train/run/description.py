@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib.util
 import inspect
 import json
 import platform
@@ -13,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from dray.checks import spec_of
 from dray.errors import NoRunError, StorageError
 from dray.train.backend import BackendConfig
 from dray.train.config import RunConfig
@@ -110,7 +110,7 @@ def _versions(modules: Iterable[str]) -> dict[str, str]:
     """Return the versions of packages that modules belong to, as far as their folders say them."""
     found = {}
     for package in sorted({name.partition(".")[0] for name in modules} - {"dray"}):
-        spec = importlib.util.find_spec(package)  # importlib.metadata takes 30 ms to load and ask
+        spec = spec_of(package)  # importlib.metadata takes 30 ms to load and ask
         if spec is not None and spec.origin is not None:
             beside = Path(spec.origin).parent.parent
             for path in beside.glob(f"{package}-*.dist-info"):

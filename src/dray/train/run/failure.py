@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dray.checks import spec_of
 from dray.errors import (
     ConfigError,
     DrayError,
@@ -139,7 +139,7 @@ def _waited_for(running: Sequence[int], returned: Sequence[int]) -> list[str]:
 def _where_a_module_is(error: ModuleNotFoundError) -> list[str]:
     """Say how a module that only the driver finds comes to the machines of the workers."""
     name = (error.name or "").partition(".")[0]
-    spec = importlib.util.find_spec(name) if name else None
+    spec = spec_of(name) if name else None
     if spec is None or spec.origin is None:
         return []
     folder = Path(spec.origin).parents[1 if spec.submodule_search_locations else 0]

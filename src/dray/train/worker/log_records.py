@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 from dray import host
 
@@ -10,7 +11,8 @@ from dray import host
 def chosen_level() -> int | None:
     """Return the level of the root logger, if the script has configured it; else None."""
     root = logging.getLogger()
-    return root.level if root.handlers or root.level != logging.WARNING else None
+    configured = root.level != logging.WARNING or any(map(_leaves_the_process, root.handlers))
+    return root.level if configured else None
 
 
 def show(level: int | None) -> None:
@@ -22,7 +24,9 @@ def show(level: int | None) -> None:
     Args:
         level: The level of the driver's root logger; None if the script has not configured it.
     """
-    logging.getLogger().setLevel(logging.INFO if level is None else level)
+    root = logging.getLogger()
+    root.setLevel(logging.INFO if level is None else level)
+    root.handlers[:] = filter(_leaves_the_process, root.handlers)  # what a fork has of the driver
     handler = logging.lastResort
     if handler is None:
         return
@@ -30,6 +34,18 @@ def show(level: int | None) -> None:
     handler.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
     if level is None:
         handler.addFilter(_is_of_interest)
+
+
+def _leaves_the_process(handler: logging.Handler) -> bool:
+    """Return whether a handler does more than to drop records, or to keep them, as pytest does."""
+    if isinstance(handler, logging.FileHandler):
+        return handler.baseFilename != os.devnull
+    if isinstance(handler, logging.StreamHandler):
+        try:
+            return bool(handler.stream.fileno() >= 0)
+        except (OSError, ValueError, AttributeError):  # it is in memory, or a cell of a notebook
+            return False
+    return not isinstance(handler, logging.NullHandler)
 
 
 def _is_of_interest(record: logging.LogRecord) -> bool:
