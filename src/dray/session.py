@@ -48,7 +48,7 @@ def init(
     logging_level: int | str | None = None,
     logging_format: str | None = None,
     configure_logging: bool = True,
-    wait_for_nodes_s: float = 0,
+    wait_for_nodes_s: float | None = None,
     **of_a_cluster: Any,
 ) -> Context:
     """Start an engine for this process. Optional: the first use starts the default one.
@@ -81,8 +81,9 @@ def init(
         logging_format: Without effect: dray logs through `logging`, whose handlers are yours.
         configure_logging: False leaves `logging_level` without effect.
         wait_for_nodes_s: With the Ray engine, for how many seconds a request waits that no node
-            can hold: nodes may be added. It is refused at once by default, and on one machine
-            always. With an autoscaler it waits anyway.
+            can hold: nodes may be added. It is refused at once by default (or as
+            `DRAY_WAIT_FOR_NODES_S` says), and on one machine always. With an autoscaler it waits
+            anyway. What runs in the cluster waits as long.
         **of_a_cluster: With the Ray engine, what a cluster takes that is started here, such as
             `include_dashboard`; without effect otherwise, which is logged at debug level.
 
@@ -157,7 +158,11 @@ def init(
 _INIT = tuple(name for name in inspect.signature(init).parameters if name != "of_a_cluster")
 
 
-def _patience(seconds: float) -> float:
+def _patience(seconds: float | None) -> float:
+    from dray.settings import Settings
+
+    if seconds is None:
+        return Settings().wait_for_nodes_s
     if not is_number(seconds) or not seconds >= 0:
         raise ConfigError(
             f"wait_for_nodes_s must be a number of seconds, 0 or more, not {seconds!r}"
@@ -274,7 +279,7 @@ def current_engine() -> Engine:
         if _is_owner() and _engine is not None:
             return _engine
         if not _is_owner() or _join is None:
-            return _start(None, Options())
+            return _start(None, Options(wait_for_nodes_s=_patience(None)))
         _engine = engines.load_nested(current_runtime())
         _end_at_exit()
         return _engine

@@ -119,6 +119,8 @@ class Settings:
             tried again before it has failed.
         lease_s: `DRAY_LEASE_S`: how long a run on such a storage stays its driver's when that shows
             no sign of life.
+        wait_for_nodes_s: `DRAY_WAIT_FOR_NODES_S`: what `dray.init(wait_for_nodes_s=...)` says where
+            nobody calls it, as in tasks that train.
         stall_warning_s: `DRAY_STALL_WARNING_S`: after how long without a word from any worker a
             warning names work that waits for resources which nothing will free; 0 is never.
     """
@@ -154,4 +156,5 @@ class Settings:
     wait_warning_s: float = field(default_factory=lambda: _seconds("DRAY_WAIT_WARNING_S", 30))
     storage_retry_s: float = field(default_factory=lambda: _seconds("DRAY_STORAGE_RETRY_S", 60))
     lease_s: float = field(default_factory=lambda: _seconds("DRAY_LEASE_S", 30))
+    wait_for_nodes_s: float = field(default_factory=lambda: _seconds("DRAY_WAIT_FOR_NODES_S", 0))
     stall_warning_s: float = field(default_factory=lambda: _seconds("DRAY_STALL_WARNING_S", 10))

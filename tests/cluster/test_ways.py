@@ -194,12 +194,21 @@ def test_nodes_that_are_still_to_come(head: Cluster, storage: Path) -> None:
     assert time.monotonic() - began >= 0.2
     dray.shutdown()
     dray.init(engine="ray", address=head.address, wait_for_nodes_s=100)
+
+    @dray.remote(num_cpus=0)
+    def within_a_task() -> object:
+        (storage / "asks").mkdir(parents=True)
+        return fit(storage / "within").return_value
+
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(seven.remote)
         trained = pool.submit(fit, storage)
+        within = within_a_task.remote()
+        until((storage / "asks").exists)
         head.add(num_cpus=2)
         assert dray.get(asked.result(100)) == 7
         assert trained.result(100).return_value == 7
+        assert dray.get(within, timeout=100) == 7
 
 
 @pytest.mark.parametrize("address", ["address='local', ", ""])

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dray
+import dray.session
 import dray.train
+from dray.errors import NodeDiedError
 from dray.train import DataParallelTrainer, RunConfig, ScalingConfig, UserCallback
 from tests.support.holding import Watch, hold
 
@@ -117,3 +120,25 @@ def test_a_reason_to_wait_is_said_again_when_it_changes(
     assert run.size == 3
     said = [line for line in watch.getvalue().splitlines() if "run: waiting up to" in line]
     assert [line.rpartition("needs ")[2] for line in said] == [f"{n} more GPU." for n in (3, 2, 1)]
+
+
+def test_a_node_that_dies_while_it_is_given_is_asked_for_no_more(
+    session: Any, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session(num_cpus=2)
+    engine = type(dray.session.current_engine())
+    reserve, given = engine.reserve, []
+
+    def dying_once(self: Any, request: Any) -> Any:
+        given.append(reserve(self, request))
+        if len(given) > 1:
+            return given[-1]
+        given[0].result().release()
+        dead: Future[Any] = Future()
+        dead.set_exception(NodeDiedError(None, details="its node is gone"))
+        return dead
+
+    monkeypatch.setattr(engine, "reserve", dying_once)
+    run = InThread(storage, "run", num_workers=(1, 4))
+    run.join(60)
+    assert (run.size, len(given)) == (2, 2)

@@ -118,6 +118,9 @@ def own_breakpoint() -> Iterator[None]:
 @own_breakpoint()
 def _initialise(options: Options, address: str, **further: Any) -> None:
     environment = options.runtime_env.as_dict()
+    if options.wait_for_nodes_s:  # so do what runs in the cluster
+        patience = {"DRAY_WAIT_FOR_NODES_S": str(options.wait_for_nodes_s)}
+        environment["env_vars"] = {**patience, **environment.get("env_vars", {})}
     try:
         ray.init(
             address=address,

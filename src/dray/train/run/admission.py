@@ -9,7 +9,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from dray.engines.base import Engine, Mailbox
-from dray.errors import DrayError, EngineError, InfeasibleError, StartTimeoutError
+from dray.errors import (
+    DrayError,
+    EngineError,
+    InfeasibleError,
+    StartTimeoutError,
+    WorkerDiedError,
+)
 from dray.scheduling.requests import Reservation
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
@@ -64,6 +70,9 @@ class Admission:
         """
         self._since = time.monotonic()
         self._last_message = ""
+        self._ask()
+
+    def _ask(self) -> None:
         size, fits = self.size, False
         if self.scaling.elasticity_enabled:
             size, preview = choose_size(self.engine, self.scaling)
@@ -104,7 +113,13 @@ class Admission:
         self._asked = None
         if future.cancelled():
             raise EngineError("dray.shutdown() was called while fit() waited for resources")
-        self.reservation = future.result()
+        try:
+            self.reservation = future.result()
+        except WorkerDiedError:  # a node went amid the answer; others may do
+            if time.monotonic() - self._since >= self.limit_s:
+                raise
+            self._ask()
+            return False
         if self.scaling.elasticity_enabled and self.engine.distributed:
             self._grow()
         return True
