@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 import dray.train
+from dray.engines.ray import cluster
 from dray.errors import InfeasibleError, NodeDiedError, WorkerGroupError
 from dray.train import (
     Checkpoint,
@@ -28,6 +29,7 @@ from dray.train import (
     ScalingConfig,
     UserCallback,
 )
+from dray.train.run.launch import Launch
 from tests.support.clusters import Cluster
 from tests.support.gates import PATIENCE_S, until
 from tests.support.programs import Program, survivors, write
@@ -120,6 +122,28 @@ def test_a_node_killed_without_retries_is_named(own_cluster: Cluster, storage: P
     with pytest.raises(WorkerGroupError, match=r"rank 0 failed: .*node") as caught:
         spread(storage, kill, lost_nodes=0).fit()
     assert isinstance(caught.value, NodeDiedError)
+
+
+def test_a_node_that_goes_before_its_worker_begins_is_no_failure_of_the_run(
+    own_cluster: Cluster, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, removed = Launch.start, []
+
+    def late(self: Launch, reservation: Any, *rest: Any) -> Any:
+        if not removed:
+            removed.append(reservation.places[0])
+            own_cluster.remove(node_of(own_cluster, removed[0]))
+            until(lambda: not {node.node_id: node for node in cluster.nodes()}.get(removed[0]))
+        return start(self, reservation, *rest)
+
+    monkeypatch.setattr(Launch, "start", late)
+    trainer = DataParallelTrainer(
+        lambda: 7,
+        scaling_config=ScalingConfig(num_workers=1),
+        run_config=RunConfig(storage_path=storage),  # no failures are allowed
+    )
+    assert trainer.fit().return_value == 7
+    assert removed
 
 
 def test_a_node_that_is_missing_is_waited_for(

@@ -66,6 +66,10 @@ class Cluster:
             with contextlib.suppress(psutil.NoSuchProcess):
                 victim.kill()
 
+    def remove(self, node: Any) -> None:
+        """End a node that tells the cluster so."""
+        self._cluster.remove_node(node, allow_graceful=True)
+
     def shutdown(self) -> None:
         """End every process of the cluster."""
         self._cluster.shutdown()

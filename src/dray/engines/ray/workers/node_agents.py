@@ -26,7 +26,6 @@ from dray.engines.rpc.remote_actor import RemoteActor
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import (
     EngineError,
-    InfeasibleError,
     NodeDiedError,
     OutOfMemoryError,
     WorkerDiedError,
@@ -290,8 +289,6 @@ class NodeAgent:
 
     def _cause(self, error: EngineError) -> EngineError:
         """Return what the agent's end means for a worker."""
-        if isinstance(error, InfeasibleError):  # Ray says so of a node that is not there
-            return NodeDiedError(None, details="its node is gone")
         if self._ready is None or isinstance(error, NodeDiedError | OutOfMemoryError):
             return error
         return WorkerDiedError(None, details=f"it ended with dray's agent on its node: {error}")

@@ -13,7 +13,7 @@ from dray.engines.ray.errors import is_crash, translate
 from dray.engines.ray.workers.worker_channel import Hello
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.remote_actor import RemoteActor
-from dray.errors import EngineError, NodeDiedError
+from dray.errors import EngineError, InfeasibleError, NodeDiedError
 
 # A node that lives says within milliseconds that a worker of its has died, or seconds under load.
 _SILENCE_S = 1.0
@@ -126,6 +126,8 @@ class RayActor(RemoteActor):
         if self._death_cause is not None:
             return
         translated = EngineError("its process ended") if error is None else translate(error)
+        if isinstance(translated, InfeasibleError):  # Ray says so of a node that is not there
+            translated = NodeDiedError(None, details="its node is gone")
         if not isinstance(translated, EngineError):
             translated = EngineError(str(translated))
         self._crashed = error is not None and is_crash(error)
