@@ -127,7 +127,7 @@ def test_a_node_killed_without_retries_is_named(own_cluster: Cluster, storage: P
 def test_a_node_that_goes_before_its_worker_begins_is_no_failure_of_the_run(
     own_cluster: Cluster, storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start, removed = Launch.start, []
+    start, removed = Launch.start, list[str]()
 
     def late(self: Launch, reservation: Any, *rest: Any) -> Any:
         if not removed:
