@@ -20,6 +20,7 @@ import pytest
 
 import dray.train
 from dray.engines.ray import cluster
+from dray.engines.ray.bundles import PlacedBundles
 from dray.errors import InfeasibleError, NodeDiedError, WorkerGroupError
 from dray.train import (
     Checkpoint,
@@ -144,6 +145,31 @@ def test_a_node_that_goes_before_its_worker_begins_is_no_failure_of_the_run(
     )
     assert trainer.fit().return_value == 7
     assert removed
+
+
+def test_a_node_that_goes_as_it_is_given_is_replaced_by_the_next_one(
+    own_cluster: Cluster, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_cluster.nodes.append(own_cluster.add(num_gpus=1))
+    look, removed = PlacedBundles._look_at_devices, threading.Event()
+
+    def late(self: PlacedBundles) -> Any:
+        if not removed.is_set():
+            own_cluster.remove(node_of(own_cluster, self.places[0]))
+            removed.set()
+        return look(self)
+
+    monkeypatch.setattr(PlacedBundles, "_look_at_devices", late)
+    trainer = DataParallelTrainer(
+        lambda: 7,
+        scaling_config=ScalingConfig(num_workers=1, use_gpu=True),
+        run_config=RunConfig(storage_path=storage),
+    )
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(trainer.fit)
+        assert removed.wait(60)
+        own_cluster.add(num_gpus=1)
+        assert asked.result(100).return_value == 7
 
 
 def test_a_node_that_is_missing_is_waited_for(

@@ -6,6 +6,7 @@ import copy
 import functools
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,10 +16,13 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from dray.accelerators import families, families_on
 from dray.engines.runtime import Described
+from dray.errors import EngineError, NodeDiedError
 from dray.scheduling.requests import Request, Reservation
 
 # For Ray to start a process, also on a node that is busy.
 _PATIENCE_S = 60.0
+# After which its node may be gone.
+_LOOK_AGAIN_S = 2.0
 
 
 class Shown(NamedTuple):
@@ -64,8 +68,38 @@ class PlacedBundles(Reservation):
         self._give_back = give_back
         where = placement_group_table(self.group)["bundles_to_node_id"]
         self.places = [where[number] for number in range(len(self.bundles))]
-        self.shown = _look_at_devices(self.group, self.bundles)
+        self.shown = self._look_at_devices()
         self._released = False
+
+    def _look_at_devices(self) -> list[Shown]:
+        """Return the devices of each bundle: they are the same for as long as the group is there.
+
+        Ray tells them to who runs in the bundle: a task that is over at once.
+
+        Raises:
+            NodeDiedError: A node is gone. Ray would look for another one first, and wait for it.
+        """
+        asked = {
+            number: _looker()
+            .options(
+                **resources_of(bundle),
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    self.group, placement_group_bundle_index=number
+                ),
+            )
+            .remote()
+            for number, bundle in enumerate(self.bundles)
+            if families_on(bundle)
+        }
+        left, since = list(asked.values()), time.monotonic()
+        while left:
+            _, left = ray.wait(left, num_returns=len(left), timeout=_LOOK_AGAIN_S)
+            if left and self.broken:
+                raise NodeDiedError(None, details="its node is gone")
+            if left and time.monotonic() - since > _PATIENCE_S:
+                raise EngineError(f"Ray starts no process in a bundle for {_PATIENCE_S:.0f} s")
+        found = dict(zip(asked, ray.get(list(asked.values())), strict=True))
+        return [found.get(number, Shown({}, {})) for number in range(len(self.bundles))]
 
     @property
     def broken(self) -> bool:
@@ -93,27 +127,6 @@ def resources_of(bundle: Mapping[str, float]) -> Described:
         "memory": further.pop("memory", 0),
     }
     return {**options, "resources": further}
-
-
-def _look_at_devices(group: PlacementGroup, bundles: Sequence[Mapping[str, float]]) -> list[Shown]:
-    """Return the devices of each bundle: they are the same for as long as the group is there.
-
-    Ray tells them to who runs in the bundle: a task that is over at once.
-    """
-    asked = {
-        number: _looker()
-        .options(
-            **resources_of(bundle),
-            scheduling_strategy=PlacementGroupSchedulingStrategy(
-                group, placement_group_bundle_index=number
-            ),
-        )
-        .remote()
-        for number, bundle in enumerate(bundles)
-        if families_on(bundle)
-    }
-    found = dict(zip(asked, ray.get(list(asked.values()), timeout=_PATIENCE_S), strict=True))
-    return [found.get(number, Shown({}, {})) for number in range(len(bundles))]
 
 
 @functools.cache
