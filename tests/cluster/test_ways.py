@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,9 +27,9 @@ import dray
 import dray.train
 from dray.engines.ray import cluster
 from dray.errors import ClusterUnreachableError, ConfigError, InfeasibleError
-from dray.train import DataParallelTrainer, RunConfig, ScalingConfig
+from dray.train import Checkpoint, DataParallelTrainer, RunConfig, ScalingConfig
 from tests.support.clusters import RAY, Cluster, Head, free_port
-from tests.support.gates import until
+from tests.support.gates import Gate, until
 from tests.support.programs import Program, environment, write
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
@@ -209,6 +210,31 @@ def test_nodes_that_are_still_to_come(head: Cluster, storage: Path) -> None:
         assert dray.get(asked.result(100)) == 7
         assert trained.result(100).return_value == 7
         assert dray.get(within, timeout=100) == 7
+
+
+def test_a_run_grows_onto_a_node_that_comes(head: Cluster, storage: Path, gate: Gate) -> None:
+    def train(gate: Gate) -> int:
+        checkpoint = dray.train.get_checkpoint()
+        if checkpoint is None:
+            gate.pass_through()  # until there is another node
+            with tempfile.TemporaryDirectory() as directory:
+                dray.train.report({}, Checkpoint(directory))
+            threading.Event().wait()  # as what comes after it is never lost
+        return dray.train.get_context().get_world_size()
+
+    head.add(num_cpus=1)
+    dray.init(engine="ray", address=head.address)
+    trainer = DataParallelTrainer(
+        lambda: train(gate),
+        scaling_config=ScalingConfig(num_workers=(1, 4), elastic_resize_monitor_interval_s=0),
+        run_config=RunConfig(storage_path=storage),
+    )
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(trainer.fit)
+        gate.heard()
+        head.add(num_cpus=2)
+        gate.open()
+        assert run.result(100).return_value == 3
 
 
 @pytest.mark.parametrize("address", ["address='local', ", ""])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -14,7 +15,7 @@ import dray
 import dray.session
 import dray.train
 from dray.errors import NodeDiedError
-from dray.train import DataParallelTrainer, RunConfig, ScalingConfig, UserCallback
+from dray.train import Checkpoint, DataParallelTrainer, RunConfig, ScalingConfig, UserCallback
 from tests.support.holding import Watch, hold
 
 
@@ -120,6 +121,51 @@ def test_a_reason_to_wait_is_said_again_when_it_changes(
     assert run.size == 3
     said = [line for line in watch.getvalue().splitlines() if "run: waiting up to" in line]
     assert [line.rpartition("needs ")[2] for line in said] == [f"{n} more GPU." for n in (3, 2, 1)]
+
+
+class LetsGo(UserCallback):
+    """Has another's resources given back after a report."""
+
+    def __init__(self, holder: Any, report: int) -> None:
+        self.holder, self.report = holder, report
+
+    def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None:
+        if metrics[0]["step"] == self.report:
+            dray.kill(self.holder)
+
+
+def grows(saves: bool) -> list[int]:
+    """Report the number of workers for ten steps, and return those that this attempt has made."""
+    checkpoint, made = dray.train.get_checkpoint(), []
+    first = int(Path(checkpoint.path, "step").read_text()) + 1 if checkpoint else 0
+    for step in range(first, 10):
+        dray.train.collective.barrier()
+        with tempfile.TemporaryDirectory() as directory:
+            Path(directory, "step").write_text(str(step))
+            mine = saves and dray.train.get_context().get_world_rank() == 0
+            of_all = {"step": step, "size": world_size()}
+            dray.train.report(of_all, Checkpoint(directory) if mine else None)
+        made.append(step)
+    return made
+
+
+@pytest.mark.parametrize(("saves", "interval_s", "size"), [(1, 0, 3), (0, 0, 1), (1, 600, 1)])
+def test_a_run_grows_at_a_checkpoint_when_there_is_room(
+    session: Any, storage: Path, saves: bool, interval_s: float, size: int
+) -> None:
+    session(num_cpus=3)
+    result = DataParallelTrainer(
+        lambda: grows(saves),
+        scaling_config=ScalingConfig(
+            num_workers=(1, 4), elastic_resize_monitor_interval_s=interval_s
+        ),
+        run_config=RunConfig(storage_path=storage, callbacks=[LetsGo(hold(num_cpus=2), 2)]),
+    ).fit()
+    rows = result.metrics_dataframe
+    assert list(rows["step"]) == list(range(10))  # none is lost, and none comes twice
+    sizes = list(rows["size"])
+    assert (sizes[:3], sizes[-1]) == ([1, 1, 1], size)
+    assert result.return_value == [step for step in range(10) if sizes[step] == size]
 
 
 def test_a_node_that_dies_while_it_is_given_is_asked_for_no_more(

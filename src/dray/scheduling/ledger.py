@@ -67,6 +67,8 @@ class Held(Reservation):
         allocations: Resources held by each bundle; empty once it is released.
     """
 
+    can_exchange = True
+
     def __init__(self, ledger: Ledger, allocations: list[Allocation], demand: Demand) -> None:
         self.nodes = [ledger.nodes[allocation.node] for allocation in allocations]
         self.devices = device_ids(self.nodes, [each.parts for each in allocations], demand)

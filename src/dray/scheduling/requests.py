@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from dray.scheduling.labels import NODE_ID
 
@@ -117,7 +118,13 @@ class PlacementPreview:
 
 
 class Reservation(ABC):
-    """The bundles of a request, set aside until they are released."""
+    """The bundles of a request, set aside until they are released.
+
+    Attributes:
+        can_exchange: Whether `exchange` may give others.
+    """
+
+    can_exchange: ClassVar[bool] = False
 
     @property
     def broken(self) -> bool:

@@ -53,8 +53,8 @@ class ScalingConfig:
         topology: The topology of a TPU slice, such as "4x4". Each worker gets one of its hosts,
             and `num_workers` is a multiple of the number of hosts; slices are reserved whole.
         elastic_resize_monitor_interval_s: With a tuple of `num_workers`, how often in seconds to
-            look whether more workers fit. Nothing looks yet: a run keeps the size that it starts
-            with.
+            look whether more workers fit. If they do when a checkpoint is committed, the run goes
+            on from it with them.
         pin_workers: Whether each worker runs on cores of its own, of one NUMA node where possible.
             For machines with several NUMA nodes; Linux only.
 

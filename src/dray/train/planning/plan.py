@@ -209,7 +209,7 @@ def choose_size(engine: Engine, scaling: ScalingConfig) -> tuple[int, PlacementP
     preview = engine.preview(scaling.request(sizes[-1]))
     if preview.fits or len(sizes) == 1:
         return sizes[-1], preview
-    size = _largest(engine, scaling, _with_room(sizes[:-1], scaling, preview.free))
+    size = largest_size(engine, scaling, _with_room(sizes[:-1], scaling, preview.free))
     return (size or sizes[0]), engine.preview(scaling.request(size or sizes[0]))
 
 
@@ -219,7 +219,7 @@ def sizes_with_room(engine: Engine, scaling: ScalingConfig) -> range:
     return _with_room(scaling.sizes, scaling, free)
 
 
-def _largest(engine: Engine, scaling: ScalingConfig, sizes: range) -> int:
+def largest_size(engine: Engine, scaling: ScalingConfig, sizes: range) -> int:
     """Return the largest of some sizes, in ascending order, that would fit now; 0 for none."""
 
     def too_many(size: int) -> bool:
@@ -306,7 +306,7 @@ def _refusal(
         taken = f": {'; '.join(preview.taken)}" if preview.taken else ""
         reason = f"{amounts(from_fixed(asked))} asked; others use what is missing{taken}."
     smaller = range(scaling.step, workers, scaling.step)
-    fitting = _largest(engine, scaling, _with_room(smaller, scaling, preview.free))
+    fitting = largest_size(engine, scaling, _with_room(smaller, scaling, preview.free))
     return Plan(
         fits=False,
         possible=impossible is None,

@@ -62,15 +62,21 @@ class Admission:
         self.size = self.scaling.min_workers if self.engine.distributed else 1
         self._alarm = Alarm(self.mailbox)
 
-    def ask(self) -> None:
+    def ask(self, wanted: int = 0) -> None:
         """Ask for as many workers as fit, or for the least of them; the mailbox hears of it.
 
         `Reserved` is the answer, for `granted`. While there is none, `Signal.STILL_WAITING` comes
         from time to time, for `look`.
+
+        Args:
+            wanted: Number to ask for at first, as so many will fit; 0 looks.
         """
         self._since = time.monotonic()
         self._last_message = ""
-        self._ask()
+        if wanted:
+            self._request(wanted, fits=True)
+        else:
+            self._ask()
 
     def _ask(self) -> None:
         size, fits = self.size, False
@@ -80,7 +86,6 @@ class Admission:
         elif self.engine.distributed and self.limit_s < _GRANT_S:
             fits = self.engine.preview(self.scaling.request(size)).fits
         self._request(size, fits)
-        self._look_later()
 
     def _look_later(self) -> None:
         if self._asked is not None and not self._asked.done():
@@ -92,6 +97,7 @@ class Admission:
         self._grants_until = time.monotonic() + _GRANT_S if soon else -math.inf
         self._asked = self.engine.reserve(self.scaling.request(size))
         self._asked.add_done_callback(lambda future: self.mailbox.put(Reserved(future)))
+        self._look_later()
 
     def _next_look_s(self) -> float:
         waited = time.monotonic() - self._since
@@ -121,11 +127,11 @@ class Admission:
             self._ask()
             return False
         if self.scaling.elasticity_enabled and self.engine.distributed:
-            self._grow()
+            self.grow()
         return True
 
-    def _grow(self) -> None:
-        """Take more instead, if there is room for more than when it was asked for."""
+    def grow(self) -> None:
+        """Take as much more as there is room for, if the engine can exchange what it has given."""
         assert self.reservation is not None
         sizes = sizes_with_room(self.engine, self.scaling)
         sizes = sizes[bisect.bisect_right(sizes, self.size) :]

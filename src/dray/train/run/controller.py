@@ -20,7 +20,7 @@ Three tables say what an event does; the code between them has no opinion about 
              changed.
 
 An attempt is one start of the workers: `attempt.py` keeps what they have reported, and who has
-ended how. Between two attempts the reservation stays, unless one of its nodes is lost.
+ended how. Between two attempts the reservation stays, unless a node is lost or more are there.
 
 Two things wait elsewhere than at the mailbox. The framework's hooks (`SET_UP`, `TEAR_DOWN`) call
 workers and wait for their answers; a signal handler cuts that short by `WorkerGroup.interrupt`,
@@ -32,12 +32,11 @@ What holds on every path:
 * No worker and no reservation outlives `run`. `RELEASE` waits for the last worker, which may
   still use what it was given, and `_clean_up` kills whoever is left and waits for their ends.
 * The first cause of a failure stays the one that `fit()` raises; what fails after it is a warning.
-* What every rank has reported is committed before their failure or a stop ends the attempt;
-  nothing waits for a report that a failed rank has not made.
+* What every rank has reported is committed before their failure, a stop or growth ends the
+  attempt; nothing waits for a report that a failed rank has not made.
 * The alarm ends with the state in which it was set.
 
-An event costs O(1) here; `settle` looks at the reports that are not complete, of which there is
-one unless ranks run apart.
+An event costs O(1) here, but for reports that are not complete, of which there is mostly one.
 """
 
 from __future__ import annotations
@@ -62,6 +61,7 @@ from dray.train.run.checkpoint_store import CheckpointStore
 from dray.train.run.events import Alarm, Due, Signal
 from dray.train.run.failure import FailurePolicy, Outcome
 from dray.train.run.grace import Grace
+from dray.train.run.growth import Growth
 from dray.train.run.launch import Launch, run_function
 from dray.train.run.output.progress import Progress
 from dray.train.run.output.rank_logs import Logs
@@ -104,14 +104,14 @@ class Controller:
     def __post_init__(self) -> None:
         engine, directory, settings = self.engine, self.directory, self.settings
         scaling, config, progress, mailbox = self.scaling, self.config, self.progress, self.mailbox
-        failures = self.config.failure_config
-        self._policy = FailurePolicy(failures.max_failures, failures.max_preemption_failures)
+        allowed = config.failure_config
+        self._policy = FailurePolicy(allowed.max_failures, allowed.max_preemption_failures)
         self._state = State.INITIALIZING
         self._number = directory.next_attempt()
-        limit_s, patience_s = settings.start_timeout_s, settings.wait_warning_s
         self._admission = Admission(
-            engine, scaling, config, self.backend, progress, mailbox, limit_s
+            engine, scaling, config, self.backend, progress, mailbox, settings.start_timeout_s
         )
+        self._growth = Growth(self._admission)
         validates = self.validation is not None
         self._launch = Launch(engine, directory, scaling, config, *self.backend, validates)
         self._attempt: Attempt | None = None
@@ -125,15 +125,14 @@ class Controller:
             {State.STOPPING: settings.stop_grace_s, State.CONCLUDING: settings.conclude_grace_s},
         )
         self._outcome = Outcome(self._policy, progress, directory)
-        self._watch = Watch(patience_s, mailbox, progress, directory)
+        self._watch = Watch(settings.wait_warning_s, mailbox, progress, directory)
         self._stops = StopRequests(engine, mailbox, progress)
         self._cause = ""  # of the next change of state, where its event does not say enough
         self._logs = Logs(directory, self._rank_of, progress if engine.shows_output else None)
         self._store = CheckpointStore(directory, config.checkpoint_config, progress, validates)
         self._until_closed = engine.until_closed()
-        self._validations = Validations(
-            engine, self._until_closed, self._store, self.validation, mailbox, patience_s
-        )
+        of_validations = (self._store, self.validation, mailbox, settings.wait_warning_s)
+        self._validations = Validations(engine, self._until_closed, *of_validations)
 
     @property
     def _workers(self) -> Attempt:
@@ -234,8 +233,8 @@ class Controller:
                 return
             event = event.event
         actor = getattr(event, "actor", None)
-        if actor is not None and self._rank_of(actor) is None:
-            return  # it is of an earlier attempt
+        if actor is not None and self._rank_of(actor) is None:  # it is of an earlier attempt
+            return
         take, states = self._takers[event if isinstance(event, Signal) else type(event)]
         if self._state in states:
             take(self, event)
@@ -284,9 +283,6 @@ class Controller:
         self._settle()
         self._move(Event.RANK_RETURNED if attempt.running else Event.RETURNED)
 
-    def _take_failure(self, event: events.FunctionFailed) -> None:
-        self._fail(self._rank(event.actor), event.error)
-
     def _take_death(self, death: Died) -> None:
         rank = self._rank(death.actor)
         self._workers.died(death)
@@ -318,11 +314,14 @@ class Controller:
             if checkpoint is not None:
                 self._policy.progressed()
                 self._validations.look()
+                self._growth.may_begin()
             self._call_back("after_report", metrics, checkpoint)
         if self._state is State.RUNNING:
             attempt.check_collectives()  # later, ranks stop one by one, with time to do so
             if self._stops.asked:
                 self._stop_early()
+            elif self._growth.finds_room(attempt):
+                self._move(Event.MORE_ROOM)
         elif attempt.failures and not attempt.under_way(self._grace.after_failure_s):
             self._move(Event.DRAINED)
 
@@ -389,6 +388,7 @@ class Controller:
         self._move(Event.FRAMEWORK_READY)
 
     def _run_function(self) -> None:
+        self._growth.begin()
         run_function(self._workers.group, self.job, self.mailbox)
         if self._stops.asked:
             self.mailbox.put(Signal.STOP_REQUESTED)
@@ -429,8 +429,8 @@ class Controller:
 
     def _back_to_work(self, _: Signal) -> None:
         reservation = self._admission.reservation
-        broken = reservation is not None and reservation.broken
-        self._move(Event.NODE_LOST if broken else Event.BACKED_OFF)
+        anew = self._growth.wanted or (reservation is not None and reservation.broken)
+        self._move(Event.NODES_CHANGED if anew else Event.BACKED_OFF)
 
     def _say_closed(self, _: Signal | None = None) -> None:
         waits = {State.RESTARTING: "waited to restart", State.VALIDATING: "waited for validations"}
@@ -454,7 +454,7 @@ class Controller:
             self._admission.release()
 
     _actions: ClassVar[dict[Action, Callable[[Controller], None]]] = {
-        Action.RESERVE: lambda self: self._admission.ask(),
+        Action.RESERVE: lambda self: self._admission.ask(self._growth.wanted),
         Action.START_WORKERS: _start_workers,
         Action.SET_UP: _set_up,
         Action.RUN: _run_function,
@@ -482,7 +482,7 @@ class Controller:
         Started: (_take_start, {State.STARTING}),
         Died: (_take_death, ANY),
         events.FunctionReturned: (_take_return, AT_WORK),
-        events.FunctionFailed: (_take_failure, ANY),
+        events.FunctionFailed: (lambda self, e: self._fail(self._rank(e.actor), e.error), ANY),
         events.Interrupt: (_take_interrupt, ANY),
         Signal.STOP_REQUESTED: (_stop_early, {State.RUNNING}),
         events.Reserved: (_take_grant, {State.SCHEDULING}),

@@ -22,6 +22,7 @@ class State(str, Enum):
     CONCLUDING = "CONCLUDING"
     STOPPING = "STOPPING"
     FAILING = "FAILING"
+    RESIZING = "RESIZING"
     RESTARTING = "RESTARTING"
     FINISHING = "FINISHING"
     ABORTING = "ABORTING"
@@ -40,6 +41,7 @@ class Event(str, Enum):
     FRAMEWORK_READY = "framework ready"
     RANK_RETURNED = "train function ended on a rank"
     RETURNED = "train function ended on every rank"
+    MORE_ROOM = "room for more workers"
     WORKER_FAILED = "a worker failed"
     FAILED_AMID_REPORT = "a worker failed, a report of its is under way"
     DRAINED = "no report is under way any more"
@@ -50,7 +52,7 @@ class Event(str, Enum):
     GAVE_UP_AMID_VALIDATION = "all workers gone, no failures left, but validations"
     VALIDATED = "no validation left"
     BACKED_OFF = "back-off over"
-    NODE_LOST = "back-off over, a node lost"
+    NODES_CHANGED = "back-off over, a node lost or room for more workers"
     START_TIMED_OUT = "waited too long"
     STOP_REQUESTED = "a callback asked to stop"
     INTERRUPTED = "Ctrl-C"
@@ -113,6 +115,7 @@ TABLE: dict[tuple[State, Event], Step] = {
     (State.RUNNING, Event.STOP_REQUESTED): Step(
         State.CONCLUDING, (Action.TELL_STOP, Action.ASK_TO_STOP)
     ),
+    (State.RUNNING, Event.MORE_ROOM): Step(State.RESIZING, _KILL),
     (State.RUNNING, Event.INTERRUPTED): Step(
         State.STOPPING, (Action.TELL_INTERRUPT, Action.ASK_TO_STOP, Action.GIVE_GRACE)
     ),
@@ -145,7 +148,11 @@ TABLE: dict[tuple[State, Event], Step] = {
     (State.FAILING, Event.GAVE_UP_AMID_VALIDATION): Step(State.VALIDATING, _AWAIT_VALIDATIONS),
     (State.FAILING, Event.INTERRUPTED): Step(State.ABORTING),
     (State.RESTARTING, Event.BACKED_OFF): Step(State.STARTING, (Action.START_WORKERS,)),
-    (State.RESTARTING, Event.NODE_LOST): Step(State.SCHEDULING, (Action.RELEASE, Action.RESERVE)),
+    (State.RESIZING, Event.ALL_WORKERS_EXITED): Step(State.RESTARTING, (Action.BACK_OFF,)),
+    (State.RESIZING, Event.INTERRUPTED): Step(State.ABORTING),
+    (State.RESTARTING, Event.NODES_CHANGED): Step(
+        State.SCHEDULING, (Action.RELEASE, Action.RESERVE)
+    ),
     (State.RESTARTING, Event.INTERRUPTED): Step(State.ABORTED, (Action.RELEASE,)),
     (State.FINISHING, Event.ALL_WORKERS_EXITED): Step(State.FINISHED, (Action.RELEASE,)),
     (State.FINISHING, Event.EXITED_AMID_VALIDATION): Step(State.VALIDATING, _AWAIT_VALIDATIONS),
@@ -165,8 +172,8 @@ TABLE: dict[tuple[State, Event], Step] = {
     },
 }
 
-# Workers are ending or have ended, and the run with them.
-_ENDING = FINAL | {State.FAILING, State.ABORTING, State.FINISHING, State.VALIDATING}
+# Workers are ending or have ended, and mostly the run with them.
+_ENDING = FINAL | {State.FAILING, State.RESIZING, State.ABORTING, State.FINISHING, State.VALIDATING}
 
 # Events that come too late, or too early, to change anything.
 IGNORED: dict[Event, frozenset[State]] = {
