@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -217,9 +216,9 @@ def test_a_run_grows_onto_a_node_that_comes(head: Cluster, storage: Path, gate: 
         checkpoint = dray.train.get_checkpoint()
         if checkpoint is None:
             gate.pass_through()  # until there is another node
-            with tempfile.TemporaryDirectory() as directory:
-                dray.train.report({}, Checkpoint(directory))
-            threading.Event().wait()  # as what comes after it is never lost
+            while True:  # Ray may show late what it has
+                with tempfile.TemporaryDirectory(dir=storage) as directory:  # it may be left
+                    dray.train.report({}, Checkpoint(directory))
         return dray.train.get_context().get_world_size()
 
     head.add(num_cpus=1)
