@@ -49,8 +49,7 @@ class ExecutionResources:
         memory: float | None = None,
     ) -> ExecutionResources:
         """Return limits: what is not given has none."""
-        given = (cpu, gpu, object_store_memory, memory)
-        return cls(*(math.inf if amount is None else amount for amount in given))
+        return cls(*[math.inf] * 4).copy(cpu, gpu, object_store_memory, memory)
 
     def copy(
         self,

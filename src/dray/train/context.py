@@ -375,6 +375,8 @@ def _check_apart(checkpoint: Checkpoint, session: TrainSession) -> None:
     place, run = checkpoint.place, session.assignment.run.place
     if isinstance(place, RemotePath) or isinstance(run, RemotePath):
         inside = f"{run}/".startswith(f"{place}".rstrip("/") + "/")
+    elif session.directories.owns(checkpoint.path):  # it lies in the run's directory itself
+        return
     else:
         inside = run.resolve().is_relative_to(place.resolve())
     if inside:

@@ -34,6 +34,7 @@ class Source:
         rows: Their number; None if it is known only once all have been read.
         indexed: Whether `take` reads single rows as fast as it reads rows in order.
         is_stream: Whether it may have no end, or be too large to be written down.
+        has_shuffled_parts: Whether each epoch may have its parts in another order.
         lanes: The number of ranges that are best read side by side.
         row_bytes: About how many bytes a row has in memory; 0 if that is not known.
     """
@@ -41,6 +42,7 @@ class Source:
     rows: int | None = None
     indexed = False
     is_stream = False
+    has_shuffled_parts = False
     lanes = 1
     row_bytes = 0.0
 
@@ -58,7 +60,7 @@ class Source:
         return self
 
     def leaves(self) -> list[Source]:
-        """Return the sources that this one's rows are of, if an epoch may change their order."""
+        """Return the parts that epochs may put into another order; else this one alone."""
         return [self]
 
     def rebuilt(self, leaves: Iterator[Source]) -> Source:

@@ -93,6 +93,9 @@ class UnionSource(Source):
 
     def __init__(self, sources: Sequence[Source], shuffle: Shuffle | None = None) -> None:
         self._sources, self._shuffle = list(sources), shuffle
+        self.has_shuffled_parts = shuffle is not None or any(
+            source.has_shuffled_parts for source in sources
+        )
         sizes = [source.rows for source in sources]
         self._ends = np.cumsum([size or 0 for size in sizes], dtype=np.int64)
         self.rows = None if None in sizes else int(self._ends[-1])
@@ -110,9 +113,13 @@ class UnionSource(Source):
         return UnionSource([sources[number] for number in order])
 
     def leaves(self) -> list[Source]:
+        if not self.has_shuffled_parts:
+            return [self]
         return [leaf for source in self._sources for leaf in source.leaves()]
 
     def rebuilt(self, leaves: Iterator[Source]) -> Source:
+        if not self.has_shuffled_parts:
+            return next(leaves)
         return UnionSource([source.rebuilt(leaves) for source in self._sources], self._shuffle)
 
     def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:

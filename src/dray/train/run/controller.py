@@ -314,7 +314,7 @@ class Controller:
             if checkpoint is not None:
                 self._policy.progressed()
                 self._validations.look()
-                self._growth.may_begin()
+                self._growth.committed()
             self._call_back("after_report", metrics, checkpoint)
         if self._state is State.RUNNING:
             attempt.check_collectives()  # later, ranks stop one by one, with time to do so

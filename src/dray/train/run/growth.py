@@ -32,7 +32,7 @@ class Growth:
         self.wanted, self._has_checkpoint = 0, False
         self._looked_at = time.monotonic()
 
-    def may_begin(self) -> None:
+    def committed(self) -> None:
         """Take note that a checkpoint is committed."""
         self._has_checkpoint = True
 
