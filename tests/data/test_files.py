@@ -158,6 +158,9 @@ def test_files_come_in_another_order_in_each_epoch(kind: str, tmp_path: Path) ->
     assert len({tuple(epochs(read(str(tmp_path), shuffle="files"))[0]) for _ in range(3)}) == 3
     with pytest.raises(ConfigError, match="shuffle must be"):
         read(str(tmp_path), shuffle="rows")
+    for seed in ("a", -1, 1.5):
+        with pytest.raises(ConfigError, match="seed must be a whole number, 0 or more, not"):
+            read(str(tmp_path), shuffle=dray.data.FileShuffleConfig(seed=seed))  # type: ignore[arg-type]
 
 
 def files_of_two_rows(kind: str, path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from dray.checks import is_whole, plain
 from dray.data.forms.blocks import Block, RowNumbers, Table, concat, taken
 from dray.data.sources.base import LANES, Source
 from dray.errors import ConfigError
@@ -39,7 +40,7 @@ class Shuffle:
         config: "files" or a FileShuffleConfig.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: It is neither, or its seed is no whole number.
     """
 
     def __init__(self, config: object) -> None:
@@ -47,7 +48,10 @@ class Shuffle:
             config = FileShuffleConfig()
         if not isinstance(config, FileShuffleConfig):
             raise ConfigError(f'shuffle must be "files" or a FileShuffleConfig, not {config!r}')
-        self.seed = random.getrandbits(32) if config.seed is None else int(config.seed)
+        seed = random.getrandbits(32) if config.seed is None else plain(config.seed)
+        if not is_whole(seed, 0):
+            raise ConfigError(f"seed must be a whole number, 0 or more, not {config.seed!r}")
+        self.seed: int = seed
         self.by_epoch = config.reseed_after_execution
 
     def order(self, files: int, epoch: int) -> list[int]:
