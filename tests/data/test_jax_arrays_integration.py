@@ -26,5 +26,7 @@ def test_batches_are_arrays_of_jax_and_a_last_one_is_filled_up() -> None:
     assert np.concatenate(list(sums)).tolist() == [0, 2, 4, 6, 8, 7]
     with pytest.raises(ConfigError, match="batch_size must be a number of rows"):
         rows.iter_jax_batches(batch_size=0)
+    with pytest.raises(ConfigError, match="batch_size must be a number of rows here"):
+        rows.iter_jax_batches(batch_size=None)
     with pytest.raises(AbsentArgumentError, match="has no argument 'shard'"):
         rows.iter_jax_batches(shard=True)  # type: ignore[call-arg]

@@ -26,6 +26,7 @@ from dray.data.numbering.position import Bookmark, Position
 from dray.data.pipeline import Pipeline
 from dray.data.shares import Batching, Sharing, share_of
 from dray.data.sources.staging import stage
+from dray.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -218,7 +219,7 @@ class DataIterator:
         self,
         *,
         prefetch_batches: int = 1,
-        batch_size: int = 256,
+        batch_size: int | None = 256,
         dtypes: Any = None,
         collate_fn: Callable[[Any], Any] | None = None,
         drop_last: bool = False,
@@ -247,7 +248,7 @@ class DataIterator:
                 so that JAX compiles a step once.
 
         Raises:
-            ConfigError: The devices of a process cannot share a batch evenly.
+            ConfigError: The devices of a process cannot share a batch evenly, or it has no size.
         """
         from dray.data.forms.jax_arrays import ToJax, check_alike, check_rows
 
@@ -260,6 +261,8 @@ class DataIterator:
             local_shuffle_seed,
             alike=not fills,
         )
+        if batch_size is None:  # as the other iterators take it
+            raise ConfigError("batch_size must be a number of rows here: devices share a batch")
         check_rows(batch_size, f"batch_size={batch_size}", "ask for more rows, or fewer")
         to_jax = ToJax(dtypes, collate_fn, batch_size if fills else None, paddings)
 
