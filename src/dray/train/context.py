@@ -28,6 +28,7 @@ from dray.train.worker.storage_context import StorageContext
 from dray.train.worker.uploads import Upload
 
 _MADE = "what checkpoint_upload_fn returns"
+_SYNC = CheckpointUploadMode.SYNC
 
 
 class TrainContext:
@@ -261,7 +262,7 @@ def report(
     """
     session = current_session("report")
     mode = checkpoint_upload_mode
-    if not isinstance(mode, CheckpointUploadMode):
+    if mode is not _SYNC and not isinstance(mode, CheckpointUploadMode):
         raise ConfigError(f"checkpoint_upload_mode must be a CheckpointUploadMode, not {mode!r}")
     if checkpoint is None and validation is False:  # most are such, and are to cost little
         session.report(metrics)

@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dray.errors import ConfigError
-from dray.train.storage.metrics_codec import decode, encode, encode_json, json_bytes
+from dray.train.storage.metrics_codec import decode, encode, encode_json, encode_plain, json_bytes
 
 NUMPY = st.one_of(
     st.floats(width=32).map(np.float32),
@@ -85,6 +85,23 @@ def test_what_names_look_like_does_not_matter(metrics: dict[Any, Any]) -> None:
 @given(METRICS)
 def test_metrics_come_back_exactly(metrics: dict[str, Any]) -> None:
     assert same(decode(strictly(encode_json(encode(metrics)))), metrics)
+
+
+@given(st.dictionaries(st.one_of(st.text(), st.integers(0, 2)), SCALARS, max_size=4))
+def test_the_short_way_says_the_same_or_leaves_it_to_the_long_one(metrics: dict[Any, Any]) -> None:
+    plain = encode_plain(metrics)
+    if plain is not None:
+        assert plain == json_bytes(encode(metrics)["metrics"])
+        assert same(strictly(plain.decode()), metrics)
+
+
+def test_the_short_way_takes_what_most_reports_are() -> None:
+    metrics = {"loss": 0.5, "epoch": 3, "name": "Größe", "best": True, "none": None}
+    assert encode_plain(metrics) == json_bytes(metrics)
+    nan, half, surrogate = {"loss": math.nan}, {"loss": np.float64(0.5)}, {"a": "\ud800"}
+    others: tuple[dict[Any, Any], ...] = (nan, half, surrogate, {1: 2}, {"a": [1]})
+    for other in others:
+        assert encode_plain(other) is None
 
 
 def test_plain_metrics_look_plain() -> None:

@@ -74,7 +74,8 @@ class ActorHost:
         self._made.set()
         while (call := self._calls.get()) is not None:
             self._send(self._answer(call))
-            self._look_at_imports()
+            if self._tells:
+                self._look_at_imports()
         close_actor(self._actor)
         self._over = True
         self._send(wire.Left())
@@ -86,17 +87,18 @@ class ActorHost:
             message: The message.
             quiet: Whether nobody need be woken for it, see `base.Post`.
         """
-        if quiet and isinstance(message, bytes):
-            self._send_quietly(wire.QUIET + message)
-        elif quiet:
-            self._send_quietly(wire.QUIET_PICKLED + pickle.dumps(message, protocol=5))
-        else:
+        if not quiet:
             self._send(wire.Message(message))
-        self._look_at_imports()
+        elif type(message) is bytes:
+            self._send_quietly(wire.QUIET + message)
+        else:
+            self._send_quietly(wire.QUIET_PICKLED + pickle.dumps(message, protocol=5))
+        if self._tells:
+            self._look_at_imports()
 
     def _look_at_imports(self) -> None:
         """Tell what has been imported: after a call, or with a message, as a step has ended."""
-        if self._tells and len(sys.modules) > self._few_modules:
+        if len(sys.modules) > self._few_modules:
             assert self._tell_imports is not None
             self._tells -= 1
             self._few_modules = len(sys.modules) + _MANY_MODULES
@@ -123,26 +125,25 @@ class ActorHost:
                 self._ring()
 
     def _send_quietly(self, data: bytes) -> None:
+        """Leave a message for the driver; have it read if there is no room."""
         refuse_forks(self._pid)
+        sock = self._sock
         with self._sending:
             try:
-                if self._sock is None:
+                if sock is None:
                     self._connection.send_bytes(data)
-                else:
-                    self._send_or_ring(self._sock, wire.framed(data))
+                    return
+                frame = wire.framed(data)
+                try:
+                    sent = sock.send(frame, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    sent = 0
+                if sent < len(frame):
+                    self._ring()
+                    sock.sendall(frame[sent:])
+                self._unrung = True
             except OSError:  # as above
                 lifeline.end_with_family()
-
-    def _send_or_ring(self, sock: socket.socket, frame: bytes) -> None:
-        """Leave bytes for the driver; have it read if there is no room."""
-        try:
-            sent = sock.send(frame, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            sent = 0
-        if sent < len(frame):
-            self._ring()
-            sock.sendall(frame[sent:])
-        self._unrung = True
 
     def _ring(self) -> None:
         assert self._doorbell is not None

@@ -103,7 +103,8 @@ class LineFile:
         if now >= self._look_again:
             self._look()
             self._look_again = now + _LOOK_S
-        line = seal(text) + b"\n"
+        body = text[:-1]
+        line = b'%b,"crc32":%d}\n' % (body, zlib.crc32(body))  # as `seal`, which costs more
         if self._torn:
             line = b"\n" + line
         written = 0

@@ -26,6 +26,9 @@ class Securing:
     Args:
         care: Care taken of them.
         post: Pushes a message to the controller.
+
+    Attributes:
+        current: Ends when the last files are on the disk; None if nothing has been under way since.
     """
 
     def __init__(self, care: Care, post: Post) -> None:
@@ -33,7 +36,7 @@ class Securing:
         self._post = post
         self._staged: dict[int, Mapping[str, Fingerprint]] = {}
         self._thread = ThreadPoolExecutor(1, "dray-securing")
-        self._current: Future[None] | None = None
+        self.current: Future[None] | None = None
 
     def staged(self, report: int, files: Mapping[str, Fingerprint]) -> bool:
         """Take note of the files that a rank has staged; return whether they are to be secured."""
@@ -47,7 +50,7 @@ class Securing:
     def begin(self, done: ReportDone) -> None:
         """Begin to secure the files of a report that is done, if that is awaited."""
         if self._is_awaited(done):
-            self._current = self._thread.submit(self._secure, done)
+            self.current = self._thread.submit(self._secure, done)
 
     def see_through(self, done: ReportDone) -> None:
         """Do so on this thread.
@@ -74,13 +77,16 @@ class Securing:
             raise
         self._post(Secured(done.report, dict(files)))
 
-    def check(self) -> None:
+    def check(self, *, wait: bool) -> None:
         """Raise what has failed, once.
+
+        Args:
+            wait: Whether to wait until all is on the disk.
 
         Raises:
             StorageError: The disk does not take the files of a checkpoint.
         """
-        if self._current is not None and self._current.done():
+        if wait or (self.current is not None and self.current.done()):
             self.wait()
 
     def wait(self) -> None:
@@ -89,7 +95,7 @@ class Securing:
         Raises:
             StorageError: The disk does not take the files of a checkpoint.
         """
-        current, self._current = self._current, None
+        current, self.current = self.current, None
         if current is not None:
             current.result()
 

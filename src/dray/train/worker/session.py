@@ -21,7 +21,7 @@ from dray.train.data_config import DataConfig, Datasets
 from dray.train.reported import ReportedCheckpoint, ReportedCheckpointStatus
 from dray.train.storage.checkpoint_files import has_lone_files, list_files
 from dray.train.storage.checksums import Fingerprint
-from dray.train.storage.metrics_codec import decode_all, encode
+from dray.train.storage.metrics_codec import decode_all, encode, encode_plain, json_bytes
 from dray.train.storage.place import RemotePath
 from dray.train.storage.remote.transfer import list_remote, look_at
 from dray.train.storage.run_directory import RunDirectory
@@ -82,6 +82,9 @@ class TrainSession:
         run = assignment.run
         self.checkpoint = Checkpoint.at(run.place_of(run.checkpoint)) if run.checkpoint else None
         self._report = run.first_report
+        self._attempt = run.attempt
+        self._barrier = run.report_barrier
+        self._late = run.may_be_late
         self._sequence = 0
         self._requests = 0
         self._stop_at: int | None = None
@@ -155,37 +158,50 @@ class TrainSession:
             upload: Checkpoint to keep, before this returns or beside the train function.
             validation: Wish for a validation, as in `Reported`.
         """
-        refuse_forks(self._pid)
+        # Most are made between steps, whose work has filled the caches: a function that is called
+        # here costs microseconds then, not nanoseconds.
+        if os.getpid() != self._pid:
+            refuse_forks(self._pid)
         with self._lock:
-            self._uploads.check()
-            if upload is None or upload.beside:
-                self._securing.check()
-            else:
-                self._securing.wait()
-            record = encode(metrics)
-            number, run = self._report, self.assignment.run
-            line = run_messages.line_of(number, run.attempt, time.time(), record)
+            if self._uploads.error is not None:
+                self._uploads.check()
+            if self._securing.current is not None:
+                self._securing.check(wait=upload is not None and not upload.beside)
+            number = self._report
+            plain = encode_plain(metrics)
+            members = json_bytes(encode(metrics))[1:-1] if plain is None else b'"metrics":' + plain
+            line = run_messages.line_of(number, self._attempt, time.time(), members)
             self._metrics.append_text(line)
             self._report = number + 1
-            prepared = None if upload is None else self._prepare(number, upload)
-            if upload is not None and prepared is not None:
-                upload = replace(upload, source=Checkpoint(prepared.path))
-            if upload is not None or run.report_barrier:
-                self._uploads.begin(number, upload)
-            if upload is None and not self.positions:
-                self.post(line, quiet=run.may_be_late)
+            if upload is None and not self._barrier and not self.positions:
+                self.post(line, quiet=self._late)
             else:
-                told = self._told(number, record, upload)
-                told = replace(told, validation=validation, prepared=prepared)
-                self.post(told, quiet=upload is None and run.may_be_late)
-            if upload is not None and upload.beside:
-                self._uploads.go_on_beside(number, upload)
-                if run.report_barrier:
-                    self._uploads.await_share(number)
-            elif upload is not None or run.report_barrier:
-                self._see_through(number, upload)
+                self._tell(number, metrics, upload, validation)
         if self._stop_at is not None and number >= self._stop_at:
             raise TrainingStopped
+
+    def _tell(
+        self,
+        number: int,
+        metrics: Mapping[str, object],
+        upload: Upload | None,
+        validation: dict[str, object] | None,
+    ) -> None:
+        """Tell the controller of a report with more than metrics; wait for what it waits for."""
+        prepared = None if upload is None else self._prepare(number, upload)
+        if upload is not None and prepared is not None:
+            upload = replace(upload, source=Checkpoint(prepared.path))
+        if upload is not None or self._barrier:
+            self._uploads.begin(number, upload)
+        told = self._told(number, encode(metrics), upload)
+        told = replace(told, validation=validation, prepared=prepared)
+        self.post(told, quiet=upload is None and self._late)
+        if upload is not None and upload.beside:
+            self._uploads.go_on_beside(number, upload)
+            if self._barrier:
+                self._uploads.await_share(number)
+        elif upload is not None or self._barrier:
+            self._see_through(number, upload)
 
     def _told(
         self, number: int, record: dict[str, object], upload: Upload | None

@@ -71,6 +71,9 @@ class Uploads:
     Args:
         stage: Puts a share of an upload's files in place, and tells the controller.
         secure: Sees to the files of a report that is done, on the uploads' own thread.
+
+    Attributes:
+        error: The failure of an upload, until `check` raises it.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class Uploads:
         self._thread = ThreadPoolExecutor(1, "dray-uploads")
         self._last: Future[None] | None = None
         self._given_up = False
-        self._error: BaseException | None = None
+        self.error: BaseException | None = None
 
     # On the train function's thread.
 
@@ -121,9 +124,9 @@ class Uploads:
 
     def check(self) -> None:
         """Raise what an upload has failed with, once."""
-        error = self._error
+        error = self.error
         if error is not None:
-            self._error = None
+            self.error = None
             raise error.with_traceback(None)  # all of it is of this file
 
     def await_share(self, report: int) -> None:
@@ -181,4 +184,4 @@ class Uploads:
                 self._secure(done)
                 upload.conclude()
         except BaseException as error:  # noqa: BLE001 (the rank's next report raises it)
-            self._error = self._error or error
+            self.error = self.error or error
