@@ -142,7 +142,7 @@ def grows(saves: bool, scratch: Path) -> list[int]:
     first = int(Path(checkpoint.path, "step").read_text()) + 1 if checkpoint else 0
     for step in range(first, 10):
         dray.train.collective.barrier()
-        with tempfile.TemporaryDirectory(dir=scratch) as directory:  # it may be left
+        with tempfile.TemporaryDirectory(dir=scratch) as directory:
             Path(directory, "step").write_text(str(step))
             mine = saves and dray.train.get_context().get_world_rank() == 0
             of_all = {"step": step, "size": world_size()}
@@ -153,21 +153,47 @@ def grows(saves: bool, scratch: Path) -> list[int]:
 
 @pytest.mark.parametrize(("saves", "interval_s", "size"), [(1, 0, 3), (0, 0, 1), (1, 600, 1)])
 def test_a_run_grows_at_a_checkpoint_when_there_is_room(
-    session: Any, storage: Path, saves: bool, interval_s: float, size: int
+    session: Any, storage: Path, tmp_path: Path, saves: bool, interval_s: float, size: int
 ) -> None:
     session(num_cpus=3)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
     result = DataParallelTrainer(
-        lambda: grows(saves, storage),
+        lambda: grows(saves, scratch),
         scaling_config=ScalingConfig(
             num_workers=(1, 4), elastic_resize_monitor_interval_s=interval_s
         ),
-        run_config=RunConfig(storage_path=storage, callbacks=[LetsGo(hold(num_cpus=2), 2)]),
+        run_config=RunConfig(storage_path=storage, callbacks=[LetsGo(hold(num_cpus=2), 1)]),
     ).fit()
     rows = result.metrics_dataframe
     assert list(rows["step"]) == list(range(10))  # none is lost, and none comes twice
     sizes = list(rows["size"])
     assert sizes == [1] * 3 + [size] * 7
     assert result.return_value == [step for step in range(10) if sizes[step] == size]
+    assert not list(scratch.iterdir())
+
+
+def test_a_rank_that_does_not_come_to_a_report_does_not_keep_a_run_small(
+    session: Any, storage: Path
+) -> None:
+    def train() -> int:
+        if world_size() == 2:
+            rank = dray.train.get_context().get_world_rank()
+            for step in range(3):
+                with dray.train.checkpoint_dir() as directory:
+                    if rank == 0:
+                        Path(directory, "step").touch()
+                    dray.train.report({"step": step}, Checkpoint(directory) if rank == 0 else None)
+            threading.Event().wait()
+        return world_size()
+
+    session(num_cpus=4)
+    result = DataParallelTrainer(
+        train,
+        scaling_config=ScalingConfig(num_workers=(2, 4), elastic_resize_monitor_interval_s=0),
+        run_config=RunConfig(storage_path=storage, callbacks=[LetsGo(hold(num_cpus=2), 1)]),
+    ).fit()
+    assert result.return_value == 4
 
 
 def test_a_node_that_dies_while_it_is_given_is_asked_for_no_more(

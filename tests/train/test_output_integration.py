@@ -266,3 +266,28 @@ def test_workers_log_what_the_script_is_configured_to_log_and_else_from_info_on(
     assert re.findall("([A-Z]+):own:a record", shown) == own
     assert re.findall("([A-Z]+):own:theirs", shown) == theirs
     assert ("by a handler of the script: a record" in shown) == (level is None)
+
+
+def test_workers_of_a_run_in_a_worker_log_as_those_of_a_script(tmp_path: Path) -> None:
+    script = write(
+        tmp_path / "log.py",
+        """
+        import logging
+        import dray
+
+        def train():
+            log = logging.getLogger("own").info
+            log("a record")
+            exec(compile("log('theirs')", "/site-packages/a.py", "exec"))
+
+        def outer():
+            config = RunConfig(storage_path=os.environ["STORAGE"], name="inner")
+            DataParallelTrainer(train, run_config=config).fit()
+
+        dray.init(num_cpus=2)
+        fit(outer, workers=1)
+        """,
+    )
+    shown = run(script, tmp_path).stderr
+    assert "INFO:own:a record" in shown
+    assert "theirs" not in shown

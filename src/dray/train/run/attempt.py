@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,8 @@ class Attempt:
         at_failure: The ranks whose function had not ended when the first of them failed.
         stop_at: The report at which ranks were asked to stop.
         patient: Whether it is worth waiting for reports that are not made yet.
+        finds_room: Tells, once a checkpoint is committed, whether ranks are to start again with
+            more of them: those that wait for it stop there.
     """
 
     number: int
@@ -53,6 +55,7 @@ class Attempt:
     at_failure: set[int] = field(default_factory=set)
     stop_at: int | None = None
     patient: bool = True
+    finds_room: Callable[[Attempt], bool] = lambda attempt: False
     _stopped: set[int] = field(default_factory=set)
     _listings: list[tuple[int, run_messages.Listing]] = field(default_factory=list)
 
@@ -119,6 +122,8 @@ class Attempt:
             self.store.abandon(entry)
         elif entry.files:
             committed = self.store.commit(entry, len(self.group))
+            if self.stop_at is None and self.finds_room(self):
+                self._ask_to_stop(entry.report)
         if entry.files or self.barrier:
             done = run_messages.ReportDone(
                 entry.report,
@@ -144,8 +149,16 @@ class Attempt:
     def ask_to_stop(self) -> None:
         """Ask all ranks to stop at the same report, the next one of whoever is ahead."""
         if self.stop_at is None:
-            self.stop_at = self._book.newest + 1
-            self.group.tell(run_messages.StopRequested(self.stop_at))
+            self._ask_to_stop(self._book.newest + 1)
+
+    def _ask_to_stop(self, report: int) -> None:
+        self.stop_at = report
+        self.group.tell(run_messages.StopRequested(report))
+
+    @property
+    def has_stopped(self) -> bool:
+        """True once a rank has stopped, as it was asked to."""
+        return bool(self._stopped)
 
     # How ranks end.
 

@@ -79,6 +79,7 @@ from dray.train.worker.train_worker import Job
 
 _PARTING_S = 5.0
 _SLOW_START_S = 10.0
+_RESIZE_GRACE_S = 1.0
 
 
 @dataclass(eq=False)
@@ -121,8 +122,12 @@ class Controller:
             self._alarm,
             progress,
             settings.report_grace_s,
-            # Nobody waits for the run that a callback has ended, as somebody does after Ctrl-C.
-            {State.STOPPING: settings.stop_grace_s, State.CONCLUDING: settings.conclude_grace_s},
+            {
+                State.STOPPING: settings.stop_grace_s,
+                # Nobody waits for the run that a callback has ended, as somebody does after Ctrl-C.
+                State.CONCLUDING: settings.conclude_grace_s,
+                State.RESIZING: _RESIZE_GRACE_S,
+            },
         )
         self._outcome = Outcome(self._policy, progress, directory)
         self._watch = Watch(settings.wait_warning_s, mailbox, progress, directory)
@@ -281,7 +286,11 @@ class Controller:
             self._outcome.returned(event.ended)
         attempt.returned(rank, stopped=event.ended.stopped)
         self._settle()
-        self._move(Event.RANK_RETURNED if attempt.running else Event.RETURNED)
+        if attempt.running:
+            self._move(Event.RANK_RETURNED)
+        else:
+            stopped = self._state is State.RESIZING and attempt.has_stopped
+            self._move(Event.STOPPED if stopped else Event.RETURNED)
 
     def _take_death(self, death: Died) -> None:
         rank = self._rank(death.actor)
@@ -314,16 +323,18 @@ class Controller:
             if checkpoint is not None:
                 self._policy.progressed()
                 self._validations.look()
-                self._growth.committed()
             self._call_back("after_report", metrics, checkpoint)
         if self._state is State.RUNNING:
             attempt.check_collectives()  # later, ranks stop one by one, with time to do so
             if self._stops.asked:
                 self._stop_early()
-            elif self._growth.finds_room(attempt):
+            elif attempt.stop_at is not None:
                 self._move(Event.MORE_ROOM)
         elif attempt.failures and not attempt.under_way(self._grace.after_failure_s):
             self._move(Event.DRAINED)
+
+    def _finds_room(self, attempt: Attempt) -> bool:
+        return self._state is State.RUNNING and self._growth.finds_room(attempt)
 
     def _stop_early(self, _: Signal | None = None) -> None:
         self._cause = self._stops.cause()
@@ -376,6 +387,7 @@ class Controller:
         self._attempt = Attempt(
             self._number, group, self.directory, self._store, self.config.report_barrier
         )
+        self._attempt.finds_room = self._finds_room
         self._alarm.set(_SLOW_START_S, Signal.STILL_STARTING)
 
     def _set_up(self) -> None:

@@ -45,7 +45,7 @@ class Grace:
             reports = join_names([str(report) for report in to_commit])
             self.progress.warn(f"files of report {reports} are still being copied")
             self.give(state, attempt)
-        elif state in self.stopping_s and not attempt.failures:
+        elif state in self.stopping_s and state is not State.RESIZING and not attempt.failures:
             seconds = self.stopping_s[state]
             self.progress.warn(f"no report came within {seconds:g} s; stopping at once")
         return not to_commit

@@ -15,7 +15,8 @@ from dray.train.run.attempt import Attempt
 class Growth:
     """Looks for room for more workers as checkpoints are committed, once an interval.
 
-    What ranks have done since a checkpoint is lost as they start again; so they do it at once.
+    What ranks do after a checkpoint is lost as they start again; so those that wait for it stop
+    there, and the others as soon as they report, or a moment later.
 
     Attributes:
         admission: Has what the workers hold, and asks for more.
@@ -24,23 +25,17 @@ class Growth:
 
     admission: Admission
     wanted: int = 0
-    _has_checkpoint: bool = False
     _looked_at: float = 0.0
 
     def begin(self) -> None:
         """Have the first interval begin, with the workers."""
-        self.wanted, self._has_checkpoint = 0, False
+        self.wanted = 0
         self._looked_at = time.monotonic()
-
-    def committed(self) -> None:
-        """Take note that a checkpoint is committed."""
-        self._has_checkpoint = True
 
     def finds_room(self, attempt: Attempt) -> bool:
         """Return whether the workers are to start again, with others; takes it if it can."""
         admission, scaling = self.admission, self.admission.scaling
-        is_new, self._has_checkpoint = self._has_checkpoint, False
-        if not (is_new and scaling.elasticity_enabled and admission.engine.distributed):
+        if not (scaling.elasticity_enabled and admission.engine.distributed):
             return False
         now, size = time.monotonic(), admission.size
         soon = now - self._looked_at < scaling.elastic_resize_monitor_interval_s

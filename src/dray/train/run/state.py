@@ -42,6 +42,7 @@ class Event(str, Enum):
     RANK_RETURNED = "train function ended on a rank"
     RETURNED = "train function ended on every rank"
     MORE_ROOM = "room for more workers"
+    STOPPED = "train function stopped on every rank"
     WORKER_FAILED = "a worker failed"
     FAILED_AMID_REPORT = "a worker failed, a report of its is under way"
     DRAINED = "no report is under way any more"
@@ -93,7 +94,9 @@ ANY = frozenset(State)
 FINAL = frozenset({State.FINISHED, State.ERRORED, State.ABORTED})
 
 # States in which ranks are at work: their messages count, and nobody waits for their end.
-AT_WORK = frozenset({State.RUNNING, State.DRAINING, State.CONCLUDING, State.STOPPING})
+AT_WORK = frozenset(
+    {State.RUNNING, State.DRAINING, State.CONCLUDING, State.RESIZING, State.STOPPING}
+)
 
 _KILL = (Action.KILL_WORKERS,)
 _SHUT_DOWN = (Action.TEAR_DOWN, Action.STOP_WORKERS)
@@ -115,7 +118,7 @@ TABLE: dict[tuple[State, Event], Step] = {
     (State.RUNNING, Event.STOP_REQUESTED): Step(
         State.CONCLUDING, (Action.TELL_STOP, Action.ASK_TO_STOP)
     ),
-    (State.RUNNING, Event.MORE_ROOM): Step(State.RESIZING, _KILL),
+    (State.RUNNING, Event.MORE_ROOM): Step(State.RESIZING, (Action.GIVE_GRACE,)),
     (State.RUNNING, Event.INTERRUPTED): Step(
         State.STOPPING, (Action.TELL_INTERRUPT, Action.ASK_TO_STOP, Action.GIVE_GRACE)
     ),
@@ -147,9 +150,15 @@ TABLE: dict[tuple[State, Event], Step] = {
     (State.FAILING, Event.GIVE_UP): Step(State.ERRORED, (Action.RELEASE,)),
     (State.FAILING, Event.GAVE_UP_AMID_VALIDATION): Step(State.VALIDATING, _AWAIT_VALIDATIONS),
     (State.FAILING, Event.INTERRUPTED): Step(State.ABORTING),
+    (State.RESIZING, Event.RANK_RETURNED): Step(State.RESIZING, (Action.GIVE_GRACE,)),
+    (State.RESIZING, Event.STOPPED): Step(State.RESIZING, (Action.STOP_WORKERS,)),
+    (State.RESIZING, Event.RETURNED): Step(State.FINISHING, _SHUT_DOWN),
+    (State.RESIZING, Event.WORKER_FAILED): Step(State.RESIZING, _KILL),
+    (State.RESIZING, Event.FAILED_AMID_REPORT): Step(State.RESIZING, (Action.GIVE_GRACE,)),
+    (State.RESIZING, Event.DRAINED): Step(State.RESIZING, _KILL),
+    (State.RESIZING, Event.GRACE_OVER): Step(State.RESIZING, _KILL),
+    (State.RESIZING, Event.INTERRUPTED): Step(State.ABORTING, _KILL),
     (State.RESTARTING, Event.BACKED_OFF): Step(State.STARTING, (Action.START_WORKERS,)),
-    (State.RESIZING, Event.ALL_WORKERS_EXITED): Step(State.RESTARTING, (Action.BACK_OFF,)),
-    (State.RESIZING, Event.INTERRUPTED): Step(State.ABORTING),
     (State.RESTARTING, Event.NODES_CHANGED): Step(
         State.SCHEDULING, (Action.RELEASE, Action.RESERVE)
     ),
@@ -166,6 +175,7 @@ TABLE: dict[tuple[State, Event], Step] = {
         (state, Event.ALL_WORKERS_EXITED): Step(state, (Action.SAY_CLOSED,))
         for state in (State.STARTING, *AT_WORK)
     },
+    (State.RESIZING, Event.ALL_WORKERS_EXITED): Step(State.RESTARTING, (Action.BACK_OFF,)),
     **{
         (state, Event.CONTROLLER_FAILED): Step(State.ERRORED, (Action.KILL_WORKERS, Action.RELEASE))
         for state in ANY - FINAL
@@ -173,7 +183,7 @@ TABLE: dict[tuple[State, Event], Step] = {
 }
 
 # Workers are ending or have ended, and mostly the run with them.
-_ENDING = FINAL | {State.FAILING, State.RESIZING, State.ABORTING, State.FINISHING, State.VALIDATING}
+_ENDING = FINAL | {State.FAILING, State.ABORTING, State.FINISHING, State.VALIDATING}
 
 # Events that come too late, or too early, to change anything.
 IGNORED: dict[Event, frozenset[State]] = {

@@ -10,8 +10,10 @@ from dray import host
 
 def chosen_level() -> int | None:
     """Return the level of the root logger, if the script has configured it; else None."""
-    root = logging.getLogger()
-    configured = root.level != logging.WARNING or any(map(_leaves_the_process, root.handlers))
+    root, last = logging.getLogger(), logging.lastResort
+    in_worker = last is not None and _is_of_interest in last.filters  # then `show` has set a level
+    usual = logging.INFO if in_worker else logging.WARNING
+    configured = root.level != usual or any(map(_leaves_the_process, root.handlers))
     return root.level if configured else None
 
 
@@ -34,6 +36,8 @@ def show(level: int | None) -> None:
     handler.setFormatter(logging.Formatter(logging.BASIC_FORMAT))
     if level is None:
         handler.addFilter(_is_of_interest)
+    else:
+        handler.removeFilter(_is_of_interest)
 
 
 def _leaves_the_process(handler: logging.Handler) -> bool:
