@@ -126,14 +126,16 @@ class ActorHost:
 
     def _send_quietly(self, data: bytes) -> None:
         """Leave a message for the driver; have it read if there is no room."""
-        refuse_forks(self._pid)
+        if os.getpid() != self._pid:
+            refuse_forks(self._pid)
         sock = self._sock
         with self._sending:
             try:
                 if sock is None:
                     self._connection.send_bytes(data)
                     return
-                frame = wire.framed(data)
+                size = len(data)
+                frame = wire.LENGTH.pack(size) + data if size <= wire.MOST else wire.framed(data)
                 try:
                     sent = sock.send(frame, socket.MSG_DONTWAIT)
                 except BlockingIOError:

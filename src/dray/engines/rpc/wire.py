@@ -118,7 +118,7 @@ class Message(NamedTuple):
 # Before what an actor pushes quietly, in place of a pickled `Message`: bytes, or pickled as well.
 QUIET, QUIET_PICKLED = b"q", b"p"
 # The length before each message, as `multiprocessing` has it, and of one of 2 GiB or more.
-_LENGTH, _LONG_LENGTH, _MOST = struct.Struct("!i"), struct.Struct("!iQ"), 0x7FFFFFFF
+LENGTH, _LONG_LENGTH, MOST = struct.Struct("!i"), struct.Struct("!iQ"), 0x7FFFFFFF
 
 
 class Left(NamedTuple):
@@ -132,7 +132,7 @@ ToDriver: TypeAlias = "Answer | Message | Left"
 def framed(data: bytes) -> bytes:
     """Return a message as it goes over the socket, where `multiprocessing` reads it as well."""
     size = len(data)
-    return (_LENGTH.pack(size) if size <= _MOST else _LONG_LENGTH.pack(-1, size)) + data
+    return (LENGTH.pack(size) if size <= MOST else _LONG_LENGTH.pack(-1, size)) + data
 
 
 def dump(value: object, what: str) -> bytes:
