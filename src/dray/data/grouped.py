@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from dray.data import projections
 from dray.data.aggregate import AggregateFn, Std, aggregated, columns_of
 from dray.data.expressions import Expr
-from dray.data.forms.blocks import Batch, Block, Table, Value, check_format, concat
+from dray.data.forms.blocks import Batch, Block, Table, Value, check_format, concat, is_number
 from dray.data.operations import FunctionOperation, MapBatches, UserFunction
 from dray.data.pipeline import P
 from dray.data.relational import check_column, sorted_blocks
@@ -220,11 +220,7 @@ class GroupedData(Generic[P]):
             return chosen
         schema = self._dataset.arrow_schema()
         fields = () if schema is None else schema
-        numbers = [
-            field.name
-            for field in fields
-            if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
-        ]
+        numbers = [field.name for field in fields if is_number(field.type)]
         return [name for name in numbers if name not in self._keys]
 
     def _reduced(self, wanted: Wanted, ignore_nulls: bool = True) -> Iterator[Block]:

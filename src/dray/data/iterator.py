@@ -151,11 +151,7 @@ class DataIterator:
             ConfigError: An argument is malformed.
         """
         batching = Batching(
-            batch_size,
-            prefetch_batches,
-            drop_last,
-            local_shuffle_buffer_size,
-            local_shuffle_seed,
+            batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed
         )
         chosen = format_for(collate_fn, check_format(batch_format))
 
@@ -197,11 +193,7 @@ class DataIterator:
         from dray.data.forms.tensors import Placement, tensor_batches
 
         batching = Batching(
-            batch_size,
-            prefetch_batches,
-            drop_last,
-            local_shuffle_buffer_size,
-            local_shuffle_seed,
+            batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed
         )
         where = self._device() if isinstance(device, str) and device == "auto" else device
         placement = Placement(where, pin=pin_memory)

@@ -231,18 +231,10 @@ class Pipeline:
     @functools.cached_property
     def _last_change(self) -> int:
         """Number of the operations up to the last that changes the number of rows."""
-        changes = [
-            number
-            for number, operation in enumerate(self._operations, 1)
-            if operation.keeps_rows is False
-        ]
-        last = max(changes, default=0)
-        unsure = [
-            number
-            for number, operation in enumerate(self._operations[last:], last + 1)
-            if operation.keeps_rows is None
-        ]
-        return max([last, *unsure]) if unsure and self._probed_change(last) else last
+        keeps = [operation.keeps_rows for operation in self._operations]
+        last = max((n for n, kept in enumerate(keeps, 1) if kept is False), default=0)
+        unsure = max((n for n, kept in enumerate(keeps, 1) if kept is None), default=0)
+        return unsure if unsure > last and self._probed_change(last) else last
 
     def _probed_change(self: P, after: int) -> bool:
         """Return whether operations after some others make more or fewer of a few rows."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import bisect
 import threading
 from collections.abc import Mapping, Sequence
+from typing import Generic, TypeVar
 
 from dray.compat.attributes import attach_getattr
 from dray.errors import ConfigError
@@ -16,8 +17,10 @@ __all__ = ["Counter", "Gauge", "Histogram"]
 
 attach_getattr(__name__)
 
+V = TypeVar("V")
 
-class _Metric:
+
+class _Metric(Generic[V]):
     """The base of all metrics.
 
     Args:
@@ -37,8 +40,9 @@ class _Metric:
         self._keys = tuple(tag_keys or ())
         self._default: dict[str, str] = {}
         self._lock = threading.Lock()
+        self.values: dict[tuple[str, ...], V] = {}
 
-    def set_default_tags(self, default_tags: Mapping[str, str]) -> _Metric:
+    def set_default_tags(self, default_tags: Mapping[str, str]) -> _Metric[V]:
         """Set what tags are where a call does not say it; return the metric."""
         self._tags(default_tags)
         self._default = dict(default_tags)
@@ -55,17 +59,7 @@ class _Metric:
         return (type(self), (self.info["name"], self.info["description"], self._keys))
 
 
-class _Number(_Metric):
-    """The base of metrics with one number for each combination of tags."""
-
-    def __init__(
-        self, name: str, description: str = "", tag_keys: Sequence[str] | None = None
-    ) -> None:
-        super().__init__(name, description, tag_keys)
-        self.values: dict[tuple[str, ...], float] = {}
-
-
-class Counter(_Number):
+class Counter(_Metric[float]):
     """A number that only grows.
 
     Attributes:
@@ -88,7 +82,7 @@ class Counter(_Number):
             self.values[key] = self.values.get(key, 0) + value
 
 
-class Gauge(_Number):
+class Gauge(_Metric[float]):
     """A number that goes up and down.
 
     Attributes:
@@ -107,7 +101,7 @@ class Gauge(_Number):
         self.values[self._tags(tags)] = value
 
 
-class Histogram(_Metric):
+class Histogram(_Metric[list[int]]):
     """Counts of values between boundaries.
 
     Args:
@@ -139,7 +133,6 @@ class Histogram(_Metric):
         growing = sorted(self.boundaries) == self.boundaries
         if not self.boundaries or self.boundaries[0] <= 0 or not growing:
             raise ConfigError(f"boundaries must be growing numbers above 0, not {boundaries!r}")
-        self.values: dict[tuple[str, ...], list[int]] = {}
 
     def observe(self, value: float, tags: Mapping[str, str] | None = None) -> None:
         """Count a value."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dray.data.dataset import Dataset
 from dray.data.forms.blocks import Column, Table, Value, column_to_numpy, put_column, to_column
-from dray.data.preprocessors.preprocessor import Preprocessor, outputs
+from dray.data.preprocessors.preprocessor import ColumnPreprocessor, Preprocessor, outputs
 from dray.data.relational import check_column
 from dray.errors import ConfigError
 
@@ -19,7 +19,28 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class OneHotEncoder(Preprocessor):
+class _HotEncoder(ColumnPreprocessor):
+    """An encoder that makes vectors, with a place for each category."""
+
+    def __init__(
+        self,
+        columns: Sequence[str],
+        *,
+        max_categories: Mapping[str, int] | None = None,
+        output_columns: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(columns, output_columns)
+        self._most = dict(max_categories or {})
+
+    def _learned(self, ds: Dataset) -> dict[str, Value]:
+        return {f"unique_values({name})": self._categories(ds, name) for name, _ in self._pairs}
+
+    def _categories(self, ds: Dataset, name: str) -> dict[Value, int]:
+        """Return the place of each category of a column."""
+        raise NotImplementedError
+
+
+class OneHotEncoder(_HotEncoder):
     """Makes a vector of each value, with a 1 in the place of its category.
 
     Args:
@@ -35,19 +56,6 @@ class OneHotEncoder(Preprocessor):
         [0, 1]
     """
 
-    def __init__(
-        self,
-        columns: Sequence[str],
-        *,
-        max_categories: Mapping[str, int] | None = None,
-        output_columns: Sequence[str] | None = None,
-    ) -> None:
-        self._pairs = outputs(columns, output_columns)
-        self._most = dict(max_categories or {})
-
-    def _learned(self, ds: Dataset) -> dict[str, Value]:
-        return {f"unique_values({name})": self._categories(ds, name) for name, _ in self._pairs}
-
     def _categories(self, ds: Dataset, name: str) -> dict[Value, int]:
         counted = ds.groupby(name).count().take_all()
         values = [row[name] for row in counted if row[name] is not None]
@@ -55,16 +63,12 @@ class OneHotEncoder(Preprocessor):
         if most is not None:
             counts = {row[name]: row["count()"] for row in counted}
             values = sorted(values, key=lambda value: -counts[value])[:most]
-        return {value: index for index, value in enumerate(values)}
+        return _order(values)
 
-    def _changed(self, table: Table) -> Table:
-        check_column(table, [name for name, _ in self._pairs])
-        for name, output in self._pairs:
-            places = self.stats_[f"unique_values({name})"]
-            found = _places(table.column(name), places)
-            vectors = (found[:, None] == np.arange(len(places))).astype(np.uint8)
-            table = put_column(table, output, to_column(vectors))
-        return table
+    def _column(self, name: str, column: Column) -> Column:
+        places = self.stats_[f"unique_values({name})"]
+        found = _places(column, places)
+        return to_column((found[:, None] == np.arange(len(places))).astype(np.uint8))
 
 
 def _places(column: Column, places: Mapping[Value, int]) -> Column:
@@ -92,8 +96,7 @@ class LabelEncoder(Preprocessor):
 
     def _learned(self, ds: Dataset) -> dict[str, Value]:
         values = sorted(value for value in ds.unique(self._column) if value is not None)
-        places = {value: index for index, value in enumerate(values)}
-        return {f"unique_values({self._column})": places}
+        return {f"unique_values({self._column})": _order(values)}
 
     def _changed(self, table: Table) -> Table:
         check_column(table, [self._column])
@@ -135,7 +138,7 @@ def _order(values: Iterable[Value]) -> dict[Value, int]:
     return {value: index for index, value in enumerate(values)}
 
 
-class OrdinalEncoder(Preprocessor):
+class OrdinalEncoder(ColumnPreprocessor):
     """Makes numbers from 0 of values, in their order; one that is not known is null.
 
     Args:
@@ -158,7 +161,7 @@ class OrdinalEncoder(Preprocessor):
         encode_lists: bool = True,
         output_columns: Sequence[str] | None = None,
     ) -> None:
-        self._pairs = outputs(columns, output_columns)
+        super().__init__(columns, output_columns)
         self._in_lists = encode_lists
 
     def _learned(self, ds: Dataset) -> dict[str, Value]:
@@ -167,15 +170,11 @@ class OrdinalEncoder(Preprocessor):
             for name, _ in self._pairs
         }
 
-    def _changed(self, table: Table) -> Table:
-        check_column(table, [name for name, _ in self._pairs])
-        for name, output in self._pairs:
-            places = self.stats_[f"unique_values({name})"]
-            values = table.column(name).to_pylist()
-            numbers = [self._number(value, places) for value in values]
-            kind = pa.list_(pa.int64()) if any(isinstance(n, list) for n in numbers) else pa.int64()
-            table = put_column(table, output, pa.array(numbers, kind))
-        return table
+    def _column(self, name: str, column: Column) -> Column:
+        places = self.stats_[f"unique_values({name})"]
+        numbers = [self._number(value, places) for value in column.to_pylist()]
+        kind = pa.list_(pa.int64()) if any(isinstance(n, list) for n in numbers) else pa.int64()
+        return pa.array(numbers, kind)
 
     def _number(self, value: Value, places: Mapping[Value, int]) -> Value:
         if isinstance(value, list) and self._in_lists:
@@ -187,7 +186,7 @@ def _hashable(value: Value) -> Value:
     return tuple(value) if isinstance(value, list) else value
 
 
-class MultiHotEncoder(Preprocessor):
+class MultiHotEncoder(_HotEncoder):
     """Makes a vector of each list, with how often each category is in it.
 
     Args:
@@ -196,38 +195,22 @@ class MultiHotEncoder(Preprocessor):
         output_columns: Names of the vectors; default: those of the columns.
     """
 
-    def __init__(
-        self,
-        columns: Sequence[str],
-        *,
-        max_categories: Mapping[str, int] | None = None,
-        output_columns: Sequence[str] | None = None,
-    ) -> None:
-        self._pairs = outputs(columns, output_columns)
-        self._most = dict(max_categories or {})
-
-    def _learned(self, ds: Dataset) -> dict[str, Value]:
-        return {f"unique_values({name})": self._categories(ds, name) for name, _ in self._pairs}
-
     def _categories(self, ds: Dataset, name: str) -> dict[Value, int]:
         counts: Counter[Value] = Counter()
         for row in ds.select_columns([name]).iter_rows():
             counts.update(list(row[name]))
         return _order(sorted(value for value, _ in counts.most_common(self._most.get(name))))
 
-    def _changed(self, table: Table) -> Table:
-        check_column(table, [name for name, _ in self._pairs])
-        for name, output in self._pairs:
-            places = self.stats_[f"unique_values({name})"]
-            vectors = np.zeros((table.num_rows, len(places)), np.uint8)
-            for row, values in enumerate(table.column(name).to_pylist()):
-                for place in (places[value] for value in values or () if value in places):
-                    vectors[row, place] += 1
-            table = put_column(table, output, to_column(vectors))
-        return table
+    def _column(self, name: str, column: Column) -> Column:
+        places = self.stats_[f"unique_values({name})"]
+        vectors: Value = np.zeros((len(column), len(places)), np.uint8)
+        for row, values in enumerate(column.to_pylist()):
+            for place in (places[value] for value in values or () if value in places):
+                vectors[row, place] += 1
+        return to_column(vectors)
 
 
-class Categorizer(Preprocessor):
+class Categorizer(ColumnPreprocessor):
     """Makes categories of values, which are a column of the type `category` in pandas.
 
     Args:
@@ -242,7 +225,7 @@ class Categorizer(Preprocessor):
         dtypes: Mapping[str, pd.CategoricalDtype] | None = None,
         output_columns: Sequence[str] | None = None,
     ) -> None:
-        self._pairs = outputs(columns, output_columns)
+        super().__init__(columns, output_columns)
         self._known = {name: list(kind.categories) for name, kind in (dtypes or {}).items()}
 
     def _learned(self, ds: Dataset) -> dict[str, Value]:
@@ -251,12 +234,8 @@ class Categorizer(Preprocessor):
             for name, _ in self._pairs
         }
 
-    def _changed(self, table: Table) -> Table:
-        check_column(table, [name for name, _ in self._pairs])
-        for name, output in self._pairs:
-            values = self.stats_[name]
-            places = _order(values)
-            numbers = [places.get(value) for value in table.column(name).to_pylist()]
-            found = pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), pa.array(values))
-            table = put_column(table, output, found)
-        return table
+    def _column(self, name: str, column: Column) -> Column:
+        values = self.stats_[name]
+        places = _order(values)
+        numbers = [places.get(value) for value in column.to_pylist()]
+        return pa.DictionaryArray.from_arrays(pa.array(numbers, pa.int32()), pa.array(values))

@@ -8,15 +8,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dray.data.dataset import Dataset
-from dray.data.forms.blocks import Table, Value, put_column
-from dray.data.preprocessors.preprocessor import Preprocessor, outputs
+from dray.data.forms.blocks import Column, Table, Value, put_column
+from dray.data.preprocessors.preprocessor import ColumnPreprocessor
 from dray.data.relational import check_column
 from dray.errors import ConfigError
 
 _STRATEGIES = ("mean", "most_frequent", "constant")
 
 
-class SimpleImputer(Preprocessor):
+class SimpleImputer(ColumnPreprocessor):
     """Puts a value where there is none: null, or NaN.
 
     Args:
@@ -48,7 +48,7 @@ class SimpleImputer(Preprocessor):
             raise ConfigError(f"strategy must be one of {', '.join(_STRATEGIES)}, not {strategy!r}")
         if strategy == "constant" and fill_value is None:
             raise ConfigError("strategy='constant' needs a fill_value")
-        self._pairs = outputs(columns, output_columns)
+        super().__init__(columns, output_columns)
         self._strategy, self._constant = strategy, fill_value
         self._needs_fit = strategy != "constant"
 
@@ -73,14 +73,9 @@ class SimpleImputer(Preprocessor):
         known = [row for row in counts if row[name] is not None]
         return max(known, key=lambda row: row["count()"])[name] if known else None
 
-    def _changed(self, table: Table) -> Table:
-        check_column(table, [name for name, _ in self._pairs])
-        for name, output in self._pairs:
-            column = table.column(name)
-            key = f"{self._strategy}({name})"
-            value = self.stats_[key] if self._needs_fit else self._constant
-            if isinstance(value, float) and pa.types.is_integer(column.type):
-                column = column.cast(pa.float64())
-            missing = pc.is_null(column, nan_is_null=True)
-            table = put_column(table, output, pc.if_else(missing, value, column))
-        return table
+    def _column(self, name: str, column: Column) -> Column:
+        key = f"{self._strategy}({name})"
+        value = self.stats_[key] if self._needs_fit else self._constant
+        if isinstance(value, float) and pa.types.is_integer(column.type):
+            column = column.cast(pa.float64())
+        return pc.if_else(pc.is_null(column, nan_is_null=True), value, column)

@@ -7,7 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from dray.data.dataset import Dataset
-from dray.data.forms.blocks import Batch, Table, Value, handed_over, to_batch, to_table
+from dray.data.forms.blocks import (
+    Batch,
+    Column,
+    Table,
+    Value,
+    handed_over,
+    put_column,
+    to_batch,
+    to_table,
+)
+from dray.data.relational import check_column
 from dray.errors import ConfigError
 
 __all__ = ["Preprocessor"]
@@ -123,6 +133,28 @@ class Preprocessor:
                 made, _ = handed_over([own(to_batch(table, form))])
                 return to_table(made, f"what _transform_{form} returns")
         raise NotImplementedError(f"{type(self).__name__} has no _transform_pandas()")
+
+
+class ColumnPreprocessor(Preprocessor):
+    """A change of columns one by one, each of which becomes a column.
+
+    Args:
+        columns: The columns.
+        output_columns: Names of what they become; default: their own.
+    """
+
+    def __init__(self, columns: Sequence[str], output_columns: Sequence[str] | None = None) -> None:
+        self._pairs = outputs(columns, output_columns)
+
+    def _changed(self, table: Table) -> Table:
+        check_column(table, [name for name, _ in self._pairs])
+        for name, output in self._pairs:
+            table = put_column(table, output, self._column(name, table.column(name)))
+        return table
+
+    def _column(self, name: str, column: Column) -> Column:
+        """Return what becomes of a column."""
+        raise NotImplementedError
 
 
 def outputs(columns: Sequence[str], output_columns: Sequence[str] | None) -> list[tuple[str, str]]:

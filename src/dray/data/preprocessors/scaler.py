@@ -9,25 +9,16 @@ import pyarrow.compute as pc
 
 from dray.data.aggregate import AbsMax, Quantile
 from dray.data.dataset import Dataset
-from dray.data.forms.blocks import Table, Value, put_column
-from dray.data.preprocessors.preprocessor import Preprocessor, outputs
-from dray.data.relational import check_column
+from dray.data.forms.blocks import Column, Value
+from dray.data.preprocessors.preprocessor import ColumnPreprocessor
 
 
-class _Scaler(Preprocessor):
+class _Scaler(ColumnPreprocessor):
     """A preprocessor that moves and scales numbers."""
 
-    def __init__(self, columns: Sequence[str], output_columns: Sequence[str] | None = None) -> None:
-        self._pairs = outputs(columns, output_columns)
-
-    def _changed(self, table: Table) -> Table:
-        check_column(table, [name for name, _ in self._pairs])
-        for name, output in self._pairs:
-            middle, width = self._scale(name)
-            values = pc.cast(table.column(name), pa.float64())
-            scaled = pc.divide(pc.subtract(values, middle), width or 1.0)
-            table = put_column(table, output, scaled)
-        return table
+    def _column(self, name: str, column: Column) -> Column:
+        middle, width = self._scale(name)
+        return pc.divide(pc.subtract(pc.cast(column, pa.float64()), middle), width or 1.0)
 
     def _scale(self, name: str) -> tuple[float, float]:
         raise NotImplementedError

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from dray.data.forms.blocks import Table, put_column
-from dray.data.preprocessors.preprocessor import Preprocessor, outputs
-from dray.data.relational import check_column
+from dray.data.forms.blocks import Column
+from dray.data.preprocessors.preprocessor import ColumnPreprocessor
 
 
-class Tokenizer(Preprocessor):
+class Tokenizer(ColumnPreprocessor):
     """Makes a list of words of each text.
 
     Args:
@@ -28,16 +27,12 @@ class Tokenizer(Preprocessor):
         tokenization_fn: Callable[[str], list[str]] | None = None,
         output_columns: Sequence[str] | None = None,
     ) -> None:
-        self._pairs = outputs(columns, output_columns)
+        super().__init__(columns, output_columns)
         self._words = tokenization_fn or _words
 
-    def _changed(self, table: Table) -> Table:
-        check_column(table, [name for name, _ in self._pairs])
-        for name, output in self._pairs:
-            texts = table.column(name).to_pylist()
-            words = [None if text is None else self._words(text) for text in texts]
-            table = put_column(table, output, pa.array(words))
-        return table
+    def _column(self, name: str, column: Column) -> Column:
+        texts = column.to_pylist()
+        return pa.array([None if text is None else self._words(text) for text in texts])
 
 
 def _words(text: str) -> list[str]:

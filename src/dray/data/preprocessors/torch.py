@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dray.data.forms.blocks import Array, Table, Value, column_to_numpy, put_column, to_column
-from dray.data.preprocessors.preprocessor import Preprocessor, outputs
-from dray.data.relational import check_column
+from dray.data.forms.blocks import Array, Column, Value, column_to_numpy, to_column
+from dray.data.preprocessors.preprocessor import ColumnPreprocessor
 
 
-class TorchVisionPreprocessor(Preprocessor):
+class TorchVisionPreprocessor(ColumnPreprocessor):
     """Calls a function of torchvision, or one like it, on arrays.
 
     Args:
@@ -30,15 +29,11 @@ class TorchVisionPreprocessor(Preprocessor):
         output_columns: Sequence[str] | None = None,
         batched: bool = False,
     ) -> None:
-        self._pairs = outputs(columns, output_columns)
+        super().__init__(columns, output_columns)
         self._transform, self._batched = transform, batched
 
-    def _changed(self, table: Table) -> Table:
-        check_column(table, [name for name, _ in self._pairs])
-        for name, output in self._pairs:
-            arrays = column_to_numpy(table.column(name))
-            table = put_column(table, output, to_column(self._made(arrays)))
-        return table
+    def _column(self, name: str, column: Column) -> Column:
+        return to_column(self._made(column_to_numpy(column)))
 
     def _made(self, arrays: Array) -> Array:
         if not self._batched:

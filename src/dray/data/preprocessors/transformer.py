@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dray.data.forms.blocks import Array, Table, column_to_numpy, put_column, to_column
-from dray.data.preprocessors.preprocessor import Preprocessor, outputs
+from dray.data.forms.blocks import Array, Column, Table, column_to_numpy, put_column, to_column
+from dray.data.preprocessors.preprocessor import ColumnPreprocessor, Preprocessor, outputs
 from dray.data.relational import check_column
 from dray.errors import ConfigError
 
@@ -55,7 +55,7 @@ class Normalizer(Preprocessor):
         return table
 
 
-class PowerTransformer(Preprocessor):
+class PowerTransformer(ColumnPreprocessor):
     """Raises numbers to a power, so that they are closer to a normal distribution.
 
     Args:
@@ -80,15 +80,12 @@ class PowerTransformer(Preprocessor):
     ) -> None:
         if method not in _METHODS:
             raise ConfigError(f"method must be one of {', '.join(_METHODS)}, not {method!r}")
-        self._pairs, self._power, self._method = outputs(columns, output_columns), power, method
+        super().__init__(columns, output_columns)
+        self._power, self._method = power, method
 
-    def _changed(self, table: Table) -> Table:
-        check_column(table, [name for name, _ in self._pairs])
+    def _column(self, name: str, column: Column) -> Column:
         raised = _box_cox if self._method == "box-cox" else _yeo_johnson
-        for name, output in self._pairs:
-            values = column_to_numpy(table.column(name)).astype(np.float64)
-            table = put_column(table, output, to_column(raised(values, self._power)))
-        return table
+        return to_column(raised(column_to_numpy(column).astype(np.float64), self._power))
 
 
 def _box_cox(values: Array, power: float) -> Array:

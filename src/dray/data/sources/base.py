@@ -45,6 +45,7 @@ class Source:
     has_shuffled_parts = False
     lanes = 1
     row_bytes = 0.0
+    _called = "the data"
 
     def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
         """Yield the rows from one to before another, in order.
@@ -73,7 +74,7 @@ class Source:
 
     def name(self) -> str:
         """Return what messages call it."""
-        return "the data"
+        return self._called
 
     def schema(self) -> pa.Schema | None:
         """Return the schema of Arrow, if it is known without reading rows; else None."""
@@ -88,48 +89,51 @@ class Source:
         return f"rows {start} to {stop - 1} of {self.name()}"
 
 
-class TableSource(Source):
-    """A table in memory."""
+class _InPieces(Source):
+    """Rows that are known by their numbers, and are read a piece at a time."""
 
+    rows: int
     indexed = True
 
+    def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
+        end = self.rows if stop is None else stop
+        step = self.block_rows()
+        for begin in range(start, end, step):
+            last = min(begin + step, end)
+            yield Block(self._piece(begin, last), self.origin(begin, last))
+
+    def _piece(self, start: int, stop: int) -> Table:
+        """Return a range of rows, which may be without a copy."""
+        return self.take(np.arange(start, stop))
+
+
+class TableSource(_InPieces):
+    """A table in memory."""
+
     def __init__(self, table: Table, called: str = "the table") -> None:
-        self._table = table.combine_chunks() if _has_many_chunks(table) else table
+        self.table = table.combine_chunks() if _has_many_chunks(table) else table
         self._called = called
         self.rows = table.num_rows
         self.row_bytes = table.nbytes / max(1, table.num_rows)
 
-    def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
-        """Yield slices, without a copy."""
-        end = self._table.num_rows if stop is None else stop
-        step = self.block_rows()
-        for begin in range(start, end, step):
-            last = min(begin + step, end)
-            yield Block(self._table.slice(begin, last - begin), self.origin(begin, last))
+    def _piece(self, start: int, stop: int) -> Table:
+        return self.table.slice(start, stop - start)
 
     def take(self, rows: RowNumbers) -> Table:
-        return taken(self._table, rows)
-
-    def name(self) -> str:
-        return self._called
+        return taken(self.table, rows)
 
     def schema(self) -> pa.Schema | None:
-        return self._table.schema
-
-    @property
-    def table(self) -> Table:
-        """The table."""
-        return self._table
+        return self.table.schema
 
     def __getstate__(self) -> dict[str, object]:
         """Return what is pickled: a slice of a table would take all of it along."""
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self._table.schema) as writer:
-            writer.write_table(self._table)
-        return {**vars(self), "_table": sink.getvalue().to_pybytes()}
+        with pa.ipc.new_stream(sink, self.table.schema) as writer:
+            writer.write_table(self.table)
+        return {**vars(self), "table": sink.getvalue().to_pybytes()}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state, _table=pa.ipc.open_stream(state["_table"]).read_all())
+        vars(self).update(state, table=pa.ipc.open_stream(state["table"]).read_all())
 
 
 def _has_many_chunks(table: Table) -> bool:
@@ -163,40 +167,25 @@ class IterableSource(Source):
     def block_rows(self) -> int:
         return _ROWS_AT_ONCE
 
-    def name(self) -> str:
-        return self._called
 
-
-class RangeSource(Source):
+class RangeSource(_InPieces):
     """The numbers from 0."""
 
-    indexed = True
     row_bytes = 8.0
+    _called = "the range"
 
     def __init__(self, rows: int, column: str) -> None:
         self.rows, self._column = rows, column
 
-    def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
-        end = self.rows if stop is None else stop
-        assert end is not None
-        for begin in range(start, end, BLOCK_ROWS):
-            last = min(begin + BLOCK_ROWS, end)
-            yield Block(self.take(np.arange(begin, last)), self.origin(begin, last))
-
     def take(self, rows: RowNumbers) -> Table:
         return pa.table({self._column: pa.array(np.asarray(rows, np.int64))})
-
-    def name(self) -> str:
-        return "the range"
 
     def schema(self) -> pa.Schema | None:
         return pa.schema([(self._column, pa.int64())])
 
 
-class ArrowFileSource(Source):
+class ArrowFileSource(_InPieces):
     """A file of Arrow that is mapped into memory, and is read from the disk as rows are used."""
-
-    indexed = True
 
     def __init__(self, path: str, called: str, owner: object = None) -> None:
         self._path, self._called = path, called
@@ -217,19 +206,11 @@ class ArrowFileSource(Source):
                 self._open_table = pa.ipc.open_file(file).read_all()
         return self._open_table
 
-    def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
-        table = self._mapped()
-        end = table.num_rows if stop is None else stop
-        step = self.block_rows()
-        for begin in range(start, end, step):
-            last = min(begin + step, end)
-            yield Block(table.slice(begin, last - begin), self.origin(begin, last))
+    def _piece(self, start: int, stop: int) -> Table:
+        return self._mapped().slice(start, stop - start)
 
     def take(self, rows: RowNumbers) -> Table:
         return taken(self._mapped(), rows)
-
-    def name(self) -> str:
-        return self._called
 
     def schema(self) -> pa.Schema | None:
         return self._mapped().schema
@@ -246,20 +227,15 @@ class Indexed(Protocol):
     def __getitem__(self, index: int, /) -> object: ...
 
 
-class RowsSource(Source):
+class RowsSource(_InPieces):
     """Rows that an object gives by number, such as a torch Dataset."""
-
-    indexed = True
 
     def __init__(self, items: Indexed, called: str) -> None:
         self._items, self._called = items, called
         self.rows = len(items)
 
     def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
-        end = len(self._items) if stop is None else stop
-        for begin in range(start, end, _ROWS_AT_ONCE):
-            last = min(begin + _ROWS_AT_ONCE, end)
-            yield Block(self.take(np.arange(begin, last)), self.origin(begin, last))
+        return super().open(start, len(self._items) if stop is None else stop)  # it may have grown
 
     def take(self, rows: RowNumbers) -> Table:
         return rows_to_table([to_row(self._items[int(row)]) for row in rows])
@@ -267,38 +243,27 @@ class RowsSource(Source):
     def block_rows(self) -> int:
         return _ROWS_AT_ONCE
 
-    def name(self) -> str:
-        return self._called
-
 
 _ROWS_AT_ONCE = 256
 
 
-class HuggingFaceSource(Source):
+class HuggingFaceSource(_InPieces):
     """A Dataset of Hugging Face, as the Arrow table that it is."""
 
-    indexed = True
+    _called = "the Hugging Face dataset"
 
     def __init__(self, dataset: datasets.Dataset) -> None:
         self._dataset = dataset.with_format("arrow")
         self.rows = len(dataset)
         self.row_bytes = dataset.data.nbytes / max(1, len(dataset.data))
 
-    def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
-        assert self.rows is not None
-        end = self.rows if stop is None else stop
-        step = self.block_rows()
-        for begin in range(start, end, step):
-            last = min(begin + step, end)
-            yield Block(self._dataset[begin:last], self.origin(begin, last))
+    def _piece(self, start: int, stop: int) -> Table:
+        return self._dataset[start:stop]
 
     def take(self, rows: RowNumbers) -> Table:
         found = self._dataset[np.asarray(rows).tolist()]  # pieces of the dataset's own memory
         alone = any(column.num_chunks == 1 for column in found.columns)
         return taken(found, np.arange(found.num_rows)) if alone else found.combine_chunks()
-
-    def name(self) -> str:
-        return "the Hugging Face dataset"
 
     def schema(self) -> pa.Schema | None:
         return self._dataset.features.arrow_schema
@@ -322,9 +287,6 @@ class BlocksSource(Source):
         assert start == 0
         assert stop is None
         yield from self._produce()
-
-    def name(self) -> str:
-        return self._called
 
     def schema(self) -> pa.Schema | None:
         return self._schema

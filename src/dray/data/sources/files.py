@@ -108,11 +108,6 @@ def _options(url: str) -> dict[str, object]:
     return {"anon": True} if "anonymous@" in url else {}
 
 
-def no_labels(path: str) -> Labels:
-    """Return that a file has no values from its path."""
-    return {}
-
-
 # Parquet.
 
 
@@ -121,7 +116,7 @@ def parquet_source(
     filesystem: Filesystem,
     columns: Sequence[str] | None,
     lanes: int | None,
-    label: Callable[[str], Labels] = no_labels,
+    label: Callable[[str], Labels],
     shuffle: Shuffle | None = None,
 ) -> Source:
     """Return files of Parquet as a source; the ends of all of them are read here.
@@ -196,7 +191,7 @@ def csv_source(
     files: Sequence[str],
     filesystem: Filesystem,
     options: Mapping[str, object],
-    label: Callable[[str], Labels] = no_labels,
+    label: Callable[[str], Labels],
 ) -> BlocksSource:
     """Return files of CSV as a source.
 
@@ -222,7 +217,7 @@ def json_source(
     files: Sequence[str],
     filesystem: Filesystem,
     options: Mapping[str, object],
-    label: Callable[[str], Labels] = no_labels,
+    label: Callable[[str], Labels],
 ) -> BlocksSource:
     """Return files of JSON as a source: an object a line, or a list of objects.
 
@@ -325,8 +320,8 @@ def text_source(
     files: Sequence[str],
     filesystem: Filesystem,
     encoding: str,
-    drop_empty_lines: bool = True,
-    label: Callable[[str], Labels] = no_labels,
+    drop_empty_lines: bool,
+    label: Callable[[str], Labels],
 ) -> BlocksSource:
     """Return files of text as a source, with a row for each line."""
 
@@ -349,7 +344,7 @@ def numpy_source(
     files: Sequence[str],
     filesystem: Filesystem,
     allow_pickle: bool,
-    label: Callable[[str], Labels] = no_labels,
+    label: Callable[[str], Labels],
 ) -> BlocksSource:
     """Return files of NumPy as a source, with a row for each entry of the arrays."""
     local = isinstance(filesystem, pa.fs.LocalFileSystem)
