@@ -278,7 +278,6 @@ _ALL_RESTART = (
     "workers of a node that goes away are all started again, as often as "
     "FailureConfig(max_preemption_failures=...) allows"
 )
-_OWN_LOOP = "run {} in the train function of a DataParallelTrainer, with report() where it saves"
 _OF_TUNE = "it was for trials of Ray Tune, and a run is none"
 _EACH_REPORT = f"{_OF_TUNE}; report() copies each checkpoint when it is called"
 _PRECISION = "use torch.autocast and torch.amp.GradScaler"

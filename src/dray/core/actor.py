@@ -248,11 +248,6 @@ class ActorClass:
         return f"<actor class {self._kind.__qualname__}>"
 
 
-def is_actor_class(value: object) -> bool:
-    """Return whether `dray.remote` has made it from a class."""
-    return isinstance(value, ActorClass)
-
-
 def _no_arguments(self: object) -> None:
     return None
 

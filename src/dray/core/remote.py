@@ -9,7 +9,7 @@ from typing import Any, overload
 
 from dray import session
 from dray.compat.attributes import AbsentMember
-from dray.core.actor import ActorClass, is_actor_class
+from dray.core.actor import ActorClass
 from dray.core.options import task_options
 from dray.core.signature import Signature
 from dray.engines.runtime import Returned, Runtime, Submit
@@ -118,7 +118,7 @@ def remote(*targets: object, **options: object) -> Any:
 def _make(target: object, given: Mapping[str, object]) -> RemoteFunction | ActorClass:
     if inspect.isclass(target):
         return ActorClass(target, given)
-    if isinstance(target, RemoteFunction) or is_actor_class(target):
+    if isinstance(target, RemoteFunction | ActorClass):
         raise ArgumentTypeError(
             f"{target!r} is remote already; use .options(...) to change its options"
         )

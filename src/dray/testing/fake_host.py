@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import ClassVar
 
+from dray.engines.rpc.actor_host import set_variables
+
 _METADATA = "/computeMetadata/v1/instance/"
 
 
@@ -95,9 +97,7 @@ class FakeHost:
             "PYTHONPATH": _before("PYTHONPATH", modules),
             **self._environment,
         }
-        for name, value in variables.items():
-            undo.callback(_set_variable, name, os.environ.get(name))
-            _set_variable(name, value)
+        undo.callback(set_variables, set_variables(variables))
 
 
 def _write(path: Path, text: str) -> None:
@@ -143,13 +143,6 @@ def _forget(names: set[str]) -> dict[str, ModuleType]:
 
 def _before(variable: str, directory: Path) -> str:
     return os.pathsep.join(filter(None, (str(directory), os.environ.get(variable))))
-
-
-def _set_variable(name: str, value: str | None) -> None:
-    if value is None:
-        os.environ.pop(name, None)
-    else:
-        os.environ[name] = value
 
 
 def _serve(metadata: Mapping[str, str] | None, undo: ExitStack) -> str:

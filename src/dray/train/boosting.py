@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -205,22 +206,24 @@ class OlderForm:
         return [name for name in self.datasets if name != TRAIN_DATASET_KEY]
 
 
-def older_form(
+def train_function(
     trainer: str,
     known: Sequence[str],
-    train_loop: object,
+    train_loop: Callable[..., Any] | None,
+    train_older: Callable[[OlderForm], None],
     label_column: str | None,
     params: Mapping[str, Any] | None,
     num_boost_round: int | None,
     datasets: Mapping[str, Any] | None,
     options: Mapping[str, Any],
-) -> OlderForm | None:
-    """Return the older form of a trainer's arguments; None if it was given a function.
+) -> Callable[..., Any]:
+    """Return the train function of a trainer: the one it was given, or that of the older form.
 
     Args:
         trainer: Name of the trainer.
         known: Names of its arguments.
-        train_loop: The train function.
+        train_loop: The train function, if it was given one.
+        train_older: The train function of the older form.
         label_column: As in `OlderForm`, like those that follow.
         params: The parameters.
         num_boost_round: The rounds.
@@ -234,7 +237,7 @@ def older_form(
         check_arguments(trainer, options, known)
         if train_loop is None:
             raise ConfigError(f"{trainer} needs train_loop_per_worker, or params and label_column")
-        return None
+        return train_loop
     if train_loop is not None:
         raise ConfigError(
             f"{trainer} takes train_loop_per_worker, or params, label_column and num_boost_round: "
@@ -252,4 +255,5 @@ def older_form(
     rounds = plain(10 if num_boost_round is None else num_boost_round)
     if not is_whole(rounds, 1):
         raise ConfigError(f"num_boost_round must be 1 or more, not {num_boost_round!r}")
-    return OlderForm(label_column, dict(params or {}), rounds, named, dict(options))
+    form = OlderForm(label_column, dict(params or {}), rounds, named, dict(options))
+    return functools.partial(train_older, form)

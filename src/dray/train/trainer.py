@@ -88,11 +88,11 @@ class DataParallelTrainer:
         )
         self._function = train_loop_per_worker
         self._function_config = _checked_function_config(train_loop_config)
-        self._backend_config = _checked(backend_config, BackendConfig, "backend_config")
+        self._backend_config = checked(backend_config, BackendConfig, "backend_config")
         if self._backend_config.backend_cls.has_replica_groups:
             raise absent_name("Backend", "has_replica_groups")
-        self._scaling = _checked(scaling_config, ScalingConfig, "scaling_config")
-        self._config = _checked(run_config, RunConfig, "run_config")
+        self._scaling = checked(scaling_config, ScalingConfig, "scaling_config")
+        self._config = checked(run_config, RunConfig, "run_config")
         if not isinstance(validation_config, ValidationConfig | None):
             raise ConfigError(
                 f"validation_config must be a ValidationConfig, not {validation_config!r}"
@@ -216,7 +216,12 @@ def _check_runs(function: Callable[..., object]) -> None:
         raise ConfigError(f"{name} has a yield: its body would not run; call report(...) instead")
 
 
-def _checked(value: object, kind: type[T], name: str) -> T:
+def checked(value: object, kind: type[T], name: str) -> T:
+    """Return a config that was given to a trainer, or, for None, the default one.
+
+    Raises:
+        ConfigError: It is no such config.
+    """
     if value is None:
         return kind()
     if not isinstance(value, kind):

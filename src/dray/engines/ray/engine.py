@@ -293,7 +293,7 @@ class RayEngine(Engine):
         call.future().add_done_callback(told)
 
     def _ask_again(self, actor: RayActor, handle: Any) -> None:
-        if not actor.is_over() and ray.is_initialized():
+        if not actor.over.is_set() and ray.is_initialized():
             self._follow(actor, handle, handle.over.remote())
 
     def _cwd(self) -> str:

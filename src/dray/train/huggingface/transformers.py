@@ -126,13 +126,11 @@ def _is_shard(given: Any) -> bool:
 
 
 def _loader(batches: Any) -> Any:
-    from torch.utils.data import DataLoader, IterableDataset
+    from torch.utils.data import DataLoader
 
-    class Batches(IterableDataset[Any]):
-        def __iter__(self) -> Any:
-            return iter(batches)
+    from dray.data.forms.torch_pairs import as_iterable_dataset
 
-    return DataLoader(Batches(), batch_size=None)
+    return DataLoader(as_iterable_dataset(batches), batch_size=None)
 
 
 attach_getattr(__name__)

@@ -28,7 +28,7 @@ from dray.train.jax.rendezvous import RendezvousInfo, join_rendezvous, open_rend
 from dray.train.planning.ranks import RankAssignment, family_at, shares_devices
 from dray.train.run.worker_group import WorkerGroup
 from dray.train.scaling import ScalingConfig
-from dray.train.trainer import DataParallelTrainer
+from dray.train.trainer import DataParallelTrainer, checked
 from dray.train.validation import ValidationConfig
 from dray.train.worker.cpu_affinity import asked_threads
 from dray.train.worker.network_env import choose_interface, tell_slices
@@ -164,12 +164,10 @@ class JaxTrainer(DataParallelTrainer):
         validation_config: ValidationConfig | None = None,
     ) -> None:
         require("jax", "jax>=0.4.36")
-        if jax_config is not None and not isinstance(jax_config, JaxConfig):
-            raise ConfigError(f"jax_config must be a JaxConfig, not {jax_config!r}")
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,
-            backend_config=jax_config or JaxConfig(),
+            backend_config=checked(jax_config, JaxConfig, "jax_config"),
             scaling_config=scaling_config,
             run_config=run_config,
             datasets=datasets,

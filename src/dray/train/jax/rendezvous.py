@@ -51,9 +51,7 @@ def open_rendezvous(address: str, timeout_s: float) -> RendezvousInfo:
     """Listen for the other ranks, on rank 0; the time runs from now on."""
     global _opened
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.bind((address, 0))
-    listener.listen(1024)
+    listener = socket.create_server((address, 0), family=family, backlog=1024)
     _opened = _Opened(listener, time.monotonic() + timeout_s)
     port: int = listener.getsockname()[1]
     return RendezvousInfo(address, port, secrets.token_bytes(_TOKEN_BYTES), timeout_s)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import inspect
 import random
 import socket
@@ -17,15 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from dray.checks import require
 from dray.compat.attributes import AbsentMember, attach_getattr
-from dray.errors import ConfigError
 from dray.train.backend import Backend, BackendConfig
-from dray.train.boosting import OlderForm, limit_threads, older_form
+from dray.train.boosting import OlderForm, limit_threads, train_function
 from dray.train.config import RunConfig
 from dray.train.data_config import DataConfig
 from dray.train.planning.ranks import RankAssignment
 from dray.train.run.worker_group import WorkerGroup
 from dray.train.scaling import ScalingConfig
-from dray.train.trainer import DataParallelTrainer
+from dray.train.trainer import DataParallelTrainer, checked
 from dray.train.validation import ValidationConfig
 from dray.train.worker.session import current_session
 
@@ -144,26 +142,22 @@ class LightGBMTrainer(DataParallelTrainer):
         **train_kwargs: Any,
     ) -> None:
         require("lightgbm", "dray[lightgbm]")
-        if lightgbm_config is not None and not isinstance(lightgbm_config, LightGBMConfig):
-            raise ConfigError(f"lightgbm_config must be a LightGBMConfig, not {lightgbm_config!r}")
-        form = older_form(
+        config = checked(lightgbm_config, LightGBMConfig, "lightgbm_config")
+        function = train_function(
             "LightGBMTrainer",
             tuple(inspect.signature(LightGBMTrainer.__init__).parameters)[1:-1],
             train_loop_per_worker,
+            _train_older,
             label_column,
             params,
             num_boost_round,
             datasets,
             train_kwargs,
         )
-        function = train_loop_per_worker
-        if form is not None:
-            function = functools.partial(_train_older, form)
-        assert function is not None  # or there would be neither
         super().__init__(
             function,
             train_loop_config=train_loop_config,
-            backend_config=lightgbm_config or LightGBMConfig(),
+            backend_config=config,
             scaling_config=scaling_config,
             run_config=run_config,
             datasets=datasets,

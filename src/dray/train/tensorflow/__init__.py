@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from dray.checks import require
 from dray.compat.arguments import checked_arguments
 from dray.compat.attributes import attach_getattr
-from dray.errors import ConfigError
+from dray.engines.rpc.actor_host import set_variables
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import RunConfig
 from dray.train.data_config import DataConfig
 from dray.train.planning.ranks import RankAssignment
 from dray.train.run.worker_group import WorkerGroup
 from dray.train.scaling import ScalingConfig
-from dray.train.trainer import DataParallelTrainer
+from dray.train.trainer import DataParallelTrainer, checked
 from dray.train.validation import ValidationConfig
 from dray.train.worker.cpu_affinity import asked_threads
 from dray.train.worker.session import current_session
@@ -117,14 +117,10 @@ class TensorflowTrainer(DataParallelTrainer):
         resume_from_checkpoint: object = None,
     ) -> None:
         require("tensorflow", "dray[tensorflow]")
-        if not isinstance(tensorflow_config, TensorflowConfig | None):
-            raise ConfigError(
-                f"tensorflow_config must be a TensorflowConfig, not {tensorflow_config!r}"
-            )
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,
-            backend_config=tensorflow_config or TensorflowConfig(),
+            backend_config=checked(tensorflow_config, TensorflowConfig, "tensorflow_config"),
             scaling_config=scaling_config,
             run_config=_with_keras_2(run_config or RunConfig()),
             datasets=datasets,
@@ -202,18 +198,7 @@ def _know_cluster(addresses: Sequence[str], ports: Sequence[int]) -> None:
     threads = asked_threads(os.environ)
     if threads and "TF_NUM_INTRAOP_THREADS" not in os.environ:
         variables["TF_NUM_INTRAOP_THREADS"] = str(threads)
-    before = {name: os.environ.get(name) for name in variables}
-    session.clean_ups.callback(_set_back, before)
-    os.environ.update(variables)
-
-
-def _set_back(variables: Mapping[str, str | None]) -> None:
-    """Set variables as they were, in a process that goes on."""
-    for name, value in variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+    session.clean_ups.callback(set_variables, set_variables(variables))
 
 
 def prepare_dataset_shard(tf_dataset_shard: Any) -> Any:

@@ -11,7 +11,6 @@ from typing import Any
 from dray.checks import require
 from dray.compat.arguments import checked_arguments
 from dray.compat.attributes import attach_getattr
-from dray.errors import ConfigError
 from dray.train.config import RunConfig
 from dray.train.data_config import DataConfig
 from dray.train.scaling import ScalingConfig
@@ -20,7 +19,7 @@ from dray.train.torch.data import prepare_data_loader
 from dray.train.torch.devices import get_device, get_devices
 from dray.train.torch.model import prepare_model
 from dray.train.torch.process_group import TorchConfig
-from dray.train.trainer import DataParallelTrainer
+from dray.train.trainer import DataParallelTrainer, checked
 from dray.train.validation import ValidationConfig
 
 __all__ = [
@@ -84,12 +83,10 @@ class TorchTrainer(DataParallelTrainer):
         resume_from_checkpoint: object = None,
     ) -> None:
         require("torch", "torch>=2.4")
-        if torch_config is not None and not isinstance(torch_config, TorchConfig):
-            raise ConfigError(f"torch_config must be a TorchConfig, not {torch_config!r}")
         super().__init__(
             train_loop_per_worker,
             train_loop_config=train_loop_config,
-            backend_config=torch_config or TorchConfig(),
+            backend_config=checked(torch_config, TorchConfig, "torch_config"),
             scaling_config=scaling_config,
             run_config=run_config,
             datasets=datasets,

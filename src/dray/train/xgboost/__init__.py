@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -14,7 +13,7 @@ from dray.checks import require
 from dray.compat.attributes import AbsentMember, attach_getattr
 from dray.errors import ConfigError
 from dray.train.backend import Backend, BackendConfig
-from dray.train.boosting import OlderForm, limit_threads, older_form
+from dray.train.boosting import OlderForm, limit_threads, train_function
 from dray.train.config import RunConfig
 from dray.train.data_config import DataConfig
 from dray.train.planning.ranks import RankAssignment
@@ -146,20 +145,17 @@ class XGBoostTrainer(DataParallelTrainer):
         require("xgboost", "dray[xgboost]")
         if xgboost_config is not None and not isinstance(xgboost_config, XGBoostConfig):
             raise ConfigError(f"xgboost_config must be an XGBoostConfig, not {xgboost_config!r}")
-        form = older_form(
+        function = train_function(
             "XGBoostTrainer",
             tuple(inspect.signature(XGBoostTrainer.__init__).parameters)[1:-1],
             train_loop_per_worker,
+            _train_older,
             label_column,
             params,
             num_boost_round,
             datasets,
             train_kwargs,
         )
-        function = train_loop_per_worker
-        if form is not None:
-            function = functools.partial(_train_older, form)
-        assert function is not None  # or there would be neither
         super().__init__(
             function,
             train_loop_config=train_loop_config,

@@ -114,7 +114,8 @@ class TaskWorker:
             if self._begins():
                 self._run(*message[1:])
         elif kind == "call":
-            self._call(message)
+            assert self.calls is not None
+            self.calls.run(message)
         elif kind == "kind":
             self._blobs[message[1]] = message[3:]
         elif kind == "make":
@@ -226,10 +227,6 @@ class TaskWorker:
             )
         else:
             self.runtime.say("made", number)
-
-    def _call(self, message: Message) -> None:
-        assert self.calls is not None
-        self.calls.run(message)
 
     def leave(self, status: int = 0) -> None:
         """End the process after what runs now."""

@@ -24,12 +24,12 @@ from dray.engines.ray.workers import driver_environment
 from dray.engines.ray.workers.worker_channel import DriverAddress, Hello, call
 from dray.engines.rpc import lifeline
 from dray.engines.rpc.io_thread import Reader
+from dray.engines.rpc.output_pipe import OutputPipe
 from dray.errors import EngineError, text_of
 from dray.scheduling.requests import Node
 
 # The module of its workers.
 _ENTRY = "dray.engines.ray.workers.forked_worker"
-_PIECE = 65536
 
 
 class Ready(NamedTuple):
@@ -90,7 +90,7 @@ class _Child:
     def __init__(self, number: int, agent: Agent) -> None:
         self.number = number
         self.pid: int | None = None
-        self.outputs: dict[int, str] = {}
+        self.outputs: list[OutputPipe] = []
         self._agent = agent
         self._kills_before = system_limits.out_of_memory_kills()
 
@@ -190,9 +190,10 @@ class Agent:
         for stream in ("stdout", "stderr"):
             here, there = os.pipe()
             theirs.callback(os.close, there)
-            os.set_blocking(here, False)
-            child.outputs[here] = stream
-            self._reader.watch(here, functools.partial(self._relay, child, here))
+            take = functools.partial(self._relay, child.number, stream)
+            output = OutputPipe(self._reader, here, take, lambda: None)
+            child.outputs.append(output)
+            output.watch()
             far.append(there)
         connection = call(driver, Hello(driver.number, "wire", 0, "", "", {}))
         theirs.callback(connection.close)
@@ -216,29 +217,16 @@ class Agent:
 
     # On the reader thread.
 
-    def _relay(self, child: _Child, fd: int) -> bool:
-        """Pass on a piece of what a worker has printed; return whether there may be more now."""
-        try:
-            data = os.read(fd, _PIECE)
-        except BlockingIOError:
-            return False
+    def _relay(self, number: int, stream: str, data: bytes) -> None:
+        """Pass on a piece of what a worker has printed."""
         if data:
-            self.tell(Printed(child.number, child.outputs[fd], data))
-            return True
-        self._reader.unwatch(fd)
-        del child.outputs[fd]
-        os.close(fd)
-        return False
+            self.tell(Printed(number, stream, data))
 
     def drain(self, child: _Child) -> None:
         """Pass on the last words of a worker, and close its pipes."""
-        for fd in list(child.outputs):
-            while self._relay(child, fd):
-                pass
-            if fd in child.outputs:
-                self._reader.unwatch(fd)
-                os.close(fd)
-        child.outputs.clear()
+        for output in child.outputs:
+            output.drain()
+            output.close()
 
     def _on_notice(self, server: Server) -> None:
         told = server.hear()

@@ -7,6 +7,7 @@ variables that the node has not set itself, without those that describe the driv
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -33,7 +34,7 @@ _BOUND_PREFIXES = (
 
 def portable(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that mean the same on another machine, without Ray's guesses."""
-    guessed = {_THREADS} if is_rays_worker() and not _was_given(_THREADS) else set()
+    guessed = {_THREADS} if is_rays_worker() and not was_given(_THREADS) else set()
     return {
         name: value
         for name, value in environment.items()
@@ -51,7 +52,7 @@ def take(begin: wire.Begin, directory: str | None) -> None:
     Raises:
         ConfigError: The node does not have the directory.
     """
-    if not _was_given(_THREADS):
+    if not was_given(_THREADS):
         os.environ.pop(_THREADS, None)  # Ray's guess; the framework's backend knows better
     for name, value in begin.environment.items():
         os.environ.setdefault(name, value)
@@ -71,11 +72,12 @@ def take(begin: wire.Begin, directory: str | None) -> None:
 
 def drop_guesses(names: Iterable[str]) -> dict[str, str]:
     """Unset those of some variables that Ray has set since this process began; return them."""
-    guessed = [name for name in names if name in os.environ and not _was_given(name)]
+    guessed = [name for name in names if name in os.environ and not was_given(name)]
     return {name: os.environ.pop(name) for name in guessed}
 
 
-def _was_given(variable: str) -> bool:
+@functools.cache
+def was_given(variable: str) -> bool:
     """Return whether a variable was there when this process began."""
     try:
         given = Path("/proc/self/environ").read_bytes().split(b"\0")

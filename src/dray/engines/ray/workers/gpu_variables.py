@@ -11,13 +11,13 @@ import functools
 import inspect
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import ray
 
 from dray.accelerators import Family, families
 from dray.accelerators.detect import detect
+from dray.engines.ray.workers.driver_environment import was_given
 from dray.engines.rpc.actor_host import set_variables
 from dray.engines.runtime import Function
 
@@ -87,7 +87,7 @@ def _own_variables() -> dict[str, str | None]:
     written = _WRITTEN_BY_RAY.get(found.name) if found is not None else None
     if not ids or found is None or written is None or written not in os.environ:
         return {}
-    if written in _first_environment():
+    if was_given(written):
         return {}  # the node uses it
     environ = {name: value for name, value in os.environ.items() if name != written}
     # HIP counts among what ROCR leaves; Ray's worker dies if HIP's variable is not there.
@@ -99,13 +99,3 @@ def _own_variables() -> dict[str, str | None]:
 def _family() -> Family | None:
     """Return the family of this machine's GPUs; to look takes AMD's or Intel's library."""
     return next((family for family, _ in detect() if family.resource == "GPU"), None)
-
-
-@functools.cache
-def _first_environment() -> frozenset[str]:
-    """Return the names of the variables that this process began with (Linux)."""
-    try:
-        data = Path("/proc/self/environ").read_bytes()
-    except OSError:
-        return frozenset()
-    return frozenset(entry.partition(b"=")[0].decode() for entry in data.split(b"\0"))

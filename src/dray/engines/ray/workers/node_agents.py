@@ -91,10 +91,6 @@ class ForkedActor(RemoteActor):
         self.pid = pid
         self.mailbox.put(Started(self, *self._agent.place, self._devices))
 
-    def on_printed(self, stream: str, data: bytes) -> None:
-        """Take a piece of what it has printed."""
-        self.mailbox.put(Output(self, stream, data))
-
     def on_hangup(self) -> None:
         self._hung_up = True
         self._tell_end()
@@ -271,7 +267,7 @@ class NodeAgent:
         if isinstance(message, Forked):
             actor.on_start(message.pid)
         elif isinstance(message, Printed):
-            actor.on_printed(message.stream, message.data)
+            actor.mailbox.put(Output(actor, message.stream, message.data))
         elif isinstance(message, Exited):
             actor.on_exit(message)
         else:
@@ -369,7 +365,7 @@ class NodeAgents:
             else:
                 agent.link.stop()
         for agent in agents:
-            agent.link.wait(max(0.0, deadline - time.monotonic()))
+            agent.link.over.wait(max(0.0, deadline - time.monotonic()))
 
 
 def needs_rays_process(environment: Mapping[str, Any]) -> bool:

@@ -37,6 +37,9 @@ class RayActor(RemoteActor):
         reader: The engine's reader thread.
         is_gone: Calls a node by its id, and tells whether it does not answer.
         on_over: Called when the end has been told.
+
+    Attributes:
+        over: Set once the end has been told.
     """
 
     def __init__(
@@ -59,15 +62,7 @@ class RayActor(RemoteActor):
         self._killed = False
         self._timers: list[threading.Timer] = []
         self._awaits_last_words = False
-        self._over = threading.Event()
-
-    def is_over(self) -> bool:
-        """Return whether its end has been told."""
-        return self._over.is_set()
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait until its end has been told, but not for longer than that."""
-        self._over.wait(timeout_s)
+        self.over = threading.Event()
 
     def lives_in(self, end: Callable[[], None]) -> None:
         """Take what ends the process."""
@@ -84,7 +79,7 @@ class RayActor(RemoteActor):
 
     def on_hello(self, hello: Hello, connection: Connection) -> None:
         """Take one of the worker's connections."""
-        if self.is_over():
+        if self.over.is_set():
             connection.close()
         elif hello.stream != "wire":
             self.attach_output(own_descriptor(connection), hello.stream)
@@ -108,12 +103,12 @@ class RayActor(RemoteActor):
 
     def _call_node(self) -> None:
         """Look, in a thread of its own, whether the silent node is there."""
-        if self.is_over() or self._death_cause is not None or self._hello is None:
+        if self.over.is_set() or self._death_cause is not None or self._hello is None:
             return
         try:
             gone = self._is_gone(self._hello.node_id)
         except Exception:
-            if self.is_over():  # and nobody is connected to Ray any more
+            if self.over.is_set():  # and nobody is connected to Ray any more
                 return
             raise
         if gone:
@@ -146,7 +141,7 @@ class RayActor(RemoteActor):
 
     def _conclude(self) -> None:
         """Tell the end, once it is certain and the last words are there."""
-        if self._death_cause is None or self.is_over():
+        if self._death_cause is None or self.over.is_set():
             return
         leaving = self.has_left and not self._hung_up
         if not leaving and not self.has_output:
@@ -157,7 +152,7 @@ class RayActor(RemoteActor):
             self._later(patience, lambda: self._reader.run(self._tell_end))
 
     def _tell_end(self) -> None:
-        if self.is_over() or self._death_cause is None:
+        if self.over.is_set() or self._death_cause is None:
             return
         # By dray's kill, rather than by something that came before the kill.
         was_killed = self._killed and not self._crashed
@@ -165,7 +160,7 @@ class RayActor(RemoteActor):
         self._on_over(self)
 
     def on_death(self, error: EngineError, *, expected: bool) -> None:
-        self._over.set()
+        self.over.set()
         self._end = None
         for timer in self._timers:
             timer.cancel()

@@ -22,7 +22,7 @@ from dray.errors import StorageError
 from dray.train.storage.checkpoint_files import MANIFEST
 from dray.train.storage.manifest import Committed, parse_manifest
 from dray.train.storage.place import RemotePath
-from dray.train.storage.remote.transfer import download
+from dray.train.storage.remote.transfer import download, sizes_of
 
 
 def fetch(place: RemotePath, target: Path) -> None:
@@ -31,7 +31,7 @@ def fetch(place: RemotePath, target: Path) -> None:
     Raises:
         StorageError: It is not there, is damaged, or cannot be read or written.
     """
-    _fetch(place, target, _sizes(place), _manifest(place))
+    _fetch(place, target, sizes_of(place), _manifest(place))
 
 
 def _fetch(
@@ -45,13 +45,6 @@ def _fetch(
     for name, found in download(place, target, sizes, kinds):
         if name in known and found != known[name]:
             raise _damaged(place, name)
-
-
-def _sizes(place: RemotePath) -> dict[str, int]:
-    sizes = place.sizes()
-    if not sizes:
-        raise StorageError(f"the checkpoint {place} is not there, or has no files")
-    return sizes
 
 
 def _manifest(place: RemotePath) -> Committed | None:
@@ -77,7 +70,7 @@ def downloaded(place: RemotePath) -> Iterator[Path]:
     Raises:
         StorageError: It is not there, is damaged, or cannot be read or written.
     """
-    sizes, committed = _sizes(place), _manifest(place)
+    sizes, committed = sizes_of(place), _manifest(place)
     if committed is None:  # nothing would tell whether a copy of it is still the same
         with tempfile.TemporaryDirectory(prefix="dray-checkpoint-") as alone:
             _fetch(place, Path(alone), sizes, None)

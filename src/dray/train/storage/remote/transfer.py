@@ -150,8 +150,8 @@ def _get(file: RemotePath, way: Any, start: int, end: int) -> bytes:
         raise StorageError.of(error, f"{file} cannot be read") from error
 
 
-def list_remote(place: RemotePath) -> list[str]:
-    """Return the files below a folder, relative to it, sorted.
+def sizes_of(place: RemotePath) -> dict[str, int]:
+    """Return the size of each file of a checkpoint, in bytes.
 
     Raises:
         StorageError: There are none, or they cannot be listed.
@@ -159,8 +159,18 @@ def list_remote(place: RemotePath) -> list[str]:
     sizes = place.sizes()
     if not sizes:
         raise StorageError(f"the checkpoint {place} is not there, or has no files")
+    return sizes
+
+
+def list_remote(place: RemotePath) -> list[str]:
+    """Return the files below a folder, relative to it, sorted.
+
+    Raises:
+        StorageError: There are none, or they cannot be listed.
+    """
     ours = (MANIFEST, MANIFEST_DRAFT)
-    return [n for n in sorted(sizes) if n not in ours and not n.startswith(METADATA_DRAFT)]
+    found = sorted(sizes_of(place))
+    return [n for n in found if n not in ours and not n.startswith(METADATA_DRAFT)]
 
 
 def look_at(place: RemotePath, names: Iterable[str]) -> dict[str, Fingerprint]:
