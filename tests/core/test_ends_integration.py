@@ -329,3 +329,10 @@ def test_a_training_worker_whose_question_makes_no_sense_fails_its_run(tmp_path:
     with pytest.raises(WorkerDiedError):
         trainer.fit()
     assert dray.get(echo.remote(1)) == 1
+
+
+def test_a_reference_that_outlives_the_session_says_nothing_at_the_end(tmp_path: Path) -> None:
+    pytest.importorskip("torch")  # a program that has imported it is taken apart in another order
+    script = write(tmp_path / "script.py", "import dray, torch\nref = dray.put(1)")
+    ended = run(script, tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -62,6 +62,8 @@ class Rank(Actor):
         self.share: run_messages.Share | None = None
         self.to_secure: dict[int, tuple[str, ...]] = {}
         self.provisional: int | None = None
+        self.asked = False
+        self.asked_after = 0
         self.stop_at: int | None = None
         self.inbox: list[Any] = []  # what the controller has said, and is still on its way
         self.job: Future[Any] = Future()
@@ -104,7 +106,7 @@ class Rank(Actor):
             found["secures"] = self.secure
         if self.share is not None:
             found["stages"] = self.stage
-        elif self.waits:
+        elif self.waits or self.holds:
             pass
         elif self.made < len(self.script.brings):
             if self.provisional is None or not self.script.brings[self.made]:
@@ -117,8 +119,13 @@ class Rank(Actor):
 
     def hear(self) -> None:
         message = self.inbox.pop(0)
-        if isinstance(message, run_messages.StopRequested):
+        if isinstance(message, run_messages.StopAsked):
+            self.asked = True
+            self.asked_after = self.made
+            self.post(run_messages.NextReport(self.made))
+        elif isinstance(message, run_messages.StopRequested):
             self.stop_at = message.report
+            self.look_whether_to_stop()
         elif isinstance(message, run_messages.Share):
             self.share = message
         elif isinstance(message, run_messages.ReportDone):
@@ -130,9 +137,16 @@ class Rank(Actor):
         elif isinstance(message, run_messages.GivenUp):
             self.end_stopped()
 
+    @property
+    def holds(self) -> bool:
+        """Whether it has made a report since it was asked to stop, and has not heard where."""
+        return self.asked and self.stop_at is None and self.made > self.asked_after
+
     def look_whether_to_stop(self) -> None:
         if self.stop_at is not None and self.made > self.stop_at and not self.waits:
-            self.end_stopped()
+            assert self.made == self.stop_at + 1  # all ranks stop at the same one
+            if not self.ended:
+                self.end_stopped()
 
     def end_stopped(self) -> None:
         self.waits = False
@@ -399,12 +413,16 @@ def in_order(*wanted: str) -> Callable[[list[str]], str]:
     return choose
 
 
-def test_a_stopped_rank_is_not_taken_for_one_that_has_made_a_later_report(tmp_path: Path) -> None:
-    scripts = [Script([False, True], "returns"), Script([False, True], "returns")]
+def test_ranks_stop_at_the_next_report_of_who_is_ahead_though_it_has_not_heard_yet(
+    tmp_path: Path,
+) -> None:
+    scripts = [Script([False, True, False], "hangs"), Script([False, True, False], "hangs")]
     order = (
-        *("Ctrl-C", "reports 0", "reports 0"),  # rank 0 is ahead, and has not heard yet
-        *("hears 1", "reports 1", "hears 0", "hears 0", "gone 0", "gone 1"),
+        *("Ctrl-C", "reports 0", "reports 0"),  # rank 0 is ahead, and waits for rank 1
+        *("hears 1", "reports 1", "hears 0", "hears 1", "reports 1"),
+        *("hears 0", "hears 0", "stages 0", "hears 1", "stages 1", "hears 0", "hears 1"),
+        *("reports 0", "reports 1", "gone 0", "gone 1"),
     )
     outcome, directory = run(World(scripts, False, in_order(*order)), tmp_path / "run")
     assert outcome.state is State.ABORTED
-    assert directory.checkpoints() == []
+    assert [committed.report for committed in directory.checkpoints()] == [1]

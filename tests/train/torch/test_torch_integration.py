@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import threading
 import time
@@ -26,7 +27,14 @@ from torch.utils.data.distributed import DistributedSampler
 import dray.train
 import dray.train.torch
 from dray.errors import ConfigError
-from dray.train import Result, RunConfig, ScalingConfig, WorkerGroupError
+from dray.train import (
+    Checkpoint,
+    Result,
+    RunConfig,
+    ScalingConfig,
+    UserCallback,
+    WorkerGroupError,
+)
 from dray.train.torch import TorchConfig, TorchTrainer, prepare_data_loader, prepare_model
 from tests.support.programs import run, write
 
@@ -543,3 +551,36 @@ def test_workers_do_not_share_one_random_state(storage: Path) -> None:
     first, second = fit(train, storage).return_value
     assert first[0] != second[0]
     assert first[1] != second[1]
+
+
+class StopsAt(UserCallback):
+    """Stops a run at a report."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None:
+        if metrics[0]["number"] == self.number:
+            run_context.stop()
+
+
+def test_ranks_that_wait_for_each_other_in_collectives_stop_at_the_same_report(
+    engine_name: str, storage: Path
+) -> None:
+    def train() -> None:
+        rank = dray.train.get_context().get_world_rank()
+        for number in itertools.count():
+            torch.distributed.all_reduce(torch.ones(1))
+            with dray.train.checkpoint_dir() as directory:
+                mine = Checkpoint(directory) if rank == 0 else None
+                Path(directory, "model").touch()
+                dray.train.report({"number": number}, mine)
+
+    for number in range(1 if engine_name == "ray" else 10):
+        began = time.monotonic()
+        TorchTrainer(
+            train,
+            scaling_config=ScalingConfig(num_workers=2),
+            run_config=RunConfig(storage_path=storage, callbacks=[StopsAt(number)]),
+        ).fit()
+        assert time.monotonic() - began < 30  # half of DRAY_CONCLUDE_GRACE_S

@@ -57,6 +57,7 @@ class Attempt:
     patient: bool = True
     finds_room: Callable[[Attempt], bool] = lambda attempt: False
     _stopped: set[int] = field(default_factory=set)
+    _next_reports: dict[int, int] | None = None  # of ranks, once they were asked to stop
     _listings: list[tuple[int, run_messages.Listing]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -91,6 +92,10 @@ class Attempt:
             if data is not None:
                 self.group.tell(run_messages.CollectiveResult(message.sequence, data))
             return data is None
+        elif isinstance(message, run_messages.NextReport):
+            assert self._next_reports is not None
+            self._next_reports[rank] = message.report
+            self._agree_to_stop()
         elif isinstance(message, run_messages.Listing):
             self._listings.append((rank, message))
         return False
@@ -123,7 +128,7 @@ class Attempt:
         elif entry.files:
             committed = self.store.commit(entry, len(self.group))
             if self.stop_at is None and self.finds_room(self):
-                self._ask_to_stop(entry.report)
+                self._stop_at(entry.report)
         if entry.files or self.barrier:
             done = run_messages.ReportDone(
                 entry.report,
@@ -147,11 +152,22 @@ class Attempt:
         self._collectives.check(self.running)
 
     def ask_to_stop(self) -> None:
-        """Ask all ranks to stop at the same report, the next one of whoever is ahead."""
-        if self.stop_at is None:
-            self._ask_to_stop(self._book.newest + 1)
+        """Ask all ranks to stop at the same report, the next one of whoever is ahead.
 
-    def _ask_to_stop(self, report: int) -> None:
+        A rank may be further than is known here, or about to be. So each says which report is its
+        next one, and waits there until it hears at which they stop.
+        """
+        if self.stop_at is None and self._next_reports is None:
+            self._next_reports = {}
+            self.group.tell(run_messages.StopAsked(), sorted(self.running))
+
+    def _agree_to_stop(self) -> None:
+        """Tell where to stop, once all that are at work have said how far they are."""
+        told = self._next_reports
+        if told is not None and self.stop_at is None and told.keys() >= self.running:
+            self._stop_at(max((told[rank] for rank in self.running), default=0))
+
+    def _stop_at(self, report: int) -> None:
         self.stop_at = report
         self.group.tell(run_messages.StopRequested(report))
 
@@ -169,6 +185,7 @@ class Attempt:
             self._stopped.add(rank)
         note = self._book.stopped if stopped else self._book.ended
         note(rank, time.monotonic())
+        self._agree_to_stop()
 
     def failed(self, rank: int, error: BaseException) -> None:
         """Take note that a rank has failed; what it has reported before counts."""
@@ -177,6 +194,7 @@ class Attempt:
         self.failures.add(rank, error)
         self.running.discard(rank)
         self._book.failed(rank)
+        self._agree_to_stop()
 
     def error(self, failures_so_far: int) -> WorkerGroupError:
         """Return what `fit()` raises if the workers are not started again."""

@@ -210,6 +210,13 @@ class Listing:
     validated: bool
 
 
+@dataclass(frozen=True)
+class NextReport:
+    """The number of a rank's next report, which it was asked for before it stops."""
+
+    report: int
+
+
 # Controller -> worker.
 
 
@@ -260,6 +267,11 @@ class CollectiveResult:
 
     sequence: int
     data: bytes
+
+
+@dataclass(frozen=True)
+class StopAsked:
+    """Say which report is your next one, and go on no further than it before `StopRequested`."""
 
 
 @dataclass(frozen=True)

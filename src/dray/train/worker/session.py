@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ class TrainSession:
         self._late = run.may_be_late
         self._sequence = 0
         self._requests = 0
-        self._stop_at: int | None = None
+        self._stop_at: Future[int] | None = None  # once a stop is asked for, the report
         self._answers: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._securing = Securing(run.care, post)
@@ -108,8 +109,12 @@ class TrainSession:
 
     def deliver(self, message: object) -> None:
         """Take a message of the controller, on the control thread."""
+        if isinstance(message, run_messages.StopAsked):
+            self._stop_at = self._stop_at or Future()  # before it looks: no report slips through
+            self.post(run_messages.NextReport(self._report))
+            return
         if isinstance(message, run_messages.StopRequested):
-            self._stop_at = message.report
+            self._stop(message.report)
             return
         if isinstance(message, run_messages.GivenUp):
             self.wake()
@@ -125,6 +130,13 @@ class TrainSession:
         """End a wait, now or later, for a controller that answers no more."""
         self._uploads.give_up()
         self._answers.put(_OVER)
+        if self._stop_at is not None:
+            self._stop(0)
+
+    def _stop(self, report: int) -> None:
+        self._stop_at = stop_at = self._stop_at or Future()
+        with contextlib.suppress(InvalidStateError):  # it was told before
+            stop_at.set_result(report)
 
     @contextlib.contextmanager
     def uploading(self) -> Iterator[None]:
@@ -177,7 +189,7 @@ class TrainSession:
                 self.post(line, quiet=self._late)
             else:
                 self._tell(number, metrics, upload, validation)
-        if self._stop_at is not None and number >= self._stop_at:
+        if self._stop_at is not None and number >= self._stop_at.result():
             raise TrainingStopped
 
     def _tell(

@@ -101,7 +101,7 @@ class Conversation(ABC):
     def settle(self) -> None:
         """Deal with references that have died, unless whoever has the lock will."""
         table, lock = self.table, self.lock
-        while table.dropped or table.unpinned:
+        while not self._closed and (table.dropped or table.unpinned):
             if lock.is_mine() or not has_depth() or not lock.acquire(blocking=False):
                 return
             try:
