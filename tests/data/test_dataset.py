@@ -119,6 +119,8 @@ def test_every_kind_of_data_is_shared_and_goes_on(
 def test_what_is_no_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"datasets\['train'\] is a int, of which no rows"):
         dataset_of(3, "train")
+    with pytest.raises(ConfigError, match=r"is a dict: give its columns as pyarrow.table"):
+        dataset_of({"x": [1, 2]}, "train")
     with pytest.raises(ConfigError, match="there is no file"):
         dray.data.read_parquet(str(tmp_path / "nothing.parquet"))
     with pytest.raises(ConfigError, match="there are no files at"):

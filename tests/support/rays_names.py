@@ -123,6 +123,7 @@ EXPORTS = {
         "list_workers list_objects list_runtime_envs list_logs list_cluster_events "
         "summarize_actors summarize_objects summarize_tasks StateApiClient"
     ),
+    "dray.util.annotations": "Deprecated DeveloperAPI PublicAPI",
     "dray.util.metrics": "Counter Histogram Gauge",
     "dray.util.multiprocessing": "Pool TimeoutError JoinableQueue",
     "dray.util.joblib": "register_ray",

@@ -34,6 +34,7 @@ from dray.train import (
 )
 from tests.support.gates import Gate, until
 from tests.support.holding import Watch, hold
+from tests.support.programs import run, write
 from tests.support.train_runs import fit
 
 pytestmark = pytest.mark.usefixtures("engine")
@@ -366,3 +367,20 @@ def test_a_run_that_backs_off_ends_with_the_session(
     (error,) = errors
     assert "dray.shutdown() was called while fit() waited to restart" in str(error)
     assert not ray.is_initialized()
+
+
+def test_processes_of_joblib_end_before_what_they_need(tmp_path: Path) -> None:
+    pytest.importorskip("joblib")
+    script = write(
+        tmp_path / "script.py",
+        """
+        def train():
+            import joblib
+            print(joblib.Parallel(n_jobs=2)(joblib.delayed(abs)(-i) for i in range(3)))
+
+        fit(train, workers=1)
+        """,
+    )
+    ended = run(script, tmp_path / "runs")
+    assert "[0, 1, 2]" in ended.stdout
+    assert "Traceback" not in ended.stdout + ended.stderr

@@ -133,7 +133,8 @@ _DATASET: dict[str, str | Absent] = {
         "write_tfrecords write_turbopuffer write_webdataset",
         _WRITE,
     ),
-    **_each("context copy explain get_dataset_id get_stats_summary input_files name", _INTERNALS),
+    **_each("context copy explain get_dataset_id get_stats_summary name", _INTERNALS),
+    "input_files": "keep the list of the paths that you read",
     **_each("set_name streaming_train_test_split summary", _INTERNALS),
     **_each(
         "fully_executed is_fully_executed lazy",
@@ -150,7 +151,7 @@ _DATASET: dict[str, str | Absent] = {
     "__len__": "call count(), which may read all rows",
 }
 _UTIL: dict[str, str | Absent] = {
-    **_each("annotations common serialization_addons", _INTERNALS),
+    **_each("common serialization_addons", _INTERNALS),
     "actor_group": "make a list of actors and call each",
     "check_open_ports": "Ray has this for its clusters: python -m ray.util.check_open_ports",
     **_each("client client_connect connect", _ON_A_NODE),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dray.data import from_memory, read_api
@@ -39,6 +39,11 @@ def dataset_of(value: Any, name: str) -> Dataset:
         return made
     if isinstance(value, list | tuple):
         return from_memory.from_items(value)
+    if isinstance(value, Mapping):
+        raise ConfigError(
+            f"datasets[{name!r}] is a {type(value).__name__}: give its columns as "
+            "pyarrow.table(...) or a DataFrame, or one of the datasets in it"
+        )
     if hasattr(value, "__getitem__") and hasattr(value, "__len__"):  # map-style, as torch has them
         return Dataset(RowsSource(value, f"datasets[{name!r}]"))
     if hasattr(value, "__iter__"):

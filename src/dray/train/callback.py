@@ -29,6 +29,8 @@ class RunContext:
         attempt: Number of earlier starts of its workers.
         world_size: Number of its workers.
         stopper: Function that `stop` calls.
+        run_config: The `RunConfig` of the trainer, its name and storage filled in.
+        scaling_config: The `ScalingConfig` of the trainer.
 
     Example:
         >>> from dray.train import UserCallback
@@ -42,6 +44,12 @@ class RunContext:
     attempt: int
     world_size: int
     stopper: Callable[[str], None] = field(default=_ignore, repr=False, compare=False)
+    run_config: Any = field(default=None, repr=False, compare=False)
+    scaling_config: Any = field(default=None, repr=False, compare=False)
+
+    def get_run_config(self) -> Any:
+        """Return `run_config`."""
+        return self.run_config
 
     def stop(self, reason: str = "") -> None:
         """Have the run end well: every rank stops at its next report, of the same number.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import dray.train
@@ -207,6 +208,27 @@ def test_the_older_form_boosts_on_datasets(tmp_path: Path) -> None:
 
 
 @on_processes
+def test_the_older_form_keeps_the_model_of_a_training_that_stops_early(tmp_path: Path) -> None:
+    rows, labels = tumours()
+    columns = {f"x{i}": rows[:, i] for i in range(3)}
+    noisy = (labels + np.random.default_rng(0).integers(0, 2, len(labels))) % 2
+    table = pa.table({**columns, "benign": noisy})
+    result = LightGBMTrainer(
+        datasets={"train": table[:400], "valid": table[400:]},
+        dataset_config=dray.train.DataConfig(datasets_to_split=["train"]),
+        label_column="benign",
+        num_boost_round=200,
+        params={**PARAMS, "early_stopping_round": 2},
+        scaling_config=ScalingConfig(num_workers=2),
+        run_config=RunConfig(name="early", storage_path=tmp_path),
+    ).fit()
+    assert result.checkpoint is not None
+    rounds = RayTrainReportCallback.get_model(result.checkpoint).current_iteration()
+    assert 0 < rounds < 200
+    assert result.metrics is not None
+    assert "valid-binary_logloss" in result.metrics
+
+
 def test_checkpoint_holds_a_model(tmp_path: Path) -> None:
     rows = np.arange(99.0)
     data = lightgbm.Dataset(rows[:, None], rows)

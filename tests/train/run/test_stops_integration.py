@@ -214,6 +214,8 @@ def test_a_callback_that_stops_in_the_other_hooks(storage: Path) -> None:
             run_context.stop()
 
         def after_run(self, run_context: Any) -> None:
+            assert run_context.get_run_config().name == run_context.name
+            assert run_context.scaling_config.num_workers == 2
             run_context.stop()
 
     result = fit(lambda: save_for_ever(storage), storage / "1", callbacks=[Before()])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -584,3 +585,9 @@ def test_ranks_that_wait_for_each_other_in_collectives_stop_at_the_same_report(
             run_config=RunConfig(storage_path=storage, callbacks=[StopsAt(number)]),
         ).fit()
         assert time.monotonic() - began < 30  # half of DRAY_CONCLUDE_GRACE_S
+
+
+def test_a_script_shows_its_errors_as_before_after_a_run_in_its_own_process(storage: Path) -> None:
+    before = sys.excepthook
+    fit(lambda: None, storage, workers=0)
+    assert sys.excepthook is before

@@ -343,6 +343,13 @@ def _leave(status: int = 0) -> None:
     os._exit(status)
 
 
+def _end_loky() -> None:
+    """Let joblib's processes, which may still be starting, end before what they need goes."""
+    for name in ("joblib.externals.loky.process_executor", "loky.process_executor"):
+        if name in sys.modules:
+            sys.modules[name]._python_exit()
+
+
 def _disown_siblings() -> None:
     """Have a fork not end the data loaders of the process that it was forked off."""
     children = sys.modules["multiprocessing.process"]._children
@@ -358,7 +365,9 @@ def run_to_end(serve: Callable[[], int | None]) -> NoReturn:
     """
     interrupts.begin_process()
     try:
-        _leave(serve() or 0)
+        status = serve() or 0
+        _end_loky()
+        _leave(status)
     except BaseException:  # noqa: BLE001 (the process ends here, whatever it was)
         sys.excepthook(*sys.exc_info())
     finally:

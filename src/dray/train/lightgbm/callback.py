@@ -89,6 +89,18 @@ class RayTrainReportCallback:
         save = env.model.save_model if due and isinstance(env.model, lightgbm.Booster) else None
         self._reports.report(dict(_results(env.evaluation_result_list or ())), rounds, save)
 
+    def save_stopped(self, model: lightgbm.Booster) -> None:
+        """Report a model whose training has stopped early, of which LightGBM tells no callback.
+
+        Args:
+            model: The model; saved are its rounds up to the best one, with the results of that.
+        """
+        rounds = model.current_iteration()
+        if self._reports.at_end and not self._reports.is_saved(rounds):
+            best = model.best_score.items()
+            results = [(data, name, value, 0) for data, of in best for name, value in of.items()]
+            self._reports.report(dict(_results(results)), rounds, model.save_model)
+
 
 DrayTrainReportCallback = RayTrainReportCallback
 

@@ -25,12 +25,16 @@ def train(form: OlderForm, network: Mapping[str, Any]) -> None:
     begun = 0 if model is None else model.current_iteration()
     table = lightgbm.Dataset(*form.rows(TRAIN_DATASET_KEY))
     evaluated = [lightgbm.Dataset(*form.rows(name), reference=table) for name in form.evaluated]
-    lightgbm.train(
+    options = form.options_with(RayTrainReportCallback)
+    trained = lightgbm.train(
         {"tree_learner": "data", **form.params, **network},
         table,
         form.num_boost_round - begun,
         valid_sets=[table, *evaluated],
         valid_names=[TRAIN_DATASET_KEY, *form.evaluated],
         init_model=model,
-        **form.options_with(RayTrainReportCallback),
+        **options,
     )
+    for callback in options["callbacks"]:
+        if isinstance(callback, RayTrainReportCallback):
+            callback.save_stopped(trained)

@@ -153,6 +153,8 @@ class Controller:
             self._number,
             self._admission.size,
             self.stop,
+            self.config,
+            self.scaling,
         )
 
     def interrupt(self, cause: str = Event.INTERRUPTED.value) -> None:

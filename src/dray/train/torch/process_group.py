@@ -291,7 +291,8 @@ def _join_process_group(address: str, port: int, backend: str, timeout: timedelt
     if distributed.is_initialized():  # with the inline engine, the user's own
         _store = None
         return
-    assignment = current_session("init_process_group").assignment
+    session = current_session("init_process_group")
+    assignment = session.assignment
     device = devices_of(assignment)[0]
     if device.type == "cpu":  # without it, Accelerate and Transformers would train alone here
         os.environ.setdefault("ACCELERATE_USE_CPU", "true")
@@ -308,6 +309,8 @@ def _join_process_group(address: str, port: int, backend: str, timeout: timedelt
     if "nccl" in backend:
         # A collective that times out ends its process, rather than leave it waiting.
         os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    # torch puts the rank before what this process shows of errors, for ever.
+    session.clean_ups.callback(setattr, sys, "excepthook", sys.excepthook)
     distributed.init_process_group(
         backend,
         store=distributed.PrefixStore("dray", _store),
