@@ -242,10 +242,11 @@ class Fitting:
         if outcome.error is not None:
             raise outcome.error
         if outcome.state is State.ABORTED:
-            raise KeyboardInterrupt(
-                f"the run was stopped; run again with RunConfig(name={Path(result.path).name!r}) "
-                "to go on from its newest checkpoint"
-            )
+            name = Path(result.path).name
+            advice = f"run again with RunConfig(name={name!r}) to go on from its newest checkpoint"
+            if result.checkpoint is None:
+                advice = "it has no checkpoint to go on from"
+            raise KeyboardInterrupt(f"the run was stopped; {advice}")
         result.return_value = outcome.return_value
         return result
 

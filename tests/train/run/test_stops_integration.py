@@ -49,6 +49,7 @@ def test_sigterm_stops_at_the_next_report_and_then_ends_the_program(tmp_path: Pa
         status, output = program.end()
     assert status == -signal.SIGTERM, output
     assert "over" not in output  # as before: what ends by this signal runs no `finally`
+    assert "send SIGTERM again to stop at once" in output
     assert "run: ABORTED" in output
     assert told(tmp_path / "runs")[-3:] == [
         ("STOPPING", "SIGTERM"),
@@ -90,7 +91,7 @@ def test_ctrl_c_ends_a_run_that_does_not_report(tmp_path: Path) -> None:
         status, output = program.end()
     assert status == 0, output
     assert "no report came within 0.3 s; stopping at once" in output
-    assert "interrupted: the run was stopped" in output
+    assert "interrupted: the run was stopped; it has no checkpoint to go on from" in output
     assert [state for state, _ in told(tmp_path / "runs")][-3:] == [
         "STOPPING",
         "ABORTING",

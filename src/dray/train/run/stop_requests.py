@@ -25,10 +25,12 @@ class StopRequests:
     asked: bool = False
     reason: str = ""
     _interrupted: bool = False
+    _how: str = ""
 
     def interrupt(self, cause: str) -> None:
         """Ask for a graceful stop; the second time, enough has been waited for."""
         event = Interrupt(cause)
+        self._how = "press Ctrl-C" if cause == Event.INTERRUPTED.value else f"send {cause}"
         if self._interrupted:
             self.mailbox.put(event)
         else:
@@ -51,5 +53,5 @@ class StopRequests:
     def tell_interrupt(self) -> None:
         """Tell the user that the run stops, and how to end it at once."""
         self.progress.warn(
-            "stopping at the next report of every rank; press Ctrl-C again to stop at once"
+            f"stopping at the next report of every rank; {self._how} again to stop at once"
         )
