@@ -13,7 +13,8 @@ from dray.checks import is_number, is_whole, plain
 from dray.compat.attributes import with_absent_members
 from dray.data import relational
 from dray.data.aggregate import AggregateFn
-from dray.data.conditions import parsed
+from dray.data.columns.conditions import parsed
+from dray.data.columns.projections import Columns, Condition
 from dray.data.expressions import Expr, UnnestExpr
 from dray.data.forms.blocks import Batch, Block, Row, Table, Value, check_format
 from dray.data.grouped import GroupedData, named_columns
@@ -29,7 +30,6 @@ from dray.data.operations import (
 )
 from dray.data.parts import Parts
 from dray.data.pipeline import dropped, first_rows, part_of, renamed, selected
-from dray.data.projections import Columns, Condition
 from dray.data.sources.combined import UnionSource
 from dray.data.workers import check_options, in_workers
 from dray.errors import ConfigError

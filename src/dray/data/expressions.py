@@ -20,10 +20,10 @@ require("pyarrow", "dray[data]")
 import pyarrow as pa  # noqa: E402 (what is above says how to install it)
 import pyarrow.compute as pc  # noqa: E402
 
-from dray.data import kernels  # noqa: E402
+from dray.data.columns import kernels  # noqa: E402
+from dray.data.columns.kernels import LateInstance, UserKernel  # noqa: E402
 from dray.data.datatype import DataType  # noqa: E402
 from dray.data.forms.blocks import Column, Table, Value  # noqa: E402
-from dray.data.kernels import LateInstance, UserKernel  # noqa: E402
 from dray.data.relational import check_column  # noqa: E402
 from dray.data.sources.base import Filesystem  # noqa: E402
 from dray.data.sources.downloads import downloaded  # noqa: E402

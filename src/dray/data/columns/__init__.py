@@ -1,0 +1,1 @@
+"""Calculations on columns, as expressions ask for them: conditions, projections, kernels."""
