@@ -566,3 +566,42 @@ def test_an_actor_holds_its_resources_until_it_ends(gate: Gate) -> None:
     assert dray.wait([ref], timeout=0.1)[0] == []
     del first
     assert dray.get(ref) == "ready"
+
+
+@dray.remote
+class Node:
+    """A tree of actors of its own class."""
+
+    def __init__(self, depth: int = 0) -> None:
+        self.children = [Node.remote(depth - 1) for _ in range(2)] if depth else []
+
+    def size(self) -> int:
+        return 1 + sum(dray.get([child.size.remote() for child in self.children]))
+
+    @dray.method(num_returns=2)
+    def two(self) -> tuple[int, int]:
+        return 1, 2
+
+
+def test_an_actor_makes_others_of_its_own_class() -> None:
+    assert dray.get(Node.options(num_cpus=0).remote(1).size.remote()) == 3
+
+    @dray.remote
+    def ask() -> Any:
+        return dray.get(Node.remote().two.remote())
+
+    assert dray.get(ask.remote()) == [1, 2]
+
+
+@dray.remote
+class Shelf:
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, place: int) -> int:
+        return 10 * place
+
+
+def test_special_methods_are_methods() -> None:
+    shelf = Shelf.remote()
+    assert dray.get([shelf.__len__.remote(), shelf.__getitem__.remote(2)]) == [3, 20]

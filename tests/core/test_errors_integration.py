@@ -17,6 +17,7 @@ import pytest
 
 import dray
 import dray.exceptions
+from dray import session
 from dray.errors import ConfigError, DrayError, InfeasibleError, SerializationError, TaskError
 from dray.util.placement_group import placement_group
 from tests.support.gates import PATIENCE_S, refused_at_once
@@ -113,6 +114,21 @@ def test_an_error_of_the_programs_own_type() -> None:
     with pytest.raises(TaskError, match="order 3: sold out") as caught:
         dray.get(Shop.remote().sell.remote())
     assert "sell" in str(caught.value)
+
+
+def test_an_error_of_the_programs_own_type_passes_through_tasks() -> None:
+    @dray.remote
+    def sell() -> None:
+        raise OrderError(3, reason="sold out")
+
+    @dray.remote(num_cpus=0)
+    def ask() -> None:
+        dray.get(sell.remote())
+
+    with pytest.raises(TaskError, match="order 3: sold out") as caught:
+        dray.get(ask.remote())
+    if session.current_engine().name != "ray":  # which cannot rebuild it
+        assert isinstance(caught.value, OrderError)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no groups of exceptions")

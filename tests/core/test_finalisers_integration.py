@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import dray
 from dray.errors import EngineError
-from tests.support.gates import PATIENCE_S
+from tests.support.gates import PATIENCE_S, until
 
 pytestmark = pytest.mark.usefixtures("process_engine")
 
@@ -178,3 +181,34 @@ def test_the_end_of_the_stack_breaks_nothing(extra: int) -> None:
             from_another_depth(call, extra)
     assert len(dray.get(kept)) == len(kept)
     assert dray.get(log.total.remote()) == 0
+
+
+class Leaves:
+    """Leaves files as it ends."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def __ray_shutdown__(self) -> None:
+        (self.directory / "shut down").touch()
+
+    def __del__(self) -> None:
+        (self.directory / "gone").touch()
+
+    def ready(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("end", ["handle", "terminate", "kill"])
+def test_an_actor_that_ends_well_is_told(tmp_path: Path, end: str) -> None:
+    leaves = dray.remote(Leaves).remote(tmp_path)
+    dray.get(leaves.ready.remote())
+    pid = dray.get(leaves.__ray_call__.remote(lambda self: os.getpid()))
+    if end == "terminate":
+        leaves.__ray_terminate__.remote()
+    elif end == "kill":
+        dray.kill(leaves)
+    del leaves
+    until(lambda: not psutil.pid_exists(pid))
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ([] if end == "kill" else ["gone", "shut down"])

@@ -320,3 +320,23 @@ def test_a_training_runs_where_the_directory_is_gone(core_engine: str, storage: 
 
     # The number of its task is not the user's, and so not the training's.
     assert dray.get(fit.remote()) == str(min(2, host.cpu_count()))
+
+
+def test_what_a_task_submits_has_its_environment_and_more() -> None:
+    @dray.remote
+    def child() -> tuple[str | None, str | None]:
+        return os.environ.get("DRAY_TEST_OUTER"), os.environ.get("DRAY_TEST_INNER")
+
+    @dray.remote(num_cpus=0)
+    class Child:
+        def look(self) -> str | None:
+            return os.environ.get("DRAY_TEST_OUTER")
+
+    @dray.remote(num_cpus=0)
+    def parent() -> Any:
+        inner = child.options(runtime_env={"env_vars": {"DRAY_TEST_INNER": "2"}})
+        return dray.get([child.remote(), inner.remote(), Child.remote().look.remote()])
+
+    outer = parent.options(runtime_env={"env_vars": {"DRAY_TEST_OUTER": "1"}})
+    assert dray.get(outer.remote()) == [("1", None), ("1", "2"), "1"]
+    assert dray.get(child.remote()) == (None, None)

@@ -25,6 +25,7 @@ ALIASES: Mapping[str, str] = {
     "dray.types": "dray",
     "dray.util.check_serialize": "dray.util.serialization",
     "dray.util.helpers": "dray.util.results",
+    "dray.util.state.api": "dray.util.state",
     "dray.train.v2.api.callback": "dray.train.callback",
     "dray.train.v2.api.exceptions": "dray.exceptions",
     **{f"dray.train.{name}": "dray.train" for name in ("base_trainer", "data_parallel_trainer")},

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from types import GenericAlias
 from typing import Any, TypeVar, overload
 
 from dray import session
 from dray.compat.attributes import AbsentMember
-from dray.core.options import CALL, CALLS, actor_options, call_options, check_options
+from dray.core.options import CALL, CALLS, actor_options, call_options, check_options, methods_of
 from dray.core.signature import Signature
-from dray.engines.runtime import ActorBackend, Returned, Submit
+from dray.engines.runtime import ActorBackend, ActorOptions, Returned, Submit
 from dray.errors import AbsentNameError, ArgumentTypeError, ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -193,14 +194,30 @@ class ActorClass:
     _remote = AbsentMember()
 
     def __init__(self, kind: type, given: Mapping[str, object]) -> None:
+        self._hold(kind, given)
+        self.__doc__ = kind.__doc__
+        _ = self._options, self._init, self._signatures  # what is wrong with them is said at once
+
+    def _hold(self, kind: type, given: Mapping[str, object]) -> None:
         self._kind = kind
         self._given = dict(given)
-        self._options = actor_options(kind, given)
         self.__name__ = kind.__name__
-        self.__doc__ = kind.__doc__
-        init = kind.__init__ if kind.__init__ is not object.__init__ else _no_arguments  # type: ignore[misc]
-        self._init = Signature(init, kind.__qualname__, skip_first=True)
-        self._signatures = _signatures(kind)
+
+    # When first used: a class that names its actors is unpickled before its methods are there.
+
+    @cached_property
+    def _options(self) -> ActorOptions:
+        return actor_options(self._kind, self._given)
+
+    @cached_property
+    def _init(self) -> Signature:
+        kind: Any = self._kind
+        init = kind.__init__ if kind.__init__ is not object.__init__ else _no_arguments
+        return Signature(init, kind.__qualname__, skip_first=True)
+
+    @cached_property
+    def _signatures(self) -> Mapping[str, Signature]:
+        return _signatures(self._kind)
 
     def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
         """Refuse: a class is derived from another one before it is made one of actors."""
@@ -242,10 +259,16 @@ class ActorClass:
         return sorted({*super().__dir__(), *dir(self._kind)})
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (ActorClass, (self._kind, self._given))
+        return (_unpickled, (self._kind, self._given))
 
     def __repr__(self) -> str:
         return f"<actor class {self._kind.__qualname__}>"
+
+
+def _unpickled(kind: type, given: Mapping[str, object]) -> ActorClass:
+    found = ActorClass.__new__(ActorClass)
+    found._hold(kind, given)
+    return found
 
 
 def _no_arguments(self: object) -> None:
@@ -254,10 +277,9 @@ def _no_arguments(self: object) -> None:
 
 def _signatures(kind: type) -> dict[str, Signature]:
     found = {}
-    for name, member in inspect.getmembers(kind, callable):
-        if not name.startswith("__") or name == "__call__":
-            static = isinstance(inspect.getattr_static(kind, name), staticmethod | classmethod)
-            found[name] = Signature(member, name, skip_first=not static)
+    for name, member in methods_of(kind):
+        static = isinstance(inspect.getattr_static(kind, name), staticmethod | classmethod)
+        found[name] = Signature(member, name, skip_first=not static)
     return found
 
 

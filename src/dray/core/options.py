@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from dray.accelerators import check_quantities, family_of
@@ -11,7 +11,14 @@ from dray.accelerators.node_names import ACCELERATOR_TYPE, ACCELERATOR_TYPE_QUAN
 from dray.checks import is_whole, plain, refuse_arrays
 from dray.compat.arguments import known_options
 from dray.core.scheduling_strategies import PlacementGroupSchedulingStrategy, as_placement
-from dray.engines.runtime import OF_EVERY_ACTOR, ActorOptions, CallOptions, Placement, TaskOptions
+from dray.engines.runtime import (
+    NOT_METHODS,
+    OF_EVERY_ACTOR,
+    ActorOptions,
+    CallOptions,
+    Placement,
+    TaskOptions,
+)
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
 from dray.scheduling.capacity import to_fixed
@@ -78,6 +85,11 @@ def task_options(function: Callable[..., object], given: Options) -> TaskOptions
         ConfigError: One is unknown, or has a value that is not allowed.
     """
     given = check_options(given, TASK, "tasks")
+    if inspect.iscoroutinefunction(function):
+        raise ConfigError(
+            f"{function.__qualname__} is an `async def`, which a task cannot be: call it by "
+            "asyncio.run(...) in a function, or make it a method of an actor"
+        )
     default: int | str = "streaming" if _is_generator(function) else 1
     num_returns = given.get("num_returns")
     resources = _resources(given, default_cpus=1)
@@ -94,6 +106,15 @@ def task_options(function: Callable[..., object], given: Options) -> TaskOptions
         **_place(given),
         given=dict(given),
     )
+
+
+def methods_of(kind: type) -> Iterator[tuple[str, Any]]:
+    """Yield the methods of a class that can be called on its actors, special ones among them."""
+    for name, member in inspect.getmembers(kind, callable):
+        special = name.startswith("__") and name.endswith("__")
+        own = inspect.isfunction(inspect.getattr_static(kind, name))
+        if (own and name not in NOT_METHODS) if special else not name.startswith("__"):
+            yield name, member
 
 
 def actor_options(kind: type, given: Options) -> ActorOptions:
@@ -117,8 +138,7 @@ def actor_options(kind: type, given: Options) -> ActorOptions:
     groups = given.get("concurrency_groups") or {}
     own = {
         name: {**_default_returns(member), **getattr(member, "__dray_method__", {})}
-        for name, member in inspect.getmembers(kind, callable)
-        if not name.startswith("__") or name in ("__call__",)
+        for name, member in methods_of(kind)
     }
     of_every_actor: dict[str, dict[str, object]] = {name: {} for name in OF_EVERY_ACTOR}
     methods = {**of_every_actor, **own}

@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from dray.status import ProgramStatus
 
 
+# Special methods that a handle has itself, or that Python calls as objects are made and go.
+NOT_METHODS = {
+    *("__init__", "__new__", "__del__", "__getattr__", "__getattribute__", "__setattr__"),
+    *("__delattr__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__repr__"),
+    *("__str__", "__eq__", "__hash__", "__dir__"),
+}
+
 # Methods that actors have whatever their class is, as on Ray: the first returns when the actor is
 # made, the second calls a function with the actor's object, the third ends the actor.
 OF_EVERY_ACTOR = ("__ray_ready__", "__ray_call__", "__ray_terminate__")

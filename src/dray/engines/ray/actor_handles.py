@@ -10,7 +10,7 @@ from dray.engines.ray import ray_options
 from dray.engines.ray.errors import refused
 from dray.engines.ray.references import bare, bare_named, wrapper
 from dray.engines.runtime import (
-    OF_EVERY_ACTOR,
+    NOT_METHODS,
     ActorBackend,
     Args,
     CallOptions,
@@ -38,7 +38,7 @@ class RayObject(ActorBackend):
         return {
             name: _given(handle, name)
             for name in handle._ray_method_signatures
-            if not name.startswith("__") or name in ("__call__", *OF_EVERY_ACTOR)
+            if name not in NOT_METHODS
         }
 
     def bind(self, method: str, options: CallOptions) -> Submit:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from dray.engines import thread_limits
 from dray.engines.rpc import code_names, pickler
-from dray.errors import RemoteTraceback, SerializationError, text_of
+from dray.errors import RemoteTraceback, SerializationError, TaskError, raised_in_task, text_of
 from dray.interrupts import is_handlers
 
 # Driver -> fork server: FORK, KILL or CANCEL, and the worker's number. FORK carries descriptors and
@@ -235,16 +235,33 @@ def _dump_parts(error: BaseException) -> bytes:
 
     An attribute that cannot be pickled is None there: without it, a `__getattr__` might fail.
     """
-    kind = type(error)
     try:
-        _, args, *state = _builtin_base(kind).__reduce__(error)
-        args = tuple(arg if _pickles(arg) else text_of(arg) for arg in args)
-        kept = {k: v if _pickles(v) else None for part in state for k, v in part.items()}
-        pickled = dump(_Rebuilt(kind, args, kept), "the error")
+        pickled = dump(_parts_of(error), "the error")
         load(pickled)
     except Exception:  # noqa: BLE001 (as above)
         return b""
     return pickled
+
+
+def _parts_of(error: BaseException) -> _Rebuilt | _Retold:
+    if isinstance(error, TaskError):  # of a task that this one has waited for
+        return _Retold(_parts_of(error.cause), error.where, error.remote_traceback)
+    kind = type(error)
+    _, args, *state = _builtin_base(kind).__reduce__(error)
+    args = tuple(arg if _pickles(arg) else text_of(arg) for arg in args)
+    kept = {k: v if _pickles(v) else None for part in state for k, v in part.items()}
+    return _Rebuilt(kind, args, kept)
+
+
+class _Retold(NamedTuple):
+    """Pickles as a call of `raised_in_task`."""
+
+    cause: _Rebuilt | _Retold
+    where: str
+    remote_traceback: str
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return raised_in_task, tuple(self)
 
 
 class _Rebuilt(NamedTuple):

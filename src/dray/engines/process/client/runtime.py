@@ -41,6 +41,7 @@ from dray.engines.runtime import (
     TaskOptions,
     warn_not_detached,
 )
+from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import (
     ConfigError,
 )
@@ -102,6 +103,8 @@ class ProcessRuntime(Values):
         here = self.here()
         if options.placement.kind == "default" and here.get("captures"):
             place.update(kind="group", group=here["group"], bundle=-1, capture=True)
+        if here.get("runtime_env") and ("task_id" in here or "actor" in here):
+            rest["runtime_env"] = RuntimeEnv.parse(here["runtime_env"], "it") | options.runtime_env
         told = pack((rest, place), f"the options of {name}")
         key: bytes = blake2b(packed.data + told.data, digest_size=16).digest()
         if key not in self._known:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -109,6 +110,16 @@ class ActorCalls:
         exited = asyncio.run_coroutine_threadsafe(make(), loop).result()
         if exited is not None:
             raise exited
+
+    def end(self) -> None:
+        """Let the actor know that it ends well, by `__ray_shutdown__` and as its object goes."""
+        actor, self._actor = self._actor, None
+        shut_down = getattr(type(actor), "__ray_shutdown__", None)
+        if shut_down is not None:
+            try:
+                shut_down(actor)
+            except Exception:  # noqa: BLE001 (nobody waits for it)
+                sys.excepthook(*sys.exc_info())
 
     def take(self, message: Message) -> bool:
         """Take a call that does not run on the main thread; return False for one that does."""

@@ -89,6 +89,8 @@ class TaskWorker:
                 self._do(self._work.popleft())
             else:
                 self._rest()
+        if self.calls is not None:
+            self.calls.end()
         return self._status
 
     def _rest(self) -> None:
