@@ -259,6 +259,22 @@ def test_a_generator_with_another_length_than_its_list_fails_only_what_is_missin
     assert dray.get(numbers.options(num_returns=2).remote(4)) == [0, 1]
 
 
+def test_a_generator_that_runs_again_goes_on_after_what_it_has_yielded(tmp_path: Path) -> None:
+    @dray.remote(max_retries=2, retry_exceptions=[KeyError])
+    def flaky(file: Path) -> Iterator[int]:
+        tries = len(file.read_text()) if file.exists() else 0
+        file.write_text("x" * (tries + 1))
+        yield 0
+        if tries < 2:
+            raise KeyError("in the middle")
+        yield tries
+
+    assert [dray.get(ref) for ref in flaky.remote(tmp_path / "tries")] == [0, 2]
+    refs = flaky.options(max_retries=1).remote(tmp_path / "others")
+    with pytest.raises(KeyError):
+        dray.get(list(refs))
+
+
 def test_a_generator_of_a_fixed_length_that_runs_again_gives_the_values_of_one_run(
     core_engine: str, tmp_path: Path
 ) -> None:

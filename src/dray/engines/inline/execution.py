@@ -270,6 +270,8 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
         self._work = work
         self._arguments = arguments
         self._iterator: Any = None
+        self._made = 0
+        self._left = work.retries
         self._items: deque[Future[Stored]] = deque()  # that nobody has read yet
         self._over = False  # whether there will be no more
         self._turn = asyncio.Lock()
@@ -292,15 +294,23 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
                     await self._advance(work)
 
     async def _advance(self, work: Work) -> None:
+        while not await self._advances(work):
+            pass
+
+    async def _advances(self, work: Work) -> bool:
+        """Make the next item, or come to the end; return whether that is not to be tried again."""
         try:
             args, kwargs = await work.resolve(self._arguments if self._iterator is None else None)
         except DrayError as error:
-            return self._end(error)
+            self._end(error)
+            return True
         try:
             if self._iterator is None:
                 self._iterator = work.find()(*args, **kwargs)
-            items = self._iterator
-            item = await anext(items) if inspect.isasyncgen(items) else next(items)
+                for _ in range(self._made):  # before it was tried again
+                    await self._item()
+            item = await self._item()
+            self._made += 1
             if not self._over:  # else it was cancelled meanwhile
                 self._items.append(settled(store(item, f"what {work.title} yielded")))
         except (StopIteration, StopAsyncIteration):
@@ -311,7 +321,16 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
         except SystemExit as error:
             self._end(work.host.leave(error))
         except Exception as error:  # noqa: BLE001 (it belongs to who gets)
+            if not work.fails(error, self._left):
+                self._left -= 1
+                self._iterator = None
+                return False
             self._end(work.failure(error))
+        return True
+
+    async def _item(self) -> Any:
+        items = self._iterator
+        return await anext(items) if inspect.isasyncgen(items) else next(items)
 
     async def _finish(self) -> Stored:
         """Go on to the end.

@@ -403,9 +403,10 @@ class Controller:
 
     def _run_function(self) -> None:
         self._growth.begin()
-        run_function(self._workers.group, self.job, self.mailbox)
-        if self._stops.asked:
+        if self._stops.asked:  # before they begin, so that the first report is the last
+            self._workers.ask_to_stop()
             self.mailbox.put(Signal.STOP_REQUESTED)
+        run_function(self._workers.group, self.job, self.mailbox)
 
     def _tear_down(self) -> None:
         if not self._launch.part(self._workers.group, self.progress):  # others may wait in vain

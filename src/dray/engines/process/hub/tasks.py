@@ -262,7 +262,7 @@ class Tasks(TaskOperations):
         if task is not None and task.worker is worker:
             if task.cancelled:
                 self.table.end(task, self._cancelled(task))
-            elif retriable and task.retries and not task.items:
+            elif retriable and task.retries:
                 task.retries -= 1
                 self._again(task)
             else:
