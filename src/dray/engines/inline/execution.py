@@ -263,6 +263,9 @@ def _split(work: Work, value: Any) -> Iterator[object]:
         raise ValueError(f"yielded {given} values, but num_returns is {count}")
 
 
+_END = object()  # in place of an item: there are no more
+
+
 class InlineGenerator(Pickled, ObjectRefGenerator):
     """The items of a generator, which goes on when the next one is asked for."""
 
@@ -311,10 +314,10 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
                     await self._item()
             item = await self._item()
             self._made += 1
-            if not self._over:  # else it was cancelled meanwhile
+            if item is _END:
+                self._end()
+            elif not self._over:  # else it was cancelled meanwhile
                 self._items.append(settled(store(item, f"what {work.title} yielded")))
-        except (StopIteration, StopAsyncIteration):
-            self._end()
         except bdb.BdbQuit:
             self._end()
             raise
@@ -330,7 +333,7 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
 
     async def _item(self) -> Any:
         items = self._iterator
-        return await anext(items) if inspect.isasyncgen(items) else next(items)
+        return await anext(items, _END) if inspect.isasyncgen(items) else next(items, _END)
 
     async def _finish(self) -> Stored:
         """Go on to the end.
