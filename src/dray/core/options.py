@@ -111,9 +111,11 @@ def task_options(function: Callable[..., object], given: Options) -> TaskOptions
 def methods_of(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the methods of a class that can be called on its actors, special ones among them."""
     for name, member in inspect.getmembers(kind, callable):
-        special = name.startswith("__") and name.endswith("__")
-        own = inspect.isfunction(inspect.getattr_static(kind, name))
-        if (own and name not in NOT_METHODS) if special else not name.startswith("__"):
+        if name.startswith("__") and name.endswith("__"):
+            called = name not in NOT_METHODS and inspect.isfunction(member)  # not Python's own
+        else:
+            called = not name.startswith("__")
+        if called:
             yield name, member
 
 
