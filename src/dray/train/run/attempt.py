@@ -37,13 +37,13 @@ class Attempt:
         number: Number of earlier starts of the workers.
         store: Makes checkpoints of what the workers have staged.
         barrier: As `RunConfig.report_barrier`.
+        finds_room: Tells, once a checkpoint is committed, whether ranks are to start again with
+            more of them: those that wait for it stop there.
         alive: The actors whose end is not known.
         running: The ranks whose function has not ended.
         at_failure: The ranks whose function had not ended when the first of them failed.
         stop_at: The report at which ranks were asked to stop.
         patient: Whether it is worth waiting for reports that are not made yet.
-        finds_room: Tells, once a checkpoint is committed, whether ranks are to start again with
-            more of them: those that wait for it stop there.
     """
 
     number: int
@@ -51,11 +51,11 @@ class Attempt:
     directory: RunDirectory
     store: CheckpointStore
     barrier: bool
+    finds_room: Callable[[Attempt], bool]
     failures: FailureLog = field(default_factory=FailureLog)
     at_failure: set[int] = field(default_factory=set)
     stop_at: int | None = None
     patient: bool = True
-    finds_room: Callable[[Attempt], bool] = lambda attempt: False
     _stopped: set[int] = field(default_factory=set)
     _next_reports: dict[int, int] | None = None  # of ranks, once they were asked to stop
     _listings: list[tuple[int, run_messages.Listing]] = field(default_factory=list)

@@ -387,9 +387,13 @@ class Controller:
         self._logs.begin(self._number)
         group = self._launch.start(reservation, self._admission.size, self.mailbox, self.progress)
         self._attempt = Attempt(
-            self._number, group, self.directory, self._store, self.config.report_barrier
+            self._number,
+            group,
+            self.directory,
+            self._store,
+            self.config.report_barrier,
+            self._finds_room,
         )
-        self._attempt.finds_room = self._finds_room
         self._alarm.set(_SLOW_START_S, Signal.STILL_STARTING)
 
     def _set_up(self) -> None:
