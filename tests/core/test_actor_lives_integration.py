@@ -21,6 +21,7 @@ from dray.errors import (
     TaskError,
     WorkerDiedError,
 )
+from dray.util.state import list_actors
 from tests.support.gates import PATIENCE_S, Gate, count_up, counted, gone, until
 from tests.support.programs import survivors
 
@@ -334,6 +335,7 @@ def test_so_may_kill_one_that_has_not_started() -> None:
     taker = Mortal.options(resources={"special": 2}).remote()
     dray.get(taker.pid.remote())
     mortal = Mortal.options(resources={"special": 1}, max_restarts=1).remote()
+    until(lambda: list_actors([("state", "=", "PENDING_CREATION")]))  # Ray loses an earlier kill()
     dray.kill(mortal, no_restart=False)
     dray.kill(taker)
     assert dray.get(mortal.call.remote(), timeout=PATIENCE_S) == 1
