@@ -335,7 +335,8 @@ def test_so_may_kill_one_that_has_not_started() -> None:
     taker = Mortal.options(resources={"special": 2}).remote()
     dray.get(taker.pid.remote())
     mortal = Mortal.options(resources={"special": 1}, max_restarts=1).remote()
-    until(lambda: list_actors([("state", "=", "PENDING_CREATION")]))  # Ray loses an earlier kill()
+    waiting = [("state", "=", "PENDING_CREATION")]
+    until(lambda: list_actors(filters=waiting))  # Ray ignores a kill() before
     dray.kill(mortal, no_restart=False)
     dray.kill(taker)
     assert dray.get(mortal.call.remote(), timeout=PATIENCE_S) == 1
