@@ -22,7 +22,7 @@ from importlib import import_module
 from typing import NoReturn, Protocol, cast
 
 from dray.engines import thread_limits
-from dray.engines.launch import resource_tracker, system_limits
+from dray.engines.launch import resource_tracker, shared_libraries, system_limits
 from dray.engines.launch.fresh_interpreter import interpreter
 from dray.engines.launch.heir import Heir, become_heir
 from dray.engines.launch.resource_tracker import MadeResources
@@ -384,8 +384,9 @@ def become_worker(entry: str, open_files: int, inlet: int, fds: list[int]) -> No
 
 def _import_for_workers(modules: Sequence[str]) -> None:
     """Import what workers will need, so that they share it."""
-    gc.disable()  # a collection during imports finds nothing, and costs 5 % of the time
+    gc.disable()  # a collection during imports finds nothing, and costs a fifth of the time
     actor_host.import_quietly(_OF_EVERY_WORKER)
+    shared_libraries.load_beside_imports(modules)
     actor_host.import_quietly(modules)
     with contextlib.suppress(Exception):  # what fails fails again, in sight, in a worker
         thread_limits.find_for_forks()
