@@ -24,8 +24,8 @@ from dray.train import DataParallelTrainer, RunConfig, ScalingConfig
 from dray.train.backend import Backend, BackendConfig
 from dray.train.jax import JaxConfig, JaxTrainer
 from dray.train.torch import TorchConfig, TorchTrainer, get_devices
+from dray.train.worker.current_session import current_session
 from dray.train.worker.device_visibility import device_indices
-from dray.train.worker.session import current_session
 from tests.support.fleets import Reports
 from tests.support.vendors import GPUS, NCCL, STUBS
 

@@ -61,7 +61,7 @@ def fleet_decides() -> bool:
 
 def look() -> None:
     """Report what a rank finds."""
-    from dray.train.worker.session import current_session
+    from dray.train.worker.current_session import current_session
 
     context = dray.train.get_context()
     dray.train.report(

@@ -106,7 +106,7 @@ def test_jax_is_one_program_over_tpu_slices(fleet: None, storage: Path, slices: 
         import numpy
         from jax.experimental.multihost_utils import process_allgather
 
-        from dray.train.worker.session import current_session
+        from dray.train.worker.current_session import current_session
 
         told = {k[10:]: v for k, v in os.environ.items() if k.startswith("MEGASCALE_")}
         assignment = current_session("gather").assignment

@@ -9,7 +9,7 @@ _REPORTS = ("report_config", "reported_checkpoint", "result", "train_fn_utils", 
 _LIGHTGBM = ("config", "lightgbm_checkpoint", "lightgbm_trainer", "v2")
 _TENSORFLOW = ("config", "tensorflow_checkpoint", "tensorflow_trainer", "train_loop_utils")
 _XGBOOST = ("config", "v2", "xgboost_checkpoint", "xgboost_trainer")
-_TORCH = ("config", "torch_checkpoint", "torch_trainer", "train_loop_utils")
+_TORCH = ("torch_checkpoint", "torch_trainer", "train_loop_utils")
 
 # Path -> the module whose names it has.
 ALIASES: Mapping[str, str] = {
@@ -36,6 +36,7 @@ ALIASES: Mapping[str, str] = {
     ),
     "dray.train.lightning._lightning_utils": "dray.train.lightning",
     "dray.train.v2.torch": "dray.train.torch",
+    "dray.train.v2.torch.config": "dray.train.torch.config",
     **{f"dray.train.v2.torch.{name}": "dray.train.torch" for name in _TORCH},
     **{f"dray.train.lightgbm.{name}": "dray.train.lightgbm" for name in _LIGHTGBM},
     "dray.train.lightgbm._lightgbm_utils": "dray.train.lightgbm",

@@ -4,10 +4,8 @@ import typing
 
 from dray.compat.attributes import attach_getattr as _attach_getattr
 from dray.errors import ControllerError, StartTimeoutError, TrainingFailedError, WorkerGroupError
-from dray.train import collective
 from dray.train.backend import BackendConfig
 from dray.train.callback import RunContext, UserCallback
-from dray.train.checkpoint import Checkpoint
 from dray.train.config import (
     CheckpointConfig,
     FailureConfig,
@@ -15,22 +13,7 @@ from dray.train.config import (
     RunConfig,
 )
 from dray.train.constants import TRAIN_DATASET_KEY
-from dray.train.context import (
-    TrainContext,
-    checkpoint_dir,
-    get_all_reported_checkpoints,
-    get_checkpoint,
-    get_context,
-    report,
-)
 from dray.train.data_config import DataConfig
-from dray.train.datasets import get_dataset_shard
-from dray.train.reported import (
-    CheckpointConsistencyMode,
-    CheckpointUploadMode,
-    ReportedCheckpoint,
-    ReportedCheckpointStatus,
-)
 from dray.train.scaling import ScalingConfig
 from dray.train.trainer import DataParallelTrainer
 from dray.train.validation import ValidationConfig, ValidationFn, ValidationTaskConfig
@@ -74,16 +57,49 @@ __all__ = [
 
 # Names that a program needs as it runs, if at all: workers import their framework meanwhile.
 _HOMES = {
+    "dray.train.checkpoint": ("Checkpoint",),
+    "dray.train.context": (
+        "TrainContext",
+        "checkpoint_dir",
+        "get_all_reported_checkpoints",
+        "get_checkpoint",
+        "get_context",
+        "report",
+    ),
+    "dray.train.datasets": ("get_dataset_shard",),
     "dray.train.planning.plan": ("Plan", "PlannedWorker"),
+    "dray.train.reported": (
+        "CheckpointConsistencyMode",
+        "CheckpointUploadMode",
+        "ReportedCheckpoint",
+        "ReportedCheckpointStatus",
+    ),
     "dray.train.result": ("Result",),
 }
 
 _attach_getattr(
     __name__,
     names=_HOMES,
-    later=("huggingface", "jax", "lightgbm", "lightning", "torch", "xgboost"),
+    later=("collective", "huggingface", "jax", "lightgbm", "lightning", "torch", "xgboost"),
 )
 
 if typing.TYPE_CHECKING:
+    from dray.train import collective
+    from dray.train.checkpoint import Checkpoint
+    from dray.train.context import (
+        TrainContext,
+        checkpoint_dir,
+        get_all_reported_checkpoints,
+        get_checkpoint,
+        get_context,
+        report,
+    )
+    from dray.train.datasets import get_dataset_shard
     from dray.train.planning.plan import Plan, PlannedWorker
+    from dray.train.reported import (
+        CheckpointConsistencyMode,
+        CheckpointUploadMode,
+        ReportedCheckpoint,
+        ReportedCheckpointStatus,
+    )
     from dray.train.result import Result

@@ -52,7 +52,7 @@ class BackendConfig:
         'Backend'
     """
 
-    modules: tuple[str, ...] = ("dray.train.worker.train_worker",)
+    modules: tuple[str, ...] = ("dray.train.worker.train_worker", "dray.train.context")
     modules_of_names: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def modules_for(self, function: Callable[..., object]) -> tuple[str, ...]:

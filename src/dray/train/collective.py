@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from dray.compat.attributes import attach_getattr
-from dray.train.worker.session import current_session
+from dray.train.worker.current_session import current_session
 
 __all__ = ["barrier", "broadcast_from_rank_zero"]
 

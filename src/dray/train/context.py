@@ -22,8 +22,9 @@ from dray.train.storage.paths import check_directory
 from dray.train.storage.place import RemotePath, path_within
 from dray.train.storage.run_directory import check_checkpoint_name
 from dray.train.validation import ValidationTaskConfig
+from dray.train.worker.current_session import current_session
 from dray.train.worker.run_messages import Assignment, Share
-from dray.train.worker.session import TrainSession, current_session, files_of
+from dray.train.worker.session import TrainSession, files_of
 from dray.train.worker.storage_context import StorageContext
 from dray.train.worker.uploads import Upload
 

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from dray.errors import NoSuchDatasetError
 from dray.train.data_config import DataConfig
-from dray.train.worker.session import TrainSession, current_session
+from dray.train.worker.current_session import current_session
 
 if TYPE_CHECKING:
     from dray.data.numbering.position import Position
+    from dray.train.worker.session import TrainSession
 
 __all__ = ["get_dataset_shard"]
 

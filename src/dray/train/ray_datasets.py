@@ -10,7 +10,7 @@ from dray.errors import ConfigError
 from dray.train.backend import Backend, BackendConfig
 from dray.train.data_config import DataConfig
 from dray.train.run.worker_group import WorkerGroup
-from dray.train.worker.session import current_session
+from dray.train.worker.current_session import current_session
 
 
 def is_rays(value: object) -> bool:

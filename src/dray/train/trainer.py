@@ -89,8 +89,6 @@ class DataParallelTrainer:
         self._function = train_loop_per_worker
         self._function_config = _checked_function_config(train_loop_config)
         self._backend_config = checked(backend_config, BackendConfig, "backend_config")
-        if self._backend_config.backend_cls.has_replica_groups:
-            raise absent_name("Backend", "has_replica_groups")
         self._scaling = checked(scaling_config, ScalingConfig, "scaling_config")
         self._config = checked(run_config, RunConfig, "run_config")
         if not isinstance(validation_config, ValidationConfig | None):
@@ -105,6 +103,8 @@ class DataParallelTrainer:
             of_data = _READING if self._datasets.by_name else ()
             modules = (*of_framework, *of_data, *modules_of(self._config.storage))
             session.prepare(modules, self._config.runtime_env)
+        if self._backend_config.backend_cls.has_replica_groups:
+            raise absent_name("Backend", "has_replica_groups")
 
     as_trainable = AbsentMember()
     restore = AbsentMember()

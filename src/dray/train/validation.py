@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dray.checks import is_number
 from dray.errors import ConfigError, shown
-from dray.train.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from dray.train.checkpoint import Checkpoint
 
 
 class ValidationFn(Protocol):

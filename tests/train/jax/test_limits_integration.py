@@ -19,7 +19,7 @@ import pytest
 import dray.train.jax
 from dray.train import Result, RunConfig, ScalingConfig, WorkerGroupError
 from dray.train.jax import JaxBackend, JaxConfig, JaxTrainer
-from dray.train.worker.session import current_session
+from dray.train.worker.current_session import current_session
 
 pytest.importorskip("jaxlib", reason="JAX is not installed")
 

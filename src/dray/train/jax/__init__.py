@@ -31,8 +31,8 @@ from dray.train.scaling import ScalingConfig
 from dray.train.trainer import DataParallelTrainer, checked
 from dray.train.validation import ValidationConfig
 from dray.train.worker.cpu_affinity import asked_threads
+from dray.train.worker.current_session import current_session
 from dray.train.worker.network_env import choose_interface, tell_slices
-from dray.train.worker.session import current_session
 
 __all__ = ["JaxConfig", "JaxTrainer"]
 

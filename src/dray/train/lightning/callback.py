@@ -14,7 +14,7 @@ from dray.train.context import get_context, report
 from dray.train.lightning.package import load_lightning
 from dray.train.reported import CheckpointUploadMode
 from dray.train.validation import ValidationTaskConfig
-from dray.train.worker.session import current_session
+from dray.train.worker.current_session import current_session
 
 _Callback: Any = load_lightning().Callback
 

@@ -24,7 +24,7 @@ from dray.train.scaling import ScalingConfig
 from dray.train.trainer import DataParallelTrainer, checked
 from dray.train.validation import ValidationConfig
 from dray.train.worker.cpu_affinity import asked_threads
-from dray.train.worker.session import current_session
+from dray.train.worker.current_session import current_session
 
 if TYPE_CHECKING:
     from dray.train.tensorflow.checkpoint import TensorflowCheckpoint

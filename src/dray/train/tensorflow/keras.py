@@ -15,7 +15,7 @@ from dray.train.checkpoint import Checkpoint
 from dray.train.context import get_context, report
 from dray.train.reported import CheckpointUploadMode
 from dray.train.tensorflow.checkpoint import MODEL, TensorflowCheckpoint
-from dray.train.worker.session import current_session
+from dray.train.worker.current_session import current_session
 
 __all__ = ["DrayReportCheckpointCallback", "ReportCheckpointCallback"]
 

@@ -6,7 +6,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dray.checks import require
 from dray.compat.arguments import checked_arguments
@@ -14,11 +14,7 @@ from dray.compat.attributes import attach_getattr
 from dray.train.config import RunConfig
 from dray.train.data_config import DataConfig
 from dray.train.scaling import ScalingConfig
-from dray.train.torch.checkpoint import TorchCheckpoint
-from dray.train.torch.data import prepare_data_loader
-from dray.train.torch.devices import get_device, get_devices
-from dray.train.torch.model import prepare_model
-from dray.train.torch.process_group import TorchConfig
+from dray.train.torch.config import TorchConfig
 from dray.train.trainer import DataParallelTrainer, checked
 from dray.train.validation import ValidationConfig
 
@@ -32,6 +28,22 @@ __all__ = [
     "prepare_data_loader",
     "prepare_model",
 ]
+
+
+# Names that a train function needs: workers import their framework meanwhile.
+_HOMES = {
+    "dray.train.torch.checkpoint": ("TorchCheckpoint",),
+    "dray.train.torch.data": ("prepare_data_loader",),
+    "dray.train.torch.devices": ("get_device", "get_devices"),
+    "dray.train.torch.model": ("prepare_model",),
+}
+attach_getattr(__name__, names=_HOMES)
+
+if TYPE_CHECKING:
+    from dray.train.torch.checkpoint import TorchCheckpoint
+    from dray.train.torch.data import prepare_data_loader
+    from dray.train.torch.devices import get_device, get_devices
+    from dray.train.torch.model import prepare_model
 
 
 @checked_arguments("TorchTrainer")
@@ -124,6 +136,3 @@ def enable_reproducibility(seed: int = 0) -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
-
-
-attach_getattr(__name__)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from dray.train.torch.devices import get_device
 from dray.train.torch.resumable import changed_loader, resumable_loader
 from dray.train.torch.wrapped_loader import WrappedLoader
-from dray.train.worker.session import current_session
+from dray.train.worker.current_session import current_session
 
 if TYPE_CHECKING:
     import torch

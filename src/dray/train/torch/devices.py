@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from dray.accelerators import Family, family_named
 from dray.errors import ConfigError
+from dray.train.worker.current_session import current_session
 from dray.train.worker.device_visibility import device_indices
 from dray.train.worker.run_messages import Assignment
-from dray.train.worker.session import current_session
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from dray.errors import ConfigError
 from dray.train.torch.devices import get_device
-from dray.train.worker.session import current_session
+from dray.train.worker.current_session import current_session
 
 if TYPE_CHECKING:
     import torch

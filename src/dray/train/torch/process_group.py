@@ -5,145 +5,43 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 from dray.accelerators import Family, family_named
 from dray.accelerators.vendors.nvidia import is_slice
 from dray.errors import ConfigError
-from dray.settings import Settings
-from dray.train.backend import Backend, BackendConfig, check_seconds
 from dray.train.planning.ranks import RankAssignment, family_at, shares_devices
-from dray.train.run.worker_group import WorkerGroup
 from dray.train.torch.devices import devices_of, unusable
+from dray.train.worker.current_session import current_session
 from dray.train.worker.network_env import choose_interface, tell_slices
-from dray.train.worker.session import current_session
 
 if TYPE_CHECKING:
     import torch
 
+    from dray.train.run.worker_group import WorkerGroup
 
-# Imports of making an optimizer, or a model of many ranks: 800 modules, a second.
-_OF_THE_FIRST_STEP = ("torch._dynamo",)
-# Names of `lightning.pytorch`, or of `pytorch_lightning`, and of dray for it.
-_OF_LIGHTNING = (
-    *("lightning", "LightningModule", "RayDDPStrategy", "RayFSDPStrategy", "RayDeepSpeedStrategy"),
-    *("DrayDDPStrategy", "DrayFSDPStrategy", "DrayDeepSpeedStrategy"),
-    *("RayLightningEnvironment", "DrayLightningEnvironment"),
-)
-_OF_TRANSFORMERS = ("transformers", "TrainingArguments", "Seq2SeqTrainingArguments")
+
 # A device can be a member of one communicator once only.
 _ONE_RANK_A_DEVICE = ("nccl", "xccl", "hccl")
 # Devices whose tensors gloo carries: torch.distributed.Backend.backend_capability["gloo"].
 _OF_GLOO = ("cpu", "cuda")
 
 
-@dataclass
-class TorchConfig(BackendConfig):
-    """Options of the workers' `torch.distributed` process group.
+def form_process_group(worker_group: WorkerGroup, asked: str | None, timeout: timedelta) -> None:
+    """Open a store on rank 0, then have every rank join at it.
 
     Args:
-        backend: "gloo", "nccl" or another that torch knows. Default: the one of the workers'
-            accelerators (nccl, xccl, hccl or xla), gloo without any, and gloo where workers share
-            a GPU that is `cuda` to PyTorch.
-        init_method: "env" or "tcp"; both meet at a store that rank 0 opens on a free port.
-        timeout_s: Seconds for a collective.
-
-    Raises:
-        ConfigError: `init_method` or `timeout_s` is malformed.
-
-    Example:
-        >>> from dray.train.torch import TorchConfig, TorchTrainer
-        >>> trainer = TorchTrainer(print, torch_config=TorchConfig(backend="gloo", timeout_s=120))
-        >>> trainer.plan().backend
-        'gloo'
+        worker_group: The ranks.
+        asked: Name of the collective backend that the user asked for.
+        timeout: Limit of a collective.
     """
-
-    backend: str | None = None
-    init_method: str = "env"
-    timeout_s: float = 1800
-    modules_of_names: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        **dict.fromkeys(
-            (
-                *("optim", "SGD", "Adam", "AdamW", "prepare_model", "compile"),
-                *("DistributedDataParallel", "DDP", "FullyShardedDataParallel", "fully_shard"),
-            ),
-            _OF_THE_FIRST_STEP,
-        ),
-        **dict.fromkeys(_OF_LIGHTNING, (*_OF_THE_FIRST_STEP, "lightning.pytorch")),
-        "pytorch_lightning": (*_OF_THE_FIRST_STEP, "pytorch_lightning"),
-        "Accelerator": (*_OF_THE_FIRST_STEP, "accelerate"),
-        **dict.fromkeys(_OF_TRANSFORMERS, (*_OF_THE_FIRST_STEP, "transformers.trainer")),
-    }
-
-    def __post_init__(self) -> None:
-        if self.init_method not in ("env", "tcp"):
-            raise ConfigError(f"init_method must be 'env' or 'tcp', not {self.init_method!r}")
-        self.timeout_s = check_seconds(self.timeout_s, "timeout_s")
-        if self.backend is not None:
-            if not isinstance(self.backend, str) or not self.backend:
-                raise ConfigError(f"backend must be a name such as 'gloo', not {self.backend!r}")
-            self.backend = self.backend.lower()  # as PyTorch itself takes it
-        self.modules = (
-            *BackendConfig.modules,
-            "torch",
-            "torch.distributed",
-            "torch.nn.parallel",
-            "torch.utils.data",
-            "dray.train.torch",
-        )
-
-    def modules_for(self, function: Callable[..., Any]) -> tuple[str, ...]:
-        """Return what to import before workers start; of Lightning the package in use alone."""
-        modules = super().modules_for(function)
-        other = "pytorch_lightning" in sys.modules and "lightning" not in sys.modules
-        if "lightning.pytorch" not in modules or not (other or "pytorch_lightning" in modules):
-            return modules
-        rest = (module for module in modules if module != "lightning.pytorch")
-        return tuple(dict.fromkeys((*rest, "pytorch_lightning")))
-
-    @property
-    def backend_cls(self) -> type[Backend]:
-        """The hooks that form the process group."""
-        return TorchBackend
-
-    @property
-    def framework(self) -> str:
-        """PyTorch."""
-        return "torch"
-
-
-class TorchBackend(Backend):
-    """Forms the process group before the train function, and takes it down after."""
-
-    share_cuda_visible_devices = True
-
-    def collectives(
-        self,
-        positions: Sequence[RankAssignment],
-        backend_config: BackendConfig,
-        environ: Mapping[str, str],
-    ) -> tuple[str, str]:
-        """Return the collective backend of a run, and what the user should know of it."""
-        assert isinstance(backend_config, TorchConfig)
-        return choose_backend(positions, backend_config.backend)
-
-    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """Open a store on rank 0, then have every rank join at it."""
-        assert isinstance(backend_config, TorchConfig)
-        backend = _choose_backend(worker_group, backend_config.backend)
-        worker_group.collectives = backend
-        address = worker_group.workers[0].address
-        timeout = timedelta(seconds=backend_config.timeout_s)
-        port = worker_group.execute_single(0, _open_store, address, timeout)
-        worker_group.execute(_join_process_group, address, port, backend, timeout)
-
-    def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """Take the process group down on every rank."""
-        # A communicator that is stuck never lets go.
-        worker_group.execute(_leave_process_group, timeout_s=Settings().parting_s)
+    backend = _choose_backend(worker_group, asked)
+    worker_group.collectives = backend
+    address = worker_group.workers[0].address
+    port = worker_group.execute_single(0, _open_store, address, timeout)
+    worker_group.execute(_join_process_group, address, port, backend, timeout)
 
 
 def _choose_backend(worker_group: WorkerGroup, asked: str | None) -> str:
@@ -272,7 +170,7 @@ def _open_store(address: str, timeout: timedelta) -> int:
     from torch.distributed import TCPStore
 
     global _store
-    current_session("init_process_group").clean_ups.callback(_leave_process_group)
+    current_session("init_process_group").clean_ups.callback(leave_process_group)
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.create_server((address, 0), family=family, backlog=1024) as listener:
         port: int = listener.getsockname()[1]
@@ -320,7 +218,7 @@ def _join_process_group(address: str, port: int, backend: str, timeout: timedelt
     )
 
 
-def _leave_process_group() -> None:
+def leave_process_group() -> None:
     """Take down the process group that `_join_process_group` made, if it did."""
     global _store
     if _store is None:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from dray.errors import ConfigError
 from dray.train.datasets import positions_of
 from dray.train.torch.wrapped_loader import WrappedLoader
-from dray.train.worker.session import TrainSession
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
     from dray.data.numbering.position import Bookmark, Position
+    from dray.train.worker.session import TrainSession
 
 
 def changed_loader(loader: DataLoader[Any], **attributes: object) -> DataLoader[Any]:

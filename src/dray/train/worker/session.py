@@ -16,7 +16,7 @@ from typing import Any
 from dray.engines.base import Post
 from dray.engines.rpc import wire
 from dray.engines.rpc.actor_host import refuse_forks
-from dray.errors import NotInTrainingError, StorageError, describe
+from dray.errors import StorageError, describe
 from dray.train.checkpoint import Checkpoint
 from dray.train.data_config import DataConfig, Datasets
 from dray.train.reported import ReportedCheckpoint, ReportedCheckpointStatus
@@ -356,39 +356,3 @@ class TrainSession:
                     and answer.sequence == sequence
                 ):
                     return wire.load(answer.data)
-
-
-# One session a worker process; with the inline engine, one a thread that runs a train function.
-_sessions: dict[int, TrainSession] = {}
-
-
-def start_session(session: TrainSession) -> None:
-    """Make a session the current one of this thread, and of threads that have none."""
-    thread = threading.get_ident()
-    session.outer, _sessions[thread] = _sessions.get(thread), session
-
-
-def leave_session() -> None:
-    """Take back what `start_session` of this thread did."""
-    thread = threading.get_ident()
-    session = _sessions.pop(thread)
-    if session.outer is not None:
-        _sessions[thread] = session.outer
-    session.close()
-
-
-def current_session(name: str) -> TrainSession:
-    """Return the current session.
-
-    Args:
-        name: The function that needs it, for the message.
-
-    Raises:
-        NotInTrainingError: There is none.
-    """
-    session = _sessions.get(threading.get_ident())
-    if session is None and len(_sessions) == 1:  # a thread that the train function started
-        session = next(iter(_sessions.values()))
-    if session is None:
-        raise NotInTrainingError(name)
-    return session

@@ -18,7 +18,8 @@ from dray.train.data_config import Datasets
 from dray.train.storage.place import RemotePath
 from dray.train.storage.run_directory import RunDirectory
 from dray.train.worker import cpu_affinity, device_visibility, log_records, malloc, run_messages
-from dray.train.worker.session import TrainingStopped, TrainSession, leave_session, start_session
+from dray.train.worker.current_session import leave_session, start_session
+from dray.train.worker.session import TrainingStopped, TrainSession
 
 
 class Job(NamedTuple):

@@ -21,7 +21,7 @@ from dray.train.run.worker_group import WorkerGroup
 from dray.train.scaling import ScalingConfig
 from dray.train.trainer import DataParallelTrainer
 from dray.train.validation import ValidationConfig
-from dray.train.worker.session import current_session
+from dray.train.worker.current_session import current_session
 
 if TYPE_CHECKING:
     from dray.train.xgboost.callback import (
