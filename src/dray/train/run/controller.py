@@ -118,17 +118,13 @@ class Controller:
         self._attempt: Attempt | None = None
         self._checkpoint: Committed | None = None
         self._alarm = Alarm(mailbox)  # ends with the state in which it was set
-        self._grace = Grace(
-            self._alarm,
-            progress,
-            settings.report_grace_s,
-            {
-                State.STOPPING: settings.stop_grace_s,
-                # Nobody waits for the run that a callback has ended, as somebody does after Ctrl-C.
-                State.CONCLUDING: settings.conclude_grace_s,
-                State.RESIZING: _RESIZE_GRACE_S,
-            },
-        )
+        to_stop = {
+            State.STOPPING: settings.stop_grace_s,
+            # Nobody waits for the run that a callback has ended, as somebody does after Ctrl-C.
+            State.CONCLUDING: settings.conclude_grace_s,
+            State.RESIZING: _RESIZE_GRACE_S,
+        }
+        self._grace = Grace(self._alarm, progress, settings.report_grace_s, to_stop)
         self._outcome = Outcome(self._policy, progress, directory)
         self._watch = Watch(settings.wait_warning_s, mailbox, progress, directory)
         self._stops = StopRequests(engine, mailbox, progress)
@@ -147,15 +143,8 @@ class Controller:
 
     @property
     def _context(self) -> RunContext:
-        return RunContext(
-            self.directory.name,
-            self.directory.path,
-            self._number,
-            self._admission.size,
-            self.stop,
-            self.config,
-            self.scaling,
-        )
+        run, size, configs = self.directory, self._admission.size, (self.config, self.scaling)
+        return RunContext(run.name, run.path, self._number, size, self.stop, *configs)
 
     def interrupt(self, cause: str = Event.INTERRUPTED.value) -> None:
         """Ask for a graceful stop, whatever its cause. May be called from a signal handler."""
@@ -361,10 +350,9 @@ class Controller:
             self._alarm.cancel()
             if self._state not in AT_WORK:
                 self._watch.end()
-            self.directory.record(
-                "state", state=self._state.value, cause=cause, attempt=self._number
-            )
-            self.progress.state(self._state)
+            state = self._state
+            self.directory.record("state", state=state.value, cause=cause, attempt=self._number)
+            self.progress.state(state)
         for action in actions:
             self._actions[action](self)
 
@@ -386,14 +374,8 @@ class Controller:
         self.progress.started(self._number, self._admission.size, self._checkpoint)
         self._logs.begin(self._number)
         group = self._launch.start(reservation, self._admission.size, self.mailbox, self.progress)
-        self._attempt = Attempt(
-            self._number,
-            group,
-            self.directory,
-            self._store,
-            self.config.report_barrier,
-            self._finds_room,
-        )
+        of_reports = (self._store, self.config.report_barrier, self._finds_room)
+        self._attempt = Attempt(self._number, group, self.directory, *of_reports)
         self._alarm.set(_SLOW_START_S, Signal.STILL_STARTING)
 
     def _set_up(self) -> None:
@@ -439,12 +421,11 @@ class Controller:
         self._number += 1
         if self._until_closed.done():
             self.mailbox.put(Signal.ENGINE_CLOSED)
-        delay = self._policy.back_off_s()
-        if not delay:
+        if delay := self._policy.back_off_s():
+            self.progress.warn(f"restarting in {delay:g} s")
+            self._alarm.set(delay, Signal.BACKED_OFF)
+        else:
             self.mailbox.put(Signal.BACKED_OFF)
-            return
-        self.progress.warn(f"restarting in {delay:g} s")
-        self._alarm.set(delay, Signal.BACKED_OFF)
 
     def _back_to_work(self, _: Signal) -> None:
         reservation = self._admission.reservation
