@@ -110,6 +110,25 @@ def test_what_a_function_keeps_stays_as_it_is(function: Callable[[Any, Batch], B
     assert source.column("id").to_pylist() == [0, 1, 2, 3]
 
 
+def test_a_function_may_write_to_its_batch_on_request() -> None:
+    def doubled(batch: Batch) -> Batch:
+        batch["id"] *= 2
+        return batch
+
+    def changed(frame: Any) -> Any:
+        frame.iloc[0, 0] = 7
+        return frame
+
+    source = dray.data.from_arrow(pa.table({"id": np.arange(2)}))
+    rows = source.map_batches(doubled, zero_copy_batch=False)
+    assert rows.take_all() == [{"id": 0}, {"id": 2}]
+    frames = source.map_batches(changed, batch_format="pandas", zero_copy_batch=False)
+    assert frames.take_all() == [{"id": 7}, {"id": 1}]
+    with pytest.raises(ValueError, match=r"failed on rows .*read-only \(zero_copy_batch=False"):
+        source.map_batches(doubled).take_all()
+    assert source.take_all() == [{"id": 0}, {"id": 1}]
+
+
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_dataset_of_hugging_face_stays_as_it_is(batch_size: int, ranks: int) -> None:

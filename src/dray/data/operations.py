@@ -106,16 +106,19 @@ class UserFunction:
         own = getattr(self.function, "__name__", type(self.function).__name__)
         return self.called or f"{self.method}({own})"
 
-    def failed(self, error: Exception, origin: str, nth: int | None = None) -> Exception:
+    def failed(
+        self, error: Exception, origin: str, nth: int | None = None, advice: str = ""
+    ) -> Exception:
         """Return the error that says on which rows it raised; also of the raised one's type.
 
         Args:
             error: The error that it raised.
             origin: The rows of the block.
             nth: The row of the block, from 0, if it was one.
+            advice: Words that tell how to avoid it.
         """
         which = "" if nth is None else f"row {nth + 1} of "
-        text = f"{self.name} failed on {which}{origin or 'a block'}: {describe(error)}"
+        text = f"{self.name} failed on {which}{origin or 'a block'}: {describe(error)}{advice}"
         plain = DataFunctionError(text)
         return mixed_with(plain, error, lambda kind: kind(text))
 
@@ -129,6 +132,9 @@ class FunctionOperation(Operation):
     """
 
     function: UserFunction
+
+
+_ON_WRITING = " (zero_copy_batch=False gives the function arrays that it may write to)"
 
 
 @dataclass(frozen=True)
@@ -163,7 +169,9 @@ class MapBatches(FunctionOperation):
                 table = to_table(batch, f"what {self.function.name} returns")
                 yield Block(table, block.origin, own)
         except Exception as error:
-            raise self.function.failed(error, block.origin) from error
+            wrote = not self.copied and isinstance(error, ValueError) and "read-only" in str(error)
+            advice = _ON_WRITING if wrote else ""
+            raise self.function.failed(error, block.origin, advice=advice) from error
 
     def _batch(self, table: Table) -> Batch:
         batch = to_batch(table, self.batch_format)

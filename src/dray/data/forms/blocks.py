@@ -396,10 +396,10 @@ def to_batch(table: Table, batch_format: str) -> Batch:
 
 
 def writable(batch: Batch) -> Batch:
-    """Return a batch whose NumPy arrays may be written to."""
-    if not isinstance(batch, dict):
-        return batch
-    return {name: _writable(array) for name, array in batch.items()}
+    """Return a batch whose NumPy arrays may be written to; tables of Arrow never can be."""
+    if isinstance(batch, dict):
+        return {name: _writable(array) for name, array in batch.items()}
+    return batch if isinstance(batch, pa.Table) else batch.copy()
 
 
 def _writable(array: Array) -> Array:
