@@ -18,15 +18,14 @@ from dray.data.forms.blocks import (
     Row,
     Table,
     Value,
-    handed_over,
     put_column,
     rows_to_table,
     table_rows,
     to_batch,
     to_column,
     to_table,
-    writable,
 )
+from dray.data.forms.memory import handed_over, writable
 from dray.errors import ConfigError, DataFunctionError, describe, mixed_with
 
 T = TypeVar("T")

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dray.data.forms.blocks import Array, Column, Value, handed_over, to_column
+from dray.data.forms.blocks import Array, Column, Value, to_column
+from dray.data.forms.memory import handed_over
 from dray.errors import ConfigError
 
 

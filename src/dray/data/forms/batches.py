@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from dray.data.forms.blocks import (
-    Arrays,
-    Batch,
-    Block,
-    Table,
-    concat,
-    own_arrays,
-    to_batch,
-)
+from dray.data.forms.blocks import Arrays, Batch, Block, Table, concat, to_batch
+from dray.data.forms.memory import own_arrays
 
 
 class Run(NamedTuple):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import pickle
-import sys
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -170,56 +168,23 @@ def as_array(values: Value) -> Value:
     return values
 
 
-def handed_over(results: list[Batch]) -> tuple[Batch, bool]:
-    """Return a batch that a function has returned, and whether its memory is nobody else's.
-
-    Arrays that somebody else may still write to are copied: the function may keep an array, and
-    return it again with other values. Those that only the batch refers to are not. Arrays that
-    nobody may write to, such as the function's own arguments, stay as they are, so that Arrow
-    knows their memory for such.
-
-    Args:
-        results: The batch, to which nothing but this list may refer.
-    """
-    alone = _counts(results) == [_ALONE]
-    batch = results[0]
-    if not isinstance(batch, dict):
-        return batch, False
-    columns = {
-        name: _kept_apart(values, alone and references == _ALONE)
-        for (name, values), references in zip(batch.items(), _counts(batch.values()), strict=True)
-    }
-    return columns, not any(isinstance(c, pa.Array | pa.ChunkedArray) for c in columns.values())
-
-
-def _counts(objects: Iterable[object]) -> list[int]:
-    """Return how many references there are to objects; no Python code has one meanwhile.
-
-    What a function of Python adds to it depends on the interpreter: Python 3.14 lends references.
-    """
-    return list(map(sys.getrefcount, objects))
-
-
-_ALONE = _counts([object()])[0]  # for an object that a list or dict alone refers to
-
-
-def _kept_apart(values: Value, alone: bool) -> Value:
-    array = as_array(values)
-    if not isinstance(array, np.ndarray) or not array.flags.writeable or array.dtype == object:
-        return array
-    alone = alone and array is values and array.flags.owndata
-    return array if alone and not weakref.getweakrefcount(array) else array.copy()
+_OF_TENSORS = "iufbMmU"  # kinds of NumPy arrays whose rows become tensors
 
 
 def _from_array(values: Array) -> Column:
     if values.ndim == 1:
         return pa.array(values)
-    if values.dtype == bool or not len(values) or values.dtype.kind not in "iuf":
-        return _from_values(list(values)) if len(values) else pa.array([], pa.null())
-    kind = pa.fixed_shape_tensor(pa.from_numpy_dtype(values.dtype), values.shape[1:])
-    native = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
-    numbers = _numbers(native, kind.value_type)
-    storage = pa.FixedSizeListArray.from_arrays(numbers, math.prod(values.shape[1:]))
+    if not len(values):
+        return pa.array([], pa.null())
+    if values.dtype.kind in "iuf":
+        native = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
+        flat = _numbers(native, pa.from_numpy_dtype(values.dtype))
+    elif values.dtype.kind in _OF_TENSORS:
+        flat = pa.array(values.reshape(-1))
+    else:
+        return _from_values(list(values))
+    kind = pa.fixed_shape_tensor(flat.type, values.shape[1:])
+    storage = pa.FixedSizeListArray.from_arrays(flat, math.prod(values.shape[1:]))
     return pa.ExtensionArray.from_storage(kind, storage)
 
 
@@ -230,14 +195,15 @@ def _numbers(values: Array, kind: pa.DataType) -> pa.Array:
 
 def _from_values(values: list[Value]) -> Column:
     """Return Python values as an array of whatever type holds them all."""
-    arrays = [np.asarray(value) for value in values if _is_tensor(value)]
-    if arrays and len(arrays) == len(values):
-        alike = {(array.shape, array.dtype) for array in arrays}
-        if len(alike) == 1 and arrays[0].dtype.kind in "iuf":
-            return _from_array(np.stack(arrays))
-        if any(array.ndim != 1 for array in arrays):
-            return _pickled(values)
-        values = list(arrays)
+    if any(map(_is_array, values)):
+        values = [_of_arrow(value) if _is_array(value) else value for value in values]
+        arrays = [value for value in values if isinstance(value, np.ndarray)]
+        if arrays and len(arrays) == len(values):
+            alike = {(array.shape, array.dtype) for array in arrays}
+            if len(alike) == 1 and arrays[0].dtype.kind in _OF_TENSORS.replace("U", ""):
+                return _from_array(np.stack(arrays))
+            if any(array.ndim != 1 for array in arrays):
+                return _pickled(values)
     for nan_is_null in (False, True):  # it stays among numbers, and is null among strings
         with contextlib.suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
             return pa.array(values, _type_in_ns(values), from_pandas=nan_is_null)
@@ -252,8 +218,14 @@ def _type_in_ns(values: Sequence[Value]) -> pa.DataType | None:
     return pa.duration("ns") if hasattr(first, "nanoseconds") else None
 
 
-def _is_tensor(value: object) -> bool:
-    return hasattr(value, "__array__") and getattr(value, "ndim", 0) > 0
+def _is_array(value: object) -> bool:
+    return hasattr(value, "__array__") and not isinstance(value, np.generic)
+
+
+def _of_arrow(value: Value) -> Value:
+    """Return an array of any library as one of NumPy, and its number if it is but one."""
+    array = np.asarray(value)
+    return array if array.ndim else array.item()
 
 
 def _pickled(values: Iterable[object]) -> Column:
@@ -310,19 +282,57 @@ def column_to_numpy(column: Column) -> Array:
     """Return a column as a NumPy array; tensors of one shape are stacked."""
     kind = column.type
     if is_number(kind) and not column.null_count:
-        return np.from_dlpack(_one_chunk(column))  # to_numpy() imports pandas
+        return np.from_dlpack(one_chunk(column))  # to_numpy() imports pandas
     if isinstance(kind, pa.FixedShapeTensorType) and not column.null_count:
-        array = _one_chunk(column)
+        array = one_chunk(column)
         shape = (len(array), *kind.shape)
-        return array.to_numpy_ndarray() if len(array) else np.empty(shape, _dtype(kind))
+        if is_number(kind.value_type) and len(array):
+            return array.to_numpy_ndarray()
+        flat = column_to_numpy(array.storage.flatten())
+        texts = pa.types.is_string(kind.value_type)
+        return (flat.astype(str) if texts else flat).reshape(shape)
     if isinstance(kind, _SPECIAL):
         return _object_array(column_to_values(column))
     rows_of_numbers = pa.types.is_fixed_size_list(kind) and is_number(kind.value_type)
     if rows_of_numbers and not column.null_count:
-        return column_to_numpy(_one_chunk(column).flatten()).reshape(len(column), kind.list_size)
+        return column_to_numpy(one_chunk(column).flatten()).reshape(len(column), kind.list_size)
+    if _is_list(kind):
+        return _object_array(_lists(one_chunk(column)))
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         return _object_array(column_to_values(column))
-    return _one_chunk(column).to_numpy(zero_copy_only=False)
+    return one_chunk(column).to_numpy(zero_copy_only=False)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    of_maps = pa.types.is_map(kind)
+    return not of_maps and bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
+
+
+def _lists(array: pa.Array) -> list[Array | None]:
+    """Return lists as arrays; lists of lists of numbers that are equally long as a matrix each."""
+    rows = array.to_numpy(zero_copy_only=False)
+    within = array.type
+    while _is_list(within):
+        within = within.value_type
+    if is_number(within) or pa.types.is_boolean(within):
+        with contextlib.suppress(ValueError):
+            return [None if row is None else _stacked(row) for row in rows]
+    return list(rows)
+
+
+def _stacked(row: Array) -> Array:
+    """Return lists of lists as one array that may be written to.
+
+    Raises:
+        ValueError: They are not equally long.
+    """
+    if row.dtype != object:
+        return row if row.flags.writeable else row.copy()
+    if any(each is None for each in row):
+        raise ValueError("there is no list where others have one")
+    return np.stack([_stacked(each) for each in row])
 
 
 def is_number(kind: pa.DataType) -> bool:
@@ -330,11 +340,8 @@ def is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _dtype(kind: pa.FixedShapeTensorType) -> npt.DTypeLike:
-    return kind.value_type.to_pandas_dtype()
-
-
-def _one_chunk(column: Column) -> pa.Array:
+def one_chunk(column: Column) -> pa.Array:
+    """Return a column whose parts lie side by side."""
     if isinstance(column, pa.ChunkedArray):
         return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return column
@@ -343,14 +350,14 @@ def _one_chunk(column: Column) -> pa.Array:
 def _object_array(values: Sequence[object]) -> Array:
     array: Array = np.empty(len(values), dtype=object)
     for index, value in enumerate(values):
-        array[index] = np.asarray(value) if isinstance(value, list) else value
+        array[index] = value
     return array
 
 
 def column_to_values(column: Column) -> list[Value]:
     """Return a column as Python values; tensors as arrays."""
     if isinstance(column.type, PickledType):
-        storage = _one_chunk(column).storage
+        storage = one_chunk(column).storage
         return [pickle.loads(value) for value in storage.to_pylist()]
     if isinstance(column.type, pa.FixedShapeTensorType):
         if not column.null_count:
@@ -395,64 +402,36 @@ def to_batch(table: Table, batch_format: str) -> Batch:
     return to_arrays(table)
 
 
-def writable(batch: Batch) -> Batch:
-    """Return a batch whose NumPy arrays may be written to; tables of Arrow never can be."""
-    if isinstance(batch, dict):
-        return {name: _writable(array) for name, array in batch.items()}
-    return batch if isinstance(batch, pa.Table) else batch.copy()
-
-
-def _writable(array: Array) -> Array:
-    return array if array.flags.writeable else array.copy()
-
-
-def own_arrays(table: Table, *, own: bool) -> Arrays:
-    """Return a table as NumPy arrays that may be written to; what is somebody else's is copied.
-
-    Args:
-        table: The table.
-        own: As of a block.
-    """
-    return {name: _own_array(table.column(name), own=own) for name in table.column_names}
-
-
-def _own_array(column: pa.ChunkedArray, *, own: bool) -> Array:
-    put_together = column.num_chunks > 1  # which makes a copy
-    array = _one_chunk(column)
-    return _as_it_lies(array) if own or put_together else _writable(column_to_numpy(array))
-
-
-def _as_it_lies(array: pa.Array) -> Array:
-    """Return an array as one of NumPy that may be written to, without a copy of numbers."""
-    kind = array.type
-    if array.null_count:
-        return _writable(column_to_numpy(array))
-    if isinstance(kind, pa.FixedShapeTensorType) and kind.permutation is None:
-        return _as_it_lies(array.storage.flatten()).reshape(len(array), *kind.shape)
-    if pa.types.is_fixed_size_list(kind) and is_number(kind.value_type):
-        return _as_it_lies(array.flatten()).reshape(len(array), kind.list_size)
-    memory = array.buffers()[1] if is_number(kind) else None
-    if memory is None or not memory.is_mutable:
-        return _writable(column_to_numpy(array))
-    dtype = np.dtype(kind.to_pandas_dtype())
-    return np.frombuffer(memory, dtype, len(array), array.offset * dtype.itemsize)
-
-
 def to_pandas(table: Table) -> Frame:
-    """Return a table as a pandas.DataFrame; tensors become a column of arrays."""
+    """Return a table as a pandas.DataFrame; tensors become a column of arrays.
+
+    What pandas would make floats of, or something less exact, keeps its type of Arrow: integers
+    among which some are missing, decimals, and what has several values.
+    """
     import pandas as pd
 
-    special = [
-        name for name in table.column_names if isinstance(table.schema.field(name).type, _SPECIAL)
-    ]
-    if not special:
+    values = {}
+    for name in table.column_names:
+        column = table.column(name)
+        if isinstance(column.type, _SPECIAL):
+            values[name] = pd.Series(column_to_values(column), dtype=object)
+        elif _loses(column):
+            values[name] = pd.Series(pd.arrays.ArrowExtensionArray(column))
+    if not values:
         return table.to_pandas()
-    values = {
-        name: pd.Series(column_to_values(table.column(name)), dtype=object) for name in special
-    }
+    special = list(values)
     plain = table.drop_columns(special).to_pandas() if len(special) < table.num_columns else None
     frame = pd.DataFrame(values) if plain is None else plain.assign(**values)
     return frame[table.column_names]
+
+
+def _loses(column: pa.ChunkedArray) -> bool:
+    """Return whether pandas' own types hold less than a column does."""
+    kind = column.type
+    whole = pa.types.is_integer(kind) and column.null_count > 0
+    return bool(
+        whole or pa.types.is_decimal(kind) or pa.types.is_struct(kind) or pa.types.is_map(kind)
+    )
 
 
 _SPECIAL = (pa.FixedShapeTensorType, PickledType)

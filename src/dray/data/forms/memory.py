@@ -1,0 +1,106 @@
+"""Memory of batches: what a program may write to, what it may have kept, and what is copied."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+
+from dray.data.forms.blocks import (
+    Array,
+    Arrays,
+    Batch,
+    Table,
+    Value,
+    as_array,
+    column_to_numpy,
+    is_number,
+    one_chunk,
+)
+
+
+def handed_over(results: list[Batch]) -> tuple[Batch, bool]:
+    """Return a batch that a function has returned, and whether its memory is nobody else's.
+
+    Arrays that somebody else may still write to are copied: the function may keep an array, and
+    return it again with other values. Those that only the batch refers to are not. Arrays that
+    nobody may write to, such as the function's own arguments, stay as they are, so that Arrow
+    knows their memory for such.
+
+    Args:
+        results: The batch, to which nothing but this list may refer.
+    """
+    alone = _counts(results) == [_ALONE]
+    batch = results[0]
+    if not isinstance(batch, dict):
+        return batch, False
+    columns = {
+        name: _kept_apart(values, alone and references == _ALONE)
+        for (name, values), references in zip(batch.items(), _counts(batch.values()), strict=True)
+    }
+    return columns, not any(isinstance(c, pa.Array | pa.ChunkedArray) for c in columns.values())
+
+
+def _counts(objects: Iterable[object]) -> list[int]:
+    """Return how many references there are to objects; no Python code has one meanwhile.
+
+    What a function of Python adds to it depends on the interpreter: Python 3.14 lends references.
+    """
+    return list(map(sys.getrefcount, objects))
+
+
+_ALONE = _counts([object()])[0]  # for an object that a list or dict alone refers to
+
+
+def _kept_apart(values: Value, alone: bool) -> Value:
+    array = as_array(values)
+    if not isinstance(array, np.ndarray) or not array.flags.writeable or array.dtype == object:
+        return array
+    alone = alone and array is values and array.flags.owndata
+    return array if alone and not weakref.getweakrefcount(array) else array.copy()
+
+
+def writable(batch: Batch) -> Batch:
+    """Return a batch whose NumPy arrays may be written to; tables of Arrow never can be."""
+    if isinstance(batch, dict):
+        return {name: _writable(array) for name, array in batch.items()}
+    return batch if isinstance(batch, pa.Table) else batch.copy()
+
+
+def _writable(array: Array) -> Array:
+    return array if array.flags.writeable else array.copy()
+
+
+def own_arrays(table: Table, *, own: bool) -> Arrays:
+    """Return a table as NumPy arrays that may be written to; what is somebody else's is copied.
+
+    Args:
+        table: The table.
+        own: As of a block.
+    """
+    return {name: _own_array(table.column(name), own=own) for name in table.column_names}
+
+
+def _own_array(column: pa.ChunkedArray, *, own: bool) -> Array:
+    put_together = column.num_chunks > 1  # which makes a copy
+    array = one_chunk(column)
+    return _as_it_lies(array) if own or put_together else _writable(column_to_numpy(array))
+
+
+def _as_it_lies(array: pa.Array) -> Array:
+    """Return an array as one of NumPy that may be written to, without a copy of numbers."""
+    kind = array.type
+    if array.null_count:
+        return _writable(column_to_numpy(array))
+    if isinstance(kind, pa.FixedShapeTensorType) and kind.permutation is None:
+        return _as_it_lies(array.storage.flatten()).reshape(len(array), *kind.shape)
+    if pa.types.is_fixed_size_list(kind) and is_number(kind.value_type):
+        return _as_it_lies(array.flatten()).reshape(len(array), kind.list_size)
+    memory = array.buffers()[1] if is_number(kind) else None
+    if memory is None or not memory.is_mutable:
+        return _writable(column_to_numpy(array))
+    dtype = np.dtype(kind.to_pandas_dtype())
+    return np.frombuffer(memory, dtype, len(array), array.offset * dtype.itemsize)

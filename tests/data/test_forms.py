@@ -1,0 +1,106 @@
+"""The forms in which functions see columns, and columns made of what they return."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import dray.data
+
+LARGE = 2**53 + 1  # no float is that number
+NOON = datetime.datetime(2020, 1, 1, 12)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with lists for arrays."""
+    if isinstance(value, np.ndarray):
+        return [_plain(each) for each in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [[1, LARGE], [], [3]],
+        [[1], None],
+        [[True], [False, True]],
+        [["a\0", "bc"], []],
+        [[b"a\0"], [b"bc"]],
+        [[[1, 2], [3, 4]], [[5, 6], [7, 8]]],
+        [[[1, 2], [3]], [[4]]],
+        [[[1]], []],
+        [[{"a": LARGE}], []],
+        [[decimal.Decimal("1.50")], []],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("batch_format", ["numpy", "pandas", "pyarrow"])
+def test_lists_stay_as_they_are(rows: list[Any], batch_format: str) -> None:
+    source = dray.data.from_items([{"x": row} for row in rows])
+    same = source.map_batches(lambda batch: batch, batch_format=batch_format)
+    assert [_plain(row["x"]) for row in same.take_all()] == rows
+
+
+def test_lists_of_numbers_are_arrays_of_their_type() -> None:
+    lists = dray.data.from_items([{"x": [1, 2], "m": [[1, 2]]}, {"x": [], "m": [[3, 4]]}])
+    batch = lists.take_batch(2)
+    assert [array.dtype for array in batch["x"]] == [np.int64, np.int64]
+    assert [array.shape for array in batch["m"]] == [(1, 2), (1, 2)]
+    for given in lists.iter_batches(batch_size=2):
+        given["x"][0][0] = 7
+        given["m"][0][0] = 7
+    assert lists.take(1) == [{"x": [1, 2], "m": [[1, 2]]}]
+
+
+@pytest.mark.parametrize("batch_format", ["numpy", "pandas"])
+def test_maps_stay_maps(batch_format: str) -> None:
+    table = pa.table({"x": pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64()))})
+    same = dray.data.from_arrow(table).map_batches(lambda batch: batch, batch_format=batch_format)
+    assert [row["x"] for row in same.take_all()] == [[("k", 1)], []]
+
+
+def test_a_frame_holds_what_pandas_would_make_floats_of() -> None:
+    table = pa.table(
+        {
+            "whole": pa.array([LARGE, None]),
+            "struct": pa.array([{"a": LARGE}, {"a": None}]),
+            "decimal": pa.array([decimal.Decimal("1.10"), None], pa.decimal128(10, 2)),
+            "map": pa.array([[("k", LARGE)], None], pa.map_(pa.string(), pa.int64())),
+        }
+    )
+    source = dray.data.from_arrow(table)
+    same = source.map_batches(lambda frame: frame, batch_format="pandas")
+    assert same.take_all() == table.to_pylist()
+    assert same.materialize().schema().types == list(table.schema.types)
+    assert source.to_pandas()["whole"][0] == LARGE
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        np.array([[True, False], [True, True]]),
+        np.array([[["a", "b"]], [["cd", "e"]]]),
+        np.array([[NOON, NOON], [NOON, NOON]], "M8[s]"),
+    ],
+    ids=lambda matrix: matrix.dtype.kind,
+)
+def test_a_matrix_of_anything_keeps_its_shape(matrix: np.ndarray[Any, Any]) -> None:
+    made = dray.data.range(2).map_batches(lambda batch: {"x": matrix})
+    (batch,) = made.iter_batches(batch_size=2)
+    assert batch["x"].shape == matrix.shape
+    assert (batch["x"] == matrix).all()
+    (kept,) = made.map_batches(lambda batch: batch).iter_batches(batch_size=2)
+    assert (kept["x"] == matrix).all()
+    assert [row["x"].shape for row in made.take_all()] == [matrix.shape[1:]] * 2
+
+
+def test_an_array_of_no_dimension_is_its_number() -> None:
+    torch = pytest.importorskip("torch")
+    rows = dray.data.range(2).map(lambda row: {"x": torch.tensor(row["id"] + 1), "y": np.array(2)})
+    assert rows.sum("x") == 3
+    assert rows.take(1) == [{"x": 1, "y": 2}]
