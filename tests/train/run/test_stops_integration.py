@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,23 @@ def told(storage: Path) -> list[tuple[str, str]]:
     return [(event["state"], event["cause"]) for event in events(storage, "state")]
 
 
-def test_sigterm_stops_at_the_next_report_and_then_ends_the_program(tmp_path: Path) -> None:
+def _as_a_shell_does(pid: int) -> None:
+    os.kill(pid, signal.SIGTERM)
+
+
+def _as_timeout_does(pid: int) -> None:
+    """Signal the program, and then its group, of which the fork server is."""
+    os.kill(pid, signal.SIGTERM)
+    os.killpg(os.getpgid(pid), signal.SIGTERM)
+
+
+@pytest.mark.parametrize("terminate", [_as_a_shell_does, _as_timeout_does])
+def test_sigterm_stops_at_the_next_report_and_then_ends_the_program(
+    tmp_path: Path, terminate: Callable[[int], None]
+) -> None:
     with Program(write(tmp_path / "script.py", SAVES), tmp_path / "runs") as program:
         program.wait_for("third step")
-        os.kill(program.process.pid, signal.SIGTERM)
+        terminate(program.process.pid)
         status, output = program.end()
     assert status == -signal.SIGTERM, output
     assert "over" not in output  # as before: what ends by this signal runs no `finally`

@@ -363,6 +363,7 @@ def become_worker(entry: str, open_files: int, inlet: int, fds: list[int]) -> No
     lifeline.end_well_without_parent()
     system_limits.restore_open_files(open_files)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     out, err, *own = fds
     for fd in (inlet, *own):
         os.set_inheritable(fd, False)
@@ -431,7 +432,8 @@ def serve(
     lifeline.signal_on_hangup(lifeline_fd)
     for fd in (control_fd, lifeline_fd):  # or workers would hold them open when this process dies
         os.set_inheritable(fd, False)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to answer
+    for number in (signal.SIGINT, signal.SIGTERM):  # a whole group hears; the driver answers
+        signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which no worker inherits blocked
     spawn = method == "spawn"
     if not spawn:

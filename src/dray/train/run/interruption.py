@@ -6,11 +6,14 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 # Takes what asks a run to stop, and that takes the cause.
 GoesTo: TypeAlias = Callable[[Callable[[str], None]], None]
+# `timeout` sends the signal to its child, and then to the group, of which the child is.
+_SAME_S = 0.5
 
 
 @contextlib.contextmanager
@@ -40,21 +43,24 @@ def interrupts_go_to(interrupt: Callable[[], None]) -> Iterator[None]:
 def termination_held() -> Iterator[GoesTo]:
     """Hold SIGTERM back until a run has stopped; then it ends the program as it would have.
 
-    Only on the main thread, and if nobody else has said what SIGTERM does. A second one ends the
-    program at once. Used around all that is to be done before the end.
+    Only on the main thread, and if nobody else has said what SIGTERM does. A second one, after a
+    moment, ends the program at once. Used around all that is to be done before the end.
 
     Yields:
         Takes what asks a run to stop; before that there is nothing to wait for.
     """
     interrupts: list[Callable[[str], None]] = []
-    came = False
+    came: float | None = None
 
     def handler(number: int, frame: object) -> None:
         nonlocal came
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        came = True
-        if not interrupts:
+        now = time.monotonic()
+        if came is not None and now - came < _SAME_S:
+            return
+        if came is not None or not interrupts:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
+        came = now
         for interrupt in interrupts:
             interrupt("SIGTERM")
 
@@ -67,5 +73,5 @@ def termination_held() -> Iterator[GoesTo]:
     finally:
         if holds:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if came:
+        if came is not None:
             os.kill(os.getpid(), signal.SIGTERM)
