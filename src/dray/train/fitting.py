@@ -181,9 +181,8 @@ class Fitting:
 
     def _describe(self, engine: Engine, directory: RunDirectory, progress: Progress) -> None:
         """Write run.json; tell in what the run differs from the one that had its name before."""
-        described = description.describe(
-            engine.name, self.function, self.scaling, self.config, self.backend_config
-        )
+        given = (self.function, self.function_config, self.scaling, self.config)
+        described = description.describe(engine.name, *given, self.backend_config)
         before, choice = description.read(directory), self.config.on_mismatch
         differences = description.differences(before, described)
         changed = "; ".join(differences)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -363,6 +364,31 @@ def test_who_is_waited_for_is_told(
 
 
 @pytest.mark.usefixtures("process_engine")
+def test_another_config_of_the_function_is_told(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    monkeypatch.setenv("DRAY_PROGRESS", "1")
+
+    class Loop:
+        def __call__(self, config: dict[str, Any]) -> None:
+            dray.train.report({})
+
+    def adds(by: int, config: dict[str, Any]) -> None:
+        dray.train.report({"by": by})
+
+    config = {"lr": 0.1, "token": "secret", "model": {"layers": 2}, "data": object()}
+    for function in (Loop(), Loop(), functools.partial(adds, 1), functools.partial(adds, 1)):
+        fit(function, storage, config=config)
+    assert capfd.readouterr().err.count("goes on with") == 1  # the function is another, once
+    config |= {"lr": 1, "token": "x", "model": {}}
+    fit(functools.partial(adds, 1), storage, config=config)
+    said = capfd.readouterr().err
+    assert "another one: train_loop_config.lr was 0.1, and is 1 now" in said
+    assert "train_loop_config.token is another text now" in said
+    assert "train_loop_config.model.layers was 2, and is None now" in said
+    assert "secret" not in (storage / "run/run.json").read_text()
+
+
 def test_a_name_of_another_training_is_told_and_kept(
     storage: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:

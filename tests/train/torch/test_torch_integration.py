@@ -98,6 +98,17 @@ def test_code_written_for_torchrun_forms_its_own_group(storage: Path) -> None:
     assert fit(train, storage).return_value == 2
 
 
+def test_a_function_may_destroy_its_group_while_it_has_a_model(storage: Path) -> None:
+    def train() -> None:
+        model = prepare_model(torch.nn.Linear(4, 1))
+        for _ in range(8):
+            model(torch.ones(4, 4)).sum().backward()
+        torch.distributed.destroy_process_group()
+
+    for number in range(8):  # without care, every fifth never ends
+        fit(train, storage / str(number))
+
+
 def test_backend_and_timeout_are_taken(storage: Path) -> None:
     def train() -> None:
         rank = torch.distributed.get_rank()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import inspect
 import json
+import math
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dray.checks import spec_of
+from dray.checks import plain, spec_of
 from dray.errors import NoRunError, StorageError
 from dray.train.backend import BackendConfig
 from dray.train.config import RunConfig
@@ -22,13 +24,18 @@ from dray.version import VERSION
 
 _HISTORY = "history"
 _MOST_KEPT = 100
+_SHA256 = "sha256:"
 # Fields that make it another training if they differ, unlike how often it restarts.
-_COMPARED = ("scaling_config", "checkpoint_config", "backend", "report_barrier", "versions")
+_COMPARED = (
+    *("train_loop_config", "scaling_config", "checkpoint_config", "backend", "report_barrier"),
+    "versions",
+)
 
 
 def describe(
     engine: str,
     function: Callable[..., object],
+    function_config: Mapping[str, object],
     scaling: ScalingConfig,
     config: RunConfig,
     backend: BackendConfig,
@@ -44,6 +51,7 @@ def describe(
             **_versions(backend.modules),
         },
         "train_function": _fingerprint(function),
+        "train_loop_config": _comparable(function_config),
         "scaling_config": {**_fields(scaling), "resources_per_worker": scaling.bundle},
         "failure_config": _fields(config.failure_config),
         "checkpoint_config": _fields(config.checkpoint_config),
@@ -102,6 +110,8 @@ def _changed(name: str, before: object, now: object) -> Iterator[str]:
     if isinstance(before, Mapping) and isinstance(now, Mapping):
         for key in dict.fromkeys((*before, *now)):
             yield from _changed(f"{name}.{key}", before.get(key), now.get(key))
+    elif before != now and str(before).startswith(_SHA256) and str(now).startswith(_SHA256):
+        yield f"{name} is another text now"
     elif before != now:
         yield f"{name} was {before!r}, and is {now!r} now"
 
@@ -123,10 +133,36 @@ def _fields(config: Any) -> dict[str, object]:
     return {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.repr}
 
 
+def _comparable(config: Mapping[str, object]) -> dict[str, object]:
+    """Return what can be compared of the function's config; of texts, which may be secret, a hash.
+
+    What else it holds, such as objects and long lists, is left out.
+    """
+    found: dict[str, object] = {}
+    for name, value in config.items():
+        value = plain(value)
+        if isinstance(value, Mapping):
+            found[str(name)] = _comparable(value)
+        elif isinstance(value, str):
+            found[str(name)] = _SHA256 + _digest(value)
+        elif value is None or isinstance(value, int):
+            found[str(name)] = value
+        elif isinstance(value, float):
+            found[str(name)] = value if math.isfinite(value) else repr(value)
+    return found
+
+
 def _fingerprint(function: Callable[..., object]) -> dict[str, str | None]:
-    name = getattr(function, "__qualname__", repr(function))
+    while isinstance(function, functools.partial):
+        function = function.func
+    source_of = function if hasattr(function, "__qualname__") else type(function)
+    name = source_of.__qualname__
     try:
-        source = inspect.getsource(function)
+        source = inspect.getsource(source_of)
     except (OSError, TypeError):
         return {"name": name, "sha256": None}
-    return {"name": name, "sha256": hashlib.sha256(source.encode()).hexdigest()}
+    return {"name": name, "sha256": _digest(source)}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

@@ -159,6 +159,9 @@ def _prepare_device(slices: Sequence[str], address: str) -> str:
 
 
 _store: torch.distributed.TCPStore | None = None
+# Kept to the end of the process: if a train function destroys the group itself, its model would be
+# the last to refer to it, and wait, with Python's lock, for a thread of the group that waits for it.
+_group: torch.distributed.ProcessGroup | None = None
 
 
 def _open_store(address: str, timeout: timedelta) -> int:
@@ -185,7 +188,7 @@ def _join_process_group(address: str, port: int, backend: str, timeout: timedelt
     """Make this rank a member of the process group."""
     from torch import distributed
 
-    global _store
+    global _store, _group
     if distributed.is_initialized():  # with the inline engine, the user's own
         _store = None
         return
@@ -216,6 +219,7 @@ def _join_process_group(address: str, port: int, backend: str, timeout: timedelt
         world_size=assignment.world_size,
         timeout=timeout,
     )
+    _group = distributed.group.WORLD
 
 
 def leave_process_group() -> None:
