@@ -195,16 +195,22 @@ def test_wrong_arguments_and_places() -> None:
 @on_processes
 def test_the_older_form_boosts_on_datasets(tmp_path: Path) -> None:
     rows = [{"x": float(number % 50), "y": int(number % 50 > 20)} for number in range(200)]
-    result: Any = LightGBMTrainer(
-        label_column="y",
-        params={"objective": "binary", "verbosity": -1, "num_threads": 1},
-        num_boost_round=3,
-        datasets={"train": rows, "valid": rows},
-        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
-        run_config=RunConfig(storage_path=tmp_path),
-    ).fit()
+
+    def fit() -> Any:
+        return LightGBMTrainer(
+            label_column="y",
+            params={"objective": "binary", "verbosity": -1, "num_threads": 1},
+            num_boost_round=3,
+            datasets={"train": rows, "valid": rows},
+            scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
+            run_config=RunConfig(name="older", storage_path=tmp_path),
+        ).fit()
+
+    result = fit()
     assert RayTrainReportCallback.get_model(result.checkpoint).current_iteration() == 3
     assert sorted(result.metrics) == ["train-binary_logloss", "valid-binary_logloss"]
+    again = fit()  # no round is left
+    assert (again.metrics, again.checkpoint) == (result.metrics, result.checkpoint)
 
 
 @on_processes

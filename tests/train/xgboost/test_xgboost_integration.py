@@ -252,6 +252,8 @@ def test_the_older_form_boosts_on_datasets_and_goes_on(storage: Path) -> None:
     assert first.metrics["train-logloss"] == pytest.approx(first.metrics["valid-logloss"])
     result = fit(5)
     assert RayTrainReportCallback.get_model(result.checkpoint).num_boosted_rounds() == 5
+    again = fit(5)  # no round is left
+    assert (again.metrics, again.checkpoint) == (result.metrics, result.checkpoint)
     with pytest.raises(WorkerGroupError, match="label_column is 'z', and the columns of"):
         XGBoostTrainer(
             label_column="z", datasets={"train": table}, run_config=RunConfig(storage_path=storage)

@@ -22,14 +22,16 @@ def train(form: OlderForm, network: Mapping[str, Any]) -> None:
     """
     checkpoint = get_checkpoint()
     model = None if checkpoint is None else RayTrainReportCallback.get_model(checkpoint)
-    begun = 0 if model is None else model.current_iteration()
+    left = form.num_boost_round - (0 if model is None else model.current_iteration())
+    if left <= 0:
+        return
     table = lightgbm.Dataset(*form.rows(TRAIN_DATASET_KEY))
     evaluated = [lightgbm.Dataset(*form.rows(name), reference=table) for name in form.evaluated]
     options = form.options_with(RayTrainReportCallback)
     trained = lightgbm.train(
         {"tree_learner": "data", **form.params, **network},
         table,
-        form.num_boost_round - begun,
+        left,
         valid_sets=[table, *evaluated],
         valid_names=[TRAIN_DATASET_KEY, *form.evaluated],
         init_model=model,

@@ -14,12 +14,14 @@ def train(form: OlderForm) -> None:
     """Boost the rounds that are left, on this rank's share of the rows."""
     checkpoint = get_checkpoint()
     model = None if checkpoint is None else RayTrainReportCallback.get_model(checkpoint)
-    begun = 0 if model is None else model.num_boosted_rounds()
+    left = form.num_boost_round - (0 if model is None else model.num_boosted_rounds())
+    if left <= 0:
+        return
     tables = {name: _table(form, name) for name in (TRAIN_DATASET_KEY, *form.evaluated)}
     xgboost.train(
         dict(form.params),
         tables[TRAIN_DATASET_KEY],
-        form.num_boost_round - begun,
+        left,
         evals=[(table, name) for name, table in tables.items()],
         xgb_model=model,
         **form.options_with(RayTrainReportCallback),
