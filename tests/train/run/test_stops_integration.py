@@ -321,7 +321,7 @@ def test_events_that_cannot_be_recorded_do_not_fail_a_run(
 
 
 @pytest.mark.usefixtures("process_engine")
-@pytest.mark.parametrize("at", ["report", "barrier", "report with a barrier", "end"])
+@pytest.mark.parametrize("at", ["report", "barrier", "report with a barrier", "end", "return"])
 def test_who_is_waited_for_is_told(
     storage: Path, at: str, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
@@ -330,6 +330,8 @@ def test_who_is_waited_for_is_told(
 
     def train() -> int:
         rank = dray.train.get_context().get_world_rank()
+        if at == "return":
+            dray.train.report({})
         if rank == 1:
             (storage / "pid").write_text(str(os.getpid()))
             while (storage / "run/events.jsonl").read_text().count('"waiting"') < 4:  # two lines
@@ -340,14 +342,14 @@ def test_who_is_waited_for_is_told(
             saved = storage / f"saved-{rank}"
             saved.mkdir()
             dray.train.report({}, Checkpoint(saved))
-        else:
+        elif at != "return":
             dray.train.report({})
         return rank
 
     fit(train, storage, report_barrier=at == "report with a barrier")
     first, second = events(storage, "waiting")[:2]
-    what = "come to barrier()" if at == "barrier" else "made report 0"
-    waiting = [] if at == "end" else [0]
+    what = {"barrier": "come to barrier()", "return": "returned"}.get(at, "made report 0")
+    waiting = [] if at in ("end", "return") else [0]
     assert first["missing"] == [1]
     assert (first["what"], first["waiting"]) == (what, waiting)
     assert second["seconds"] >= 2 * first["seconds"] >= 0.4
@@ -356,8 +358,8 @@ def test_who_is_waited_for_is_told(
     assert f"rank 1 has not {what} for 0 s" in said
     assert f"(rank 1: pid {pid}, node " in said
     assert f"; `py-spy dump --pid {pid}` shows where it is)" in said
-    waits = "; rank 0 has, and has returned (" if at == "end" else "; rank 0 waits for it ("
-    assert waits in said
+    ended = {"end": "has, and has returned", "return": "has"}
+    assert f"; rank 0 {ended.get(at, 'waits for it')} (" in said
 
 
 # A name that was used before.

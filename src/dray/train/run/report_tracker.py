@@ -137,6 +137,7 @@ class ReportTracker:
         self._at_work = RankCounts(world_size)  # of those that may still report
         self._barrier = barrier
         self._newest = dict.fromkeys(range(world_size), -1)
+        self._reported_at = 0.0
         self._ended: dict[int, float] = {}
         self._open: dict[int, PendingReport] = {}
         self._done = -1  # the highest number that was complete
@@ -148,6 +149,7 @@ class ReportTracker:
 
     def reported(self, rank: int, message: Reported, now: float = 0.0) -> None:
         """Take note of a rank's report, made `now` seconds after some moment."""
+        self._reported_at = now
         old, self._newest[rank] = self._newest[rank], message.report
         self._counts.move(rank, old, message.report)
         self._at_work.move(rank, old, message.report)
@@ -265,7 +267,10 @@ class ReportTracker:
     # Who waits for whom.
 
     def waits(self) -> Iterator[Wait]:
-        """Yield who is waited for in a report, and who lags behind ranks that have returned."""
+        """Yield who is waited for in a report, and who lags behind ranks that have returned.
+
+        Also who has only not returned, since the last sign of anybody: it may wait in a collective.
+        """
         for entry in self._open.values():
             number, missing = entry.report, self._missing(entry)
             waiting = tuple(sorted(entry.waiting))
@@ -285,6 +290,10 @@ class ReportTracker:
                 since = max(entry.since, min(self._ended[rank] for rank in ended))
                 yield Wait(f"made report {entry.report}", missing, (), since, ended)
                 return
+        if self._ended and self._at_work.ranks:
+            since = max(self._reported_at, *self._ended.values())
+            running, ended = sorted(self._at_work.ranks), sorted(self._ended)
+            yield Wait("returned", tuple(running), (), since, tuple(ended))
 
 
 class CollectiveTracker:

@@ -21,7 +21,7 @@ class Wait:
     """Ranks that have not come to where others are.
 
     Attributes:
-        what: Awaited action, such as "made report 3" or "come to barrier()".
+        what: Awaited action, such as "made report 3", "come to barrier()" or "returned".
         missing: The ranks that have not.
         waiting: The ranks that wait for them.
         since: Start of the wait, in seconds of the clock that is used.
@@ -56,7 +56,8 @@ class Wait:
             told += f"; {describe_ranks(self.waiting)} {waits} for {it}"
         elif self.returned:
             have = "has" if len(self.returned) == 1 else "have"
-            told += f"; {describe_ranks(self.returned)} {have}, and {have} returned"
+            also = "" if self.what == "returned" else f", and {have} returned"
+            told += f"; {describe_ranks(self.returned)} {have}{also}"
         where = "; ".join(describe(rank) for rank in self.missing[:_MOST_DESCRIBED])
         return f"{told} ({where})"
 
