@@ -218,6 +218,15 @@ def test_worker_that_dies(storage: Path, action: Any, cause: str, exitcode: int)
         assert "in segfault" in log  # the Python stack
 
 
+def test_a_slow_download_is_no_wait_for_other_ranks(storage: Path) -> None:
+    def download() -> None:
+        raise TimeoutError("the read timed out")
+
+    with pytest.raises(WorkerGroupError, match="rank 1 failed: TimeoutError") as caught:
+        fit(functools.partial(fail_on_rank_one, download), storage)
+    assert "it waited for" not in str(caught.value)
+
+
 def test_a_rank_that_dies_while_it_stages_leaves_nothing_in_the_way(storage: Path) -> None:
     """Rank 1 has a file that takes long to copy, and dies when rank 0 has staged its own."""
 

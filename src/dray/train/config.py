@@ -201,7 +201,8 @@ class RunConfig:
         report_barrier: Has every `report()` wait until all ranks have made it, with a checkpoint or
             without, as Ray Train does: what rank 0 wrote before it is then there for all.
         on_mismatch: Reaction if a run of this name had another train function, config, scaling,
-            backend or version: "warn" says what has changed and goes on, "error" refuses, "ignore" goes on.
+            backend or version: "warn" says what has changed and goes on, "error" refuses,
+            "ignore" goes on.
 
     Attributes:
         runtime_env: `worker_runtime_env`, parsed.

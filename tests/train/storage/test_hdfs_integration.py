@@ -85,7 +85,7 @@ def test_one_driver_at_a_time(hdfs: Server, monkeypatch: pytest.MonkeyPatch) -> 
     first = RunDirectory(place)
     first.storage.open()
     try:
-        with pytest.raises(StorageError, match="another process is at the run hdfs://"):
+        with pytest.raises(StorageError, match=r"another fit\(\) is at the run hdfs://"):
             RunDirectory(place).storage.open()
         with (  # HDFS itself refuses, if both have looked before either has written
             mock.patch.object(RemotePath, "exists", return_value=False),

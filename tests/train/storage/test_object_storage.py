@@ -135,7 +135,7 @@ def test_one_driver_at_a_time(
 ) -> None:
     monkeypatch.setenv("DRAY_LEASE_S", "0.4")
     first = opened(run)
-    with pytest.raises(StorageError, match=r"another process is at the run .* process \d+ on "):
+    with pytest.raises(StorageError, match=r"another fit\(\) is at the run .* process \d+ on "):
         RunDirectory(run).storage.open()
     commit(first, 0, None, sources[0])
     # A driver elsewhere takes it over; this one hears so before it commits anything more.

@@ -149,10 +149,21 @@ def _where_a_module_is(error: ModuleNotFoundError) -> list[str]:
     ]
 
 
+# Parts of the messages and tracebacks of frameworks' collectives; downloads time out as well.
+_OF_COLLECTIVES = (
+    *("torch/distributed", "torch/autograd", "gloo", "nccl", "xccl", "hccl", "jax", "xgboost"),
+    "lightgbm",
+)
+
+
 def _is_timeout(error: BaseException) -> bool:
-    """Return whether a rank waited in vain; PyTorch's backends have no type for it."""
+    """Return whether a rank waited in vain for others, of which PyTorch's backends have no type."""
     text = text_of(error).lower()
-    return isinstance(error, TimeoutError) or "timed out" in text or "timeout" in text
+    if not (isinstance(error, TimeoutError) or "timed out" in text or "timeout" in text):
+        return False
+    cause = error.__cause__
+    passed = f"{text} {cause.text}" if isinstance(cause, RemoteTraceback) else text
+    return any(name in passed for name in _OF_COLLECTIVES)
 
 
 def to_driver_error(error: BaseException) -> DrayError:

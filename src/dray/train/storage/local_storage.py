@@ -64,8 +64,8 @@ class LocalStorage(Storage[Path]):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise StorageError(
-                    f"another process is at the run {self.path} now; give this one another "
-                    "RunConfig(name=...), or wait for that one to end"
+                    f"another fit() is at the run {self.path} now, here or elsewhere; give this "
+                    "one another RunConfig(name=...), or wait for that one to end"
                 ) from error
 
     def token(self) -> str | None:

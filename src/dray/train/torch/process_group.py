@@ -159,8 +159,8 @@ def _prepare_device(slices: Sequence[str], address: str) -> str:
 
 
 _store: torch.distributed.TCPStore | None = None
-# Kept to the end of the process: if a train function destroys the group itself, its model would be
-# the last to refer to it, and wait, with Python's lock, for a thread of the group that waits for it.
+# Kept to the end of the process: where a train function destroys the group, its model would be the
+# last to refer to it, and wait, with Python's lock, for a thread of the group that needs the lock.
 _group: torch.distributed.ProcessGroup | None = None
 
 

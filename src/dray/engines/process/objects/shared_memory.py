@@ -19,6 +19,7 @@ from typing import Any
 
 from dray import host
 from dray.engines.rpc.serialization import Buffer
+from dray.errors import ObjectStoreFullError
 from dray.interrupts import final
 
 _PAGE = 4096
@@ -111,7 +112,14 @@ class Arena:
             fd = os.memfd_create("dray-objects", os.MFD_CLOEXEC)
         else:
             fd = _unnamed_file()
-        os.ftruncate(fd, size)
+        try:
+            os.ftruncate(fd, size)
+        except OSError as error:
+            os.close(fd)
+            raise ObjectStoreFullError(
+                f"the object store cannot have {size / 1e6:,.0f} MB: {error.strerror} (`ulimit -f` "
+                "limits it as it does files; dray.init(object_store_memory=...) asks for less)"
+            ) from error
         return cls(fd, size)
 
     def write(self, offset: int, parts: Sequence[Buffer]) -> None:

@@ -78,7 +78,7 @@ class Lease:
 
     def _is_taken(self, held: dict[str, Any]) -> StorageError:
         return StorageError(
-            f"another process is at the run {self._run} now: {held.get('who', 'unknown')}. Give "
+            f"another fit() is at the run {self._run} now: {held.get('who', 'unknown')}. Give "
             "this one another RunConfig(name=...), or wait for that one to end"
         )
 
