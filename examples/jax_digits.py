@@ -23,7 +23,7 @@ def train_loop(config: dict[str, Any]) -> None:
     from sklearn.datasets import load_digits
 
     # All processes are one program: what it computes with lies on the devices of all of them.
-    mesh = jax.make_mesh((jax.device_count(),), ("data",))
+    mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     by_rows = NamedSharding(mesh, PartitionSpec("data"))
     everywhere = NamedSharding(mesh, PartitionSpec())
 

@@ -52,6 +52,7 @@ _TENSORS = "tensors travel as all other values do"
 _JOB = "give its parts to dray.init(runtime_env=..., namespace=...)"
 _LOGGING = "set up logging in the program, or give logging_level= to dray.init()"
 _PREDICT = "load the checkpoint in a task or an actor, and predict there"
+_WRAPPED = "use TorchTrainer; the framework's page in docs/ has the lines to change"
 _DDP = "use dray.train.torch.TorchTrainer, whose DistributedDataParallel does the same"
 _BESIDE_MODEL = "write its serialize() into a file beside the model"
 
@@ -316,7 +317,7 @@ _TRAIN: dict[str, str | Absent] = {
     **_each("util utils _internal", _INTERNALS),
     "horovod": _DDP,
     "error": "the errors of training are names of dray.train",
-    "predictor": _PREDICT,
+    **_each("predictor batch_predictor", _PREDICT),
     "examples": "there are programs in the examples/ folder of dray's repository",
     "BaseTrainer": "use dray.train.DataParallelTrainer",
 }
@@ -415,6 +416,9 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     **_OPTIONS,
     **_ARGUMENTS,
     "dray.train.torch": _TRAIN_TORCH,
+    "dray.train.huggingface": _each("TransformersTrainer HuggingFaceTrainer", _gone(_WRAPPED)),
+    "dray.train.lightning": _each("LightningTrainer LightningConfigBuilder", _gone(_WRAPPED)),
+    "dray.train.xgboost": {"XGBoostPredictor": _gone(_PREDICT)},
     "dray.exceptions": {
         **{name: _TRAIN[name] for name in ("NCCLHangError", "PreemptionError")},
         **_each(
@@ -427,7 +431,10 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
         f"{kind}Trainer()": _PREPROCESSOR for kind in ("LightGBM", "Tensorflow", "Torch", "XGBoost")
     },
     "LightGBMTrainer": {"get_model": _gone("call RayTrainReportCallback.get_model(checkpoint)")},
-    "dray.train.lightgbm": {"normalize_pandas_for_lightgbm": _INTERNALS},
+    "dray.train.lightgbm": {
+        "normalize_pandas_for_lightgbm": _INTERNALS,
+        "LightGBMPredictor": _gone(_PREDICT),
+    },
     "DataParallelTrainer": {
         **_each("restore can_restore", _gone(_SAME_NAME)),
         "as_trainable": _gone("call fit() in a trial of Ray Tune, as docs/sweeps.md shows"),

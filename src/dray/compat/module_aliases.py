@@ -13,7 +13,9 @@ _TORCH = ("torch_checkpoint", "torch_trainer", "train_loop_utils")
 
 # Path -> the module whose names it has.
 ALIASES: Mapping[str, str] = {
-    **dict.fromkeys(("dray.air", "dray.air.config", "dray.air.result"), "dray.train"),
+    **dict.fromkeys(
+        ("dray.air", "dray.air.checkpoint", "dray.air.config", "dray.air.result"), "dray.train"
+    ),
     **dict.fromkeys(("dray.train.v2", "dray.train.v2.api"), "dray.train"),
     **{f"dray.train.v2.api.{name}": "dray.train" for name in (*_API, *_REPORTS)},
     "dray.data.block": "dray.data",

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from dray.train.planning.ranks import RankAssignment
     from dray.train.run.worker_group import WorkerGroup
 
+__all__ = ["TorchBackend", "TorchConfig"]
+
 # Imports of making an optimizer, or a model of many ranks: 800 modules, a second.
 _OF_THE_FIRST_STEP = ("torch._dynamo",)
 # Names of `lightning.pytorch`, or of `pytorch_lightning`, and of dray for it.
