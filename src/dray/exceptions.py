@@ -23,6 +23,7 @@ from dray.errors import (
 )
 from dray.errors import ActorError as RayActorError
 from dray.errors import ClusterUnreachableError as AuthenticationError
+from dray.errors import DataFunctionError as UserCodeException
 from dray.errors import DrayError as RayError
 from dray.errors import DrayError as RayTrainError
 from dray.errors import EngineError as RaySystemError
@@ -41,7 +42,6 @@ from dray.errors import ObjectLostError as PlasmaObjectNotAvailable
 from dray.errors import ObjectLostError as ReferenceCountingAssertionError
 from dray.errors import ObjectStoreFullError as OutOfDiskError
 from dray.errors import TaskError as RayTaskError
-from dray.errors import TaskError as UserCodeException
 from dray.errors import WorkerDiedError as WorkerCrashedError
 
 __all__ = [

@@ -21,6 +21,7 @@ import dray.data
 from dray.data.accepted import dataset_of
 from dray.data.iterator import DataIterator
 from dray.errors import AbsentError, ConfigError, DataFunctionError, StorageError
+from dray.exceptions import UserCodeException
 from dray.train import DataConfig
 
 ROWS = [{"x": number, "name": f"n{number % 3}"} for number in range(10)]
@@ -364,6 +365,7 @@ def test_a_failing_function_names_its_rows_and_keeps_its_type(tmp_path: Path) ->
         files.map(fails).take_all()
     assert isinstance(caught.value, DataFunctionError)
     assert f"failed on row 2 of rows 3 to 9 of {tmp_path}/a.parquet" in str(caught.value)
+    assert isinstance(caught.value, UserCodeException)
     assert any(entry.name == "fails" for entry in caught.traceback) or caught.value.__cause__
     with pytest.raises(KeyError, match="map_batches"):
         files.map_batches(lambda batch: batch["y"]).take_all()
