@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from dray.checks import require
 from dray.compat.arguments import check_arguments
@@ -19,11 +21,12 @@ from dray.data.sources.base import BlocksSource, Filesystem, RowsSource, Source
 from dray.data.sources.combined import FileShuffleConfig, Shuffle, UnionSource
 from dray.data.sources.files import Paths
 from dray.data.sources.partitions import Labels, Partitioning
+from dray.errors import StorageError, describe
 
 # Options of Ray Data for which dray has no use: they follow from the data or the machine.
 _FOLLOWS = (
     *("parallelism", "ray_remote_args", "concurrency", "num_cpus", "num_gpus", "memory"),
-    "meta_provider",
+    *("meta_provider", "override_num_blocks"),
 )
 _HIVE = Partitioning("hive")
 FileOrder: TypeAlias = FileShuffleConfig | Literal["files"] | None
@@ -39,6 +42,7 @@ def read_parquet(
     include_paths: bool = False,
     file_extensions: Sequence[str] | None = None,
     shuffle: FileOrder = None,
+    schema: pa.Schema | None = None,
     **options: object,
 ) -> Dataset:
     """Return files of Parquet as a dataset; their ends are read now, the rest when it is used.
@@ -53,17 +57,20 @@ def read_parquet(
         include_paths: Whether there is a column `path`.
         file_extensions: Endings of the files that count in a directory.
         shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
+        schema: The columns and their types; default: those of all files, where a column that a
+            file lacks is None, and has a type that holds the values of all files.
         options: Options of Ray's that dray does not need.
 
     Raises:
         ConfigError: There are no such files or columns.
-        StorageError: One cannot be read.
+        StorageError: One cannot be read, or not together with the others.
     """
-    _check_options("read_parquet", options)
+    _check_options(read_parquet, options)
     found, on = files.find_files(paths, file_extensions or _PARQUET, filesystem)
     label = _labels(partitioning, include_paths)
     order = None if shuffle is None else Shuffle(shuffle)
-    return Dataset(files.parquet_source(found, on, columns, override_num_blocks, label, order))
+    lanes = override_num_blocks
+    return Dataset(files.parquet_source(found, on, columns, lanes, label, order, schema))
 
 
 def read_csv(
@@ -91,7 +98,7 @@ def read_csv(
     """
     found, on = files.find_files(paths, file_extensions or _CSV, filesystem)
     label = _labels(partitioning, include_paths)
-    of_arrow = _of_arrow("read_csv", options)
+    of_arrow = _of_arrow(read_csv, options, _OF_CSV)
     source = functools.partial(files.csv_source, filesystem=on, options=of_arrow, label=label)
     return _in_order(source, found, shuffle)
 
@@ -123,7 +130,7 @@ def read_json(
     """
     found, on = files.find_files(paths, file_extensions or _JSON, filesystem)
     label = _labels(partitioning, include_paths)
-    of_arrow = _of_arrow("read_json", options)
+    of_arrow = _of_arrow(read_json, options, _OF_JSON)
     source = functools.partial(files.json_source, filesystem=on, options=of_arrow, label=label)
     return _in_order(source, found, shuffle)
 
@@ -153,7 +160,7 @@ def read_text(
         shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
         options: Options of Ray's that dray does not need.
     """
-    _check_options("read_text", options)
+    _check_options(read_text, options)
     found, on = files.find_files(paths, file_extensions or ("",), filesystem)
     label = _labels(partitioning, include_paths)
     source = functools.partial(
@@ -187,7 +194,7 @@ def read_binary_files(
         shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
         options: Options of Ray's that dray does not need.
     """
-    _check_options("read_binary_files", options)
+    _check_options(read_binary_files, options)
     found, on = files.find_files(paths, file_extensions or ("",), filesystem)
     label = _labels(partitioning, include_paths)
 
@@ -227,14 +234,19 @@ def read_images(
         MissingDependencyError: Pillow is not installed.
     """
     require("PIL", "pillow")
-    _check_options("read_images", options)
+    _check_options(read_images, options)
     found, on = files.find_files(paths, file_extensions or _IMAGES, filesystem)
     label = _labels(partitioning, include_paths)
 
     def row(content: bytes, path: str) -> dict[str, object]:
         from PIL import Image
 
-        image: Image.Image = Image.open(io.BytesIO(content))
+        try:
+            image: Image.Image = Image.open(io.BytesIO(content))
+        except Image.UnidentifiedImageError as error:
+            raise StorageError(f"{path} is no image that Pillow can read") from error
+        except Image.DecompressionBombError as error:
+            raise StorageError(f"{path} cannot be read: {describe(error)}") from error
         image = image if mode is None else image.convert(mode)
         image = image if size is None else image.resize((size[1], size[0]))
         return {"image": np.asarray(image), **label(path)}
@@ -265,7 +277,7 @@ def read_numpy(
         allow_pickle: Whether to load arrays of objects, which may run any code.
         options: Options of Ray's that dray does not need.
     """
-    _check_options("read_numpy", options)
+    _check_options(read_numpy, options)
     found, on = files.find_files(paths, file_extensions or (".npy",), filesystem)
     label = _labels(partitioning, include_paths)
     source = functools.partial(
@@ -295,7 +307,7 @@ def read_sql(
         >>> dray.data.read_sql("select 1 as x", lambda: sqlite3.connect(":memory:")).take()
         [{'x': 1}]
     """
-    _check_options("read_sql", options)
+    _check_options(read_sql, options)
 
     def produce() -> Iterator[Block]:
         with contextlib.closing(connection_factory()) as connection:
@@ -309,10 +321,12 @@ def read_sql(
     return Dataset(BlocksSource(produce, "the query"))
 
 
+_OF_CSV = ("read_options", "parse_options", "convert_options")
+_OF_JSON = ("read_options", "parse_options")
 _SQL_ROWS = 4096
 _PARQUET = (".parquet", ".pq")
 _CSV = (".csv", ".csv.gz", ".tsv", ".txt")
-_JSON = (".json", ".jsonl", ".json.gz")
+_JSON = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
 _IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
 
 
@@ -345,15 +359,19 @@ def _labels(partitioning: Partitioning | None, include_paths: bool) -> Callable[
     return label
 
 
-def _of_arrow(function: str, options: Mapping[str, object]) -> dict[str, object]:
+def _of_arrow(
+    function: Callable[..., Dataset], options: Mapping[str, object], known: Sequence[str]
+) -> dict[str, object]:
     """Return the options of Arrow's readers; Ray's own ones are as if they had been left out."""
-    known = ("read_options", "parse_options", "convert_options")
-    unknown = {name: options[name] for name in options if name not in (*known, *_FOLLOWS)}
-    check_arguments(f"dray.data.{function}", unknown, known)
+    _check_options(function, options, known)
     return {name: options[name] for name in known if name in options}
 
 
-def _check_options(function: str, options: Mapping[str, object]) -> None:
-    unknown = {name: value for name, value in options.items() if name not in _FOLLOWS}
+def _check_options(
+    function: Callable[..., Dataset], options: Mapping[str, object], known: Sequence[str] = ()
+) -> None:
+    """Refuse options that a function has neither parameters nor a use for."""
+    unknown = {name: options[name] for name in options if name not in (*known, *_FOLLOWS)}
     if unknown:
-        check_arguments(f"dray.data.{function}", unknown, ("filesystem", "columns"))
+        own = [name for name in inspect.signature(function).parameters if name != "options"]
+        check_arguments(f"dray.data.{function.__name__}", unknown, (*own, *known))

@@ -6,7 +6,8 @@ DrayError
 │   ├── AlreadyInitializedError (RuntimeError) dray.init() was called twice
 │   ├── NameTakenError                  another actor has the name already
 │   ├── NoSuchCheckpointError (RuntimeError) it asks for a checkpoint that a run does not have
-│   └── NoSuchDatasetError (KeyError)   it asks for a dataset that a trainer was not given
+│   ├── NoSuchDatasetError (KeyError)   it asks for a dataset that a trainer was not given
+│   └── NoSuchFileError (StorageError, FileNotFoundError) there is no file to read rows from
 ├── InfeasibleError                     the request is well-formed, but no machine here can meet it
 ├── MissingDependencyError (ImportError) an optional package is not installed
 ├── AbsentError                         a name, module or argument that dray does not have
@@ -94,6 +95,10 @@ class NoSuchDatasetError(ConfigError, KeyError):
     """A trainer was given no dataset of that name."""
 
     __str__ = Exception.__str__  # a KeyError's is a repr
+
+
+class NoSuchFileError(ConfigError, StorageError, FileNotFoundError):
+    """There is no file to read rows from."""
 
 
 class InfeasibleError(DrayError):

@@ -7,7 +7,7 @@ import math
 
 import pyarrow as pa
 
-from dray.data.forms.blocks import Column, Table
+from dray.data.forms.blocks import Column, PickledType, Table
 
 _NAMES = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
 
@@ -43,15 +43,42 @@ def _shape(text: bytes) -> list[int]:
 
 
 def in_schema(table: Table, schema: pa.Schema) -> Table:
-    """Return the columns of a schema as it has them."""
+    """Return the columns of a schema as it has them; what a table lacks is null.
+
+    Tensors of another shape stay as they are.
+
+    Raises:
+        pyarrow.ArrowInvalid: Values do not fit, in the column that is named.
+    """
     if table.schema.equals(schema):
         return table
-    columns = [_as_field(table.column(field.name), field) for field in schema]
-    return pa.table(columns, schema=schema)
+    return pa.table({field.name: _as_field(table, field) for field in schema})
 
 
-def _as_field(column: Column, field: pa.Field) -> Column:
-    kind = field.type
+def of_several_shapes(kind: pa.DataType, other: pa.DataType) -> bool:
+    """Return whether types are of tensors that no type of one shape can hold."""
+    both = (kind, other)
+    shapes = [getattr(each, "shape", None) for each in both]
+    return shapes[0] != shapes[1] and all(isinstance(each, _TENSORS) for each in both)
+
+
+_TENSORS = (pa.FixedShapeTensorType, PickledType)  # those of several shapes are pickled
+
+
+def _as_field(table: Table, field: pa.Field) -> Column:
+    if not table.schema.get_all_field_indices(field.name):
+        return pa.nulls(table.num_rows, field.type)
+    own = _with_tensor(table.schema.field(field.name)).type
+    kind = own if of_several_shapes(own, field.type) else field.type
+    try:
+        return _cast(table.column(field.name), kind)
+    except pa.ArrowException as error:
+        raise pa.ArrowInvalid(f"column {field.name!r}: {error}") from error
+
+
+def _cast(column: Column, kind: pa.DataType) -> Column:
+    if pa.types.is_null(column.type):
+        return pa.nulls(len(column), kind)
     if not isinstance(kind, pa.FixedShapeTensorType) or column.type == kind:
         return column.cast(kind)
     size = math.prod(kind.shape)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import glob
 import io
 import itertools
 import json
 import os
+import re
+import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -22,7 +26,8 @@ from dray.data.sources.base import BLOCK_BYTES, BlocksSource, Filesystem, Source
 from dray.data.sources.combined import Shuffle, UnionSource
 from dray.data.sources.parquet import ParquetSource
 from dray.data.sources.partitions import LabelledSource, Labels, labelled
-from dray.errors import ConfigError, StorageError, describe
+from dray.data.sources.schemas import unified
+from dray.errors import ConfigError, DrayError, NoSuchFileError, StorageError, describe
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -31,6 +36,10 @@ _READERS = 16
 # Files of text up to this size are read whole, so that a column's type fits all of its values.
 _WHOLE_BYTES = 256 << 20
 _TEXT_BLOCK_BYTES = 16 << 20
+_MOST_BLOCK_BYTES = (1 << 31) - 1  # that Arrow takes
+
+# Opens a file at its beginning.
+Opened = Callable[[], pa.NativeFile]
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -46,7 +55,7 @@ def find_files(
         filesystem: Of Arrow or fsspec, if the paths are on another one than they say.
 
     Raises:
-        ConfigError: There are none.
+        NoSuchFileError: There are none.
     """
     listed = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     names = [os.fspath(path) for path in listed]
@@ -56,7 +65,7 @@ def find_files(
     else:
         found, chosen = _remote_files(names, endings, filesystem)
     if not found:
-        raise ConfigError(f"there are no files at {', '.join(names) or 'no path'}")
+        raise NoSuchFileError(f"there are no files at {', '.join(names) or 'no path'}")
     return found, chosen
 
 
@@ -68,7 +77,7 @@ def _local_files(name: str, endings: Sequence[str]) -> list[str]:
     if not os.path.exists(path) and glob.has_magic(path):
         return sorted(glob.glob(path, recursive=True))
     if not os.path.exists(path):
-        raise ConfigError(f"there is no file {name}")
+        raise NoSuchFileError(f"there is no file {name}")
     return [path]
 
 
@@ -108,6 +117,21 @@ def _options(url: str) -> dict[str, object]:
     return {"anon": True} if "anonymous@" in url else {}
 
 
+@contextlib.contextmanager
+def _naming(path: str, failed: str = "cannot be read", advice: str = "") -> Iterator[None]:
+    """Raise an error that names a file where it cannot be read, or what is in it be understood."""
+    try:
+        yield
+    except DrayError:
+        raise
+    except FileNotFoundError as error:
+        raise NoSuchFileError(f"there is no file {path}") from error
+    except OSError as error:
+        raise StorageError.of(error, f"{path} cannot be read") from error
+    except (ValueError, SyntaxError, EOFError, struct.error, pa.ArrowException) as error:
+        raise StorageError(f"{path} {failed}: {describe(error)}{advice}") from error
+
+
 # Parquet.
 
 
@@ -118,6 +142,7 @@ def parquet_source(
     lanes: int | None,
     label: Callable[[str], Labels],
     shuffle: Shuffle | None = None,
+    schema: pa.Schema | None = None,
 ) -> Source:
     """Return files of Parquet as a source; the ends of all of them are read here.
 
@@ -128,39 +153,52 @@ def parquet_source(
         lanes: The number of ranges to read side by side; None chooses.
         label: Returns the values that all rows of a file have from its path.
         shuffle: The order of files in each epoch; None is the one that they have.
+        schema: The columns of all files, and their types; None takes what the files have.
 
     Raises:
-        StorageError: One cannot be read.
+        NoSuchFileError: One is not there.
+        StorageError: One cannot be read, or not together with the others.
         ConfigError: A column is not there.
     """
     import pyarrow.parquet as pq
 
     def read_end(path: str) -> pq.FileMetaData:
-        with StorageError.instead(f"{path} cannot be read as Parquet"):
-            try:
-                return pq.read_metadata(path, filesystem=filesystem)
-            except pa.ArrowInvalid as error:
-                raise StorageError(f"{path} is no file of Parquet: {describe(error)}") from error
+        with _naming(path, "is no file of Parquet"):
+            return pq.read_metadata(path, filesystem=filesystem)
 
     with ThreadPoolExecutor(min(_READERS, len(files)), "dray-parquet") as readers:
         ends = list(readers.map(read_end, files))
     labels = [dict(label(path)) for path in files]
+    whole = unified(files, ends) if schema is None else with_tensors(schema)
     if not any(labels) and shuffle is None:
-        return _with_columns(_of_ends(files, filesystem, ends, lanes), files[0], columns, {})
-    sources = [
-        _with_columns(_of_ends([path], filesystem, [end], None), path, columns, of_path)
-        for path, end, of_path in zip(files, ends, labels, strict=True)
-    ]
+        source = _of_ends(files, filesystem, ends, whole, lanes)
+        return _with_columns(source, files[0], columns, {})
+    sources = []
+    for path, end, of_path in zip(files, ends, labels, strict=True):
+        own = _without_labels(whole, end, of_path)
+        source = _of_ends([path], filesystem, [end], own, None)
+        sources.append(_with_columns(source, path, columns, of_path))
     return UnionSource(sources, shuffle)
 
 
+def _without_labels(schema: pa.Schema, end: pq.FileMetaData, labels: Labels) -> pa.Schema:
+    """Return the schema of a file, which lacks columns that its path has values for."""
+    if labels.keys().isdisjoint(schema.names):
+        return schema
+    own = end.schema.names
+    return pa.schema([each for each in schema if each.name in own or each.name not in labels])
+
+
 def _of_ends(
-    files: Sequence[str], filesystem: Filesystem, ends: Sequence[pq.FileMetaData], lanes: int | None
+    files: Sequence[str],
+    filesystem: Filesystem,
+    ends: Sequence[pq.FileMetaData],
+    schema: pa.Schema,
+    lanes: int | None,
 ) -> ParquetSource:
     sizes = [
         [end.row_group(number).num_rows for number in range(end.num_row_groups)] for end in ends
     ]
-    schema = with_tensors(ends[0].schema.to_arrow_schema())
     rows = sum(end.num_rows for end in ends)
     size = sum(
         end.row_group(number).total_byte_size
@@ -203,9 +241,10 @@ def csv_source(
     """
     import pyarrow.csv as csv
 
-    def read_part(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+    def read_part(opened: Opened) -> Iterator[pa.RecordBatch]:
         read_options = csv.ReadOptions(block_size=_TEXT_BLOCK_BYTES)
-        yield from csv.open_csv(file, **{"read_options": read_options, **options})
+        with opened() as file:
+            yield from csv.open_csv(file, **{"read_options": read_options, **options})
 
     def read_whole(file: pa.NativeFile) -> Table:
         return csv.read_csv(file, **options)
@@ -229,53 +268,88 @@ def json_source(
     """
     import pyarrow.json as pa_json
 
-    def read_part(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
-        read_options = pa_json.ReadOptions(block_size=_TEXT_BLOCK_BYTES)
-        yield from pa_json.open_json(file, **{"read_options": read_options, **options})
+    given = options.get("read_options")
+
+    def of_size(block_bytes: int) -> dict[str, object]:
+        threads = getattr(given, "use_threads", True)
+        read_options = pa_json.ReadOptions(use_threads=threads, block_size=block_bytes)
+        return {**options, "read_options": read_options}
+
+    def read_part(opened: Opened) -> Iterator[pa.RecordBatch]:
+        block_bytes, done = getattr(given, "block_size", _TEXT_BLOCK_BYTES), 0
+        while True:
+            row = 0
+            try:
+                with opened() as file:
+                    for batch in pa_json.open_json(file, **of_size(block_bytes)):
+                        new = batch.slice(max(0, done - row))
+                        row += batch.num_rows
+                        if new.num_rows:
+                            done = row
+                            yield new
+                return
+            except pa.ArrowInvalid as error:
+                if not _is_long_line(error) or block_bytes > _MOST_BLOCK_BYTES // 2:
+                    raise
+            block_bytes *= 2  # and from the beginning again: a stream does not go back
 
     def read_whole(file: pa.NativeFile) -> Table:
         text = file.read()
-        if text.lstrip()[:1] == b"[":
+        begun = re.search(rb"\S", text)
+        if begun is None:
+            return pa.table({})
+        if begun[0] == b"[":
             return rows_to_table([to_row(value) for value in json.loads(text)])
-        return pa_json.read_json(pa.BufferReader(text), **options)
+        try:
+            return pa_json.read_json(pa.BufferReader(text), **options)
+        except pa.ArrowInvalid as error:
+            if not _is_long_line(error):
+                raise
+        whole = of_size(min(len(text), _MOST_BLOCK_BYTES))
+        return pa_json.read_json(pa.BufferReader(text), **whole)
 
     return _text_source(files, filesystem, read_whole, read_part, label)
+
+
+def _is_long_line(error: pa.ArrowInvalid) -> bool:
+    """Return whether an error of Arrow's is that of an object that is larger than a block."""
+    return "straddl" in str(error)
 
 
 def _text_source(
     files: Sequence[str],
     filesystem: Filesystem,
     read_whole: Callable[[pa.NativeFile], Table],
-    read_part: Callable[[pa.NativeFile], Iterator[pa.RecordBatch]],
+    read_part: Callable[[Opened], Iterator[pa.RecordBatch]],
     label: Callable[[str], Labels],
 ) -> BlocksSource:
     def parts(path: str) -> Iterator[Table]:
         size = filesystem.get_file_info(path).size
-        with filesystem.open_input_stream(path) as file:
-            if size is not None and size <= _WHOLE_BYTES:
-                yield read_whole(file)
-                return
-            for batch in read_part(file):
+        opened = functools.partial(filesystem.open_input_stream, path)
+        if size is None or size > _WHOLE_BYTES:
+            for batch in read_part(opened):
                 yield pa.Table.from_batches([batch])
+            return
+        with opened() as file:
+            table = read_whole(file)
+        if table.num_columns or table.num_rows:
+            yield table
 
     def produce() -> Iterator[Block]:
         for path in files:
             row, labels = 0, label(path)
-            with StorageError.instead(f"{path} cannot be read"):
-                for table in _readable(parts(path), path):
-                    table = labelled(table, labels)
-                    yield Block(table, f"rows {row} to {row + table.num_rows - 1} of {path}")
-                    row += table.num_rows
+            for table in _readable(parts(path), path):
+                table = labelled(table, labels)
+                yield Block(table, f"rows {row} to {row + table.num_rows - 1} of {path}")
+                row += table.num_rows
 
     called = files[0] if len(files) == 1 else f"{len(files)} files"
     return BlocksSource(produce, called)
 
 
 def _readable(tables: Iterable[Table], path: str) -> Iterator[Table]:
-    try:
+    with _naming(path):
         yield from tables
-    except pa.ArrowInvalid as error:
-        raise StorageError(f"{path} cannot be read: {describe(error)}") from error
 
 
 # Files that are rows themselves.
@@ -308,12 +382,10 @@ class FileRows:
 
     def __getitem__(self, index: int) -> dict[str, object]:
         path = self._files[index]
-        with (
-            StorageError.instead(f"{path} cannot be read"),
-            self._filesystem.open_input_stream(path) as file,
-        ):
-            content = file.read()
-        return self._decode(content, path)
+        with _naming(path):
+            with self._filesystem.open_input_stream(path) as file:
+                content = file.read()
+            return self._decode(content, path)
 
 
 def text_source(
@@ -332,10 +404,10 @@ def text_source(
     def read_whole(file: pa.NativeFile) -> Table:
         return pa.table({"text": column(file.read().decode(encoding).splitlines())})
 
-    def read_part(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
-        whole = io.TextIOWrapper(file, encoding)
-        while lines := list(itertools.islice(whole, 4096)):
-            yield pa.record_batch({"text": column(line.rstrip("\n") for line in lines)})
+    def read_part(opened: Opened) -> Iterator[pa.RecordBatch]:
+        with opened() as file, io.TextIOWrapper(file, encoding) as whole:
+            while lines := list(itertools.islice(whole, 4096)):
+                yield pa.record_batch({"text": column(line.rstrip("\n") for line in lines)})
 
     return _text_source(files, filesystem, read_whole, read_part, label)
 
@@ -347,20 +419,22 @@ def numpy_source(
     label: Callable[[str], Labels],
 ) -> BlocksSource:
     """Return files of NumPy as a source, with a row for each entry of the arrays."""
+    archive = next((path for path in files if path.endswith(".npz")), None)
+    if archive is not None:
+        raise ConfigError(
+            f"{archive} holds several arrays, and read_numpy() reads .npy files, of one each: "
+            "give numpy.load() of it to from_numpy(), or its arrays to numpy.save()"
+        )
     local = isinstance(filesystem, pa.fs.LocalFileSystem)
 
     def loaded(path: str) -> Array:
-        with StorageError.instead(f"{path} cannot be read"):
-            try:
-                if local and not allow_pickle:
-                    return np.atleast_1d(np.load(path, mmap_mode="r"))
-                with filesystem.open_input_file(path) as file:
-                    content = io.BytesIO(file.read())
-                return np.atleast_1d(np.load(content, allow_pickle=allow_pickle))
-            except (ValueError, EOFError) as error:
-                advice = "" if allow_pickle else " (arrays of objects need allow_pickle=True)"
-                text = f"{path} cannot be read: {describe(error)}{advice}"
-                raise StorageError(text) from error
+        advice = "" if allow_pickle else " (arrays of objects need allow_pickle=True)"
+        with _naming(path, advice=advice):
+            if local and not allow_pickle:
+                return np.atleast_1d(np.load(path, mmap_mode="r"))
+            with filesystem.open_input_file(path) as file:
+                content = io.BytesIO(file.read())
+            return np.atleast_1d(np.load(content, allow_pickle=allow_pickle))
 
     def produce() -> Iterator[Block]:
         for path in files:

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 
-from dray.data.forms.blocks import Block
+from dray.data.forms.blocks import Block, Table
 from dray.data.forms.ray_tensors import in_schema
 from dray.data.sources.base import BLOCK_ROWS, LANES, Filesystem, Source
+from dray.errors import StorageError, describe
 
 # The part of all rows that may be decoded in vain, where lanes begin amid row groups.
 _IN_VAIN = 0.15
@@ -92,8 +93,11 @@ class ParquetSource(Source):
                 low, high = max(start - row, 0), min(end - row, batch.num_rows)
                 if low < high:
                     table = pa.Table.from_batches([batch.slice(low, high - low)])
-                    table = in_schema(table, self._schema)
-                    yield Block(table, self._origin(file, row + low, row + high), own=True)
+                    yield Block(
+                        self._fitted(table, file),
+                        self._origin(file, row + low, row + high),
+                        own=True,
+                    )
                 row += batch.num_rows
                 if row >= end:
                     return
@@ -117,6 +121,15 @@ class ParquetSource(Source):
         for group in groups:  # what is far away is read ahead, a row group at a time
             with pq.ParquetFile(path, filesystem=self._filesystem, pre_buffer=True) as remote:
                 yield from remote.iter_batches(piece, row_groups=[group], **options)
+
+    def _fitted(self, table: Table, file: int) -> Table:
+        try:
+            return in_schema(table, self._schema)
+        except pa.ArrowInvalid as error:
+            raise StorageError(
+                f"{self._files[file]} has values that do not fit the type that its column has "
+                f"with the other files, or by schema=: {describe(error)}"
+            ) from error
 
     def _buffer_bytes(self) -> int:
         """Return how much is read of a column at once; 0 reads what a row group has of it."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import enum
 import io
 import itertools
 import json
+import math
+import operator
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +22,25 @@ import pyarrow.fs
 
 from dray.checks import require
 from dray.data.forms.batches import rebatched
-from dray.data.forms.blocks import Block, Table, column_to_numpy
+from dray.data.forms.blocks import Block, Row, Table, Value, column_to_numpy, table_rows
+from dray.data.forms.ray_tensors import in_schema
 from dray.data.sources.base import Filesystem
 from dray.errors import ConfigError, StorageError
 
 _FILE_ROWS = 1 << 20
 
-# Writes tables, of which there is one at least, to an open file.
-Writer = Callable[[Iterator[Table], pa.NativeFile], object]
+
+@dataclass(frozen=True)
+class Writer:
+    """A kind of files.
+
+    Attributes:
+        write: Writes tables, of which there is one at least, to an open file.
+        one_schema: Whether all rows of a file have the same columns, of the same types.
+    """
+
+    write: Callable[[Iterator[Table], pa.NativeFile], object]
+    one_schema: bool = False
 
 
 class SaveMode(str, enum.Enum):
@@ -35,6 +50,7 @@ class SaveMode(str, enum.Enum):
     OVERWRITE = "overwrite"
     IGNORE = "ignore"
     CREATE = "create"
+    ERROR = CREATE
 
 
 @dataclass(frozen=True)
@@ -123,20 +139,36 @@ def write_files(
             return
         filesystem, directory = place
         token = secrets.token_hex(4)
-        for number, begun in enumerate(tables):
+        in_files = _numbered(tables, most, one_schema=write.one_schema)
+        for number, of_file in itertools.groupby(in_files, operator.itemgetter(0)):
             name = f"{directory}/part-{token}-{number:06d}.{ending}"
             with filesystem.open_output_stream(name) as file:
-                write(_up_to(most, begun, tables), file)
+                write.write((table for _, table in of_file), file)
 
 
-def _up_to(rows: int, begun: Table, rest: Iterator[Table]) -> Iterator[Table]:
-    yield begun
-    written = begun.num_rows
-    for table in rest if written < rows else ():
-        yield table
-        written += table.num_rows
-        if written >= rows:
-            return
+def _numbered(
+    tables: Iterable[Table], most: int, *, one_schema: bool
+) -> Iterator[tuple[int, Table]]:
+    """Yield tables with the numbers of their files, of which each has a number of rows at most."""
+    number, rows = -1, most
+    schema: pa.Schema | None = None
+    for table in tables:
+        fitting = _fitted(table, schema) if one_schema and schema is not None else table
+        if fitting is None or rows >= most:
+            number, rows, schema, fitting = number + 1, 0, table.schema, table
+        rows += table.num_rows
+        yield number, fitting
+
+
+def _fitted(table: Table, schema: pa.Schema) -> Table | None:
+    """Return a table with the columns of a file; None if that would change its values."""
+    if table.schema.equals(schema):
+        return table
+    try:
+        widest = pa.unify_schemas([schema, table.schema], promote_options="permissive")
+        return in_schema(table, schema).cast(schema) if widest.equals(schema) else None
+    except pa.ArrowException:  # which is how Arrow says that it does not fit
+        return None
 
 
 def write_partitions(
@@ -162,30 +194,35 @@ def write_partitions(
     from pyarrow import dataset as arrow
 
     tables = (block.table for block in blocks if block.table.num_rows)
-    begun = next(tables, None)
+    token = secrets.token_hex(4)
     with StorageError.instead(f"data cannot be written to {target.path}"):
         place = target.made_ready()
-        if place is None or begun is None:
+        if place is None:
             return
-        schema = begun.schema
-        missing = [name for name in columns if name not in schema.names]
-        if missing:
-            raise ConfigError(f"there is no column {missing[0]!r}; there are {schema.names}")
-        every = (table.cast(schema) for table in itertools.chain([begun], tables))
-        batches = itertools.chain.from_iterable(table.to_batches() for table in every)
-        arrow.write_dataset(
-            pa.RecordBatchReader.from_batches(schema, batches),
-            place[1],
-            filesystem=place[0],
-            format="parquet",
-            file_options=arrow.ParquetFileFormat().make_write_options(**options),
-            partitioning=list(columns),
-            partitioning_flavor="hive",
-            basename_template=f"part-{secrets.token_hex(4)}-{{i}}.parquet",
-            existing_data_behavior="overwrite_or_ignore",
-            max_rows_per_file=rows or _FILE_ROWS,
-            max_rows_per_group=rows or _FILE_ROWS,
-        )
+        filesystem, directory = place
+        runs = _numbered(tables, sys.maxsize, one_schema=True)
+        for number, run in itertools.groupby(runs, operator.itemgetter(0)):
+            of_run = (table for _, table in run)
+            begun = next(of_run)
+            schema = begun.schema
+            missing = [name for name in columns if name not in schema.names]
+            if missing:
+                raise ConfigError(f"there is no column {missing[0]!r}; there are {schema.names}")
+            every = itertools.chain([begun], of_run)
+            batches = itertools.chain.from_iterable(table.to_batches() for table in every)
+            arrow.write_dataset(
+                pa.RecordBatchReader.from_batches(schema, batches),
+                directory,
+                filesystem=filesystem,
+                format="parquet",
+                file_options=arrow.ParquetFileFormat().make_write_options(**options),
+                partitioning=list(columns),
+                partitioning_flavor="hive",
+                basename_template=f"part-{token}-{number:06d}-{{i}}.parquet",
+                existing_data_behavior="overwrite_or_ignore",
+                max_rows_per_file=rows or _FILE_ROWS,
+                max_rows_per_group=rows or _FILE_ROWS,
+            )
 
 
 def to_parquet(**options: Any) -> Writer:
@@ -197,9 +234,9 @@ def to_parquet(**options: Any) -> Writer:
         begun = next(tables)
         with pq.ParquetWriter(file, begun.schema, **options) as writer:
             for table in itertools.chain([begun], tables):
-                writer.write_table(table.cast(begun.schema))
+                writer.write_table(table)
 
-    return write
+    return Writer(write, one_schema=True)
 
 
 def to_csv(**options: Any) -> Writer:
@@ -211,9 +248,9 @@ def to_csv(**options: Any) -> Writer:
         begun = next(tables)
         with csv.CSVWriter(file, begun.schema, **options) as writer:
             for table in itertools.chain([begun], tables):
-                writer.write_table(table.cast(begun.schema))
+                writer.write_table(table)
 
-    return write
+    return Writer(write, one_schema=True)
 
 
 def to_json() -> Writer:
@@ -221,10 +258,52 @@ def to_json() -> Writer:
 
     def write(tables: Iterator[Table], file: pa.NativeFile) -> None:
         for table in tables:
-            lines = (json.dumps(row, default=str) for row in table.to_pylist())
-            file.write(("\n".join(lines) + "\n").encode())
+            file.write("".join(f"{_as_json(row)}\n" for row in table_rows(table)).encode())
 
-    return write
+    return Writer(write)
+
+
+def _as_json(row: Row) -> str:
+    try:
+        return _JSON.encode(row)
+    except ValueError:  # most rows have no NaN, which JSON does not know
+        return _JSON.encode(_without_nan(row))
+
+
+def _plain(value: Value) -> Value:
+    """Return a value that JSON does not know as one that it does, as Ray Data has it."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise ConfigError(
+                f"JSON holds no bytes but those of text in UTF-8, and there is {value[:20]!r}: "
+                "make text of them first, with base64 say, or call write_parquet()"
+            ) from error
+    if isinstance(value, dt.datetime):
+        since = value.replace(tzinfo=value.tzinfo or dt.timezone.utc) - _EPOCH
+        return since // _MILLISECOND
+    if isinstance(value, dt.timedelta):
+        return value // _MILLISECOND
+    return list(value) if isinstance(value, set | frozenset) else str(value)
+
+
+_JSON = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=_plain)
+_EPOCH, _MILLISECOND = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc), dt.timedelta(milliseconds=1)
+
+
+def _without_nan(value: Value) -> Value:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, np.ndarray | np.generic):
+        return _without_nan(value.tolist())
+    if isinstance(value, Mapping):
+        return {name: _without_nan(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_without_nan(each) for each in value]
+    return value
 
 
 def to_numpy(column: str) -> Writer:
@@ -234,7 +313,7 @@ def to_numpy(column: str) -> Writer:
         arrays = [column_to_numpy(_column(table, column)) for table in tables]
         np.save(file, np.concatenate(arrays), allow_pickle=False)
 
-    return write
+    return Writer(write)
 
 
 def to_images(column: str, file_format: str) -> Writer:
@@ -248,7 +327,7 @@ def to_images(column: str, file_format: str) -> Writer:
         Image.fromarray(pixels).save(made, file_format)
         file.write(made.getvalue())
 
-    return write
+    return Writer(write)
 
 
 def _column(table: Table, name: str) -> pa.ChunkedArray:

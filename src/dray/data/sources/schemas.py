@@ -1,0 +1,87 @@
+"""The schemas of files that are read together, as one that holds the rows of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from dray.data.forms.ray_tensors import of_several_shapes, with_tensors
+from dray.errors import StorageError, describe
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+
+def unified(files: Sequence[str], ends: Sequence[pq.FileMetaData]) -> pa.Schema:
+    """Return a schema with the columns of all files, each of a type that holds its values.
+
+    Args:
+        files: The paths of files of Parquet.
+        ends: Their ends.
+
+    Raises:
+        StorageError: There is no such type for a column.
+    """
+    whose: dict[pa.Schema, str] = {}
+    for path, schema in _new_ones(files, ends):
+        whose.setdefault(with_tensors(schema), path)
+    if len(whose) == 1:
+        return next(iter(whose))
+    names = dict.fromkeys(name for schema in whose for name in schema.names)
+    return pa.schema([(name, _type_for_all(name, whose)) for name in names])
+
+
+def _new_ones(
+    files: Sequence[str], ends: Sequence[pq.FileMetaData]
+) -> Iterator[tuple[str, pa.Schema]]:
+    """Yield schemas with their files, leaving most out that have been there before.
+
+    To make a schema of Arrow of each end would take as long as a third of reading it.
+    """
+    seen: dict[bytes, pq.ParquetSchema] = {}
+    last: pa.Schema | None = None
+    for path, end in zip(files, ends, strict=True):
+        told = (end.metadata or {}).get(b"ARROW:schema", b"")  # what Parquet has no types for
+        if told in seen and seen[told].equals(end.schema):
+            continue
+        seen[told] = end.schema
+        schema = end.schema.to_arrow_schema()
+        if last is None or not schema.equals(last, check_metadata=False):
+            yield path, schema
+        last = schema
+
+
+def _type_for_all(name: str, whose: Mapping[pa.Schema, str]) -> pa.DataType:
+    types: dict[pa.DataType, str] = {}
+    for schema, path in whose.items():
+        for index in schema.get_all_field_indices(name):
+            types.setdefault(schema.field(index).type, path)
+    (kind, first), *rest = types.items()
+    own = kind
+    for other, path in rest:
+        try:
+            kind = _wider(kind, other)
+        except pa.ArrowException as error:
+            raise StorageError(
+                f"{first} and {path} cannot be read together: column {name!r} is {own} in the one "
+                f"and {other} in the other; read them apart and bring them to one type, or say "
+                f"which with schema= ({describe(error)})"
+            ) from error
+        if kind == other:
+            own, first = other, path
+    return kind
+
+
+def _wider(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return a type for the values of two."""
+    if of_several_shapes(kind, other):
+        return kind  # blocks keep their own, and are brought together where they are put together
+    both = (kind, other)
+    if all(isinstance(each, pa.FixedShapeTensorType) for each in both):
+        return pa.fixed_shape_tensor(_wider(kind.value_type, other.value_type), kind.shape)
+    if sum(pa.types.is_dictionary(each) for each in both) == 1:
+        both = tuple(getattr(each, "value_type", each) for each in both)
+    alone = [pa.schema([("", each)]) for each in both]
+    return pa.unify_schemas(alone, promote_options="permissive").field(0).type
