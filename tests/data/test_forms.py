@@ -76,7 +76,9 @@ def test_a_frame_holds_what_pandas_would_make_floats_of() -> None:
     source = dray.data.from_arrow(table)
     same = source.map_batches(lambda frame: frame, batch_format="pandas")
     assert same.take_all() == table.to_pylist()
-    assert same.materialize().schema().types == list(table.schema.types)
+    schema = same.schema()
+    assert schema is not None
+    assert schema.types == list(table.schema.types)
     assert source.to_pandas()["whole"][0] == LARGE
 
 

@@ -292,8 +292,8 @@ class ReportTracker:
                 return
         if self._ended and self._at_work.ranks:
             since = max(self._reported_at, *self._ended.values())
-            running, ended = sorted(self._at_work.ranks), sorted(self._ended)
-            yield Wait("returned", tuple(running), (), since, tuple(ended))
+            running = tuple(sorted(self._at_work.ranks))
+            yield Wait("returned", running, (), since, tuple(sorted(self._ended)))
 
 
 class CollectiveTracker:
