@@ -60,7 +60,7 @@ _HOMES = {
         *("read_binary_files", "read_csv", "read_images"),
         *("read_json", "read_numpy", "read_parquet", "read_sql", "read_text"),
     ),
-    "dray.data.workers": ("ActorPoolStrategy", "TaskPoolStrategy"),
+    "dray.data.pools.options": ("ActorPoolStrategy", "TaskPoolStrategy"),
 }
 
 attach_getattr(
@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from dray.data.grouped import GroupedData
     from dray.data.iterator import DataIterator
     from dray.data.pipeline import Schema
+    from dray.data.pools.options import ActorPoolStrategy, TaskPoolStrategy
     from dray.data.preprocessors import Preprocessor
     from dray.data.read_api import (
         read_binary_files,
@@ -107,4 +108,3 @@ if TYPE_CHECKING:
     )
     from dray.data.sources.combined import FileShuffleConfig
     from dray.data.sources.writing import SaveMode
-    from dray.data.workers import ActorPoolStrategy, TaskPoolStrategy

@@ -30,8 +30,8 @@ from dray.data.operations import (
 )
 from dray.data.parts import Parts
 from dray.data.pipeline import dropped, first_rows, part_of, renamed, selected
+from dray.data.pools.options import check_options, in_workers
 from dray.data.sources.combined import UnionSource
-from dray.data.workers import check_options, in_workers
 from dray.errors import ConfigError
 
 

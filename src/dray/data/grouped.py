@@ -15,8 +15,8 @@ from dray.data.expressions import Expr
 from dray.data.forms.blocks import Batch, Block, Table, Value, check_format, concat, is_number
 from dray.data.operations import FunctionOperation, MapBatches, UserFunction
 from dray.data.pipeline import P
+from dray.data.pools.options import check_options, in_workers
 from dray.data.relational import check_column, sorted_blocks
-from dray.data.workers import check_options, in_workers
 from dray.errors import ConfigError
 
 __all__ = ["GroupedData"]

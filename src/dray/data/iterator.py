@@ -23,9 +23,8 @@ from dray.data.forms.blocks import (
 )
 from dray.data.forms.torch_pairs import FeatureColumns
 from dray.data.numbering.position import Bookmark, Position
-from dray.data.pipeline import Pipeline
+from dray.data.pipeline import Pipeline, written_down
 from dray.data.shares import Batching, Sharing, share_of
-from dray.data.sources.staging import stage
 from dray.errors import ConfigError
 
 T = TypeVar("T")
@@ -357,7 +356,8 @@ class DataIterator:
         It counts as no iteration: the position stays.
         """
         blocks = self._blocks(Position(self.position.epoch), Batching(None))
-        return type(self._dataset)(stage(blocks, "the share", self._dataset.arrow_schema()))
+        rows = written_down(blocks, "the share", self._dataset.arrow_schema)
+        return type(self._dataset)(rows)
 
     def schema(self) -> Any:
         """Return the names and types of the columns."""

@@ -39,12 +39,13 @@ class Parts(Results):
             seed: Decides that order.
             stratify: A column of whose values both are to have the same part; all rows are made.
         """
-        rows = self.count()
+        ready = self._ready_to_cut()
+        rows = ready.count()
         size = plain(test_size)
         test = int(rows * size) if isinstance(size, float) else size
         if not is_whole(test, 0) or test > rows:
             raise ConfigError(f"test_size must be below 1, or at most {rows}, not {test_size!r}")
-        whole = self.shuffled(seed) if shuffle else self
+        whole = ready.shuffled(seed) if shuffle else ready
         if stratify is None:
             first, last = whole.split_at_indices([rows - test])
             return first, last
@@ -67,14 +68,15 @@ class Parts(Results):
         """
         if not is_whole(plain(n), 1):
             raise ConfigError(f"split takes a number of parts, 1 or more, not {n!r}")
-        rows = self.count()
+        ready = self._ready_to_cut()
+        rows = ready.count()
         if equal:
-            return self.split_at_indices([rows // n * part for part in range(1, n + 1)])[:n]
-        return self.split_at_indices([rows * part // n for part in range(1, n)])
+            return ready.split_at_indices([rows // n * part for part in range(1, n + 1)])[:n]
+        return ready.split_at_indices([rows * part // n for part in range(1, n)])
 
     def split_at_indices(self: R, indices: Sequence[int]) -> list[R]:
         """Return the rows before the first index, those before the second one, and so on."""
-        counted = self.countable() if self._seed is None else self.materialize()
+        counted = self._ready_to_cut()
         rows = counted.num_rows
         assert rows is not None
         ends = [0, *(min(int(index), rows) for index in indices), rows]
@@ -94,7 +96,13 @@ class Parts(Results):
             ConfigError: The proportions are not above 0 and below 1 together, or there are fewer
                 rows than parts.
         """
-        return self.split_at_indices(_proportionate(self.count(), proportions))
+        ready = self._ready_to_cut()
+        return ready.split_at_indices(_proportionate(ready.count(), proportions))
+
+    def _ready_to_cut(self: R) -> R:
+        """Return the same rows in order, each with a number; what functions make is made once."""
+        known = self._seed is None and self._keeps_rows_surely()
+        return self.countable() if known else self.materialize()
 
     def streaming_split(
         self, n: int, *, equal: bool = False, locality_hints: object = None

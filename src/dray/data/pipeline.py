@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -169,9 +170,7 @@ class Pipeline:
 
     def apply(self, blocks: Iterator[Block]) -> Iterator[Block]:
         """Yield what operations make of rows that are read by number."""
-        for operation in self._operations:
-            blocks = Checked(operation).apply(blocks)
-        return blocks
+        return applied(map(Checked, self._operations), blocks)
 
     @property
     def is_shuffled(self) -> bool:
@@ -258,10 +257,27 @@ class Pipeline:
 
 
 def applied(operations: Iterable[Operation], blocks: Iterator[Block]) -> Iterator[Block]:
-    """Yield what operations make of blocks, one after another."""
-    for operation in operations:
-        blocks = operation.apply(blocks)
-    return blocks
+    """Yield what operations make of blocks, one after another; all of them end with this."""
+    with contextlib.ExitStack() as begun:
+        for operation in operations:
+            blocks = operation.apply(blocks)
+            if isinstance(blocks, Generator):  # which the traceback of an error would keep alive
+                begun.callback(blocks.close)
+        yield from blocks
+
+
+def written_down(
+    blocks: Iterable[Block], called: str, schema: Callable[[], pa.Schema | None]
+) -> Source:
+    """Return rows as a source that finds each by its number.
+
+    Args:
+        blocks: The rows.
+        called: Their name in messages.
+        schema: Returns their schema; asked only if there are none, since operations may run again.
+    """
+    made = stage(blocks, called)
+    return made if made.rows or made.schema() else stage((), called, schema())
 
 
 def first_rows(blocks: Iterator[Block], rows: int) -> Iterator[Block]:

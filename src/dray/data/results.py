@@ -14,9 +14,8 @@ from dray.compat.arguments import check_arguments
 from dray.core.objects import put
 from dray.data.forms.blocks import Batch, Frame, Row, Table, check_format, concat, to_batch
 from dray.data.iterator import DataIterator
-from dray.data.pipeline import Pipeline, first_rows
+from dray.data.pipeline import Pipeline, first_rows, written_down
 from dray.data.sources.base import Filesystem, TableSource
-from dray.data.sources.staging import stage
 from dray.data.sources.writing import (
     SaveMode,
     Target,
@@ -130,7 +129,7 @@ class Results(Pipeline):
         ready = isinstance(self.source, TableSource) and not self._operations
         if ready and self._seed is None:
             return self
-        return type(self)(stage(self.blocks(), self.source.name(), self.arrow_schema()))
+        return type(self)(written_down(self.blocks(), self.source.name(), self.arrow_schema))
 
     def to_pandas(self, limit: int | None = None) -> Frame:
         """Return all rows as a pandas.DataFrame.

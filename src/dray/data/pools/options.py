@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -12,12 +11,10 @@ import numpy as np
 
 from dray.checks import is_whole, plain
 from dray.compat.arguments import check_arguments, checked_arguments
-from dray.core.objects import get
-from dray.core.remote import remote
 from dray.data.forms.batches import rebatched
 from dray.data.forms.blocks import Block, taken
-from dray.data.operations import FunctionOperation, MapBatches, Operation, UserFunction
-from dray.engines.object_ref import ObjectRef
+from dray.data.operations import FunctionOperation, MapBatches, Operation
+from dray.data.pools.pool import Pool
 from dray.errors import ConfigError
 
 _OF_ACTORS = (
@@ -25,8 +22,6 @@ _OF_ACTORS = (
     *("scheduling_strategy", "runtime_env", "max_restarts", "max_task_retries"),
 )
 OPTIONS = ("concurrency", "compute", "udf_modifying_row_count", *_OF_ACTORS)
-# Blocks that a worker has, beside the one that it is at.
-_WAITING = 1
 
 
 @checked_arguments("ActorPoolStrategy")
@@ -36,8 +31,8 @@ class ActorPoolStrategy:
 
     Args:
         size: The number.
-        min_size: The least, if there is no number.
-        max_size: The most, and that many are taken.
+        min_size: The least, if there is no number; the work begins with so many.
+        max_size: The most, which there are if resources are free.
         initial_size: Nothing; Ray's.
         max_tasks_in_flight_per_actor: Nothing; Ray's.
 
@@ -55,7 +50,7 @@ class ActorPoolStrategy:
 
     @property
     def number(self) -> int:
-        """The number of workers."""
+        """The number of workers, or the most of them."""
         return self.size or self.max_size or self.min_size or 1
 
 
@@ -95,23 +90,30 @@ def in_workers(operation: FunctionOperation, options: Mapping[str, object]) -> O
         ConfigError: One is malformed or unknown.
     """
     check_options("Dataset.map_batches", options)
-    number = _number(options)
-    if number is None:
+    numbers = _numbers(options)
+    if numbers is None:
         return operation
     takes = {name: options[name] for name in _OF_ACTORS if options.get(name) is not None}
-    return InWorkers(operation, number, {"num_cpus": 0, **takes}, operation.keeps_rows)
+    return InWorkers(operation, *numbers, {"num_cpus": 0, **takes}, operation.keeps_rows)
 
 
-def _number(options: Mapping[str, object]) -> int | None:
+def _numbers(options: Mapping[str, object]) -> tuple[int, int] | None:
+    """Return the least and the most workers, if there are to be any."""
     compute, asked = options.get("compute"), options.get("concurrency")
-    if isinstance(compute, ActorPoolStrategy | TaskPoolStrategy):
+    if isinstance(compute, TaskPoolStrategy):
         asked = compute.number
-    most = asked[-1] if isinstance(asked, tuple) and asked else asked
-    if most is not None and not is_whole(plain(most), 1):
+    elif isinstance(compute, ActorPoolStrategy):
+        asked = (compute.size or compute.min_size or 1, compute.number)
+    if asked is None:
+        return None
+    # Of Ray's three numbers, the last one is how many to begin with.
+    numbers = [plain(n) for n in (asked[:2] if isinstance(asked, tuple) and asked else (asked,))]
+    least, most = numbers[0], numbers[-1]
+    if not is_whole(least, 1) or not is_whole(most, least):
         raise ConfigError(
             f"concurrency must be a number of workers, or the least and the most, not {asked!r}"
         )
-    return None if most is None else int(plain(most))
+    return least, most
 
 
 @dataclass(frozen=True)
@@ -120,31 +122,28 @@ class InWorkers(Operation):
 
     Attributes:
         operation: The other one.
-        number: The number of actors.
+        least: The number of actors to begin with, or fewer if resources are free for fewer.
+        most: The most.
         takes: Resources of each; none unless they are asked for, since a training may have all.
         keeps_rows: As the other one.
     """
 
     operation: FunctionOperation
-    number: int
+    least: int
+    most: int
     takes: Mapping[str, object]
     keeps_rows: bool | None = None
 
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """Yield what becomes of blocks."""
-        operation = self.operation
+        operation, options = self.operation, dict(self.takes)
         if isinstance(operation, MapBatches) and operation.batch_size is not None:
             blocks = rebatched(blocks, itertools.repeat(operation.batch_size))
             operation = dataclasses.replace(operation, batch_size=None)
-        kind = remote(**self.takes)(_Worker)
-        actors = itertools.cycle([kind.remote(operation) for _ in range(self.number)])
-        pending: deque[ObjectRef] = deque()
-        for block in blocks:
-            pending.append(next(actors).apply.remote(_alone(block)))
-            if len(pending) > self.number * (1 + _WAITING):
-                yield from get(pending.popleft())
-        while pending:
-            yield from get(pending.popleft())
+        if "max_restarts" in options or "max_task_retries" in options:  # the other one as in Ray
+            options.setdefault("max_restarts", -1)
+            options.setdefault("max_task_retries", -1 if options["max_restarts"] else 0)
+        yield from Pool(operation, options, self.least, self.most).results(map(_alone, blocks))
 
 
 def _alone(block: Block) -> Block:
@@ -153,16 +152,3 @@ def _alone(block: Block) -> Block:
     if table.get_total_buffer_size() <= 2 * table.nbytes:
         return block
     return block._replace(table=taken(table, np.arange(table.num_rows)))
-
-
-class _Worker:
-    """An actor that applies an operation; a class of the user has one instance here."""
-
-    def __init__(self, operation: FunctionOperation) -> None:
-        function = operation.function
-        made = UserFunction(function.made(), function.method, called=function.name)
-        self._operation = dataclasses.replace(operation, function=made)
-
-    def apply(self, block: Block) -> list[Block]:
-        """Return what becomes of a block."""
-        return [made._replace(own=False) for made in self._operation.apply([block])]
