@@ -124,8 +124,9 @@ class Dataset(Parts):
             fn_kwargs: The same by name.
             fn_constructor_args: Arguments of the class.
             fn_constructor_kwargs: The same by name.
-            workers: `concurrency` (how many workers, or the least and the most of them; of those
-                the most are taken), `num_cpus`, `num_gpus` and `resources` of each.
+            workers: `concurrency` (how many workers, or the least and the most: it begins with the
+                least, and grows as resources are free), `num_cpus`, `num_gpus` and `resources`
+                of each.
 
         Raises:
             ConfigError: An argument is malformed.
