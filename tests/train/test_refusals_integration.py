@@ -192,7 +192,7 @@ def test_labels_that_no_node_has(session: Any) -> None:
     ("runtime_env", "message"),
     [
         ({"pip": ["x-y-z"]}, "does not have .*: x-y-z"),
-        ({"working_dir": "/nonexistent"}, "not a directory"),
+        ({"working_dir": "/dev/null/absent"}, "not a directory"),
     ],
 )
 def test_a_runtime_env_that_cannot_be_is_refused_as_by_fit(
