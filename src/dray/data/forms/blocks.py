@@ -168,7 +168,7 @@ def as_array(values: Value) -> Value:
     return values
 
 
-_OF_TENSORS = "iufbMmU"  # kinds of NumPy arrays whose rows become tensors
+_OF_TENSORS = "iufbMm"  # kinds of NumPy arrays whose rows become tensors; texts do in matrices
 
 
 def _from_array(values: Array) -> Column:
@@ -179,7 +179,7 @@ def _from_array(values: Array) -> Column:
     if values.dtype.kind in "iuf":
         native = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
         flat = _numbers(native, pa.from_numpy_dtype(values.dtype))
-    elif values.dtype.kind in _OF_TENSORS:
+    elif values.dtype.kind in f"{_OF_TENSORS}U":
         flat = pa.array(values.reshape(-1))
     else:
         return _from_values(list(values))
@@ -196,11 +196,11 @@ def _numbers(values: Array, kind: pa.DataType) -> pa.Array:
 def _from_values(values: list[Value]) -> Column:
     """Return Python values as an array of whatever type holds them all."""
     if any(map(_is_array, values)):
-        values = [_of_arrow(value) if _is_array(value) else value for value in values]
+        values = [_as_numpy(value) if _is_array(value) else value for value in values]
         arrays = [value for value in values if isinstance(value, np.ndarray)]
         if arrays and len(arrays) == len(values):
             alike = {(array.shape, array.dtype) for array in arrays}
-            if len(alike) == 1 and arrays[0].dtype.kind in _OF_TENSORS.replace("U", ""):
+            if len(alike) == 1 and arrays[0].dtype.kind in _OF_TENSORS:
                 return _from_array(np.stack(arrays))
             if any(array.ndim != 1 for array in arrays):
                 return _pickled(values)
@@ -222,9 +222,9 @@ def _is_array(value: object) -> bool:
     return hasattr(value, "__array__") and not isinstance(value, np.generic)
 
 
-def _of_arrow(value: Value) -> Value:
+def _as_numpy(value: Value) -> Value:
     """Return an array of any library as one of NumPy, and its number if it is but one."""
-    array = np.asarray(value)
+    array = np.asarray(as_array(value))
     return array if array.ndim else array.item()
 
 
