@@ -455,6 +455,23 @@ def test_a_checkpoint_that_the_user_has_deleted_is_not_deleted_again(
     assert "cannot be deleted" not in capsys.readouterr().err
 
 
+def test_checkpoints_that_somebody_has_deleted_are_missed(
+    storage: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def function() -> None:
+        assert dray.train.get_checkpoint() is None
+        report(0)
+
+    checkpoint = fit(function, storage).checkpoint
+    assert checkpoint is not None
+    shutil.rmtree(checkpoint.path)
+    assert "none is left" not in capfd.readouterr().err
+    fit(function, storage)
+    told = capfd.readouterr().err
+    assert "the run had checkpoints (checkpoint_000000 was its first), and none is left" in told
+    assert "it begins anew" in told
+
+
 def test_a_run_that_cannot_begin_gives_the_terminal_back(
     storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from dray.train.run.retention import checkpoints_to_delete, score
 from dray.train.storage.checkpoint_files import MANIFEST, secure, sync_directory
 from dray.train.storage.manifest import PENDING, Committed, Validation
 from dray.train.storage.place import Place, path_within
-from dray.train.storage.run_directory import RunDirectory
+from dray.train.storage.run_directory import FIRST_CHECKPOINT, RunDirectory
 from dray.train.worker.run_messages import Secured
 
 _PLAIN = ReportedCheckpointStatus.COMMITTED.name
@@ -62,6 +62,11 @@ class CheckpointStore:
             self._leave_out(committed, damaged)
         if found:
             self.progress.warn("no sound checkpoint is left: the run begins anew")
+        elif first := self.directory.first_checkpoint():
+            self.progress.warn(
+                f"the run had checkpoints ({first} was its first), and none is left in "
+                f"{self.directory.path}: it begins anew"
+            )
         return None
 
     def _flush_names(self, committed: Committed) -> None:
@@ -160,6 +165,8 @@ class CheckpointStore:
             files = secure(Path(path_within(staged)), committed.files, self._care)
             committed = replace(committed, files=files, boot=None)
         self.directory.commit(staged, committed, flush=self.config.flush)
+        if not self._kept:
+            self.directory.record(FIRST_CHECKPOINT, checkpoint=path.name)
         if entry.directory is not None:  # else it has a name of its own
             self._kept = [known for known in self._kept if known.path != path]
         self._kept.append(committed)

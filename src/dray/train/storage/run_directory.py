@@ -41,6 +41,8 @@ _METRICS = "metrics"
 _LOGS = "logs"
 _WORKING = "working_dir"
 _OWN = (_RUN, _EVENTS, "events", _METRICS, _LOGS, _WORKING)
+# The event of the first checkpoint of a run that has none.
+FIRST_CHECKPOINT = "first checkpoint"
 # Of 255: names of what is being replaced or deleted are longer.
 _LONGEST_NAME = 200
 _NUMBERED = re.compile(r"checkpoint_(\d+)$")
@@ -163,6 +165,11 @@ class RunDirectory:
     def events(self) -> list[dict[str, Any]]:
         """Return the lines of events.jsonl."""
         return list(self.storage.read_lines(_EVENTS, self.warn_once, lambda record: True))
+
+    def first_checkpoint(self) -> str | None:
+        """Return the name of the first checkpoint that the run has ever had, if it had one."""
+        events = self.events() if self.next_attempt() else []
+        return next((e["checkpoint"] for e in events if e["event"] == FIRST_CHECKPOINT), None)
 
     def next_attempt(self) -> int:
         """Return the number that the next start of workers gets."""
