@@ -17,6 +17,7 @@ import pytest
 import dray
 import dray.data
 from dray.data import ActorPoolStrategy
+from dray.data.pools import advice
 from dray.errors import ActorDiedError, DataFunctionError, InfeasibleError, WorkerDiedError
 from dray.train import DataParallelTrainer, RunConfig, ScalingConfig, collective
 
@@ -319,3 +320,30 @@ def test_no_worker_stays_when_an_iteration_ends_early(core_engine: str, tmp_path
         pool(told).map(lambda row: 1 / row["id"]).count()
     assert kept.tb
     assert pool(told).take(1) == [{"id": 0}]
+
+
+def test_a_slow_function_beside_idle_cores_is_advised_to_have_workers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def slow(batch: Batch) -> Batch:
+        time.sleep(0.005)
+        return batch
+
+    monkeypatch.setattr(advice, "SLOW_S", 0.02)
+    rows = dray.data.range(100).map_batches(slow, batch_size=10)
+    for batch in rows.iter_batches(batch_size=10, prefetch_batches=0):
+        del batch
+        time.sleep(0.05)  # the reader is slower, so nobody waits for the function
+    assert "concurrency" not in caplog.text
+    rows.materialize()
+    assert caplog.text.count("map_batches(slow) has taken") == 1
+    assert "has it run in as many" in caplog.text
+
+
+def test_a_column_may_be_added_in_workers(core_engine: str) -> None:
+    def pid(batch: Any) -> Any:
+        return [os.getpid()] * len(batch)
+
+    pids = {row["pid"] for row in ROWS.add_column("pid", pid, concurrency=1).take_all()}
+    assert len(pids) == 1
+    assert (pids == {os.getpid()}) == (core_engine == "inline")

@@ -283,11 +283,11 @@ class Dataset(Parts):
             col: Its name.
             fn: It takes a batch, and returns the values.
             batch_format: The format of batches.
-            workers: Options of `map_batches`, without effect here.
+            workers: As for `map_batches`.
         """
-        check_options("Dataset.add_column", workers)
         function = UserFunction(fn, "add_column")
-        return self._with(AddColumn(function, col, check_format(batch_format)))
+        added = AddColumn(function, col, check_format(batch_format))
+        return self._with(in_workers(added, workers))
 
     def on_tables(self, function: Callable[[Table], Table]) -> Dataset:
         """Return a dataset of what a function makes of blocks, each a table of as many rows."""

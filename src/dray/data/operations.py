@@ -40,6 +40,11 @@ class Operation:
 
     keeps_rows: bool | None = True
 
+    @property
+    def called_here(self) -> UserFunction | None:
+        """The function of the user that it calls in this process, if it calls one."""
+        return None
+
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """Yield what becomes of blocks."""
         raise NotImplementedError
@@ -131,6 +136,10 @@ class FunctionOperation(Operation):
     """
 
     function: UserFunction
+
+    @property
+    def called_here(self) -> UserFunction | None:
+        return self.function
 
 
 _ON_WRITING = " (zero_copy_batch=False gives the function arrays that it may write to)"
@@ -303,6 +312,10 @@ class Checked(Operation):
     """Another operation, which must keep the number of rows, as ranks share rows by number."""
 
     operation: Operation
+
+    @property
+    def called_here(self) -> UserFunction | None:
+        return self.operation.called_here
 
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
         given = made = 0

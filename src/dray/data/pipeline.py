@@ -16,6 +16,7 @@ from dray.data.forms.blocks import Block, Row, Table, table_rows
 from dray.data.numbering.order import Order
 from dray.data.numbering.reading import read_numbers
 from dray.data.operations import Checked, Operation
+from dray.data.pools.advice import advised
 from dray.data.relational import check_column
 from dray.data.sources.base import BlocksSource, Source, TableSource
 from dray.data.sources.combined import SliceSource
@@ -260,7 +261,8 @@ def applied(operations: Iterable[Operation], blocks: Iterator[Block]) -> Iterato
     """Yield what operations make of blocks, one after another; all of them end with this."""
     with contextlib.ExitStack() as begun:
         for operation in operations:
-            blocks = operation.apply(blocks)
+            function = operation.called_here
+            blocks = advised(operation, function, blocks) if function else operation.apply(blocks)
             if isinstance(blocks, Generator):  # which the traceback of an error would keep alive
                 begun.callback(blocks.close)
         yield from blocks
