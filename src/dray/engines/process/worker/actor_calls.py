@@ -18,6 +18,7 @@ from dray.engines.rpc.actor_host import ExitForkedChildren, exit_status, is_inte
 from dray.engines.rpc.framing import Message
 from dray.engines.rpc.serialization import Retried
 from dray.engines.runtime import Args, Kwargs
+from dray.errors import ConfigError
 
 if TYPE_CHECKING:
     import asyncio
@@ -63,7 +64,7 @@ class ActorCalls:
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._loops: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Semaphore]] = {}
         self._pacers: ThreadPoolExecutor | None = None
-        sizes = {_DEFAULT: concurrency, **groups}
+        self._sizes = sizes = {_DEFAULT: concurrency, **groups}
         if is_async:
             self._start_loops({name: size or _ASYNC_CONCURRENCY for name, size in sizes.items()})
         elif groups or (concurrency or 1) > 1:
@@ -123,19 +124,25 @@ class ActorCalls:
 
     def take(self, message: Message) -> bool:
         """Take a call that does not run on the main thread; return False for one that does."""
+        method, _, asked, *_ = message[6]
+        if asked and asked not in self._sizes:
+            self._refuse(message, asked)
+            return True
+        group = asked or self._group_of.get(method) or _DEFAULT
         if self._loops:
-            loop, semaphore = self._loops.get(self._group(message), self._loops[_DEFAULT])
+            loop, semaphore = self._loops[group]
             loop.call_soon_threadsafe(self._begin_coroutine, message, semaphore)
             return True
         if self._pools:
-            pool = self._pools.get(self._group(message), self._pools[_DEFAULT])
-            pool.submit(self.run, message)
+            self._pools[group].submit(self.run, message)
             return True
         return False
 
-    def _group(self, message: Message) -> str:
-        method, _, group, *_ = message[6]
-        return group or self._group_of.get(method) or _DEFAULT
+    def _refuse(self, message: Message, group: str) -> None:
+        known = ", ".join(sorted(filter(None, self._sizes))) or "none"
+        error = ConfigError(f"the actor has no concurrency group {group!r}; it has {known}")
+        _, name, _, _, retried, _ = message[6]
+        self._ended(message[1], name, retried, error)
 
     def run(self, message: Message) -> None:
         _, number, _, payload, deps, returns, details = message
