@@ -27,6 +27,7 @@ from dray.train.planning.plan import Plan, Planned, make_plan
 from dray.train.ray_datasets import check_engine, is_rays, split_on_start
 from dray.train.result import Result
 from dray.train.run import description
+from dray.train.run.collection_pause import CollectionPause
 from dray.train.run.controller import Controller
 from dray.train.run.failure import Outcome
 from dray.train.run.interruption import GoesTo, interrupts_go_to, termination_held
@@ -85,8 +86,12 @@ class Fitting:
             split_on_start(backend, of_ray, self.datasets.config)
         return backend, self.backend_config
 
-    def fit(self) -> Result:
-        """Run the function to its end on every worker; see `DataParallelTrainer.fit`."""
+    def fit(self, pause: CollectionPause) -> Result:
+        """Run the function to its end on every worker; see `DataParallelTrainer.fit`.
+
+        Args:
+            pause: Ends when workers run, or before anything in this process that may take long.
+        """
         settings = Settings()
         if settings.plan_path:
             raise Planned(self.plan(), Path(settings.plan_path))
@@ -99,12 +104,14 @@ class Fitting:
         storage = self.config.storage
         with termination_held() as termination_goes_to, _engine_for(self.scaling) as engine:
             self._check_feasible(engine)
+            if self.datasets.by_name or not engine.distributed:
+                pause.end()
             datasets = self._shipped(engine)  # what it has staged is there until the run is over
             job = self._job(engine, datasets)
             directory = RunDirectory(storage / (self.config.name or _new_name(storage)))
             directory.storage.open()
             try:
-                return self._run(engine, directory, job, termination_goes_to)
+                return self._run(engine, directory, job, termination_goes_to, pause)
             finally:
                 directory.storage.close()
 
@@ -149,7 +156,12 @@ class Fitting:
         return Datasets(named, given.config, DataContext.get_current())
 
     def _run(
-        self, engine: Engine, directory: RunDirectory, job: bytes | Job, termination_goes_to: GoesTo
+        self,
+        engine: Engine,
+        directory: RunDirectory,
+        job: bytes | Job,
+        termination_goes_to: GoesTo,
+        pause: CollectionPause,
     ) -> Result:
         settings = Settings()
         progress = self._progress(directory, settings)
@@ -166,6 +178,7 @@ class Fitting:
                 progress,
                 settings,
                 validation=self.validation,
+                started=pause.end,
             )
             return self._follow(engine, controller, directory, progress, termination_goes_to)
 

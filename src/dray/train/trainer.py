@@ -15,6 +15,7 @@ from dray.settings import Settings
 from dray.train.backend import BackendConfig
 from dray.train.config import RunConfig
 from dray.train.data_config import DataConfig, checked_datasets
+from dray.train.run.collection_pause import CollectionPause
 from dray.train.scaling import ScalingConfig
 from dray.train.storage.place import modules_of
 from dray.train.validation import ValidationConfig
@@ -152,7 +153,11 @@ class DataParallelTrainer:
             StorageError: The run's directory cannot be written, or is in use.
             KeyboardInterrupt: The user pressed Ctrl-C.
         """
-        return self._fitting().fit()
+        pause = CollectionPause()
+        try:
+            return self._fitting().fit(pause)
+        finally:
+            pause.end()
 
     def _fitting(self) -> Fitting:
         # Slow to import, and workers import their framework meanwhile.

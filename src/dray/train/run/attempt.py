@@ -217,6 +217,14 @@ class Attempt:
         """Take note that a worker's process has ended."""
         self.alive.discard(event.actor)
 
+    def kill(self, events: Callable[[], object]) -> None:
+        """Kill the workers; return when all have ended, as the next events tell."""
+        self.group.kill()
+        while self.alive:  # every worker's end is told, and a killed one's comes at once
+            event = events()
+            if isinstance(event, Died):
+                self.died(event)
+
     # What is under way.
 
     def to_commit(self) -> list[int]:

@@ -89,6 +89,7 @@ class Controller:
     Attributes:
         job: The train function and its arguments; pickled, if workers have processes of their own.
         mailbox: Holds what happens to the run.
+        started: Is called when workers run, and if it takes long until they do.
     """
 
     engine: Engine
@@ -101,6 +102,7 @@ class Controller:
     settings: Settings
     mailbox: queue.SimpleQueue[object] = field(default_factory=queue.SimpleQueue)
     validation: ValidationConfig | None = None
+    started: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         engine, directory, settings = self.engine, self.directory, self.settings
@@ -211,13 +213,8 @@ class Controller:
         self._alarm.cancel()
         self._watch.end()
         self._validations.close()
-        attempt = self._attempt
-        if attempt is not None and attempt.alive:
-            attempt.group.kill()
-            while attempt.alive:  # every worker's end is told, and a killed one's comes at once
-                event = self.mailbox.get()
-                if isinstance(event, Died):
-                    attempt.died(event)
+        if self._attempt is not None and self._attempt.alive:
+            self._attempt.kill(self.mailbox.get)
         self._release()
         self._logs.close()
 
@@ -252,6 +249,7 @@ class Controller:
             self._move(Event.WORKERS_STARTED)
 
     def _still_starting(self, _: Signal) -> None:
+        self.started()
         self.progress.warn(f"workers {self._workers.group.missing()} have not started yet")
 
     def _look_at_waits(self, _: Signal) -> None:
@@ -361,6 +359,7 @@ class Controller:
             self._move(Event.RESERVED)
 
     def _still_waiting(self, _: Signal) -> None:
+        self.started()
         self._outcome.error = self._admission.look()
         if self._outcome.error is not None:
             self._move(Event.START_TIMED_OUT)
@@ -393,6 +392,7 @@ class Controller:
             self._workers.ask_to_stop()
             self.mailbox.put(Signal.STOP_REQUESTED)
         run_function(self._workers.group, self.job, self.mailbox)
+        self.started()
 
     def _tear_down(self) -> None:
         if not self._launch.part(self._workers.group, self.progress):  # others may wait in vain
