@@ -43,10 +43,13 @@ class CheckpointStore:
         self._care = self.directory.care(flush=self.config.flush, checksums=self.config.checksums)
         self._awaited: dict[int, set[int]] = {}  # report -> ranks that still secure its files
 
-    def newest_good(self) -> Committed | None:
+    def newest_good(self, attempt: int) -> Committed | None:
         """Return the newest checkpoint that is as it was committed, if there is one.
 
         Those that are not are known from then on: they do not count, and nothing deletes them.
+
+        Args:
+            attempt: The attempt that is to go on from it: after the first, who finds none is told.
         """
         found = bool(self._kept)
         try:
@@ -62,7 +65,7 @@ class CheckpointStore:
             self._leave_out(committed, damaged)
         if found:
             self.progress.warn("no sound checkpoint is left: the run begins anew")
-        elif first := self.directory.first_checkpoint():
+        elif attempt and (first := self.directory.first_checkpoint()):
             self.progress.warn(
                 f"the run had checkpoints ({first} was its first), and none is left in "
                 f"{self.directory.path}: it begins anew"

@@ -368,7 +368,7 @@ class Controller:
         reservation = self._admission.reservation
         assert reservation is not None
         self.directory.storage.recover()
-        self._checkpoint = self._store.newest_good()
+        self._checkpoint = self._store.newest_good(self._number)
         self._validations.begin()
         self.progress.started(self._number, self._admission.size, self._checkpoint)
         self._logs.begin(self._number)

@@ -168,8 +168,8 @@ class RunDirectory:
 
     def first_checkpoint(self) -> str | None:
         """Return the name of the first checkpoint that the run has ever had, if it had one."""
-        events = self.events() if self.next_attempt() else []
-        return next((e["checkpoint"] for e in events if e["event"] == FIRST_CHECKPOINT), None)
+        of_firsts = (e for e in self.events() if e.get("event") == FIRST_CHECKPOINT)
+        return next((event["checkpoint"] for event in of_firsts), None)
 
     def next_attempt(self) -> int:
         """Return the number that the next start of workers gets."""
