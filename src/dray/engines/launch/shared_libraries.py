@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -30,7 +31,8 @@ def load_beside_imports(modules: Sequence[str]) -> None:
     Args:
         modules: Modules that will be imported; nothing is done if `torch._dynamo` is not of them.
     """
-    path = _library_of_torch() if _OF in modules else None
+    wanted = _OF in modules and "torch" not in sys.modules  # a fork of the driver may have it
+    path = _library_of_torch() if wanted else None
     if path is None:
         return
     import_quietly(_EXTENSIONS)
