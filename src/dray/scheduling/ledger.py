@@ -98,6 +98,7 @@ class Held(Reservation):
 
         Devices are not set aside: other programs may want them, which do not ask here.
         """
+        self.reacquire_cpus()
         return not any(self.devices) and self._ledger._set_aside(self)
 
     def take_up(self) -> bool:

@@ -127,6 +127,9 @@ class Client:
         reply: Takes the number of a question and its answer.
         worker: The worker process it is, if it is one.
         questions: Pending waits: gathers, and for others a callback for their end.
+        blocked: Number of its waits that lend its CPUs.
+        turn: Number of its rests: waits from before, of threads that a task has left, lend
+            nothing any more.
         leases: Those of an engine within a worker.
     """
 
@@ -139,6 +142,7 @@ class Client:
     questions: dict[int, WaitRequest | Callable[[], None]] = field(default_factory=dict)
     reading: list[Stored] = field(default_factory=list)
     blocked: int = 0
+    turn: int = 0
     leases: dict[int, Future[Reservation]] = field(default_factory=dict)
 
 
@@ -157,7 +161,7 @@ class WaitRequest:
     need: int
     wants_values: bool
     ready: int = 0
-    blocks: bool = False
+    blocked_in: int | None = None
     came: Callable[[int | Item], None] | None = None
     items: list[tuple[Item, Callable[[], None]]] = field(default_factory=list)
 

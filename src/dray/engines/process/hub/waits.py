@@ -87,7 +87,7 @@ class Waits(WaitOperations):
         def end() -> bool:
             if client.questions.pop(question, None) is None:
                 return False
-            self._unblock(client)
+            self._unblock(client, turn)
             return True
 
         def enough() -> None:
@@ -95,7 +95,7 @@ class Waits(WaitOperations):
                 give_up()
 
         client.questions[question] = enough
-        self._block(client)
+        turn = self._block(client)
         return end
 
     def on_wait_over(self, client: Client, question: int) -> None:
@@ -137,8 +137,7 @@ class Waits(WaitOperations):
             else:
                 gather.items.append((number, functools.partial(came, number)))
                 self._streams.when_item(*number, gather.items[-1][1])
-        gather.blocks = True
-        self._block(client)
+        gather.blocked_in = self._block(client)
 
     def _payload(self, number: int | Item) -> Payload | Literal[True] | None:
         """Return an object's payload; of a stream's item only whether it is there."""
@@ -173,9 +172,9 @@ class Waits(WaitOperations):
         client.questions.pop(gather.question, None)
         if gather.ready < len(gather.numbers):
             self._forget_calls(gather)
-        if gather.blocks:
-            gather.blocks = False
-            self._unblock(client)
+        turn, gather.blocked_in = gather.blocked_in, None
+        if turn is not None:
+            self._unblock(client, turn)
 
     def _answer(self, gather: WaitRequest) -> None:
         client = gather.client
@@ -190,12 +189,15 @@ class Waits(WaitOperations):
 
     # Others work meanwhile.
 
-    def _block(self, client: Client) -> None:
+    def _block(self, client: Client) -> int:
         client.blocked += 1
         if client.blocked == 1 and client.worker is not None:
             self._tasks.release_cpus(client.worker)
+        return client.turn
 
-    def _unblock(self, client: Client) -> None:
+    def _unblock(self, client: Client, turn: int) -> None:
+        if turn != client.turn:
+            return
         client.blocked -= 1
         if client.blocked == 0 and client.worker is not None:
             self._tasks.reacquire_cpus(client.worker)
