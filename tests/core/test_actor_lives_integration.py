@@ -21,7 +21,6 @@ from dray.errors import (
     TaskError,
     WorkerDiedError,
 )
-from dray.util.state import list_actors
 from tests.support.gates import PATIENCE_S, Gate, count_up, counted, gone, until
 from tests.support.programs import survivors
 
@@ -331,12 +330,12 @@ def test_kill_may_leave_an_actor_its_restarts() -> None:
     until(lambda: gone(mortal.call))
 
 
-def test_so_may_kill_one_that_has_not_started() -> None:
+def test_so_may_kill_one_that_has_not_started(core_engine: str) -> None:
+    if core_engine == "ray":
+        pytest.skip("Ray may ignore a kill before the actor's creation has reached a worker")
     taker = Mortal.options(resources={"special": 2}).remote()
     dray.get(taker.pid.remote())
     mortal = Mortal.options(resources={"special": 1}, max_restarts=1).remote()
-    waiting = [("state", "=", "PENDING_CREATION")]
-    until(lambda: list_actors(filters=waiting))  # Ray ignores a kill() before
     dray.kill(mortal, no_restart=False)
     dray.kill(taker)
     assert dray.get(mortal.call.remote(), timeout=PATIENCE_S) == 1
