@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -23,6 +25,15 @@ def held(gate: Gate) -> str:
 def leaves_a_thread(refs: list[Any], gate: Gate) -> None:
     threading.Thread(target=lambda: dray.get(refs[0]), daemon=True).start()
     gate.pass_through()
+
+
+def leave_a_thread_that_waits_later(refs: list[Any], gate: Gate) -> int:
+    def wait() -> None:
+        gate.pass_through()
+        dray.get(refs[0])
+
+    threading.Thread(target=wait, daemon=True).start()
+    return os.getpid()
 
 
 def free() -> float:
@@ -51,6 +62,33 @@ def test_a_thread_that_waits_longer_than_its_task_lends_nothing(
     assert free() == cpus
     # In a worker where such a thread still waits.
     assert dray.get(parent.remote(), timeout=PATIENCE_S) == "done"
+    second_gate.open()
+    dray.get(awaited)
+    until(lambda: free() == cpus)
+
+
+def test_a_thread_that_begins_to_wait_between_tasks_keeps_no_task_from_lending(
+    gate: Gate, second_gate: Gate
+) -> None:
+    cpus = dray.cluster_resources()["CPU"]
+
+    @dray.remote(num_cpus=cpus)
+    def child() -> str:
+        time.sleep(0.05)
+        return "done"
+
+    @dray.remote(num_cpus=cpus)
+    def parent() -> Any:
+        return os.getpid(), dray.get(child.remote())
+
+    awaited = held.remote(second_gate)
+    leave = dray.remote(num_cpus=cpus)(leave_a_thread_that_waits_later)
+    pid = dray.get(leave.remote([awaited], gate))
+    gate.heard()
+    gate.open()
+    second_gate.heard()
+    time.sleep(0.2)  # nothing tells that a process without a task waits
+    assert dray.get(parent.remote(), timeout=PATIENCE_S) == (pid, "done")
     second_gate.open()
     dray.get(awaited)
     until(lambda: free() == cpus)

@@ -50,8 +50,8 @@ def advised(
 
 
 def _advise(function: UserFunction, took: float) -> None:
-    free = session.available_resources().get("CPU", 0) if session.is_initialized() else None
-    cores = host.cpu_count() if free is None else int(free)
+    started = session.is_initialized()
+    cores = int(session.available_resources().get("CPU", 0)) if started else host.cpu_count()
     if cores > 1:
         _logger.warning(
             "%s has taken %.0f s in one process, while cores are idle: concurrency=%d has it run "

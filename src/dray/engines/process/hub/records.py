@@ -128,8 +128,8 @@ class Client:
         worker: The worker process it is, if it is one.
         questions: Pending waits: gathers, and for others a callback for their end.
         blocked: Number of its waits that lend its CPUs.
-        turn: Number of its rests: waits from before, of threads that a task has left, lend
-            nothing any more.
+        turn: Number of reservations that its worker has had: waits from before the last one, of
+            threads that a task has left, lend nothing of it.
         leases: Those of an engine within a worker.
     """
 

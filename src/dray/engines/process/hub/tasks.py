@@ -175,6 +175,8 @@ class Tasks(TaskOperations):
             self.table.end(task, failed(EngineError(why)))
             return True
         worker.lease, worker.shape = held, shape
+        worker.client.blocked = 0
+        worker.client.turn += 1
         self._run(task, worker)
         return True
 
@@ -343,8 +345,6 @@ class Tasks(TaskOperations):
     def rest(self, worker: WorkerProcess) -> None:
         """Take a worker's resources back, and keep it for later."""
         lease, shape, worker.lease, worker.shape = worker.lease, worker.shape, None, None
-        worker.client.blocked = 0
-        worker.client.turn += 1
         if worker.calls or not self.pool.give_back(worker):
             self.retire(worker)
         if lease is None:
