@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import tempfile
 import threading
 import time
@@ -236,6 +237,33 @@ def test_a_restart_does_not_disturb_a_validation(
 
     once = FailureConfig(max_failures=1)
     result = trainer(train, storage, ValidationConfig(validate), failure_config=once).fit()
+    assert result.return_value == [(1, "VALIDATED", 1)]
+
+
+def test_ctrl_c_ends_a_validation_which_runs_again_when_the_run_goes_on(
+    process_engine: None, storage: Path, gate: Gate, second_gate: Gate
+) -> None:
+    def validate(checkpoint: Checkpoint) -> dict[str, Any]:
+        gate.pass_through()
+        return {"score": number_in(checkpoint)}
+
+    def train() -> list[Any]:
+        if dray.train.get_checkpoint() is None:
+            report(1)
+            second_gate.wait()
+        return statuses(CheckpointConsistencyMode.VALIDATED)
+
+    class CtrlC(UserCallback):
+        def after_report(self, *_: Any, **__: Any) -> None:
+            gate.heard()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    validation = ValidationConfig(validate)
+    with pytest.raises(KeyboardInterrupt):
+        trainer(train, storage, validation, callbacks=[CtrlC()]).fit()
+    until(lambda: dray.available_resources() == dray.cluster_resources())
+    gate.open()
+    result = trainer(train, storage, validation).fit()
     assert result.return_value == [(1, "VALIDATED", 1)]
 
 

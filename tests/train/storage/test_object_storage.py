@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,7 +20,8 @@ from dray.errors import ConfigError, StorageError
 from dray.train import Checkpoint
 from dray.train.storage.copies import Care
 from dray.train.storage.filesystem import place_at
-from dray.train.storage.manifest import Committed
+from dray.train.storage.manifest import Committed, Validation
+from dray.train.storage.metrics_codec import encode
 from dray.train.storage.place import RemotePath
 from dray.train.storage.remote import retry
 from dray.train.storage.remote.downloads import fetch
@@ -59,9 +61,18 @@ def killed_at(count: int) -> Any:
     return mock.patch.multiple(memory, **{name: counted(getattr(memory, name)) for name in CHANGES})
 
 
-def commit(directory: RunDirectory, report: int, name: str | None, source: Path) -> None:
+def commit(
+    directory: RunDirectory,
+    report: int,
+    name: str | None,
+    source: Path,
+    amid: Sequence[Callable[[RunDirectory], object]] = (),
+) -> None:
+    """Commit a checkpoint, of which more happens after its upload."""
     staging = directory.begin_staging(report, name)
     files = directory.storage.stage(str(source), staging, ["model", "sub/more"], Care())
+    for happens in amid:
+        happens(directory)
     where = directory.destination(report, name)
     directory.commit(staging, Committed(where, report, 1, files, {}, report))
 
@@ -94,8 +105,13 @@ def sources(tmp_path: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("same_name", [False, True])
+@pytest.mark.parametrize("more_known_of_the_old", [False, True])
 def test_a_kill_leaves_the_old_or_the_new_whole(
-    run: RemotePath, sources: list[Path], tmp_path: Path, same_name: bool
+    run: RemotePath,
+    sources: list[Path],
+    tmp_path: Path,
+    same_name: bool,
+    more_known_of_the_old: bool,
 ) -> None:
     """Die before each change of the storage in turn; what is left is recovered from."""
     finished, at = False, 0
@@ -103,9 +119,14 @@ def test_a_kill_leaves_the_old_or_the_new_whole(
         memory.store.clear()
         directory = opened(run)
         commit(directory, 0, "first", sources[0])
+        (old,) = directory.checkpoints()
+        validated = dataclasses.replace(
+            old, validation=Validation("VALIDATED", {}, encode({"x": 1}))
+        )
+        amid = [lambda of: of.describe_again(validated)] if more_known_of_the_old else []  # noqa: B023
         try:
             with killed_at(at):
-                commit(directory, 1, "first" if same_name else "second", sources[1])
+                commit(directory, 1, "first" if same_name else "second", sources[1], amid)
             finished = True
         except Killed:
             pass
@@ -154,6 +175,46 @@ def test_one_driver_at_a_time(
     second.storage.close()
     third = opened(run)  # at once, as the second has let it go
     third.storage.close()
+
+
+def test_two_drivers_that_come_at_once_where_the_storage_cannot_refuse(
+    run: RemotePath, sources: list[Path]
+) -> None:
+    put = memory.pipe_file
+
+    def overwrite(self: Any, path: str, value: bytes, mode: str = "overwrite") -> None:
+        if mode == "create":
+            raise NotImplementedError
+        put(self, path, value)
+
+    with mock.patch.object(memory, "pipe_file", overwrite):
+        first = opened(run)
+        # Another one has seen no lease either, and writes its own over this one.
+        lease = {"token": "x", "who": "process 1 on mars", "until": time.time() + 60}
+        (run / ".lease-000001").write_bytes(json.dumps(lease).encode())
+        with pytest.raises(StorageError, match="process 1 on mars has taken it over"):
+            commit(first, 0, None, sources[0])
+        first.storage.close()
+        assert json.loads((run / ".lease-000001").read_bytes()) == lease
+        assert run.names() == [".lease-000001"]
+
+
+def test_an_old_checkpoint_is_deleted_while_the_next_one_of_its_name_is_uploaded(
+    run: RemotePath, sources: list[Path]
+) -> None:
+    directory = opened(run)
+    commit(directory, 0, "best", sources[0])
+    (old,) = directory.checkpoints()
+    commit(directory, 1, "best", sources[1], [lambda of: of.storage.discard(old.path)])
+    (new,) = directory.sound_checkpoints()
+    assert new.report == 1
+    commit(directory, 2, "best", sources[0], [lambda of: of.storage.discard(new.path)])
+    staging = directory.begin_staging(3, "best")
+    directory.storage.discard(staging)
+    directory.storage.abandon_staging(3)
+    assert not directory.sound_checkpoints()
+    directory.storage.close()
+    assert {name.split("/")[0] for name in run.sizes()} == {".lease-000001"}
 
 
 def test_growing_files(run: RemotePath) -> None:

@@ -209,10 +209,10 @@ class Controller:
 
     def _clean_up(self) -> None:
         """Free everything, on every way out; after a clean end nothing is left to free."""
+        self._validations.close()  # asks whether the engine is closed
         self._until_closed.cancel()
         self._alarm.cancel()
         self._watch.end()
-        self._validations.close()
         if self._attempt is not None and self._attempt.alive:
             self._attempt.kill(self.mailbox.get)
         self._release()

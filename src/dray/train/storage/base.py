@@ -129,6 +129,11 @@ class Storage(ABC, Generic[P]):
     def commit(self, staged: P, committed: Committed, *, flush: bool) -> None:
         """Make a checkpoint exist, whole, under its final name, where it may lie already."""
 
+    def describe(self, path: P, committed: Committed, *, flush: bool) -> None:
+        """Write the manifest of a checkpoint anew, unless somebody has deleted it meanwhile."""
+        if committed.damaged_size() is None:
+            self.commit(path, committed, flush=flush)
+
     @abstractmethod
     def discard(self, path: P) -> None:
         """Delete a checkpoint, so that half of it never counts."""

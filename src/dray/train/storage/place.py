@@ -111,11 +111,12 @@ class RemotePath:
         replace = {"overwrite": True} if self._is_hdfs else {}
         self.filesystem.mv(draft, self.path, **replace)
 
-    def create(self, content: bytes) -> None:
+    def create(self, content: bytes) -> bool:
         """Write a file that must not be there yet, whole or not at all, by one attempt.
 
-        Where the storage cannot refuse to write over a file, two that come in the same instant are
-        not told apart.
+        Returns:
+            Whether it is certain that nobody else has made the file: False where the storage cannot
+            refuse to write over one, so that two that come in the same instant are not told apart.
 
         Raises:
             FileExistsError: It is there.
@@ -126,7 +127,8 @@ class RemotePath:
             except (TypeError, NotImplementedError):  # it cannot refuse
                 self._check_absent()
                 self.put(content)
-            return
+                return False
+            return True
         self._check_absent()
         draft = f"{self.path}.{os.urandom(8).hex()}"
         self._put_draft(draft, content)
@@ -135,6 +137,7 @@ class RemotePath:
         except FileExistsError:
             self.filesystem.rm_file(draft)
             raise
+        return True
 
     def _put_draft(self, draft: str, content: bytes) -> None:
         self.filesystem.makedirs(self.parent.path, exist_ok=True)

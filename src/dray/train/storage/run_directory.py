@@ -285,8 +285,7 @@ class RunDirectory:
 
     def describe_again(self, committed: Committed, *, flush: bool = True) -> None:
         """Write the manifest of a checkpoint anew, as more is known of it."""
-        if committed.damaged_size() is None:  # else somebody has deleted it meanwhile
-            self.storage.commit(committed.path, committed, flush=flush)
+        self.storage.describe(committed.path, committed, flush=flush)
 
 
 def _rank_name(rank: int) -> str:

@@ -3,9 +3,10 @@
 Each driver that holds the run has a file of its own, `.lease-<number>`, which it alone writes, anew
 every few seconds. Whoever takes over makes the file with the next number, which only one can where
 the storage refuses to write over a file that is there (S3, Google, Azure); elsewhere two that come
-at the same moment find out by reading it again. The number is the fencing token: a driver that
-sees a higher one than its own commits nothing any more, and its growing files have the number in
-their names. The clocks of machines that share a storage must agree to within a few seconds.
+at the same moment find out by reading it again, at the latest before they commit. The number is the
+fencing token: a driver that sees a higher one than its own commits nothing any more, and its
+growing files have the number in their names. The clocks of machines that share a storage must agree
+to within a few seconds.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dray.errors import StorageError
 from dray.host import boot_id
 from dray.settings import Settings
 from dray.train.storage.place import RemotePath, missing
 from dray.train.storage.remote.retry import persistently
+
+T = TypeVar("T")
 
 _NAME = re.compile(r"\.lease-(\d{6,})$")
 # Renewals within the time that a lease lasts.
@@ -85,8 +89,9 @@ class Lease:
     def _make(self, number: int) -> None:
         file = _file(self._run, number)
         self.number = number
+        alone = True
         try:
-            self._write(file.create)
+            alone = self._write(file.create)
         except FileExistsError as error:
             held = read_lease(self._run, number)
             if held.get("token") != self.token:  # else an attempt succeeded that seemed to fail
@@ -94,19 +99,22 @@ class Lease:
         held = read_lease(self._run, number)
         if held.get("token") != self.token:
             raise self._is_taken(held)
+        if not alone:
+            self._good_until = 0.0  # `check` looks again before anything is committed
         with contextlib.suppress(StorageError):  # it says nothing any more
             _file(self._run, number - 1).delete()
 
-    def _write(self, put: Any) -> None:
+    def _write(self, put: Callable[[bytes], T]) -> T:
         """Write the lease, and take note of how long it is good then."""
         begun = time.monotonic()
         text = self._text(time.time() + self._lasts_s)
         file = _file(self._run, self.number)
         try:
-            persistently(f"{file} cannot be written", lambda: put(text))
+            answer = persistently(f"{file} cannot be written", lambda: put(text))
         except FileNotFoundError as error:
             raise missing(file, error) from error
         self._good_until = begun + self._lasts_s
+        return answer
 
     def _text(self, until: float) -> bytes:
         said = {
@@ -134,9 +142,9 @@ class Lease:
     def _look(self) -> None:
         """Look who holds the run; renew the lease if that is this driver."""
         newest = newest_lease(self._run)
-        if newest > self.number:
-            who = read_lease(self._run, newest).get("who", "another driver")
-            self._taken_by = f"{who} has taken it over"
+        held = read_lease(self._run, newest)
+        if newest > self.number or held.get("token", self.token) != self.token:
+            self._taken_by = f"{held.get('who', 'another driver')} has taken it over"
             return
         file = _file(self._run, self.number)
         self._write(file.put)

@@ -12,6 +12,7 @@ A checkpoint that replaces one of its name has that one copied aside before, on 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -163,8 +164,18 @@ class ObjectStorage(Storage[RemotePath]):
             self._replacing.remove(staged.name)
             self._delete(self.path / f"{_REPLACED}{staged.name}")
 
+    def describe(self, path: RemotePath, committed: Committed, *, flush: bool) -> None:
+        if path.name in self._replacing:  # it lies aside; in its place are files of the next one
+            path = self.path / f"{_REPLACED}{path.name}"
+            committed = dataclasses.replace(committed, path=path)
+        super().describe(path, committed, flush=flush)
+
     def discard(self, path: RemotePath) -> None:
         self._check_lease()
+        if path.name in self._replacing:
+            self._replacing.remove(path.name)
+            self._delete(self.path / f"{_REPLACED}{path.name}")
+            return
         marker = self.path / f"{_UNFINISHED}{path.name}"
         marker.write_bytes(b"")
         self._delete(path)
