@@ -11,6 +11,10 @@ from dray.engines.rpc.output_pipe import OutputPipe
 from dray.scheduling.requests import Node
 
 
+# Bytes of a line without an end that are kept: what is longer is shown as several.
+_LONGEST_LINE = 1 << 20
+
+
 class OutputTap:
     """Shows what workers print, each line with its origin.
 
@@ -32,13 +36,19 @@ class OutputTap:
         output.watch()
 
     def _take(self, worker: WorkerProcess, stream: str, rest: bytearray, data: bytes) -> None:
-        rest += data
-        *lines, last = bytes(rest).split(b"\n")
-        if not data and last:
-            lines.append(last)
-        for line in lines:
-            self._show(stream, f"({worker.title} pid={worker.pid}) {_last_state(line)}")
-        rest[:] = last
+        first, *more = data.split(b"\n")
+        rest += first
+        for following in more:
+            self._show_line(worker, stream, rest)
+            rest[:] = following
+        if b"\r" in data:
+            rest[:] = _last_rows(rest)
+        if rest and (not data or len(rest) > _LONGEST_LINE):
+            self._show_line(worker, stream, rest)
+            rest.clear()
+
+    def _show_line(self, worker: WorkerProcess, stream: str, line: bytearray) -> None:
+        self._show(stream, f"({worker.title} pid={worker.pid}) {_last_state(bytes(line))}")
 
     def drain(self, worker: WorkerProcess) -> None:
         """Show what a worker that is gone has left."""
@@ -57,6 +67,12 @@ class OutputTap:
     def close(self) -> None:
         """Show what is left and free the descriptors."""
         self._finish(list(self._open))
+
+
+def _last_rows(line: bytearray) -> bytearray:
+    """Return what a line is as it was drawn last, and what of the next drawing has come."""
+    drawn, back, drawing = line.rpartition(b"\r")
+    return drawn.rstrip(b"\r").rpartition(b"\r")[2] + back + drawing
 
 
 def _last_state(line: bytes) -> str:
