@@ -237,6 +237,14 @@ class Values(Conversation, Runtime):
     def next_item_future(self, stream: int, index: int) -> Future[Any]:
         return self.promise(self._ref_of_item, "next", stream, index)
 
+    @shielded
+    def pass_by(self, stream: int, index: int) -> None:
+        self.lock.do(self._tell_passed, stream, index)
+
+    def _tell_passed(self, stream: int, index: int) -> None:
+        if not self._closed and self.table.counts.get(stream) == 1:  # nothing else here reads it
+            self.post(("passed", stream, index))
+
 
 def not_in_time(missing: int, count: int, timeout_s: float | None) -> GetTimeoutError:
     """Return the error of a `get` that has waited for long enough."""

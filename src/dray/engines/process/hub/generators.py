@@ -1,13 +1,16 @@
 """Streams in the hub: the items of generator tasks, in order, for those who ask for the next.
 
 A stream begins with its task and lives as long as a reference to it does; it has the task's number.
-It holds each item until it ends itself, so a reader may come late, and several may read. An error
-is the last item, and raises when it is got. A task that runs again yields its items anew: what the
-stream has already is dropped.
+It holds what its only reader has not come by. As long as somebody else refers to it (another
+process, an argument or a value with the generator in it), it holds all items from there on, so a
+reader may come late, several may read, and a reader that runs again reads again. An error is the
+last item, and raises when it is got. A task that runs again yields its items anew: what the stream
+has, or has had, is dropped.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from dray.engines.process.hub.hub import Hub
@@ -15,13 +18,17 @@ from dray.engines.process.hub.protocol import StreamOperations
 from dray.engines.process.hub.records import Client, Task
 from dray.engines.rpc.serialization import Payload, is_error
 
+# A number that no object has: who gets it is told that it is gone.
+_GONE = 0
+
 
 class _Stream:
     """The items of one generator task.
 
     Attributes:
         task: The task that yields them; None when there will be no more.
-        items: The numbers of the items so far.
+        items: The numbers of the items that it holds.
+        passed: Number of items before these.
         read: Number of items asked for.
         sought: Callbacks for an item with an index, or for the end.
         paced: Callbacks for a number of items read.
@@ -29,14 +36,20 @@ class _Stream:
 
     def __init__(self, task: Task) -> None:
         self.task: Task | None = task
-        self.items: list[int] = []
+        self.items: deque[int] = deque()
+        self.passed = 0
         self.read = 0
         self.sought: list[tuple[int, Callable[[], None]]] = []
         self.paced: list[tuple[int, Callable[[], None]]] = []
 
+    @property
+    def count(self) -> int:
+        """Number of the items so far."""
+        return self.passed + len(self.items)
+
     def has(self, index: int) -> bool:
         """Return whether there is an item with this index, or none will come."""
-        return self.task is None or index < len(self.items)
+        return self.task is None or index < self.count
 
 
 class Streams(StreamOperations):
@@ -70,26 +83,35 @@ class Streams(StreamOperations):
         self._hub.store.add(number)
         self._hub.store.seal(number, self._hub.arrived(client, payload), nested)
         stream = self._streams.get(task_number)
-        if stream is None or stream.task is None or index != len(stream.items):
+        if stream is None or stream.task is None or index != stream.count:
             self._hub.store.drop(number)  # nobody wants it, or it was there before a retry
             return
-        if stream.task.items is not None:
-            stream.task.items.append(number)
         stream.items.append(number)
         self._tell(stream)
 
     def take(self, client: Client, number: int, index: int) -> int | None:
         """Give a process an item that is there; return its number, or None at the end."""
         stream = self._streams.get(number)
-        if stream is None or index >= len(stream.items):
+        if stream is None or index >= stream.count:
             return None
+        if index < stream.passed:
+            return _GONE  # another thread has read on with the same generator
+        item = stream.items[index - stream.passed]
         stream.read = max(stream.read, index + 1)
-        self._hub.give(client, stream.items[index])
+        self._hub.give(client, item)
         ready = [callback for count, callback in stream.paced if count <= stream.read]
         stream.paced = [entry for entry in stream.paced if entry[0] > stream.read]
         for callback in ready:
             callback()
-        return stream.items[index]
+        return item
+
+    def on_passed(self, client: Client, number: int, index: int) -> None:
+        stream = self._streams.get(number)
+        if stream is None or not self._hub.is_only_holder(client, number):
+            return
+        while stream.items and stream.passed < index:
+            stream.passed += 1
+            self._hub.store.drop(stream.items.popleft())
 
     def is_read(self, number: int, count: int) -> bool:
         """Return whether so many items have been read, or nobody will read."""

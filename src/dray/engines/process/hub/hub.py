@@ -86,6 +86,10 @@ class Hub(ObjectOperations):
             client.holds.add(number)
             self.store.hold(number)
 
+    def is_only_holder(self, client: Client, number: int) -> bool:
+        """Return whether a process refers to an object, and nobody else does."""
+        return number in client.holds and self.store.find(number).holds == 1
+
     def on_hold(self, client: Client, number: int) -> None:
         if number not in client.holds and self.store.exists(number):
             client.holds.add(number)

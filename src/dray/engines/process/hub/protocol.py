@@ -150,6 +150,9 @@ class StreamOperations(Protocol):
     ) -> None:
         """Take what a generator has yielded."""
 
+    def on_passed(self, client: Client, number: int, index: int) -> None:
+        """Note that a process's only reader of a stream has no use for items before this one."""
+
 
 class ActorOperations(Protocol):
     """Actors: `actors.py`."""
@@ -293,6 +296,7 @@ def operations(parts: Parts) -> dict[str, Callable[..., Any]]:
         "recalled": tasks.on_recalled,
         "cancel_acknowledged": tasks.on_cancel_acknowledged,
         "item": streams.on_item,
+        "passed": streams.on_passed,
         "create": actors.on_create,
         "made": actors.on_made,
         "unmade": actors.on_unmade,

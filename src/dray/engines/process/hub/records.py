@@ -230,7 +230,6 @@ class Task:
         details: Of a call: method, name, concurrency group, retries, retried exceptions.
         dispatch: Its number among those that were sent to its worker.
         forced: Whether it was cancelled by force.
-        items: Of a stream: the numbers of its items so far.
     """
 
     number: int
@@ -251,7 +250,6 @@ class Task:
     over: bool = False
     attempt: int = 0
     since: float = 0.0
-    items: list[int] | None = None
     dispatch: int = 0
     forced: bool = False
 

@@ -49,7 +49,6 @@ class TaskTable:
         hub, store = self._hub, self._hub.store
         hub.own(task.client, task.results)
         if task.returns == "stream":
-            task.items = []
             self._streams.begin(task)
         for number in (*task.deps, *task.nested):
             store.hold(number)
@@ -96,7 +95,7 @@ class TaskTable:
         """End a task or call with an error."""
         if task.over:
             return
-        if task.items is not None:
+        if task.returns == "stream":
             self._streams.end_with(task, payload)
         self.close(task)  # first: what depends on it must not find it waiting
         self._hub.fail(task.results, payload)
@@ -126,7 +125,7 @@ class TaskTable:
             store.unpin(payload[1])
         elif type(payload) is tuple and payload[0] == SPILLED:
             store.free_disk(payload)
-        if task.items is not None:
+        if task.returns == "stream":
             self._streams.end(task)
 
     def acknowledge_cancel(self, number: int) -> None:

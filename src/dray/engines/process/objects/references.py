@@ -38,6 +38,9 @@ class ReferenceRuntime(Protocol):
     def next_item_future(self, stream: int, index: int) -> Future[Any]:
         """Return a future of the same."""
 
+    def pass_by(self, stream: int, index: int) -> None:
+        """Take note that a reader of a stream has no use for items before this one."""
+
     def bind_method(self, actor: ProcessActor, method: str, options: CallOptions) -> Submit:
         """Return what calls an actor's method."""
 
@@ -188,20 +191,27 @@ def _arrived_ref(number: int) -> ProcessRef:
 class ProcessGenerator(_Counted, ObjectRefGenerator):
     """The references of what a generator task yields."""
 
-    __slots__ = ("_ended", "_index", "_next")
+    __slots__ = ("_ended", "_handed_on", "_index", "_next")
 
     def __init__(self, runtime: ReferenceRuntime, number: int, index: int = 0) -> None:
         super().__init__(runtime, number)
         self._index = index
         self._next: ObjectRef | None = None  # looked at ahead
         self._ended = False
+        self._handed_on = False
 
     @property
     def next_item(self) -> tuple[int, int]:
         """The stream, and the index of the item that comes next."""
         return self.number, self._index
 
+    def _pass_by(self) -> None:
+        """Let go of what was read; not of what somebody may read who was to have this generator."""
+        if self._index and not self._handed_on:
+            self.runtime.pass_by(self.number, self._index)
+
     def __next__(self) -> ObjectRef:
+        self._pass_by()
         ref = self._next or self.runtime.next_item(self.number, self._index)
         self._next = None
         if ref is None:
@@ -210,6 +220,7 @@ class ProcessGenerator(_Counted, ObjectRefGenerator):
         return ref
 
     async def __anext__(self) -> ObjectRef:
+        self._pass_by()
         ref: ObjectRef | None = self._next
         if ref is None:
             import asyncio
@@ -246,6 +257,7 @@ class ProcessGenerator(_Counted, ObjectRefGenerator):
         return hash(self.number)
 
     def __reduce__(self) -> tuple[object, ...]:
+        self._handed_on = True  # before its index is read, which another thread may move on
         return (_arrived_generator, (self.pickle_number(), self._index))
 
 
