@@ -46,7 +46,7 @@ _HOMES = {
     "dray.data.dataset": ("Dataset",),
     "dray.data.execution_options": ("ExecutionOptions", "ExecutionResources", "NodeIdStr"),
     "dray.data.sources.combined": ("FileShuffleConfig",),
-    "dray.data.sources.writing": ("SaveMode",),
+    "dray.data.sources.target": ("SaveMode",),
     "dray.data.grouped": ("GroupedData",),
     "dray.data.iterator": ("DataIterator", "DatasetIterator"),
     "dray.data.pipeline": ("Schema",),
@@ -107,4 +107,4 @@ if TYPE_CHECKING:
         read_text,
     )
     from dray.data.sources.combined import FileShuffleConfig
-    from dray.data.sources.writing import SaveMode
+    from dray.data.sources.target import SaveMode

@@ -16,9 +16,8 @@ from dray.data.forms.blocks import Batch, Frame, Row, Table, check_format, conca
 from dray.data.iterator import DataIterator
 from dray.data.pipeline import Pipeline, first_rows, written_down
 from dray.data.sources.base import Filesystem, TableSource
+from dray.data.sources.target import SaveMode, Target
 from dray.data.sources.writing import (
-    SaveMode,
-    Target,
     to_csv,
     to_images,
     to_json,

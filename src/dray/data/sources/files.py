@@ -27,6 +27,7 @@ from dray.data.sources.combined import Shuffle, UnionSource
 from dray.data.sources.parquet import ParquetSource
 from dray.data.sources.partitions import LabelledSource, Labels, labelled
 from dray.data.sources.schemas import unified
+from dray.data.sources.target import HIDDEN
 from dray.errors import ConfigError, DrayError, NoSuchFileError, StorageError, describe
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ def _local_files(name: str, endings: Sequence[str]) -> list[str]:
 
 def _is_data(path: str, endings: Sequence[str]) -> bool:
     name = os.path.basename(path)
-    return name.endswith(tuple(endings)) and not name.startswith(("_", "."))
+    shown = not name.startswith(("_", ".")) and f"/{HIDDEN}" not in path
+    return shown and name.endswith(tuple(endings))
 
 
 def _remote_files(

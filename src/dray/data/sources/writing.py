@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import enum
 import io
 import itertools
 import json
 import math
 import operator
-import os
-import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,14 +15,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs
 
-from dray.checks import require
 from dray.data.forms.batches import rebatched
 from dray.data.forms.blocks import Block, Row, Table, Value, column_to_numpy, table_rows
 from dray.data.forms.ray_tensors import in_schema
-from dray.data.sources.base import Filesystem
-from dray.errors import ConfigError, StorageError
+from dray.data.sources.target import Target
+from dray.errors import ConfigError
 
 _FILE_ROWS = 1 << 20
 
@@ -41,71 +36,6 @@ class Writer:
 
     write: Callable[[Iterator[Table], pa.NativeFile], object]
     one_schema: bool = False
-
-
-class SaveMode(str, enum.Enum):
-    """The ways to go on if there are files in a directory that is written to."""
-
-    APPEND = "append"
-    OVERWRITE = "overwrite"
-    IGNORE = "ignore"
-    CREATE = "create"
-    ERROR = CREATE
-
-
-@dataclass(frozen=True)
-class Target:
-    """A directory to write into, made if need be.
-
-    Attributes:
-        path: The directory, or a URL that fsspec knows.
-        mode: The way to go on if there are files.
-        filesystem: Of Arrow or fsspec, if the path is on another one than it says.
-
-    Raises:
-        ConfigError: The mode is unknown.
-    """
-
-    path: str
-    mode: SaveMode | str = SaveMode.APPEND
-    filesystem: Filesystem | None = None
-
-    def __post_init__(self) -> None:
-        if self.mode not in list(SaveMode):  # by equality, as texts have another hash
-            known = ", ".join(repr(each.value) for each in SaveMode)
-            raise ConfigError(f"mode must be one of {known}, not {self.mode!r}")
-
-    def made_ready(self) -> tuple[Filesystem, str] | None:
-        """Return the filesystem and the directory on it; None if nothing is to be written.
-
-        Raises:
-            StorageError: It cannot be written to, or there are files and are to be none.
-        """
-        filesystem, directory = self._place()
-        selector = pa.fs.FileSelector(directory, allow_not_found=True)
-        if self.mode != SaveMode.APPEND and filesystem.get_file_info(selector):
-            if self.mode == SaveMode.IGNORE:
-                return None
-            if self.mode == SaveMode.CREATE:
-                raise StorageError(
-                    f"there are files in {self.path}, and mode='create' says that none may be"
-                )
-            filesystem.delete_dir_contents(directory)
-        filesystem.create_dir(directory, recursive=True)
-        return filesystem, directory
-
-    def _place(self) -> tuple[Filesystem, str]:
-        if isinstance(self.filesystem, pa.fs.FileSystem):
-            return self.filesystem, self.path
-        if self.filesystem is not None:
-            return pa.fs.PyFileSystem(pa.fs.FSSpecHandler(self.filesystem)), self.path
-        if "://" not in self.path:
-            return pa.fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(self.path))
-        require("fsspec", "fsspec")
-        import fsspec
-
-        on, inner = fsspec.core.url_to_fs(self.path)
-        return pa.fs.PyFileSystem(pa.fs.FSSpecHandler(on)), inner
 
 
 def write_files(
@@ -133,16 +63,13 @@ def write_files(
     most = rows or (_FILE_ROWS if joined else 1)
     cut = blocks if rows is None else rebatched(blocks, itertools.repeat(rows))
     tables = (block.table for block in cut if block.table.num_rows)
-    with StorageError.instead(f"data cannot be written to {target.path}"):
-        place = target.made_ready()
+    with target.opened() as place:
         if place is None:
             return
-        filesystem, directory = place
-        token = secrets.token_hex(4)
         in_files = _numbered(tables, most, one_schema=write.one_schema)
         for number, of_file in itertools.groupby(in_files, operator.itemgetter(0)):
-            name = f"{directory}/part-{token}-{number:06d}.{ending}"
-            with filesystem.open_output_stream(name) as file:
+            name = f"{place.directory}/{place.prefix}{number:06d}.{ending}"
+            with place.filesystem.open_output_stream(name) as file:
                 write.write((table for _, table in of_file), file)
 
 
@@ -194,12 +121,9 @@ def write_partitions(
     from pyarrow import dataset as arrow
 
     tables = (block.table for block in blocks if block.table.num_rows)
-    token = secrets.token_hex(4)
-    with StorageError.instead(f"data cannot be written to {target.path}"):
-        place = target.made_ready()
+    with target.opened() as place:
         if place is None:
             return
-        filesystem, directory = place
         runs = _numbered(tables, sys.maxsize, one_schema=True)
         for number, run in itertools.groupby(runs, operator.itemgetter(0)):
             of_run = (table for _, table in run)
@@ -212,13 +136,13 @@ def write_partitions(
             batches = itertools.chain.from_iterable(table.to_batches() for table in every)
             arrow.write_dataset(
                 pa.RecordBatchReader.from_batches(schema, batches),
-                directory,
-                filesystem=filesystem,
+                place.directory,
+                filesystem=place.filesystem,
                 format="parquet",
                 file_options=arrow.ParquetFileFormat().make_write_options(**options),
                 partitioning=list(columns),
                 partitioning_flavor="hive",
-                basename_template=f"part-{token}-{number:06d}-{{i}}.parquet",
+                basename_template=f"{place.prefix}{number:06d}-{{i}}.parquet",
                 existing_data_behavior="overwrite_or_ignore",
                 max_rows_per_file=rows or _FILE_ROWS,
                 max_rows_per_group=rows or _FILE_ROWS,
