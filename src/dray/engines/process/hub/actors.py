@@ -218,7 +218,7 @@ class Actors(ActorOperations, CallListener):
         options = actor.creation.kind.options
         task.retries = options["max_task_retries"] if details[3] is None else details[3]
         most = options["max_pending_calls"]
-        if 0 < most <= actor.calls_of(client):
+        if 0 < most <= actor.pending.get(client, 0):
             return self._too_many(client, task, most)
         self._tasks.table.accept(task)
         if actor.death is not None:

@@ -297,6 +297,7 @@ class ActorRecord:
         held_up: Calls that wait for an argument, or behind one that does, by line.
         in_order: Whether the calls of a caller stand in one line; else each call is its own.
         running: Calls that are sent, by number.
+        pending: Number of calls of each caller that are not over.
         most_ahead: So many are sent at most.
         restarts: Restarts left; -1 is without limit.
         detached: Whether it lives on without a handle.
@@ -315,6 +316,7 @@ class ActorRecord:
     held_up: dict[Client | Task, deque[Task]] = field(default_factory=dict)
     in_order: bool = True
     running: dict[int, Task] = field(default_factory=dict)
+    pending: dict[Client, int] = field(default_factory=dict)
     most_ahead: int = 0
     restarts: int = 0
     was_restarted: bool = False
@@ -335,10 +337,11 @@ class ActorRecord:
         """Return the calls that no process has yet."""
         return [*self.waiting, *itertools.chain.from_iterable(self.held_up.values())]
 
-    def calls_of(self, client: Client) -> int:
-        """Return how many calls of a caller are not over."""
-        calls = [*self.running.values(), *self.calls_unsent()]
-        return sum(task.client is client and not task.over for task in calls)
+    def count_calls(self, client: Client, change: int) -> None:
+        """Take note of a caller's calls that have come, or are over."""
+        self.pending[client] = self.pending.get(client, 0) + change
+        if not self.pending[client]:
+            del self.pending[client]
 
     @property
     def actor_id(self) -> str:

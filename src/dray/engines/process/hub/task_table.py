@@ -58,6 +58,8 @@ class TaskTable:
             if payload[0] == STORED:
                 store.pin(payload[1])
         self.running[task.number] = task
+        if task.actor is not None and task.details is not None:
+            task.actor.count_calls(task.client, 1)
         task.since = time.monotonic()
         if task.parent is not None:
             self.children.setdefault(task.parent, {})[task.number] = task
@@ -111,6 +113,8 @@ class TaskTable:
             self.acknowledge_cancel(task.number)
         store = self._hub.store
         self.running.pop(task.number, None)
+        if task.actor is not None and task.details is not None:
+            task.actor.count_calls(task.client, -1)
         if task.parent is not None:
             siblings = self.children.get(task.parent, {})
             siblings.pop(task.number, None)
