@@ -97,7 +97,9 @@ def held() -> tuple[Any, ...]:
         len(runtime.streams._streams),
         len(runtime.actors.all),
     )
-    mine = len(runtime.table.counts), len(runtime._asked), len(runtime.client.holds)
+    known = len(runtime._known)  # functions that may be called again
+    counts_here, holds = len(runtime.table.counts) - known, len(runtime.client.holds) - known
+    mine = counts_here, len(runtime._asked), holds
     clients = [runtime.client, *hub.clients.values()]
     clients = [c for c in clients if c.questions or c.rooms or c.pins]
     return (hub.store.status()["memory_bytes"], cpus, counts, mine, len(clients), len(workers))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from _blake2 import blake2b  # hashlib loads all of OpenSSL
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from dray.engines.process.client.values import Values
 from dray.engines.process.leader_follower import LeaderFollowers
 from dray.engines.process.objects import references
 from dray.engines.process.objects.references import (
+    FunctionRef,
     ProcessActor,
     ProcessGenerator,
     ProcessGroup,
@@ -57,6 +59,19 @@ if TYPE_CHECKING:
     from dray.status import ProgramStatus
 
 
+# So many of a function's options are known to the hub as long as the function is there, besides
+# those that somebody uses: many programs call `function.options(...).remote()` again and again.
+_LATEST = 16
+
+
+class _Told:
+    """A function or class as it was pickled, and the latest options with which the hub knows it."""
+
+    def __init__(self, packed: Packed) -> None:
+        self.packed = packed
+        self.latest: deque[FunctionRef] = deque(maxlen=_LATEST)
+
+
 class ProcessRuntime(Values):
     """A process's half of the conversation with the hub, with all that can be said.
 
@@ -67,8 +82,8 @@ class ProcessRuntime(Values):
 
     def __init__(self, number: int, turns: LeaderFollowers) -> None:
         super().__init__(number, turns)
-        self._known: set[bytes] = set()
-        self._pickled: weakref.WeakKeyDictionary[object, Packed] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakValueDictionary[bytes, FunctionRef] = weakref.WeakValueDictionary()
+        self._pickled: weakref.WeakKeyDictionary[object, _Told] = weakref.WeakKeyDictionary()
         references.set_runtime(self)
 
     def new_ref(self, number: int) -> ProcessRef:
@@ -78,12 +93,12 @@ class ProcessRuntime(Values):
 
     def _kind(
         self, what: str, target: object, options: TaskOptions | ActorOptions, name: str
-    ) -> bytes:
-        """Tell the hub of a function or class with its options, once; return its key."""
-        packed = self._pickled.get(target)
-        if packed is None:
-            packed = pack(target, name)
-            self._pickled[target] = packed
+    ) -> FunctionRef:
+        """Tell the hub of a function or class with its options, unless it knows them."""
+        told = self._pickled.get(target)
+        if told is None:
+            told = self._pickled[target] = _Told(pack(target, name))
+        packed = told.packed
         group = options.placement.group
         rest = {
             field.name: getattr(options, field.name)
@@ -105,18 +120,28 @@ class ProcessRuntime(Values):
             place.update(kind="group", group=here["group"], bundle=-1, capture=True)
         if here.get("runtime_env") and ("task_id" in here or "actor" in here):
             rest["runtime_env"] = RuntimeEnv.parse(here["runtime_env"], "it") | options.runtime_env
-        told = pack((rest, place), f"the options of {name}")
-        key: bytes = blake2b(packed.data + told.data, digest_size=16).digest()
-        if key not in self._known:
+        given = pack((rest, place), f"the options of {name}")
+        key: bytes = blake2b(packed.data + given.data, digest_size=16).digest()
+        known = self._known.get(key)
+        if known is None:
             blob = (packed.data, [bytes(b) for b in packed.buffers])
-            self.demand("kind", key, what, blob, packed.refs, rest, place)
-            self._known.add(key)
-        return key
+            known = self._tell_function(key, what, blob, packed.refs, rest, place)
+            self._known[key] = known
+            told.latest.append(known)
+        return known
+
+    @shielded
+    def _tell_function(self, key: bytes, *told: object) -> FunctionRef:
+        number = next(self._ids)
+        self.keep(number)
+        ref = FunctionRef(self, number, key)
+        self.demand("kind", key, number, *told)
+        return ref
 
     def bind_function(self, function: Function, options: TaskOptions) -> Submit:
-        key = self._kind("task", function, options, options.name)
+        kind = self._kind("task", function, options, options.name)
         returns, what = options.num_returns, f"an argument of {options.name}"
-        return self._submit(("submit", key), returns, what)
+        return self._submit(("submit", kind.key), returns, what, kind)
 
     def bind_method(self, actor: ProcessActor, method: str, options: CallOptions) -> Submit:
         details = (
@@ -130,7 +155,10 @@ class ProcessRuntime(Values):
         what = f"an argument of {actor.class_name}.{method}"
         return self._submit(("call", actor.number, details), options.num_returns, what)
 
-    def _submit(self, head: Message, returns: int | str, what: str) -> Submit:
+    def _submit(
+        self, head: Message, returns: int | str, what: str, kind: FunctionRef | None = None
+    ) -> Submit:
+        """Return what submits tasks or calls, and keeps their function."""
         count = "stream" if returns == "streaming" else returns
         ids, tell = self._ids, self.teller(*head)
 
@@ -155,7 +183,7 @@ class ProcessRuntime(Values):
                 return ProcessGenerator(self, number)
             return [ProcessRef(self, made) for made in numbers] if count else None
 
-        def submit(args: Args, kwargs: Kwargs) -> Returned:
+        def submit(args: Args, kwargs: Kwargs, _kept: object = kind) -> Returned:
             packed, deps = self._pack_arguments(args, kwargs, what)
             watch()
             try:
@@ -211,7 +239,7 @@ class ProcessRuntime(Values):
     ) -> Callable[[Args, Kwargs], ActorBackend]:
         if options.detached:
             warn_not_detached(f"actor {options.class_name}", "process")
-        key = self._kind("actor", kind, options, options.class_name)
+        known = self._kind("actor", kind, options, options.class_name)
         what = f"an argument of {options.class_name}"
 
         @shielded
@@ -220,7 +248,7 @@ class ProcessRuntime(Values):
             number = next(self._ids)
             self.keep(number)
             actor = ProcessActor(self, number, options.class_name, options.methods)
-            found = self.demand("create", key, number, payload, deps, refs)
+            found = self.demand("create", known.key, number, payload, deps, refs)
             return actor if found is None else self._actor(found)
 
         def create(args: Args, kwargs: Kwargs) -> ActorBackend:

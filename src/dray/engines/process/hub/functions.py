@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from dray.engines.process.hub.hub import Hub
@@ -24,11 +24,22 @@ BUNDLE_LABEL = "dray.io/bundle"
 
 
 class FunctionTable(KindOperations):
-    """All functions and classes that processes have told of."""
+    """All functions and classes that are used.
 
-    def __init__(self, hub: Hub, ledger: Ledger) -> None:
+    Each has an object in the store, which the process that has told of it holds, and so does each
+    of its tasks. A process that tells of the same once more has an object of its own, which refers
+    to the first. With the last of them the function is forgotten, here and in the workers.
+
+    Args:
+        hub: Objects and answers.
+        ledger: Resources of the nodes.
+        on_unused: Called with the key of a function that is forgotten.
+    """
+
+    def __init__(self, hub: Hub, ledger: Ledger, on_unused: Callable[[bytes], None]) -> None:
         self._hub = hub
         self._ledger = ledger
+        self._on_unused = on_unused
         self.all: dict[bytes, FunctionDescriptor] = {}
         self.shapes: dict[object, SchedulingClass] = {}
         self.groups: dict[int, GroupRecord] = {}  # kept by `placement_groups.py`
@@ -38,6 +49,7 @@ class FunctionTable(KindOperations):
         client: Client,
         question: int,
         key: bytes,
+        number: int,
         what: Literal["task", "actor"],
         blob: tuple[bytes, list[bytes]],
         nested: Sequence[int],
@@ -45,16 +57,24 @@ class FunctionTable(KindOperations):
         place: Mapping[str, Any],
     ) -> None:
         try:
-            if key not in self.all:
-                shape = self._shape(options, place, long_lived=what == "actor")
-                for number in nested:
-                    self._hub.store.hold(number)
-                name = options["name"] if what == "task" else options["class_name"]
-                self.all[key] = FunctionDescriptor(key, what, blob, nested, options, shape, name)
+            kind = self.all.get(key)
+            shape = kind.shape if kind else self._shape(options, place, long_lived=what == "actor")
         except DrayError as error:
             self._hub.refuse(client, question, error)
+            return
+        self._hub.own(client, (number,))
+        if kind is None:
+            name = options["name"] if what == "task" else options["class_name"]
+            self.all[key] = FunctionDescriptor(key, number, what, blob, options, shape, name)
+            self._hub.store.seal(number, b"", nested)
+            self._hub.store.when_unused(number, lambda: self._forget(key))
         else:
-            self._hub.reply(client, question, None)
+            self._hub.store.seal(number, b"", (kind.number,))
+        self._hub.reply(client, question, None)
+
+    def _forget(self, key: bytes) -> None:
+        del self.all[key]
+        self._on_unused(key)
 
     def _shape(
         self, options: Mapping[str, Any], place: Mapping[str, Any], long_lived: bool

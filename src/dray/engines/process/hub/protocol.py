@@ -10,6 +10,7 @@ A worker hears, besides answers:
 
     ("begin", environment)                   once, before anything else
     ("kind", key, what, blob, info)          a function or class, before its first use there
+    ("forget", keys)                         some that are not used any more
     ("run", grant, *job)                     a task, with the accelerators it has
     ("make", details, *job)                  the actor that will live in it
     ("call", *job)                           a method of its actor
@@ -83,13 +84,17 @@ class KindOperations(Protocol):
         client: Client,
         question: int,
         key: bytes,
+        number: int,
         what: Literal["task", "actor"],
         blob: tuple[bytes, list[bytes]],
         nested: Sequence[int],
         options: Mapping[str, Any],
         place: Mapping[str, Any],
     ) -> None:
-        """Note a function or class, by the digest of its pickle and its options."""
+        """Note a function or class, by the digest of its pickle and its options.
+
+        It is known as long as somebody holds an object of that number, or it has tasks.
+        """
 
 
 class TaskOperations(Protocol):

@@ -69,6 +69,8 @@ class WorkerProcess(Channel):
         kind: The function of that task, or of the last one.
         actor: The actor that lives in it.
         lease: The resources that it works with.
+        known: The functions and classes that it was told of.
+        forgotten: Those of them that are not used any more, until it is told so.
         retiring: Whether it was asked to end.
         ahead: Tasks that were sent to it before it was done with `task`.
         dispatches: Number of tasks that were sent to it.
@@ -91,6 +93,7 @@ class WorkerProcess(Channel):
         self.shape: SchedulingClass | None = None
         self.lease: Held | None = None
         self.known: set[bytes] = set()
+        self.forgotten: list[bytes] = []
         self.calls: dict[bytes, int] = {}
         self.retiring = False
         self.ahead: deque[Task] = deque()
@@ -197,12 +200,16 @@ class SchedulingClass:
 
 @dataclass(eq=False)
 class FunctionDescriptor:
-    """A function or class, with its options, as a process has told of it."""
+    """A function or class, with its options, as a process has told of it.
+
+    Attributes:
+        number: The object that is there as long as it is used.
+    """
 
     key: bytes
+    number: int
     what: Literal["task", "actor"]
     blob: tuple[bytes, list[bytes]]
-    nested: Sequence[int]
     options: Mapping[str, Any]
     shape: SchedulingClass
     name: str

@@ -3,8 +3,8 @@
 Invariants:
 
 - `running` has every task and call from `accept` to `close`, waiting or not; each is closed exactly
-  once, and `over` says so. Everything that it holds (arguments, their regions, its children's
-  entries) is given back there and nowhere else.
+  once, and `over` says so. Everything that it holds (its function, arguments, their regions, its
+  children's entries) is given back there and nowhere else.
 - `close` comes before the results are sealed with an error, since what depends on them is ended in
   the same breath and must not find this task waiting.
 """
@@ -50,7 +50,7 @@ class TaskTable:
         hub.own(task.client, task.results)
         if task.returns == "stream":
             self._streams.begin(task)
-        for number in (*task.deps, *task.nested):
+        for number in (task.kind.number, *task.deps, *task.nested):
             store.hold(number)
         payload = task.payload
         if type(payload) is tuple:
@@ -122,7 +122,7 @@ class TaskTable:
                 self.children.pop(task.parent, None)
         for number in task.results[1:]:
             self._makers.pop(number, None)
-        for number in (*task.deps, *task.nested):
+        for number in (task.kind.number, *task.deps, *task.nested):
             store.drop(number)
         payload, task.payload = task.payload, None
         if type(payload) is tuple and payload[0] == STORED:

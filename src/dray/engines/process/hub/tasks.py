@@ -99,7 +99,7 @@ class Tasks(TaskOperations):
         self.stop = stop
         self._tell_cancelled = tell_cancelled
         self._ahead = Lookahead(self.messages_of, send, tell_cancelled)
-        self.kinds = FunctionTable(hub, ledger)
+        self.kinds = FunctionTable(hub, ledger, self._forget_function)
         self.table = TaskTable(hub, streams, self.enqueue)
 
     # From the call to the queue.
@@ -215,7 +215,10 @@ class Tasks(TaskOperations):
         """Return what tells a worker of a task or call."""
         hub, kind, client = self.hub, task.kind, worker.client
         messages: list[Message] = []
-        if kind.key not in worker.known:
+        if worker.forgotten:
+            messages.append(("forget", worker.forgotten))
+            worker.forgotten = []
+        if kind.key not in worker.known and head[0] != "call":
             worker.known.add(kind.key)
             shape = kind.shape
             info = {
@@ -235,6 +238,13 @@ class Tasks(TaskOperations):
         deps = [hub.pin_for(client, hub.store.find(number).payload) for number in task.deps]
         messages.append((*head, task.number, kind.key, payload, deps, task.returns, task.details))
         return messages
+
+    def _forget_function(self, key: bytes) -> None:
+        """Have workers forget a function, when they are sent something next."""
+        for worker in self.pool.all.values():
+            if key in worker.known:
+                worker.known.discard(key)
+                worker.forgotten.append(key)
 
     # From the worker to the results.
 

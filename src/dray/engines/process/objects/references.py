@@ -155,6 +155,20 @@ class _Counted:
         return self.number
 
 
+class FunctionRef(_Counted):
+    """A function or class with its options, which the hub knows as long as this is there.
+
+    Attributes:
+        key: The digest by which tasks and actors name it.
+    """
+
+    __slots__ = ("key",)
+
+    def __init__(self, runtime: ReferenceRuntime, number: int, key: bytes) -> None:
+        super().__init__(runtime, number)
+        self.key = key
+
+
 class ProcessRef(_Counted, ObjectRef):
     """A reference to an object of a session."""
 

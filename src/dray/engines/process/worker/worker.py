@@ -120,6 +120,10 @@ class TaskWorker:
             self.calls.run(message)
         elif kind == "kind":
             self._blobs[message[1]] = message[3:]
+        elif kind == "forget":
+            for key in message[1]:
+                del self._blobs[key]
+                self._kinds.pop(key, None)
         elif kind == "make":
             self._make(*message[1:])
         elif kind == "stop":
