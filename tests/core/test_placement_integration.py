@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from typing import Any
 
 import pytest
@@ -178,6 +179,29 @@ def test_a_group_waits_for_resources_and_removal_frees_them() -> None:
     assert dray.get(ref, timeout=PATIENCE_S)
     assert placement_group_table(group)["state"] == "REMOVED"
     remove_placement_group(group)  # a second time does nothing
+
+
+def test_a_removed_group_is_known_as_long_as_somebody_has_it(zones: str) -> None:
+    if zones == "ray":
+        pytest.skip("Ray knows removed groups to the end of the cluster")
+
+    @dray.remote
+    def work() -> int:
+        return 1
+
+    before = set(placement_group_table())
+    for _ in range(3):
+        group = placement_group([{"CPU": 1}])
+        inside = work.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group))
+        assert dray.get(inside.remote()) == 1
+        remove_placement_group(group)
+        assert placement_group_table(group)["state"] == "REMOVED"
+        with pytest.raises(ConfigError, match="has been removed"):
+            inside.options(name="another").remote()
+    assert set(placement_group_table()) - before == {group.id}
+    del group, inside
+    gc.collect()
+    assert not set(placement_group_table()) - before
 
 
 def test_removal_kills_what_runs_and_fails_what_waits(gate: Gate, zones: str) -> None:

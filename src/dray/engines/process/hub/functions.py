@@ -76,6 +76,11 @@ class FunctionTable(KindOperations):
         del self.all[key]
         self._on_unused(key)
 
+    def forget_group(self, number: int) -> None:
+        """Forget a placement group that was removed, of which nobody has a handle."""
+        del self.groups[number]
+        self.shapes = {key: it for key, it in self.shapes.items() if it.group != number}
+
     def _shape(
         self, options: Mapping[str, Any], place: Mapping[str, Any], long_lived: bool
     ) -> SchedulingClass:

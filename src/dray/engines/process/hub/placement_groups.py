@@ -1,4 +1,7 @@
-"""Placement groups in the hub: each has a ledger of its own, whose nodes are its bundles."""
+"""Placement groups in the hub: each has a ledger of its own, whose nodes are its bundles.
+
+A group is there until it is removed, and known as such as long as somebody has a handle.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,8 @@ class Groups(GroupOperations):
         ledger = Ledger(nodes, "make a placement group with larger bundles")
         ledger.pause()
         record = GroupRecord(number, ready, spec, ledger)
-        self._hub.store.hold(ready)
+        self._hub.store.hold(ready)  # until it is removed
+        self._hub.store.when_unused(ready, lambda: self._tasks.kinds.forget_group(number))
         self._tasks.kinds.groups[number] = record
         if spec.name:
             self._names[spec.name] = number
@@ -126,7 +130,11 @@ class Groups(GroupOperations):
         self._hub.reply(client, question, found)
 
     def on_group_of(self, client: Client, question: int, number: int) -> None:
-        self._hub.reply(client, question, self._found(client, self._tasks.kinds.groups[number]))
+        record = self._tasks.kinds.groups.get(number)
+        if record is None:
+            self._hub.refuse(client, question, GroupRemovedError("the placement group is gone"))
+        else:
+            self._hub.reply(client, question, self._found(client, record))
 
     def table(self) -> list[Described]:
         """Return what is known of every group, as JSON-compatible values."""
