@@ -403,6 +403,10 @@ def test_what_is_not_there_says_what_to_use() -> None:
     assert context.some_options.limit == 3
     with pytest.raises(AbsentError, match="DataContext has no such function"):
         context.an_executor()
+    assert context.max_errored_blocks == 0
+    context.max_errored_blocks = 0
+    with pytest.raises(AbsentError, match="catch the error and return an empty batch"):
+        context.max_errored_blocks = -1
     options = DataConfig.default_ingest_options()
     options.resource_limits = data.ExecutionResources(object_store_memory=1e9)
     assert isinstance(

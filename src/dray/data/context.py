@@ -1,4 +1,7 @@
-"""The options of Ray Data that a program sets and reads; none of them changes anything here."""
+"""The options of Ray Data that a program sets and reads; none of them changes anything here.
+
+One that would change which rows there are is refused.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +47,7 @@ class DataContext(Options):
 
     Attributes:
         execution_options: Those of Ray's executor.
+        max_errored_blocks: 0: a function that raises ends the iteration.
 
     Example:
         >>> import dray.data
@@ -58,7 +62,24 @@ class DataContext(Options):
 
     def __init__(self) -> None:
         self.execution_options = ExecutionOptions()
+        self.max_errored_blocks = 0
         self._config: dict[str, Any] = {}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an option.
+
+        Raises:
+            AbsentNameError: It would have rows left out.
+        """
+        if name == "max_errored_blocks" and value != 0:
+            raise AbsentNameError(
+                "dray.data leaves out no rows on which a function fails, so max_errored_blocks is "
+                "always 0: have the function catch the error and return an empty batch, or call "
+                "flat_map() with one that returns []",
+                owner="dray.data.DataContext",
+                absent=name,
+            )
+        super().__setattr__(name, value)
 
     @classmethod
     def get_current(cls) -> DataContext:
