@@ -14,6 +14,7 @@ from dray.errors import (
     DrayError,
     EngineError,
     GetTimeoutError,
+    GroupRemovedError,
     InfeasibleError,
 )
 from dray.util import (
@@ -202,6 +203,21 @@ def test_a_removed_group_is_known_as_long_as_somebody_has_it(zones: str) -> None
     del group, inside
     gc.collect()
     assert not set(placement_group_table()) - before
+
+
+def test_what_was_bound_to_a_group_does_not_run_once_it_is_removed(zones: str) -> None:
+    if zones == "ray":
+        pytest.skip("what becomes of it there is for Ray")
+    group = placement_group([{"CPU": 1}])
+    inside = PlacementGroupSchedulingStrategy(group)
+    task = node.options(scheduling_strategy=inside)
+    kind = Special.options(scheduling_strategy=inside, resources={}, num_cpus=1)
+    assert dray.get(task.remote()) == dray.get(kind.remote().node.remote())
+    remove_placement_group(group)
+    with pytest.raises(GroupRemovedError):
+        dray.get(task.remote())
+    with pytest.raises(ConfigError, match="has been removed"):
+        kind.remote()
 
 
 def test_removal_kills_what_runs_and_fails_what_waits(gate: Gate, zones: str) -> None:

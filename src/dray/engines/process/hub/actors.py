@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from dray.engines.launch.system_limits import SHORTAGES
+from dray.engines.process.hub.functions import GROUP_REMOVED
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.protocol import ActorOperations
 from dray.engines.process.hub.records import (
@@ -25,6 +26,7 @@ from dray.engines.rpc.serialization import INIT_FAILED, Payload, failed
 from dray.errors import (
     ActorDiedError,
     ActorUnavailableError,
+    ConfigError,
     EngineError,
     NameTakenError,
     PendingCallsLimitExceeded,
@@ -76,6 +78,9 @@ class Actors(ActorOperations, CallListener):
     ) -> None:
         kind = self._tasks.kinds.all[key]
         options = kind.options
+        if kind.shape.removed:
+            self._hub.refuse(client, question, ConfigError(GROUP_REMOVED))
+            return
         namespace = options["namespace"] or self._namespace
         name = options["name"]
         if name is not None and (namespace, name) in self.names:

@@ -21,6 +21,7 @@ from dray.scheduling.placement import Demand
 from dray.scheduling.requests import Request
 
 BUNDLE_LABEL = "dray.io/bundle"
+GROUP_REMOVED = "the placement group has been removed; make a new one"
 
 
 class FunctionTable(KindOperations):
@@ -95,7 +96,7 @@ class FunctionTable(KindOperations):
         if place["kind"] == "group":
             record = self.groups.get(place["group"])
             if record is None or record.state == "REMOVED":
-                raise ConfigError("the placement group has been removed; make a new one")
+                raise ConfigError(GROUP_REMOVED)
             ledger, group = record.ledger, record.number
             if place["bundle"] >= 0:
                 selector[BUNDLE_LABEL] = str(place["bundle"])

@@ -14,8 +14,7 @@ from dray.engines.process.hub.functions import BUNDLE_LABEL
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.protocol import GroupOperations
 from dray.engines.process.hub.records import Client, FoundGroup, GroupRecord, WorkerProcess
-from dray.engines.process.hub.tasks import Tasks
-from dray.engines.rpc.serialization import failed
+from dray.engines.process.hub.tasks import Tasks, group_removed
 from dray.engines.runtime import Described, GroupSpec
 from dray.errors import DrayError, GroupRemovedError
 from dray.scheduling.ledger import Held, Ledger
@@ -99,7 +98,10 @@ class Groups(GroupOperations):
         record.state = "REMOVED"
         if self._names.get(record.spec.name) == record.number:
             del self._names[record.spec.name]
-        error = failed(GroupRemovedError("its placement group was removed"))
+        for shape in self._tasks.kinds.shapes.values():
+            if shape.group == record.number:
+                shape.removed = True
+        error = group_removed()
         for task in list(self._tasks.table.running.values()):
             if task.kind.shape.group == record.number and task.actor is None:
                 worker = task.worker

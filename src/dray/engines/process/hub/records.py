@@ -184,6 +184,7 @@ class SchedulingClass:
         aside: Reservations of its last tasks, for the next ones unless somebody asks meanwhile.
         group: The placement group they run in.
         capture: Whether what they start runs there as well.
+        removed: Whether that group was removed.
     """
 
     demand: Demand
@@ -196,6 +197,7 @@ class SchedulingClass:
     aside: list[Held] = field(default_factory=list)
     group: int | None = None
     capture: bool = False
+    removed: bool = False
 
 
 @dataclass(eq=False)

@@ -54,6 +54,7 @@ from dray.engines.thread_limits import threads_for
 from dray.errors import (
     ConfigError,
     EngineError,
+    GroupRemovedError,
     TaskCancelledError,
     WorkerDiedError,
 )
@@ -124,8 +125,11 @@ class Tasks(TaskOperations):
             self.enqueue(task)
 
     def enqueue(self, task: Task) -> None:
-        """Put a task at the end of the queue of its shape."""
+        """Put a task at the end of the queue of its shape, unless its group was removed."""
         shape = task.kind.shape
+        if shape.removed:
+            self.table.end(task, group_removed())
+            return
         shape.waiting.append(task)
         if not shape.asked:
             self.pump(shape)
@@ -474,3 +478,8 @@ class Tasks(TaskOperations):
         if worker.task is task:
             worker.doomed = True
             self.stop(worker)
+
+
+def group_removed() -> Payload:
+    """Return the error of tasks whose placement group was removed."""
+    return failed(GroupRemovedError("its placement group was removed"))
