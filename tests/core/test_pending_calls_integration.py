@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import dray
-from dray.errors import DrayError, PendingCallsLimitExceeded
+from dray.errors import DrayError, NameTakenError, PendingCallsLimitExceeded
+from dray.util.state import summarize_objects
 from tests.support.gates import Gate
 
 pytestmark = pytest.mark.usefixtures("process_engine")
@@ -18,6 +19,9 @@ pytestmark = pytest.mark.usefixtures("process_engine")
 
 @dray.remote(max_pending_calls=2, max_restarts=-1)
 class Busy:
+    def __init__(self, value: Any = None) -> None:
+        pass
+
     def work(self, gate: Gate | None = None, value: Any = None) -> Any:
         if gate is not None:
             gate.pass_through()
@@ -75,6 +79,23 @@ def test_a_call_counts_until_it_is_over(
             busy.work.remote()
     second_gate.open()
     assert dray.get(refs) == [0, 1]
+
+
+def test_arguments_of_what_is_refused_take_no_memory(gate: Gate) -> None:
+    large = bytes(1 << 20)
+    before = summarize_objects()["memory_bytes"]
+    busy = Busy.options(name="busy").remote()
+    refs = [busy.work.remote(gate) for _ in range(2)]
+    gate.heard()
+    for _ in range(3):
+        with pytest.raises(PendingCallsLimitExceeded):
+            busy.work.remote(None, large)
+        with pytest.raises(NameTakenError):
+            Busy.options(name="busy").remote(large)
+        Busy.options(name="busy", get_if_exists=True).remote(large)
+    assert summarize_objects()["memory_bytes"] == before
+    gate.open()
+    dray.get(refs)
 
 
 def test_many_calls_that_wait_cost_no_more_each(gate: Gate) -> None:

@@ -79,11 +79,13 @@ class Actors(ActorOperations, CallListener):
         kind = self._tasks.kinds.all[key]
         options = kind.options
         if kind.shape.removed:
+            self._hub.free_room(client, payload)
             self._hub.refuse(client, question, ConfigError(GROUP_REMOVED))
             return
         namespace = options["namespace"] or self._namespace
         name = options["name"]
         if name is not None and (namespace, name) in self.names:
+            self._hub.free_room(client, payload)
             self._answer_taken(client, question, (namespace, name), options["get_if_exists"])
             return
         task = Task(number, kind, (), payload, deps, nested, 0, client, None)
@@ -208,6 +210,7 @@ class Actors(ActorOperations, CallListener):
     ) -> Payload | None:
         actor = self.all.get(actor_number)
         if actor is None:
+            self._hub.free_room(client, payload)
             self._hub.own(client, numbers)
             error = ActorDiedError(
                 None,
@@ -224,6 +227,7 @@ class Actors(ActorOperations, CallListener):
         task.retries = options["max_task_retries"] if details[3] is None else details[3]
         most = options["max_pending_calls"]
         if 0 < most <= actor.pending.get(client, 0):
+            self._hub.free_room(client, payload)
             return self._too_many(client, task, most)
         self._tasks.table.accept(task)
         if actor.death is not None:
