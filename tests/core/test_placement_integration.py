@@ -154,6 +154,33 @@ def test_child_tasks_are_captured_on_request(pair: PlacementGroup, capture: bool
     assert child == (pair.id if capture else None)
 
 
+@pytest.mark.parametrize(
+    "outside",
+    [
+        {"scheduling_strategy": PlacementGroupSchedulingStrategy(None)},
+        {"scheduling_strategy": "DEFAULT"},
+        {"scheduling_strategy": "SPREAD"},
+        {"placement_group": None},
+    ],
+    ids=str,
+)
+def test_children_leave_a_group_that_captures_them(
+    pair: PlacementGroup, outside: dict[str, Any]
+) -> None:
+    @dray.remote
+    class Child:
+        def group(self) -> str | None:
+            return dray.get_runtime_context().get_placement_group_id()
+
+    @dray.remote
+    def parent() -> Any:
+        of_task = dray.get(group_id.options(num_cpus=3, **outside).remote())  # more than it has
+        return of_task, dray.get(Child.options(num_cpus=3, **outside).remote().group.remote())
+
+    place = within(pair, 1, placement_group_capture_child_tasks=True)
+    assert dray.get(parent.options(num_cpus=0, **place).remote()) == (None, None)
+
+
 def test_a_group_may_be_handed_to_tasks(pair: PlacementGroup) -> None:
     @dray.remote(num_cpus=0)
     def use(group: PlacementGroup) -> Any:

@@ -246,8 +246,8 @@ def _place(given: Options) -> dict[str, Any]:
 
 def _strategy(given: Options) -> object:
     """Return the strategy; the older way of naming a placement group means the same."""
-    strategy, group = given.get("scheduling_strategy"), given.get("placement_group")
-    if group is None or group == "default":
+    strategy, group = given.get("scheduling_strategy"), given.get("placement_group", "default")
+    if group == "default" or (group is None and strategy is not None):
         return strategy
     if strategy is not None:
         raise ConfigError(

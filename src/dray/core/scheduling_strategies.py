@@ -18,7 +18,8 @@ class PlacementGroupSchedulingStrategy:
     """Runs in a placement group.
 
     Args:
-        placement_group: From `dray.util.placement_group`.
+        placement_group: From `dray.util.placement_group`; None is outside any group, also for what
+            is started within one that captures it.
         placement_group_bundle_index: The bundle, or -1 for any that has room.
         placement_group_capture_child_tasks: Whether what it starts runs in the group as well.
 
@@ -160,8 +161,10 @@ def as_placement(strategy: object) -> Placement:
     Raises:
         ConfigError: It is none.
     """
-    if strategy in (None, "DEFAULT"):
+    if strategy is None:
         return Placement()
+    if strategy == "DEFAULT":
+        return Placement("no group")
     if strategy == "SPREAD":
         return Placement("spread")
     if isinstance(strategy, PlacementGroupSchedulingStrategy):
@@ -191,7 +194,7 @@ def _selector(expressions: Mapping[str, str | In | Exists], what: str) -> dict[s
 def _in_group(strategy: PlacementGroupSchedulingStrategy) -> Placement:
     placement_group = strategy.placement_group
     if placement_group is None:
-        return Placement()
+        return Placement("no group")
     group = getattr(placement_group, "_group", None)
     if not isinstance(group, Group):
         raise ConfigError(f"{placement_group!r} is no placement group of dray.util.placement_group")

@@ -38,7 +38,8 @@ class Placement:
     """A choice of nodes for a task or an actor.
 
     Attributes:
-        kind: "default", "spread", "group" (a placement group), "node" or "labels".
+        kind: "default" (in the group that captures what the caller starts, if there is one),
+            "no group", "spread", "group" (a placement group), "node" or "labels".
         group: With "group", the engine's placement group.
         bundle: With "group", the bundle's index, or -1 for any.
         capture: With "group", whether what it starts runs in the group as well.
@@ -48,7 +49,7 @@ class Placement:
         soft_labels: With "labels", a selector that should hold.
     """
 
-    kind: Literal["default", "spread", "group", "node", "labels"] = "default"
+    kind: Literal["default", "no group", "spread", "group", "node", "labels"] = "default"
     group: Group | None = None
     bundle: int = -1
     capture: bool = False

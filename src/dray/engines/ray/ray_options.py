@@ -111,7 +111,9 @@ def _environment_options(options: TaskOptions | ActorOptions, environment: Runti
 def _strategy(place: Placement, given: Any) -> Any:
     """Return a placement as a strategy of Ray's; None lets what captures its tasks have them."""
     if place.kind == "default":
-        return given if given == "DEFAULT" else None
+        return None
+    if place.kind == "no group":
+        return "DEFAULT"
     if place.kind == "spread":
         return "SPREAD"
     if place.kind == "group":
