@@ -229,6 +229,33 @@ def test_environment_variables_are_the_tasks_own() -> None:
     assert "DRAY_TEST_COLOUR" not in os.environ
 
 
+def test_environment_variables_may_name_others() -> None:
+    variables = {
+        "DRAY_TEST_PATH": "/first:${PATH}",
+        "DRAY_TEST_SHORT": "$PATH!",
+        "DRAY_TEST_TWICE": "${DRAY_TEST_SHORT}?",
+        "DRAY_TEST_UNSET": "a${DRAY_TEST_NOBODY}b$DRAY_TEST_NOBODY",
+        "DRAY_TEST_PLAIN": "5 $ and ${",
+    }
+
+    @dray.remote(runtime_env={"env_vars": variables})
+    def found() -> list[str]:
+        return [os.environ[name] for name in variables]
+
+    @dray.remote
+    def path() -> str:
+        return os.environ["PATH"]
+
+    there = dray.get(path.remote())
+    assert dray.get(found.remote()) == [
+        f"/first:{there}",
+        f"{there}!",
+        f"{there}!?",
+        "ab$DRAY_TEST_NOBODY",
+        "5 $ and ${",
+    ]
+
+
 # Retries.
 
 

@@ -505,6 +505,12 @@ def test_worker_gets_the_environment_asked_for(storage: Path) -> None:
     assert result.return_value == "red"
 
 
+def test_variables_asked_for_may_name_others(storage: Path) -> None:
+    variables = {"COLOUR": "red", "COLOURS": "${COLOUR} and blue"}
+    result = fit(lambda: os.environ["COLOURS"], storage, worker_runtime_env={"env_vars": variables})
+    assert result.return_value == "red and blue"
+
+
 def test_worker_imports_from_the_path_asked_for(storage: Path, tmp_path: Path) -> None:
     (tmp_path / "module_of_the_path.py").write_text("VALUE = 8")
 

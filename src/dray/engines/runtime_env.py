@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,13 +16,17 @@ _EVERYWHERE = ("env_vars", "working_dir")
 _NOTHING_HERE = ("excludes", "config")
 _ON_A_CLUSTER = ("py_modules", "pip", "uv", "conda", "container", "image_uri", "excludes", "config")
 
+# Names of variables within values; those in capitals and braces that are not set are left out.
+_NAME = re.compile(r"\$(?:(\w+)|\{([^}]*)\})", re.ASCII)
+_UNSET = re.compile(r"\$\{[A-Z0-9_]+\}")
+
 
 @dataclass(frozen=True)
 class RuntimeEnv:
     """The environment of a worker.
 
     Attributes:
-        env_vars: Environment variables.
+        env_vars: Environment variables; their values may name others, as `${PATH}`.
         working_dir: The directory it runs in, and imports from; None leaves it to the engine.
         further: Everything else, as the user gave it.
     """
@@ -81,6 +86,18 @@ class RuntimeEnv:
         directory = {} if self.working_dir is None else {"working_dir": self.working_dir}
         variables = {"env_vars": dict(self.env_vars)} if self.env_vars else {}
         return {**variables, **directory, **self.further}
+
+    def expanded(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return its variables as a process gets them, with the values of those that they name.
+
+        Args:
+            environment: The process's variables without them.
+        """
+        known = dict(environment)
+        for name, text in sorted(self.env_vars.items()):  # in Ray's order
+            told = _NAME.sub(lambda found: known.get(found[1] or found[2], found[0]), text)
+            known[name] = _UNSET.sub("", told)
+        return {name: known[name] for name in self.env_vars}
 
     def here(self) -> RuntimeEnv:
         """Return what a process that runs already can have of it: variables, and a directory."""

@@ -126,7 +126,7 @@ class InlineEngine(LocalEngine):
         actor = InlineActor(spec.name, spec.mailbox, jobs)
         runtime_env = self._runtime_env | spec.runtime_env
         node, devices = reservation.nodes[spec.bundle], reservation.devices[spec.bundle]
-        own = runtime_env.env_vars
+        own = runtime_env.expanded(os.environ)
         variables = {**self.variables(devices, node, own), **own}
         directory = runtime_env.local_directory(self.name)
         jobs.put(lambda: actor.make(spec.factory, node, devices, variables, directory))

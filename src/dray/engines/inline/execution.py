@@ -136,7 +136,8 @@ class Work:
     def within(self) -> Iterator[None]:
         """Let code know where it runs; put what a runtime environment asks for around it."""
         token = current.set((self.here, self.host))
-        variables, directory = self.runtime_env.env_vars, self.runtime_env.local_directory("inline")
+        variables = self.runtime_env.expanded(os.environ)
+        directory = self.runtime_env.local_directory("inline")
         # Calls in an event loop take turns, and a process has only one environment.
         asks = not self.host.executor.waits and (variables or directory is not None)
         try:

@@ -268,7 +268,7 @@ class ProcessEngine(LocalEngine):
         return [server for server in servers if worker.number in server.actors]
 
     def _basis(self, modules: Sequence[str], runtime_env: RuntimeEnv) -> Basis:
-        variables = (self._runtime_env | runtime_env).env_vars.items()
+        variables = (self._runtime_env | runtime_env).expanded(os.environ).items()
         new = {name: value for name, value in variables if os.environ.get(name) != value}
         return Basis(tuple(modules), tuple(sorted(new.items())))
 
@@ -309,7 +309,7 @@ class ProcessEngine(LocalEngine):
             actor = self._fork(self._server(basis), spec, node, around)
         except EngineError:  # a server that was killed: the next one serves
             actor = self._fork(self._server(basis), spec, node, around)
-        own = runtime_env.env_vars
+        own = runtime_env.expanded(os.environ)
         variables = {**self.variables(devices, node, own), **own}
         actor.begin(wire.Begin.like_here(variables, directory, payload))
         return actor

@@ -15,6 +15,7 @@ from typing import Any
 
 from dray import host
 from dray.engines.base import Engine
+from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import InfeasibleError
 from dray.scheduling.capacity import UNIT, from_fixed, to_fixed
 from dray.scheduling.requests import Node, PlacementPreview, Request
@@ -180,7 +181,8 @@ def make_plan(
     ]
     positions = assign_ranks(places)
     hooks, options = backend
-    variables = {**os.environ, **engine.env_vars, **config.runtime_env.env_vars}
+    own = RuntimeEnv(engine.env_vars) | config.runtime_env
+    variables = {**os.environ, **own.expanded(os.environ)}
     name, note = hooks.collectives(positions, options, variables)
     chosen = f"{preview.chooser} chooses among the nodes that fit; this is one way"
     return Plan(

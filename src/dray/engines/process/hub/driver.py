@@ -253,11 +253,10 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
         self.hub.clients[number] = worker.client
         variables, directory = runtime_env
         directory = directory or self._runtime_env.local_directory("process")
+        environment = self._runtime_env | RuntimeEnv(dict(variables))
         begin = {
             "number": number,
-            "environment": wire.Begin.like_here(
-                {**self._runtime_env.env_vars, **dict(variables)}, directory
-            ),
+            "environment": wire.Begin.like_here(environment.expanded(os.environ), directory),
             "node_id": node.node_id,
             "job_id": self._job_id,
             "namespace": self._namespace,
