@@ -225,6 +225,13 @@ def test_a_generator_as_a_list_of_a_fixed_length() -> None:
     assert dray.get(three) == [0, 1, 2]
 
 
+def test_one_result_of_a_generator_is_its_first_item() -> None:
+    for work in (numbers, Source.remote().items):
+        assert dray.get(work.options(num_returns=1).remote(3)) == 0
+        with pytest.raises(ValueError, match="num_returns"):
+            dray.get(work.options(num_returns=1).remote(0))
+
+
 def test_no_number_of_results_is_the_usual_one() -> None:
     actor = Source.remote()
     for work in (numbers, actor.items):

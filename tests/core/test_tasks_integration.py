@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import os
 import signal
@@ -188,13 +189,33 @@ def test_num_returns() -> None:
     assert nothing.remote() is None
 
 
-def test_a_result_that_has_another_length_than_num_returns_is_an_error() -> None:
-    @dray.remote(num_returns=3)
-    def two() -> list[int]:
-        return [1, 2]
+PAIRS = {
+    "array": (np.array([1, 2]), [1, 2]),
+    "rows": (np.eye(2), [[1, 0], [0, 1]]),
+    "range": (range(2), [0, 1]),
+    "deque": (collections.deque([1, 2]), [1, 2]),
+    "dict": ({"a": 1, "b": 2}, ["a", "b"]),
+    "text": ("ab", ["a", "b"]),
+}
 
-    for ref in two.remote():
-        with pytest.raises(ValueError, match="3"):
+
+@pytest.mark.parametrize("kind", PAIRS)
+def test_the_results_of_a_call_are_the_items_of_anything_sized(kind: str) -> None:
+    @dray.remote
+    class Echo:
+        def echo(self, value: Any) -> Any:
+            return value
+
+    value, items = PAIRS[kind]
+    for call in (echo, Echo.remote().echo):
+        first, second = dray.get(call.options(num_returns=2).remote(value))
+        assert [np.asarray(first).tolist(), np.asarray(second).tolist()] == items
+
+
+@pytest.mark.parametrize("value", [[1, 2], range(5), "abcd", np.array(3), 7, None], ids=repr)
+def test_a_result_that_has_another_length_than_num_returns_is_an_error(value: Any) -> None:
+    for ref in echo.options(num_returns=3).remote(value):
+        with pytest.raises((ValueError, TypeError), match=r"3|no len|unsized"):
             dray.get(ref)
 
 

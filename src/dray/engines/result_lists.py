@@ -1,10 +1,29 @@
-"""The references of a call whose number of results is known only at its end."""
+"""The results of a call that has several: their number is given, or known only at its end."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
+
+
+def parts_of(value: Any, count: int, name: str) -> list[Any]:
+    """Return what a returned value has for each of so many results.
+
+    Raises:
+        ValueError: It has another length, or none.
+    """
+    try:
+        given = len(value)
+    except TypeError:  # it is one value
+        given = 1
+    else:
+        parts = list(value) if given == count else []
+        given = len(parts) or given
+    if given != count:
+        raise ValueError(f"{name} returned {given} values, but num_returns is {count}")
+    return parts
 
 
 class DynamicObjectRefGenerator(ObjectRefGenerator):

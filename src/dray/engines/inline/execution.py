@@ -29,7 +29,7 @@ from dray.engines.inline.values import (
     store,
 )
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
-from dray.engines.result_lists import DynamicObjectRefGenerator
+from dray.engines.result_lists import DynamicObjectRefGenerator, parts_of
 from dray.engines.rpc import actor_host, wire
 from dray.engines.runtime import Args, ExecutionContext, Function, Returned
 from dray.engines.runtime_env import RuntimeEnv
@@ -242,20 +242,16 @@ def _split(work: Work, value: Any) -> Iterator[object]:
         ValueError: There are fewer parts, or a value has more; what came before stays.
     """
     count = work.num_returns
-    if count == 1:
+    if count == 1 and not inspect.isgenerator(value):
         yield value
+        return
     if count == "dynamic":
         items = (store(item, f"what {work.title} yielded") for item in value)
         yield DynamicObjectRefGenerator([InlineRef(settled(item)) for item in items])
-    if not isinstance(count, int) or count < 2:
+    if not isinstance(count, int) or count == 0:
         return
     if not inspect.isgenerator(value):
-        try:
-            value = list(value)
-        except TypeError:
-            value = [value]
-        if len(value) != count:
-            raise ValueError(f"returned {len(value)} values, but num_returns is {count}")
+        value = parts_of(value, count, work.title)
     given = 0
     for part in itertools.islice(value, count):
         yield part

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dray.engines.object_ref import ObjectRef
 from dray.engines.process.client.runtime import Awaited
 from dray.engines.process.worker.runtime import WorkerRuntime
-from dray.engines.result_lists import DynamicObjectRefGenerator
+from dray.engines.result_lists import DynamicObjectRefGenerator, parts_of
 from dray.engines.rpc import actor_host, serialization, wire
 from dray.engines.rpc.serialization import RAISED, Payload, Result, Retried, pack_result
 from dray.engines.runtime import Args, Kwargs
@@ -59,7 +59,7 @@ class Results:
         self, value: Any, returns: Count, name: str, number: int, most_unread: int = 0
     ) -> list[Result]:
         """Return the payloads of what a task or call has returned."""
-        if returns == 1:
+        if returns == 1 and not inspect.isgenerator(value):
             return [self._pack(value, name)]
         if returns == "stream":
             for index, item in enumerate(value):
@@ -73,10 +73,7 @@ class Results:
             return []
         if inspect.isgenerator(value):
             return self._pack_yielded(value, returns, name)
-        values = list(value) if isinstance(value, list | tuple) else [value]
-        if len(values) != returns:
-            raise ValueError(f"{name} returned {len(values)} values, but num_returns is {returns}")
-        return [self._pack(item, name) for item in values]
+        return [self._pack(item, name) for item in parts_of(value, returns, name)]
 
     def _pack_yielded(self, items: Iterator[Any], returns: int, name: str) -> list[Result]:
         """Return the payloads of what a generator yields; further ones are left where they are.
