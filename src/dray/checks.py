@@ -1,4 +1,4 @@
-"""Checks that many functions share: numbers of any library, arrays, and optional packages."""
+"""Checks that many functions share: numbers of any library, times, arrays, optional packages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from dray.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
+
+_FOR_EVER_S = 1e9
 
 
 def plain(number: object) -> Any:
@@ -28,6 +30,20 @@ def is_whole(value: object, least: int | None = None) -> TypeGuard[int]:
 def is_number(value: object) -> TypeGuard[int | float]:
     """Return whether a value is a number, and no bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def seconds(timeout: Any) -> float | None:
+    """Return how long to wait; None is without limit, and so is what nobody lives to see.
+
+    Raises:
+        ConfigError: It is no number of seconds, or below 0.
+    """
+    if timeout is None:
+        return None
+    number = isinstance(timeout, numbers.Real) and not isinstance(timeout, bool)
+    if not number or not timeout >= 0:  # NaN is not
+        raise ConfigError(f"timeout must be a number of seconds, 0 or more, not {timeout!r}")
+    return None if timeout > _FOR_EVER_S else float(timeout)
 
 
 def refuse_arrays(given: Mapping[str, object]) -> None:

@@ -140,6 +140,21 @@ def test_the_group_that_code_runs_in(pair: PlacementGroup) -> None:
     assert dray.get(group_id.options(**within(pair)).remote()) == pair.id
 
 
+def test_what_says_that_a_group_is_there_is_the_group(pair: PlacementGroup) -> None:
+    @dray.remote(num_cpus=0)
+    def use(groups: list[PlacementGroup]) -> Any:
+        dray.get(groups[0].ready())
+        return dray.get(group_id.options(**within(groups[0])).remote())
+
+    there = dray.get(pair.ready())
+    assert there == pair
+    assert pair.ready().future().result() == pair
+    assert there.bundle_specs == [{"CPU": 1}, {"CPU": 2}]
+    assert there.wait(PATIENCE_S)
+    assert dray.get(there.ready()) == pair
+    assert dray.get(use.remote([there])) == pair.id
+
+
 @pytest.mark.parametrize("capture", [True, False])
 def test_child_tasks_are_captured_on_request(pair: PlacementGroup, capture: bool) -> None:
     @dray.remote

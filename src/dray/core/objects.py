@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
 from dray import session
-from dray.checks import is_whole, plain
+from dray.checks import is_whole, plain, seconds
 from dray.compat.arguments import check_arguments
 from dray.core.actor import ActorHandle
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.errors import ArgumentTypeError, ConfigError
-
-_FOR_EVER_S = 1e9
 
 
 def get(
@@ -197,20 +194,6 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
             f"kill() takes an actor's handle, not {_kind(actor)}; tasks are ended by dray.cancel()"
         )
     session.current_runtime().kill(actor._actor, no_restart=no_restart)
-
-
-def seconds(timeout: Any) -> float | None:
-    """Return how long to wait; None is without limit, and so is what nobody lives to see.
-
-    Raises:
-        ConfigError: It is no number of seconds, or below 0.
-    """
-    if timeout is None:
-        return None
-    number = isinstance(timeout, numbers.Real) and not isinstance(timeout, bool)
-    if not number or not timeout >= 0:  # NaN is not
-        raise ConfigError(f"timeout must be a number of seconds, 0 or more, not {timeout!r}")
-    return None if timeout > _FOR_EVER_S else float(timeout)
 
 
 def _kind(value: object) -> str:

@@ -198,7 +198,7 @@ class Group(ABC):
 
     @abstractmethod
     def ready(self) -> ObjectRef:
-        """Return a reference that is ready when all bundles are set aside."""
+        """Return a reference to its `PlacementGroup`; ready when all bundles are set aside."""
 
     @abstractmethod
     def wait(self, timeout_s: float | None) -> bool:

@@ -25,6 +25,7 @@ from dray.engines.inline.values import (
     store,
 )
 from dray.engines.object_ref import ObjectRef
+from dray.engines.placement_group import PlacementGroup
 from dray.engines.rpc.actor_host import exit_status, is_intended, method_of
 from dray.engines.runtime import (
     ActorBackend,
@@ -76,11 +77,11 @@ class InlineGroup(Pickled, Group):
 
     def ready(self) -> ObjectRef:
         ref = InlineRef()
-        nothing = store(None, "nothing")
+        itself = store(PlacementGroup(self), "a placement group")
 
         def deliver(held: Future[Reservation]) -> None:
             gone = self.removed or held.cancelled()
-            settle(ref.outcome, nothing, _removed() if gone else None)
+            settle(ref.outcome, itself, _removed() if gone else None)
 
         self._held.add_done_callback(deliver)
         return ref

@@ -7,15 +7,16 @@ import math
 from collections.abc import Mapping, Sequence
 
 import ray
+from ray.util.placement_group import PlacementGroup as RaysGroup
 from ray.util.placement_group import (
-    PlacementGroup,
     placement_group_table,
     remove_placement_group,
 )
 
 from dray.engines.object_ref import ObjectRef
+from dray.engines.placement_group import PlacementGroup
 from dray.engines.ray.errors import translate
-from dray.engines.ray.references import RayRef
+from dray.engines.ray.references import RayRef, show_as
 from dray.engines.runtime import Described, Group
 
 # Ray waits for whole seconds, and has no way to say "without limit".
@@ -25,7 +26,7 @@ _LONG_S = 3600
 class RayGroup(Group):
     """A placement group of Ray's."""
 
-    def __init__(self, ray_group: PlacementGroup) -> None:
+    def __init__(self, ray_group: RaysGroup) -> None:
         self.ray_group = ray_group
 
     @functools.cached_property
@@ -39,7 +40,7 @@ class RayGroup(Group):
         return text
 
     def ready(self) -> ObjectRef:
-        """Return a reference that is ready when all bundles are set aside."""
+        """Return a reference to it, which is ready when all bundles are set aside."""
         return RayRef(self.ray_group.ready())
 
     def wait(self, timeout_s: float | None) -> bool:
@@ -71,9 +72,12 @@ class RayGroup(Group):
         return (RayGroup, (self.ray_group,))
 
 
+show_as(RaysGroup, lambda group: PlacementGroup(RayGroup(group)))
+
+
 def group_of(group_id: str) -> RayGroup:
     """Return the placement group with an id."""
-    return RayGroup(PlacementGroup(ray.PlacementGroupID(bytes.fromhex(group_id))))
+    return RayGroup(RaysGroup(ray.PlacementGroupID(bytes.fromhex(group_id))))
 
 
 def all_groups() -> list[Described]:

@@ -43,7 +43,7 @@ class RayRef(ObjectRef):
                 return
             error = done.exception()
             if error is None:
-                answer.set_result(own_refs(done.result()))
+                answer.set_result(shown(done.result()))
             else:
                 answer.set_exception(result_error(error) if isinstance(error, RayError) else error)
 
@@ -55,7 +55,7 @@ class RayRef(ObjectRef):
             value = yield from self.ray_ref.__await__()
         except RayError as error:
             raise_result(error)
-        return own_refs(value)
+        return shown(value)
 
     def __eq__(self, other: object) -> bool:
         return type(other) is RayRef and bool(other.ray_ref == self.ray_ref)
@@ -97,11 +97,22 @@ class RayRefGenerator(ObjectRefGenerator):
         return bool(self.ray_ref.is_finished())
 
 
-def own_refs(value: Any) -> Any:
-    """Return a value as dray shows it: the references of a "dynamic" call are dray's."""
-    if type(value) is ray.DynamicObjectRefGenerator:
-        return DynamicObjectRefGenerator([RayRef(ref) for ref in value])
-    return value
+# Types of Ray's, each with what returns a value of it as dray shows it.
+_SHOWN: dict[type, Callable[[Any], Any]] = {
+    # The references of a "dynamic" call.
+    ray.DynamicObjectRefGenerator: lambda refs: DynamicObjectRefGenerator([*map(RayRef, refs)])
+}
+
+
+def show_as(kind: type, show: Callable[[Any], Any]) -> None:
+    """Have values of a type of Ray's shown as something of dray's."""
+    _SHOWN[kind] = show
+
+
+def shown(value: Any) -> Any:
+    """Return a value as dray shows it."""
+    show = _SHOWN.get(type(value))
+    return value if show is None else show(value)
 
 
 def ray_refs(refs: Sequence[Any]) -> list[Any]:

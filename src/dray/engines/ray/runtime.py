@@ -24,7 +24,7 @@ from dray.engines.ray.errors import raise_result, refused
 from dray.engines.ray.feasibility import Capacity, check_bundle
 from dray.engines.ray.generators import iterable, with_iterable_methods
 from dray.engines.ray.placement_groups import RayGroup, all_groups, group_of
-from dray.engines.ray.references import RayRef, bare, bare_named, own_refs, ray_refs, wrapper
+from dray.engines.ray.references import RayRef, bare, bare_named, ray_refs, shown, wrapper
 from dray.engines.ray.status import status
 from dray.engines.ray.workers import gpu_variables
 from dray.engines.ray.workers.forked_worker import own_membership
@@ -136,7 +136,7 @@ class RayRuntime(Runtime):
             values = ray.get(ray_refs(refs), timeout=timeout_s)
         except RayError as error:
             raise_result(error)
-        return [own_refs(value) for value in values]
+        return [shown(value) for value in values]
 
     def put(self, value: object) -> ObjectRef:
         try:

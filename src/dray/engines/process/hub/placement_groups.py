@@ -9,12 +9,14 @@ import pickle
 from collections.abc import Callable
 from concurrent.futures import Future
 
+from dray.engines.placement_group import PlacementGroup
 from dray.engines.process.hub.actors import Actors
 from dray.engines.process.hub.functions import BUNDLE_LABEL
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.protocol import GroupOperations
 from dray.engines.process.hub.records import Client, FoundGroup, GroupRecord, WorkerProcess
 from dray.engines.process.hub.tasks import Tasks, group_removed
+from dray.engines.process.objects.references import arrived_group
 from dray.engines.runtime import Described, GroupSpec
 from dray.errors import DrayError, GroupRemovedError
 from dray.scheduling.ledger import Held, Ledger
@@ -85,7 +87,9 @@ class Groups(GroupOperations):
             return
         record.held, record.state = held, "CREATED"
         record.ledger.settle_on(held)
-        self._hub.store.seal(record.ready, pickle.dumps(None, 5))
+        # Without the reference to this very value, which would keep it for ever.
+        group = PlacementGroup(arrived_group(record.number, record.spec.bundles))
+        self._hub.store.seal(record.ready, pickle.dumps(group, 5))
 
     def on_remove_group(self, client: Client, question: int, number: int) -> None:
         record = self._tasks.kinds.groups.get(number)

@@ -44,6 +44,9 @@ class ReferenceRuntime(Protocol):
     def bind_method(self, actor: ProcessActor, method: str, options: CallOptions) -> Submit:
         """Return what calls an actor's method."""
 
+    def ready_ref(self, group: int) -> ProcessRef:
+        """Return the reference that is ready when a group is."""
+
     def wait_for_group(self, group: ProcessGroup, timeout_s: float | None) -> bool:
         """Wait for a group."""
 
@@ -322,7 +325,7 @@ class ProcessGroup(Group):
         runtime: ReferenceRuntime,
         number: int,
         bundles: Sequence[Mapping[str, float]],
-        ready: ProcessRef,
+        ready: ProcessRef | None,
     ) -> None:
         self.runtime = runtime
         self.number = number
@@ -334,6 +337,8 @@ class ProcessGroup(Group):
         return f"{self.number:032x}"
 
     def ready(self) -> ObjectRef:
+        if self._ready is None:
+            self._ready = self.runtime.ready_ref(self.number)
         return self._ready
 
     def wait(self, timeout_s: float | None) -> bool:
@@ -343,10 +348,11 @@ class ProcessGroup(Group):
         self.runtime.remove_group(self)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_arrived_group, (self.number, [dict(b) for b in self.bundles], self._ready))
+        return (arrived_group, (self.number, [dict(b) for b in self.bundles], self._ready))
 
 
-def _arrived_group(
-    number: int, bundles: Sequence[Mapping[str, float]], ready: ProcessRef
+def arrived_group(
+    number: int, bundles: Sequence[Mapping[str, float]], ready: ProcessRef | None = None
 ) -> ProcessGroup:
+    """Return a group; it asks for what says that it is there where it has not come along."""
     return ProcessGroup(_current_runtime(), number, bundles, ready)
