@@ -21,6 +21,7 @@ from dray.errors import (
     TaskError,
     WorkerDiedError,
 )
+from dray.util import list_named_actors
 from tests.support.gates import PATIENCE_S, Gate, count_up, counted, gone, until
 from tests.support.programs import survivors
 
@@ -129,7 +130,14 @@ def test_names_live_in_namespaces() -> None:
     assert here != there
     assert dray.get_actor("same") == here
     assert dray.get_actor("same", namespace="elsewhere") == there
-    with pytest.raises(ConfigError):
+    other = Mortal.options(name="other", namespace="elsewhere").remote()
+    dray.get(other.pid.remote())
+    assert {"same", "other"}.intersection(list_named_actors()) == {"same"}
+    names = [entry for entry in list_named_actors(all_namespaces=True) if entry["name"] == "other"]
+    assert names == [{"name": "other", "namespace": "elsewhere"}]
+    with pytest.raises(ConfigError, match=r"Named actors: (?!.*other)"):
+        dray.get_actor("other")
+    with pytest.raises(ConfigError, match="Named actors: none"):
         dray.get_actor("same", namespace="nowhere")
 
 

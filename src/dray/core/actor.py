@@ -308,7 +308,11 @@ def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
     runtime = session.current_runtime()
     found = runtime.named_actor(name, namespace)
     if found is None:
-        others = [entry["name"] for entry in runtime.named_actors(False)]
+        others = [
+            entry["name"]
+            for entry in runtime.named_actors(namespace is not None)
+            if namespace in (None, entry["namespace"])
+        ]
         raise ConfigError(
             f"no actor is called {name!r}"
             + (f" in namespace {namespace!r}" if namespace else "")

@@ -332,7 +332,11 @@ class Runtime(ABC):
 
     @abstractmethod
     def named_actors(self, all_namespaces: bool) -> list[dict[str, str]]:
-        """Return `{"name": ..., "namespace": ...}` of every named actor that lives."""
+        """Return `{"name": ..., "namespace": ...}` of the named actors that live.
+
+        Args:
+            all_namespaces: Return those of every namespace, not only of the program's own.
+        """
 
     @abstractmethod
     def make_group(self, spec: GroupSpec) -> Group:

@@ -271,7 +271,10 @@ class ProcessRuntime(Values):
 
     def named_actors(self, all_namespaces: bool) -> list[dict[str, str]]:
         names: list[dict[str, str]] = self.demand("query", "names")
-        return names
+        if all_namespaces:
+            return names
+        own = self.execution_context().namespace
+        return [entry for entry in names if entry["namespace"] == own]
 
     @shielded
     def own_actor(self) -> ActorBackend | None:
