@@ -207,6 +207,13 @@ def text_stream(fd: int) -> TextIO:
     return os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
 
 
+def flush_output() -> None:
+    """Show what has been printed, whatever the program has put in place of its streams."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # it is None, or closed, or the program's own
+            stream.flush()
+
+
 def import_quietly(modules: Iterable[str]) -> None:
     """Import what will be needed; what fails to import fails again, in sight, where it is used."""
     for module in modules:

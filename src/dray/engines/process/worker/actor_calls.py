@@ -162,7 +162,7 @@ class ActorCalls:
         except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
             self._ended(number, name, retried, error)
         else:
-            results.runtime.say("done", number, values)
+            results.tell_results(number, values)
 
     def _ended(
         self, number: int, name: str, retried: Retried | bytes, error: BaseException
@@ -228,7 +228,7 @@ class ActorCalls:
         except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
             self._ended(number, name, retried, error)
         else:
-            results.runtime.say("done", number, values)
+            results.tell_results(number, values)
 
     async def _keep_pace(self, number: int, index: int, unread: int) -> None:
         import asyncio  # it is there

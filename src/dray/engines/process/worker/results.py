@@ -105,6 +105,11 @@ class Results:
     def _pack(self, value: object, name: str) -> Result:
         return self.runtime.stored(pack_result(value, f"the return value of {name}"))
 
+    def tell_results(self, number: int, values: list[Result]) -> None:
+        """Tell the hub what a task or call has returned, after what it has printed."""
+        actor_host.flush_output()
+        self.runtime.say("done", number, values)
+
     def tell_error(
         self,
         number: int,
@@ -113,7 +118,8 @@ class Results:
         retried: Retried | bytes,
         word: str = "raised",
     ) -> None:
-        """Tell the hub what a task or call has raised."""
+        """Tell the hub what a task or call has raised, after what it has printed."""
+        actor_host.flush_output()
         values: list[Result] = []
         if isinstance(error, PartialResultsError) and error.__cause__ is not None:
             values = error.values

@@ -188,7 +188,7 @@ class TaskWorker:
                 number, error, f"task {info['name']}", info.get("retry_exceptions")
             )
         else:
-            self.runtime.say("done", number, values)
+            self._results.tell_results(number, values)
             del value  # not before: references in it are the hub's to hold from now on
         finally:
             actor_host.set_variables(before)
@@ -232,6 +232,7 @@ class TaskWorker:
                 number, error, f"actor {info['name']}.__init__", None, "unmade"
             )
         else:
+            actor_host.flush_output()
             self.runtime.say("made", number)
 
     def leave(self, status: int = 0) -> None:
