@@ -11,9 +11,8 @@ import pytest
 
 from tests.support.programs import PRELUDE, environment, run, write
 
-# Prints once if the main module runs once; workers see classes and globals of it.
-CODE = """
-print("main runs", flush=True)
+# Workers see classes and globals of the main module.
+DEFINITIONS = """
 FACTOR = 3
 
 class Model:
@@ -28,7 +27,12 @@ def train():
     model = Model(7)
     assert type(pickle.loads(pickle.dumps(model))) is Model  # by reference, from __main__
     return scale(model)
+"""
 
+# Prints once if the main module runs once.
+CODE = f"""
+print("main runs", flush=True)
+{DEFINITIONS}
 print("result", fit(train).return_value)
 """
 
@@ -118,6 +122,36 @@ def test_function_from_a_module_beside_the_script(tmp_path: Path) -> None:
         """,
     )
     check(run(script, tmp_path / "runs"))
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_child_of_multiprocessing(tmp_path: Path, method: str) -> None:
+    """What the script defines is of a module `__mp_main__` there, which workers cannot import."""
+    script = write(
+        tmp_path / "script.py",
+        f"""
+import multiprocessing
+from typing import Generic, TypeVar
+T = TypeVar("T")
+{DEFINITIONS.replace("class Model:", "class Model(Generic[T]):")}
+def in_a_task(model):
+    return dray.get(dray.remote(scale).remote(model)), model
+
+def child():
+    value, model = dray.get(dray.remote(in_a_task).remote(Model(5)))
+    print("task", value, type(model) is Model, flush=True)
+    print("result", fit(train).return_value)
+
+if __name__ == "__main__":
+    print("main runs", flush=True)
+    process = multiprocessing.get_context({method!r}).Process(target=child)
+    process.start()
+    process.join()
+""",
+    )
+    done = run(script, tmp_path / "runs", DRAY_PROGRESS="0")
+    check(done)
+    assert "task 15 True" in done.stdout
 
 
 def test_workers_are_where_the_driver_is(tmp_path: Path) -> None:

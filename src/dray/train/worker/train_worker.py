@@ -13,6 +13,7 @@ from dray import host
 from dray.engines.base import Post
 from dray.engines.rpc import wire
 from dray.engines.rpc.actor_host import set_variables
+from dray.engines.rpc.pickler import MAIN_MODULES
 from dray.errors import ConfigError, SerializationError, StorageError, describe, text_of
 from dray.train.data_config import Datasets
 from dray.train.storage.place import RemotePath
@@ -218,10 +219,10 @@ def _show_in_main(function: Callable[..., object]) -> None:
     variables: dict[str, object] = {}
     for part in _parts(function):
         name, known = getattr(part, "__name__", None), getattr(part, "__globals__", {})
-        in_main = getattr(part, "__module__", None) == "__main__"
+        in_main = getattr(part, "__module__", None) in MAIN_MODULES
         if in_main and name is not None and name == getattr(part, "__qualname__", None):
             named.setdefault(name, part)
-        if known.get("__name__") == "__main__":  # what decorates it may be of another module
+        if known.get("__name__") in MAIN_MODULES:  # what decorates it may be of another module
             variables.update((n, value) for n, value in known.items() if not n.startswith("__"))
     vars(sys.modules["__main__"]).update(named | variables)
 
