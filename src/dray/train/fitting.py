@@ -304,13 +304,15 @@ def _new_name(storage: Place) -> str:
     stem = time.strftime("run-%Y-%m-%d_%H-%M-%S")
     if isinstance(storage, RemotePath):
         return f"{stem}-{secrets.token_hex(3)}"
+    with contextlib.suppress(OSError):  # whoever opens the run's directory says it better
+        storage.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
         name = stem if number == 1 else f"{stem}-{number}"
         try:
-            (storage / name).mkdir(parents=True)
+            (storage / name).mkdir()
         except FileExistsError:
             continue
-        except OSError:  # whoever opens the directory says it better
+        except OSError:  # as above
             pass
         return name
     raise AssertionError("there is always a next number")

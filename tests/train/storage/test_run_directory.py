@@ -275,6 +275,7 @@ def test_a_directory_that_cannot_be_read_is_no_empty_one(tmp_path: Path) -> None
         ("FILE://localhost/a", "/a"),
         ("file:/a", "/a"),
         ("/a:/b", "/a:/b"),
+        ("./file:runs", os.path.abspath("file:runs")),
         ("~root/x", os.path.expanduser("~root/x")),
     ],
 )
@@ -288,6 +289,7 @@ def test_paths_are_understood(given: str, meant: str) -> None:
         ("NoSuch://bucket/x", "fsspec knows no nosuch://"),
         ("file://elsewhere/x", "names the host 'elsewhere'"),
         ("file://", "is of this machine"),
+        ("file:runs", "leave out 'file:' if 'runs' is meant, or write './file:runs'"),
         ("~nosuchuser/x", "no home directory of ~nosuchuser"),
         ("a\0b", "must be the path of a directory"),
     ],

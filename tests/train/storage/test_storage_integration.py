@@ -274,7 +274,11 @@ def test_a_checkpoint_for_a_directory_that_is_gone_ends_the_run(storage: Path) -
 
 def test_where_no_run_can_be_is_said_before_it_begins(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to("nowhere")
     for storage, name in (
+        (tmp_path / "link", "run"),
+        (tmp_path / "link", None),
+        (tmp_path / "link" / "below", None),
         (tmp_path / "file", "run"),
         (tmp_path / "file" / "below", None),
         (tmp_path, "x" * 300),
@@ -284,8 +288,9 @@ def test_where_no_run_can_be_is_said_before_it_begins(tmp_path: Path) -> None:
         trainer = DataParallelTrainer(
             lambda: None, run_config=RunConfig(name=name, storage_path=storage)
         )
-        with pytest.raises(StorageError, match=f"{storage}/.* cannot be written"):
+        with pytest.raises(StorageError, match=f"{storage}/.* cannot be written") as caught:
             trainer.fit()
+        assert ("a link to what is not there" in str(caught.value)) == ("link" in storage.parts)
 
 
 # Damage.

@@ -39,7 +39,12 @@ def _without_scheme(given: str, what: str) -> str:
     scheme, colon, rest = given.partition(":")
     if not colon or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]+", scheme):
         return given
-    if scheme.lower() == "file" and rest.startswith("/"):
+    if scheme.lower() == "file":
+        if not rest.startswith("/"):
+            raise ConfigError(
+                f"{what}={given!r}: a file:// URL has a whole path, as file:///path has; leave "
+                f"out 'file:' if {rest!r} is meant, or write './{given}' for that very name"
+            )
         host, path = "", rest
         if rest.startswith("//"):
             host, slash, path = rest[2:].partition("/")
