@@ -10,7 +10,6 @@ from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.output_pipe import OutputPipe
 from dray.scheduling.requests import Node
 
-
 # Bytes of a line without an end that are kept: what is longer is shown as several.
 _LONGEST_LINE = 1 << 20
 
