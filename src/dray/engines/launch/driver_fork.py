@@ -20,6 +20,7 @@ import signal
 import stat
 import sys
 import threading
+import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -51,7 +52,10 @@ class Clone:
 
     def _reap(self, options: int) -> int | None:
         if self._status is None:
-            done, status = os.waitpid(self.pid, options)
+            try:
+                done, status = os.waitpid(self.pid, options)
+            except ChildProcessError:  # reaped by the system, where the program ignores SIGCHLD
+                done, status = self.pid, 0
             if done:
                 self._status = os.waitstatus_to_exitcode(status)
         return self._status
@@ -90,13 +94,18 @@ def fork_driver(serve: Callable[[], object], keep: Sequence[int]) -> Clone | Non
             warnings.simplefilter("ignore", category)
         pid = os.fork()
     if pid == 0:
+        status = 0
         try:
             os.close(tell)
             if os.read(told, 1):
+                status = 1
                 _forget_driver(keep)
                 serve()
+                status = 0
+        except Exception:  # noqa: BLE001 (there is nobody above who could tell of it)
+            traceback.print_exc()
         finally:
-            os._exit(0)
+            os._exit(status)
     os.close(told)
     alone = threads() == 1
     if alone:

@@ -434,7 +434,8 @@ def serve(
         os.set_inheritable(fd, False)
     for number in (signal.SIGINT, signal.SIGTERM):  # a whole group hears; the driver answers
         signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # which no worker inherits blocked
+    # Whatever the driver has blocked: the server hears of its children, workers of the rest.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD})
     spawn = method == "spawn"
     if not spawn:
         _import_for_workers((entry, *modules))

@@ -154,7 +154,17 @@ class Server:
         for actor in lost:
             if actor.pid is not None:
                 lifeline.kill_worker(actor.pid)
-        return [functools.partial(actor.on_exit, None, False) for actor in lost]
+        return [self._told_of_end(actor) for actor in lost]
+
+    def _told_of_end(self, actor: Forked) -> Callable[[], object]:
+        status = self._process.poll()
+        if actor.pid is None and status is not None and status > 0:  # not killed: it gave up
+            error = EngineError(
+                f"the fork server ended with status {status}; what it has printed to the standard "
+                "error of the script says why"
+            )
+            return functools.partial(actor.on_failure, error)
+        return functools.partial(actor.on_exit, None, False)
 
     def ended(self) -> bool:
         """Return whether the server process is over."""

@@ -79,6 +79,19 @@ def describe(number: int) -> str:
     return text
 
 
+def shareable_bytes(wanted: int) -> int:
+    """Return how much memory processes may share, if no more than this is wanted.
+
+    Shared memory counts as a file (ulimit -f), and every process maps all of it, whose own memory
+    counts as well (ulimit -v).
+    """
+    unlimited = resource.RLIM_INFINITY
+    for limit, part in ((resource.RLIMIT_FSIZE, 1), (resource.RLIMIT_AS, 4)):
+        soft = resource.getrlimit(limit)[0]
+        wanted = wanted if soft == unlimited else min(wanted, soft // part)
+    return wanted & -resource.getpagesize()
+
+
 def describe_map(error: OSError, size: int) -> str:
     """Say why this process cannot look into the memory that a session's processes share."""
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]

@@ -115,8 +115,8 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
         self._poll.register(self._woken, select.EPOLLIN)
         self._signals = arrivals()
         self._poll.register(self._signals, select.EPOLLIN)
-        limit = store_bytes or int(host.memory_bytes() * _STORE_SHARE)
-        self.hub = Hub(limit)
+        own_share = system_limits.shareable_bytes(int(host.memory_bytes() * _STORE_SHARE))
+        self.hub = Hub(store_bytes or own_share)
         self.pool = Pool(self._start_worker, max(2, host.cpu_count()))
         hub, self.streams = self.hub, Streams(self.hub)
         self.tasks = tasks = Tasks(
