@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import linecache
 import os
 import signal
 import threading
@@ -389,6 +390,28 @@ def test_another_config_of_the_function_is_told(
     assert "train_loop_config.token is another text now" in said
     assert "train_loop_config.model.layers was 2, and is None now" in said
     assert "secret" not in (storage / "run/run.json").read_text()
+
+
+def test_a_function_that_has_changed_is_told_of(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    """Not one whose source cannot be read, as that of `python - < script.py`."""
+    monkeypatch.setenv("DRAY_PROGRESS", "1")
+
+    def told(file: Path, text: str) -> bool:
+        scope: dict[str, Any] = {}
+        exec(compile(text, file, "exec"), scope)
+        linecache.checkcache()
+        fit(scope["train"], storage)
+        return "the train function 'train' has changed" in capfd.readouterr().err
+
+    script = storage.parent / "script.py"
+    train = "import dray.train\ndef train():\n    return {}\n"
+    for number, changed in ((1, False), (1, False), (22, True)):
+        script.write_text(train.format(number))
+        assert told(script, script.read_text()) is changed
+    assert not told(Path("<stdin>"), train.format(333))
+    assert not told(script, script.read_text())
 
 
 def test_a_name_of_another_training_is_told_and_kept(

@@ -96,13 +96,18 @@ def differences(before: Mapping[str, object] | None, now: Mapping[str, Any]) -> 
     old, new = before.get("train_function"), now["train_function"]
     if isinstance(old, Mapping) and old.get("name") != new["name"]:
         found.append(f"the train function was {old.get('name')!r}, and is {new['name']!r} now")
-    elif isinstance(old, Mapping) and old != new:
+    elif isinstance(old, Mapping) and _differ(old.get("sha256"), new["sha256"]):
         found.append(f"the train function {new['name']!r} has changed")
     again = json.loads(json.dumps({name: now[name] for name in _COMPARED}, default=repr))
     for name in _COMPARED:
         if name in before:
             found += _changed(name, before[name], again[name])
     return found
+
+
+def _differ(digest: object, other: object) -> bool:
+    """Return whether digests differ; None is of what could not be read, as of `python -`."""
+    return digest is not None and other is not None and digest != other
 
 
 def _changed(name: str, before: object, now: object) -> Iterator[str]:
