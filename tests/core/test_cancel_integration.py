@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
@@ -271,6 +272,40 @@ def test_force_is_not_for_actors(gate: Gate) -> None:
         dray.cancel(ref, force=True)
     gate.open()
     assert dray.get(ref) == "let go"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_call_of_an_actor_asks_whether_it_is_cancelled(
+    gate: Gate, threads: int, core_engine: str
+) -> None:
+    """It runs on, so that the actor's state stays whole, and its result counts."""
+
+    @dray.remote
+    class Steps:
+        def run(self, gate: Gate) -> str:
+            context = dray.get_runtime_context()
+            gate.ring(context.is_canceled())
+            while gate.is_there() and not context.is_canceled():
+                time.sleep(0.005)
+            return "left in order"
+
+        def asks(self) -> bool:
+            return dray.get_runtime_context().is_canceled()
+
+    worker = Steps.options(max_concurrency=threads).remote()
+    ref = worker.run.remote(gate)
+    assert gate.heard() == ["False"]
+    dray.cancel(ref)
+    # Ray itself: the result counts at times.
+    lost = (TaskCancelledError,) if core_engine == "ray" else ()
+    with contextlib.suppress(*lost):
+        assert dray.get(ref, timeout=PATIENCE_S) == "left in order"
+    assert not dray.get(worker.asks.remote())
+
+
+def test_what_is_no_task_cannot_ask_whether_it_is_cancelled() -> None:
+    with pytest.raises(ConfigError, match="runs in no task"):
+        dray.get_runtime_context().is_canceled()
 
 
 def test_many_that_wait_are_cancelled_at_once(gate: Gate, second_gate: Gate) -> None:

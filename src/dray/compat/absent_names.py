@@ -211,7 +211,6 @@ _CLASSES: dict[str, dict[str, str | Absent]] = {
     ),
     "RuntimeContext": {
         "worker": _INTERNALS,
-        "is_canceled": "a task that is cancelled while it runs gets a KeyboardInterrupt",
     },
     "DrayError": {
         **_each("from_bytes to_bytes", "errors are pickled as they are"),

@@ -44,7 +44,6 @@ class RuntimeContext:
         {'CPU': 2}
     """
 
-    is_canceled = AbsentMember()
     worker = AbsentMember()
 
     def __init__(self, here: ExecutionContext) -> None:
@@ -76,6 +75,19 @@ class RuntimeContext:
     def get_task_name(self) -> str | None:
         """Return its name."""
         return self._here.task_name
+
+    def is_canceled(self) -> bool:
+        """Return whether the task or the actor's call has been cancelled.
+
+        A call of an actor whose methods are not async runs on when it is cancelled, so that the
+        actor's state stays whole: one that takes long asks now and then.
+
+        Raises:
+            ConfigError: The code runs in none.
+        """
+        if self._here.task_id is None:
+            raise ConfigError("is_canceled(): this code runs in no task and no call of an actor")
+        return session.current_runtime().is_cancelled()
 
     def get_task_function_name(self) -> str | None:
         """Return the name of the task's function in its module; None in the driver."""

@@ -358,6 +358,10 @@ class Runtime(ABC):
     def execution_context(self) -> ExecutionContext:
         """Return where the calling code runs."""
 
+    def is_cancelled(self) -> bool:
+        """Return whether the task or call that the calling code runs in has been cancelled."""
+        return False
+
     @abstractmethod
     def own_actor(self) -> ActorBackend | None:
         """Return the actor that the calling code runs in; None outside one."""

@@ -222,6 +222,12 @@ class RayRuntime(Runtime):
 
     # Where the calling code runs.
 
+    def is_cancelled(self) -> bool:
+        context = ray.get_runtime_context()
+        if own_membership() is not None or context.worker.core_worker.current_actor_is_asyncio():
+            return False  # Ray raises CancelledError there instead
+        return bool(context.is_canceled())
+
     def execution_context(self) -> ExecutionContext:
         context = ray.get_runtime_context()
         here = ExecutionContext(

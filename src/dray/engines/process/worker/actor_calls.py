@@ -60,7 +60,7 @@ class ActorCalls:
         self._group_of: Mapping[str, str | None] = group_of
         self._actor: Any = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._cancelled: set[int] = set()
+        self._cancelled = results.runtime.cancelled
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._loops: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Semaphore]] = {}
         self._pacers: ThreadPoolExecutor | None = None
@@ -200,6 +200,7 @@ class ActorCalls:
             self._tell_cancelled(number)
 
     def _tell_cancelled(self, number: int) -> None:
+        self._cancelled.discard(number)
         self._results.runtime.say("raised", number, b"", False, ())
 
     async def _run_coroutine(self, message: Message, semaphore: asyncio.Semaphore) -> None:

@@ -108,6 +108,7 @@ class Results:
     def tell_results(self, number: int, values: list[Result]) -> None:
         """Tell the hub what a task or call has returned, after what it has printed."""
         actor_host.flush_output()
+        self.runtime.cancelled.discard(number)
         self.runtime.say("done", number, values)
 
     def tell_error(
@@ -120,6 +121,7 @@ class Results:
     ) -> None:
         """Tell the hub what a task or call has raised, after what it has printed."""
         actor_host.flush_output()
+        self.runtime.cancelled.discard(number)
         values: list[Result] = []
         if isinstance(error, PartialResultsError) and error.__cause__ is not None:
             values = error.values

@@ -50,6 +50,8 @@ class WorkerRuntime(ProcessRuntime):
         self._spin = AdaptiveSpin(host.cpu_count())
         # Whether another thread may want to end the main thread's waiting.
         self.may_be_interrupted = False
+        # Tasks and calls that were cancelled, and have not ended.
+        self.cancelled: set[int] = set()
         self._idle = False
         self._received: deque[Message] = deque()
         self._arrival = select.poll()
@@ -143,6 +145,9 @@ class WorkerRuntime(ProcessRuntime):
         leave(self.demand("attach_address"), self._begin["number"], sock)
         self.say("attach", node_id, around)
         sock.close()
+
+    def is_cancelled(self) -> bool:
+        return self.here().get("task_id") in self.cancelled
 
     def execution_context(self) -> ExecutionContext:
         here = self.here()

@@ -282,6 +282,7 @@ class TaskWorker:
             self._cancelled = number
             if self._current != number:
                 return  # it has ended, or has not begun: then it never will
+            self.runtime.cancelled.add(number)
             self._send_interrupt()
 
     def _send_interrupt(self) -> None:
