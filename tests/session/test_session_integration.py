@@ -205,3 +205,19 @@ def test_a_run_in_this_process_has_the_variables_of_a_cluster_session(
     found = here(storage, look)
     assert found.return_value[::2] == (os.getcwd(), "red")
     assert "COLOUR" not in os.environ
+
+
+@pytest.mark.parametrize(
+    "engine", ["process", "inline", pytest.param("ray", marks=pytest.mark.ray)]
+)
+def test_a_task_knows_the_variables_of_its_session(
+    session: Any, request: pytest.FixtureRequest, engine: str
+) -> None:
+    options = {"address": request.getfixturevalue("cluster").address} if engine == "ray" else {}
+    session(engine=engine, runtime_env={"env_vars": {"COLOUR": "red"}}, **options)
+
+    @dray.remote(runtime_env={"env_vars": {"SHAPE": "round"}})
+    def known() -> Any:
+        return dray.get_runtime_context().runtime_env["env_vars"]
+
+    assert dray.get(known.remote()) == {"COLOUR": "red", "SHAPE": "round"}

@@ -260,6 +260,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
             "node_id": node.node_id,
             "job_id": self._job_id,
             "namespace": self._namespace,
+            "runtime_env": self._runtime_env.as_dict(),
         }
         self._listen_to(worker)
         self._send(worker, encode(("begin", begin)))
@@ -325,6 +326,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
         number, line, store = self._next_number(), Channel(sock), self.hub.store
         line.client = Client(number, lambda q, answer: self._answer(line, q, answer))
         begin = {
+            "runtime_env": self._runtime_env.as_dict(),
             **around,
             "number": number,
             "actor_id": os.urandom(16).hex(),

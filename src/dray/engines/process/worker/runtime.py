@@ -20,6 +20,7 @@ from dray.engines.rpc import lifeline
 from dray.engines.rpc.actor_host import refuse_forks
 from dray.engines.rpc.framing import Inbox, Message, encode
 from dray.engines.runtime import ExecutionContext
+from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import EngineError
 
 # The task or call that runs in this thread or coroutine.
@@ -154,6 +155,8 @@ class WorkerRuntime(ProcessRuntime):
         group = here.get("group")
         task_id, actor = here.get("task_id"), here.get("actor")
         function, name = here.get("function"), here.get("task_name")
+        job = RuntimeEnv.parse(self._begin.get("runtime_env", {}), "it")
+        own = here.get("runtime_env", {})
         return ExecutionContext(
             job_id=self._begin["job_id"],
             node_id=self._begin["node_id"],
@@ -167,7 +170,7 @@ class WorkerRuntime(ProcessRuntime):
             group=None if group is None else self.group_of(group),
             captures=bool(here.get("captures")),
             was_restarted=bool(here.get("was_restarted")),
-            runtime_env=here.get("runtime_env", {}),
+            runtime_env=(job | RuntimeEnv.parse(own, "it")).as_dict(),
             accelerator_ids=here.get("devices", {}),
             task_function=_name_of(function, here.get("name")),
         )
