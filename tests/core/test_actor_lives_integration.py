@@ -247,14 +247,22 @@ def test_an_init_that_raises_is_what_its_calls_tell() -> None:
             dray.get(actor.call.remote())
 
 
-def test_an_init_that_gets_a_failed_reference_fails() -> None:
-    @dray.remote
+@pytest.mark.parametrize("way", ["raises", "is killed"])
+def test_an_init_that_gets_a_failed_reference_fails(way: str) -> None:
+    """What has failed was raised by calls as if they had raised it."""
+
+    @dray.remote(max_retries=0)
     def fail() -> None:
+        if way == "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
         raise KeyError("no start")
 
     actor = Mortal.remote(fail.remote())
-    with pytest.raises((ActorDiedError, KeyError), match="no start"):
-        dray.get(actor.call.remote())
+    for _ in range(2):
+        with pytest.raises(ActorDiedError, match="no start" if way == "raises" else None) as caught:
+            dray.get(actor.call.remote())
+        assert not isinstance(caught.value, KeyError)
+        assert caught.value.actor_init_failed
 
 
 def test_a_failed_reference_fails_one_call_only() -> None:

@@ -186,14 +186,32 @@ def error_of(payload: Stored) -> BaseException:
     raised = raised_in_task(cause, where, text)
     if kind == RAISED:
         return raised
-    died = ActorDiedError(
-        None,
-        details=f"the actor could not be made: {raised}",
-        actor_id=actor_id[0],
-        actor_init_failed=True,
-    )
+    died = _unmade(raised, actor_id[0])
     died.__cause__ = raised
     return died
+
+
+def unmade(payload: Payload, actor_id: str) -> Stored:
+    """Return what stands in place of calls of an actor that an error keeps from being made.
+
+    Args:
+        payload: The error: of its `__init__`, or of one of its arguments.
+        actor_id: The actor.
+    """
+    assert isinstance(payload, tuple)
+    kind, error, *where = payload
+    if kind == FAILED:
+        return failed(_unmade(pickle.loads(error), actor_id))
+    return INIT_FAILED, error, where[0], actor_id
+
+
+def _unmade(error: BaseException, actor_id: str) -> ActorDiedError:
+    return ActorDiedError(
+        None,
+        details=f"the actor could not be made: {error}",
+        actor_id=actor_id,
+        actor_init_failed=True,
+    )
 
 
 @functools.cache

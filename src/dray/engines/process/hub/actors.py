@@ -22,7 +22,7 @@ from dray.engines.process.hub.records import (
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.process.hub.worker_pool import Pool
 from dray.engines.rpc.framing import Message, encode_all
-from dray.engines.rpc.serialization import INIT_FAILED, Payload, failed
+from dray.engines.rpc.serialization import Payload, failed, unmade
 from dray.errors import (
     ActorDiedError,
     ActorUnavailableError,
@@ -189,7 +189,7 @@ class Actors(ActorOperations, CallListener):
         actor = self.all.get(number)
         if actor is not None:
             actor.restarts = 0
-            self._mark_dead(actor, (INIT_FAILED, *payload[1:], actor.actor_id))
+            self._mark_dead(actor, unmade(payload, actor.actor_id))
             if client.worker is not None:
                 self._tasks.retire(client.worker)
 
@@ -313,7 +313,7 @@ class Actors(ActorOperations, CallListener):
         if actor is None:
             return
         if task is actor.creation and actor.state != "dead":
-            self._mark_dead(actor, payload)  # one of its arguments has failed
+            self._mark_dead(actor, unmade(payload, actor.actor_id))  # an argument has failed
         elif task in actor.waiting:
             actor.waiting.remove(task)
         elif actor.line_of(task) in actor.held_up:
