@@ -6,6 +6,7 @@ import contextlib
 import gc
 from typing import Any
 
+import psutil
 import pytest
 
 import dray
@@ -222,6 +223,43 @@ def test_a_group_waits_for_resources_and_removal_frees_them() -> None:
     assert dray.get(ref, timeout=PATIENCE_S)
     assert placement_group_table(group)["state"] == "REMOVED"
     remove_placement_group(group)  # a second time does nothing
+
+
+@pytest.mark.parametrize("what", ["task", "actor"])
+def test_a_removed_group_has_its_resources_until_its_processes_are_gone(
+    gate: Gate, zones: str, what: str
+) -> None:
+    """A GPU's memory is not free before."""
+    if zones == "ray":
+        pytest.skip("when they are free there is for Ray")
+    group = placement_group([{"CPU": 1, "special": 1}, {"CPU": 1, "special": 1}])
+    group.wait(PATIENCE_S)
+
+    @dray.remote(num_cpus=1)
+    class Actor:
+        def hold(self, gate: Gate) -> None:
+            gate.pass_through()
+
+    inside = within(group, 1)
+    if what == "task":
+        hold = dray.remote(num_cpus=1)(lambda gate: gate.pass_through())
+        hold.options(**inside).remote(gate)
+    else:
+        actor = Actor.options(**inside).remote()
+        actor.hold.remote(gate)
+    (pid,) = map(int, gate.heard())
+    server = psutil.Process(pid).parent()
+    server.suspend()  # it ends no process for now
+    try:
+        remove_placement_group(group)
+        assert psutil.pid_exists(pid)
+        assert not dray.available_resources().get("special")
+        waiting = Special.remote().node.remote()
+        assert dray.wait([waiting], timeout=0.1)[0] == []
+    finally:
+        server.resume()
+    assert dray.get(waiting, timeout=PATIENCE_S)
+    assert not psutil.pid_exists(pid)
 
 
 def test_a_removed_group_is_known_as_long_as_somebody_has_it(zones: str) -> None:

@@ -20,7 +20,8 @@ from dray.engines.process.objects.references import arrived_group
 from dray.engines.runtime import Described, GroupSpec
 from dray.errors import DrayError, GroupRemovedError
 from dray.scheduling.ledger import Held, Ledger
-from dray.scheduling.requests import Node, Reservation
+from dray.scheduling.placement import demand_of
+from dray.scheduling.requests import Node, Request, Reservation
 
 
 class Groups(GroupOperations):
@@ -119,11 +120,18 @@ class Groups(GroupOperations):
                 actor.restarts = 0
                 self._actors.kill(actor, True)
         if record.held is not None:
-            record.held.release()
+            self._release_when_free(record, record.held)
         elif record.asked is not None:
             record.asked.cancel()
             self._hub.store.seal(record.ready, error)
         self._hub.store.drop(record.ready)
+
+    def _release_when_free(self, record: GroupRecord, held: Held) -> None:
+        """Give the bundles back when the processes that were killed in them are gone."""
+        every = [{BUNDLE_LABEL: str(index)} for index in range(len(record.spec.bundles))]
+        request = Request(record.spec.bundles, selectors=every)
+        everything = record.ledger.reserve_checked(demand_of(request))
+        everything.add_done_callback(lambda _: self._hub.lock.later(held.release))
 
     def _found(self, client: Client, record: GroupRecord) -> FoundGroup:
         self._hub.give(client, record.ready)
