@@ -106,7 +106,7 @@ class Lease:
 
     def _write(self, put: Callable[[bytes], T]) -> T:
         """Write the lease, and take note of how long it is good then."""
-        begun = time.monotonic()
+        begun = _seconds_awake_and_asleep()
         text = self._text(time.time() + self._lasts_s)
         file = _file(self._run, self.number)
         try:
@@ -131,7 +131,7 @@ class Lease:
         Raises:
             StorageError: Another one has taken it over, or might have by now.
         """
-        if not self._taken_by and time.monotonic() > self._good_until:
+        if not self._taken_by and _seconds_awake_and_asleep() > self._good_until:
             self._look()
         if self._taken_by:
             raise StorageError(
@@ -167,6 +167,11 @@ class Lease:
             file = _file(self._run, self.number)
             with contextlib.suppress(StorageError, FileNotFoundError):  # then it ends by itself
                 file.write_bytes(self._text(0.0))
+
+
+def _seconds_awake_and_asleep() -> float:
+    """Return the seconds since some moment; a machine that sleeps loses its leases meanwhile."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _file(run: RemotePath, number: int) -> RemotePath:
