@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import collections
+import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -40,3 +44,60 @@ def test_raw_output_of_tasks_is_there_at_their_end(
         return all(f"of a {what}" in lines for what in ("task", "call", "failure"))
 
     until(heard)
+
+
+NAMES = """
+import contextlib, io, os, sys, dray
+
+dray.init(num_cpus=1)
+
+@dray.remote
+def first(text):
+    print(text)
+
+@dray.remote
+def second(text):
+    print(text, end="")
+
+@dray.remote
+def raw(text):
+    os.write(1, text + b"\\n")
+
+@dray.remote
+def caught(text):
+    out, into = os.pipe()
+    kept = os.dup(1)
+    os.dup2(into, 1)
+    print(text)
+    os.dup2(kept, 1)
+    os.close(into)
+    with open(out) as pipe:
+        return pipe.read()
+
+@dray.remote
+def replaced(text):
+    sys.stdout = io.StringIO()
+    print("nowhere")
+    sys.stdout = open(1, "w", closefd=False)
+    sys.stdout.write(text)
+
+refs = [task.remote(f"of {task.__name__}") for _ in range(50) for task in (first, second)]
+dray.get(refs)
+dray.get([raw.remote(b"of raw"), first.remote("of first")])
+assert dray.get([caught.remote("what"), caught.remote("else")]) == ["what\\n", "else\\n"]
+dray.get([first.remote("of first"), replaced.remote("of replaced")])
+"""
+
+
+def test_lines_are_shown_under_the_task_that_has_printed_them(tmp_path: Path) -> None:
+    """Most were under the name of the task that the driver had heard of last."""
+    script = tmp_path / "script.py"
+    script.write_text(NAMES)
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert ran.stderr == ""
+    shown = [re.fullmatch(r"\((\w+) pid=\d+\) of (\w+)", it) for it in ran.stdout.splitlines()]
+    names = [it.groups() if it else () for it in shown]
+    unsure = {"raw", "replaced"}  # what Python's own streams do not see may be another's
+    assert {text for name, text in names if name != text} <= unsure
+    told = collections.Counter(text for _, text in names)
+    assert told == {"first": 52, "second": 50, "raw": 1, "replaced": 1}

@@ -27,6 +27,7 @@ from dray.engines.launch.fresh_interpreter import interpreter
 from dray.engines.launch.heir import Heir, become_heir
 from dray.engines.launch.resource_tracker import MadeResources
 from dray.engines.rpc import actor_host, lifeline, wire
+from dray.engines.rpc.titled_output import TitledStream
 
 _OF_EVERY_WORKER = (
     *("cloudpickle", "multiprocessing.connection", "multiprocessing.resource_tracker"),
@@ -374,8 +375,7 @@ def become_worker(entry: str, open_files: int, inlet: int, fds: list[int]) -> No
         if fd >= _INHERITED:
             os.close(fd)
     # New ones: those of a server that is a fork of the driver are whatever the driver made them.
-    sys.stdout = actor_host.text_stream(1)
-    sys.stderr = actor_host.text_stream(2)
+    sys.stdout, sys.stderr = TitledStream(1), TitledStream(2)
     resource_tracker.tell(inlet)
     faulthandler.enable()
     atexit._clear()  # what the server's imports registered is the server's

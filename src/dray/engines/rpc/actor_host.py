@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dray import interrupts, session
 from dray.engines.rpc import lifeline, wire
@@ -200,18 +200,6 @@ _OF_EVERY_ACTOR: Mapping[str, Function] = {
     "__ray_call__": _call,
     "__ray_terminate__": lambda actor: session.current_runtime().exit_actor(),
 }
-
-
-def text_stream(fd: int) -> TextIO:
-    """Return a stream for `sys.stdout` or `sys.stderr` that shows every line at once."""
-    return os.fdopen(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)
-
-
-def flush_output() -> None:
-    """Show what has been printed, whatever the program has put in place of its streams."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # it is None, or closed, or the program's own
-            stream.flush()
 
 
 def import_quietly(modules: Iterable[str]) -> None:

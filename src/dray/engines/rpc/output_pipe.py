@@ -54,6 +54,13 @@ class OutputPipe:
         while self.is_open and self._read():
             pass
 
+    def finish(self) -> None:
+        """Take what is there now as the last, though others may hold the far end, and close."""
+        self.drain()
+        if self.is_open:
+            self._take(b"")
+            self.close()
+
     def close(self) -> None:
         """Read no more; a second call does nothing."""
         if self.is_open:

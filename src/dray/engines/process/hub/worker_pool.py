@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterable
 from dray.engines.process.hub.records import RuntimeKey, WorkerProcess
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.output_pipe import OutputPipe
+from dray.engines.rpc.titled_output import TitledLines
 from dray.scheduling.requests import Node
-
-# Bytes of a line without an end that are kept: what is longer is shown as several.
-_LONGEST_LINE = 1 << 20
 
 
 class OutputTap:
@@ -29,25 +27,14 @@ class OutputTap:
 
     def watch(self, worker: WorkerProcess, fd: int, stream: str) -> None:
         """Take a descriptor, as its owner, from which a worker's output is read."""
-        take = functools.partial(self._take, worker, stream, bytearray())
+        take = functools.partial(self._take, worker, stream, TitledLines())
         output = OutputPipe(self._reader, fd, take, lambda: self._open.pop(output))
         self._open[output] = worker
         output.watch()
 
-    def _take(self, worker: WorkerProcess, stream: str, rest: bytearray, data: bytes) -> None:
-        first, *more = data.split(b"\n")
-        rest += first
-        for following in more:
-            self._show_line(worker, stream, rest)
-            rest[:] = following
-        if b"\r" in data:
-            rest[:] = _last_rows(rest)
-        if rest and (not data or len(rest) > _LONGEST_LINE):
-            self._show_line(worker, stream, rest)
-            rest.clear()
-
-    def _show_line(self, worker: WorkerProcess, stream: str, line: bytearray) -> None:
-        self._show(stream, f"({worker.title} pid={worker.pid}) {_last_state(bytes(line))}")
+    def _take(self, worker: WorkerProcess, stream: str, lines: TitledLines, data: bytes) -> None:
+        for title, line in lines.feed(data):
+            self._show(stream, f"({title or worker.title} pid={worker.pid}) {_last_state(line)}")
 
     def drain(self, worker: WorkerProcess) -> None:
         """Show what a worker that is gone has left."""
@@ -60,18 +47,11 @@ class OutputTap:
 
     def _finish(self, outputs: Iterable[OutputPipe]) -> None:
         for output in outputs:
-            output.drain()
-            output.close()
+            output.finish()
 
     def close(self) -> None:
         """Show what is left and free the descriptors."""
         self._finish(list(self._open))
-
-
-def _last_rows(line: bytearray) -> bytearray:
-    """Return what a line is as it was drawn last, and what of the next drawing has come."""
-    drawn, back, drawing = line.rpartition(b"\r")
-    return drawn.rstrip(b"\r").rpartition(b"\r")[2] + back + drawing
 
 
 def _last_state(line: bytes) -> str:

@@ -14,6 +14,7 @@ from dray.engines.process.worker.runtime import WorkerRuntime
 from dray.engines.result_lists import DynamicObjectRefGenerator, parts_of
 from dray.engines.rpc import actor_host, serialization, wire
 from dray.engines.rpc.serialization import RAISED, Payload, Result, Retried, pack_result
+from dray.engines.rpc.titled_output import TitledOutput
 from dray.engines.runtime import Args, Kwargs
 
 if TYPE_CHECKING:
@@ -38,10 +39,14 @@ class Results:
 
     Args:
         runtime: The worker's side of the conversation with the hub.
+
+    Attributes:
+        output: Output of the process, which it titles.
     """
 
     def __init__(self, runtime: WorkerRuntime) -> None:
         self.runtime = runtime
+        self.output = TitledOutput()
         self._kept: list[
             ObjectRef
         ] = []  # what must live until its references are the hub's to hold
@@ -107,7 +112,7 @@ class Results:
 
     def tell_results(self, number: int, values: list[Result]) -> None:
         """Tell the hub what a task or call has returned, after what it has printed."""
-        actor_host.flush_output()
+        self.output.end()
         self.runtime.cancelled.discard(number)
         self.runtime.say("done", number, values)
 
@@ -120,7 +125,7 @@ class Results:
         word: str = "raised",
     ) -> None:
         """Tell the hub what a task or call has raised, after what it has printed."""
-        actor_host.flush_output()
+        self.output.end()
         self.runtime.cancelled.discard(number)
         values: list[Result] = []
         if isinstance(error, PartialResultsError) and error.__cause__ is not None:

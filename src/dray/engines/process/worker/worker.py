@@ -172,6 +172,7 @@ class TaskWorker:
             function, info = self.kind(key)
             here = {"task_id": number, "task_name": info["name"], "devices": devices}
             running.set({**info, **here, "function": function})
+            self._results.output.begin(info["name"])
             args, kwargs = self._results.arguments(payload, deps)
             with ExitForkedChildren():
                 value = function(*args, **kwargs)
@@ -232,7 +233,7 @@ class TaskWorker:
                 number, error, f"actor {info['name']}.__init__", None, "unmade"
             )
         else:
-            actor_host.flush_output()
+            self._results.output.end()
             self.runtime.say("made", number)
 
     def leave(self, status: int = 0) -> None:

@@ -225,8 +225,7 @@ class Agent:
     def drain(self, child: _Child) -> None:
         """Pass on the last words of a worker, and close its pipes."""
         for output in child.outputs:
-            output.drain()
-            output.close()
+            output.finish()
 
     def _on_notice(self, server: Server) -> None:
         told = server.hear()

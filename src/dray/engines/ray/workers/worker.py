@@ -12,7 +12,8 @@ import ray
 from dray.engines.ray.workers import driver_environment, gpu_variables, sidecar
 from dray.engines.ray.workers.worker_channel import DriverAddress, Hello, call
 from dray.engines.rpc import lifeline
-from dray.engines.rpc.actor_host import ActorHost, import_quietly, text_stream
+from dray.engines.rpc.actor_host import ActorHost, import_quietly
+from dray.engines.rpc.titled_output import TitledStream
 
 
 class RayWorker:
@@ -86,4 +87,4 @@ def _keep_output(driver: DriverAddress) -> None:
         connection.close()
     os.close(out)
     os.close(err)
-    sys.stdout, sys.stderr = text_stream(1), text_stream(2)
+    sys.stdout, sys.stderr = TitledStream(1), TitledStream(2)
