@@ -8,42 +8,49 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+RAW = """
+import sys, dray
 
-import dray
-from tests.support.gates import until
-
-pytestmark = pytest.mark.usefixtures("process_engine")
-
-
-def test_raw_output_of_tasks_is_there_at_their_end(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    @dray.remote
-    class Writer:
-        def write(self, text: bytes) -> None:
-            sys.stdout.buffer.write(text)
-
-        def write_and_fail(self, text: bytes) -> None:
-            sys.stdout.buffer.write(text)
-            raise KeyError(text)
-
-    @dray.remote
-    def write(text: bytes) -> None:
+@dray.remote
+class Writer:
+    def write(self, text):
         sys.stdout.buffer.write(text)
 
-    writer = Writer.remote()
-    dray.get([write.remote(b"of a task\n"), writer.write.remote(b"of a call\n")])
-    with pytest.raises(KeyError):
-        dray.get(writer.write_and_fail.remote(b"of a failure\n"))
-    said: list[str] = []
+    def write_and_fail(self, text):
+        sys.stdout.buffer.write(text)
+        raise KeyError(text)
 
-    def heard() -> bool:
-        said.append(capfd.readouterr().out)
-        lines = "".join(said)
-        return all(f"of a {what}" in lines for what in ("task", "call", "failure"))
+@dray.remote
+def write(text):
+    sys.stdout.buffer.write(text)
 
-    until(heard)
+@dray.remote
+def unfinished(text):
+    print(text, end="")
+
+writer = Writer.remote()
+refs = [write.remote(b"of a task\\n"), writer.write.remote(b"of a call\\n")]
+dray.get([*refs, unfinished.remote("of no line")])
+try:
+    dray.get(writer.write_and_fail.remote(b"of a failure\\n"))
+except KeyError:
+    sys.stdin.read()
+"""
+
+
+def test_output_is_there_at_the_end_of_what_has_written_it(tmp_path: Path) -> None:
+    """While the workers live: what had not come yet came when they ended."""
+    script = tmp_path / "script.py"
+    script.write_text(RAW)
+    with subprocess.Popen(
+        [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        lines = [program.stdout.readline() for _ in range(4)]
+        assert program.poll() is None
+        program.communicate("")
+    said = {line.partition(") ")[2].strip() for line in lines}
+    assert said == {"of a task", "of a call", "of a failure", "of no line"}
 
 
 NAMES = """

@@ -20,7 +20,7 @@ def written(parts: Sequence[tuple[str, str]]) -> bytes:
     out, into = os.pipe()
     stream = TitledStream(into)
     for title, text in parts:
-        stream.begin_title(title)
+        stream.title = title
         stream.write(text)
         stream.end_title()
     stream.flush()

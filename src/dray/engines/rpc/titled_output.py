@@ -14,6 +14,10 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _BEGIN, _END = b"\x1b]dray;", b"\x07"
 _TITLE = re.compile(re.escape(_BEGIN) + rb"([^\x07\n]*)" + _END)
@@ -23,64 +27,81 @@ _LONGEST_TITLE = 1 << 10
 _LONGEST_LINE = 1 << 20
 
 
+class _Bytes(io.BufferedWriter):
+    """The bytes of a stream; it takes note of whether there have been any."""
+
+    is_written = False
+
+    def write(self, data: Buffer, /) -> int:
+        self.is_written = True
+        return super().write(data)
+
+
 class TitledStream(io.TextIOWrapper):
     """A stream for `sys.stdout` or `sys.stderr` that shows every line at once.
 
     Args:
         fd: The descriptor, which stays open.
+
+    Attributes:
+        title: The title of what is written from now on; "" is none.
     """
 
     def __init__(self, fd: int) -> None:
-        raw = io.FileIO(fd, "w", closefd=False)
-        super().__init__(
-            io.BufferedWriter(raw), encoding="utf-8", errors="replace", line_buffering=True
-        )
+        self._bytes = _Bytes(io.FileIO(fd, "w", closefd=False))
+        super().__init__(self._bytes, encoding="utf-8", errors="replace", line_buffering=True)
         self._inode = os.fstat(fd).st_ino
-        self._title = ""
+        self.title = ""
         self._told = ""
 
-    def begin_title(self, title: str) -> None:
-        """Have what is written from now on be under a title."""
-        self._title = title
+    @property
+    def is_written(self) -> bool:
+        """True if anything was written since the last end of a title, also to its buffer."""
+        return self._bytes.is_written
 
     def end_title(self) -> None:
-        """Have what is written from now on be under none."""
-        self._title = ""
+        """Show what has been written, and have the rest be under no title."""
+        self.title = ""
         if self._told:
             self._tell()
+        self.flush()
+        self._bytes.is_written = False
 
     def write(self, text: str, /) -> int:
         """Write text, and before it the title if that has changed."""
-        if self._title != self._told:
+        self._bytes.is_written = True
+        if self.title != self._told:
             self._tell()
         return super().write(text)
 
     def _tell(self) -> None:
         if os.fstat(self.fileno()).st_ino == self._inode:  # not where a program has led it to
-            title = _CONTROL.sub(" ", self._title)[:_LONGEST_TITLE]
+            title = _CONTROL.sub(" ", self.title)[:_LONGEST_TITLE]
             super().write(f"{_BEGIN.decode()}{title}{_END.decode()}")
-            self._told = self._title
+            self._told = self.title
 
 
 class TitledOutput:
     """The output of a process, with titles: its streams as they are now, if they are such."""
 
     def __init__(self) -> None:
-        self._streams = [it for it in (sys.stdout, sys.stderr) if isinstance(it, TitledStream)]
+        self._before = sys.stdout, sys.stderr
+        self._streams = [it for it in self._before if isinstance(it, TitledStream)]
 
     def begin(self, title: str) -> None:
         """Have what is printed be under a title."""
         for stream in self._streams:
-            stream.begin_title(title)
+            stream.title = title
 
     def end(self) -> None:
         """Show what has been printed, and have the rest be under no title."""
         for stream in self._streams:
-            with contextlib.suppress(ValueError, OSError):  # the program has closed it
-                stream.end_title()
-                stream.flush()
-        for other in (sys.stdout, sys.stderr):
-            if other not in self._streams:
+            stream.title = ""
+            if stream.is_written:
+                with contextlib.suppress(ValueError, OSError):  # the program has closed it
+                    stream.end_title()
+        if sys.stdout is not self._before[0] or sys.stderr is not self._before[1]:
+            for other in (sys.stdout, sys.stderr):
                 with contextlib.suppress(Exception):  # it is None, or whatever the program made it
                     other.flush()
 

@@ -91,6 +91,7 @@ class Actors(ActorOperations, CallListener):
         task = Task(number, kind, (), payload, deps, nested, 0, client, None)
         actor = ActorRecord(number, task, self, restarts=options["max_restarts"])
         actor.name, actor.namespace = name, namespace
+        actor.most_pending = options["max_pending_calls"]
         actor.in_order = options["in_order"]
         actor.most_ahead = max(
             _AHEAD,
@@ -225,10 +226,9 @@ class Actors(ActorOperations, CallListener):
         task.actor, task.details = actor, details
         options = actor.creation.kind.options
         task.retries = options["max_task_retries"] if details[3] is None else details[3]
-        most = options["max_pending_calls"]
-        if 0 < most <= actor.pending.get(client, 0):
+        if 0 < actor.most_pending <= actor.pending.get(client, 0):
             self._hub.free_room(client, payload)
-            return self._too_many(client, task, most)
+            return self._too_many(client, task, actor.most_pending)
         self._tasks.table.accept(task)
         if actor.death is not None:
             self._tasks.table.end(task, actor.death)

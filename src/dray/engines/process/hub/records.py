@@ -206,6 +206,7 @@ class FunctionDescriptor:
 
     Attributes:
         number: The object that is there as long as it is used.
+        tasks: Number of its tasks and calls that are not over, which hold that object together.
     """
 
     key: bytes
@@ -216,6 +217,7 @@ class FunctionDescriptor:
     shape: SchedulingClass
     name: str
     short: bool = False
+    tasks: int = 0
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -306,7 +308,8 @@ class ActorRecord:
         held_up: Calls that wait for an argument, or behind one that does, by line.
         in_order: Whether the calls of a caller stand in one line; else each call is its own.
         running: Calls that are sent, by number.
-        pending: Number of calls of each caller that are not over.
+        most_pending: Most calls of a caller that may wait or run; 0 or less is any number.
+        pending: Number of calls of each caller that are not over, if that is limited.
         most_ahead: So many are sent at most.
         restarts: Restarts left; -1 is without limit.
         detached: Whether it lives on without a handle.
@@ -325,6 +328,7 @@ class ActorRecord:
     held_up: dict[Client | Task, deque[Task]] = field(default_factory=dict)
     in_order: bool = True
     running: dict[int, Task] = field(default_factory=dict)
+    most_pending: int = 0
     pending: dict[Client, int] = field(default_factory=dict)
     most_ahead: int = 0
     restarts: int = 0

@@ -50,7 +50,11 @@ class TaskTable:
         hub.own(task.client, task.results)
         if task.returns == "stream":
             self._streams.begin(task)
-        for number in (task.kind.number, *task.deps, *task.nested):
+        kind = task.kind
+        if not kind.tasks:
+            store.hold(kind.number)
+        kind.tasks += 1
+        for number in (*task.deps, *task.nested):
             store.hold(number)
         payload = task.payload
         if type(payload) is tuple:
@@ -58,8 +62,9 @@ class TaskTable:
             if payload[0] == STORED:
                 store.pin(payload[1])
         self.running[task.number] = task
-        if task.actor is not None and task.details is not None:
-            task.actor.count_calls(task.client, 1)
+        actor = task.actor
+        if actor is not None and actor.most_pending > 0 and task.details is not None:
+            actor.count_calls(task.client, 1)
         task.since = time.monotonic()
         if task.parent is not None:
             self.children.setdefault(task.parent, {})[task.number] = task
@@ -113,8 +118,9 @@ class TaskTable:
             self.acknowledge_cancel(task.number)
         store = self._hub.store
         self.running.pop(task.number, None)
-        if task.actor is not None and task.details is not None:
-            task.actor.count_calls(task.client, -1)
+        actor = task.actor
+        if actor is not None and actor.most_pending > 0 and task.details is not None:
+            actor.count_calls(task.client, -1)
         if task.parent is not None:
             siblings = self.children.get(task.parent, {})
             siblings.pop(task.number, None)
@@ -122,7 +128,11 @@ class TaskTable:
                 self.children.pop(task.parent, None)
         for number in task.results[1:]:
             self._makers.pop(number, None)
-        for number in (task.kind.number, *task.deps, *task.nested):
+        kind = task.kind
+        kind.tasks -= 1
+        if not kind.tasks:
+            store.drop(kind.number)
+        for number in (*task.deps, *task.nested):
             store.drop(number)
         payload, task.payload = task.payload, None
         if type(payload) is tuple and payload[0] == STORED:
