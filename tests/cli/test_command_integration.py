@@ -151,3 +151,14 @@ def test_the_help_of_plan_says_what_it_runs(capsys: pytest.CaptureFixture[str]) 
     with pytest.raises(SystemExit):
         cli.main(["plan", "--help"])
     assert "tasks and actors run" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="has no /dev/full")
+@pytest.mark.parametrize("command", [["status"], ["status", "--json"], ["doctor"]], ids=" ".join)
+def test_no_room_for_what_it_says_is_an_error_in_a_line(command: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "dray", *command], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr == "dray: the output cannot be written: No space left on device\n"

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # who reads, such as `head`, has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_nowhere()
         return 0
 
 
@@ -106,6 +106,23 @@ def _unknown(command: str) -> str:
     )
 
 
+def _show(text: str) -> int:
+    """Print text; return the exit status, which is 1 if there is no room for it."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        print(f"dray: the output cannot be written: {error.strerror}", file=sys.stderr)
+        _write_nowhere()  # what is left in its buffer
+        return 1
+    return 0
+
+
+def _write_nowhere() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _status(address: str | None, as_json: bool) -> int:
     try:
         found = _cluster(address) if address else _programs()
@@ -113,18 +130,16 @@ def _status(address: str | None, as_json: bool) -> int:
         print(error, file=sys.stderr)
         return 1
     if as_json:
-        print(json.dumps([status.to_json(program) for program in found], indent=1))
-    else:
-        print(status.text(found))
-    return 0
+        return _show(json.dumps([status.to_json(program) for program in found], indent=1))
+    return _show(status.text(found))
 
 
 def _doctor(as_json: bool) -> int:
     from dray.cli.doctor import examine, report
 
     found = examine()
-    print(json.dumps(found, indent=1) if as_json else report(found))
-    return 1 if found["problems"] else 0
+    shown = _show(json.dumps(found, indent=1) if as_json else report(found))
+    return 1 if found["problems"] else shown
 
 
 def _plan(script: str, arguments: Sequence[str], as_json: bool) -> int:
@@ -139,8 +154,8 @@ def _plan(script: str, arguments: Sequence[str], as_json: bool) -> int:
         )
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
     if found is not None:
-        print(json.dumps(found["plan"], indent=1) if as_json else found["text"])
-        return 0 if found["plan"]["fits"] else 1
+        shown = _show(json.dumps(found["plan"], indent=1) if as_json else found["text"])
+        return shown if found["plan"]["fits"] else 1
     if status:
         print(f"dray plan: {script} {_ending(status)} before fit() had a plan", file=sys.stderr)
         return 1
