@@ -171,7 +171,11 @@ def test_nodes_of_a_simulated_slice() -> None:
     assert list(nodes) == ["slice-0-0", "slice-0-1", "slice-0-2", "slice-0-3"]
     assert dray.cluster_resources()["TPU"] == 16
     for worker, node in enumerate(nodes.values()):
-        published = {k: v for k, v in node["Resources"].items() if k not in ("CPU", "memory")}
+        published = {
+            name: amount
+            for name, amount in node["Resources"].items()
+            if name not in ("CPU", "memory") and not name.startswith("node:")
+        }
         head = {"TPU-v6e-16-head": 1} if worker == 0 else {}
         assert published == {"TPU": 4, "accelerator_type:TPU-V6E": 1, "slice-0": 1, **head}
         labels = {k: v for k, v in node["Labels"].items() if k != "ray.io/node-id"}

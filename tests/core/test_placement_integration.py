@@ -481,6 +481,14 @@ def test_what_the_driver_knows_of_its_place() -> None:
         _ = context.current_actor
 
 
+def test_nodes_are_resources_by_their_addresses_and_the_first() -> None:
+    addresses = {f"node:{entry['NodeManagerAddress']}" for entry in dray.nodes() if entry["Alive"]}
+    named = {name for name in dray.cluster_resources() if name.startswith("node:")}
+    assert named == {*addresses, "node:__internal_head__"}
+    on = {dray.get(node.options(num_cpus=0, resources={name: 0.01}).remote()) for name in named}
+    assert on <= {entry["NodeID"] for entry in dray.nodes()}
+
+
 def test_what_a_task_knows_of_its_place() -> None:
     @dray.remote(num_cpus=0.5, resources={"special": 0.5}, name="curious")
     def look() -> dict[str, Any]:

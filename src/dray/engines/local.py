@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dray import host
@@ -43,10 +44,11 @@ class LocalEngine(Engine):
         }
         self._offers: dict[str, Offer] = {}
         if options.nodes:
-            self._ledger = Ledger(simulated(options.nodes), "declare more with dray.init({nodes})")
+            nodes = _named(simulated(options.nodes))
+            self._ledger = Ledger(nodes, "declare more with dray.init({nodes})")
         else:
             self._offers = offers(given, os.environ)
-            self._ledger = Ledger([this_machine(options, given, self._offers)])
+            self._ledger = Ledger(_named([this_machine(options, given, self._offers)]))
         self._asked = PendingRequests()
         self._runtime_env = options.runtime_env
         self.env_vars = options.runtime_env.env_vars
@@ -112,6 +114,14 @@ class LocalEngine(Engine):
 
     def until_closed(self) -> Future[None]:
         return self._asked.add(Future())
+
+
+def _named(nodes: Sequence[Node]) -> list[Node]:
+    """Return nodes with the resources of Ray's that name them: by their address, and the first."""
+    head, *others = [
+        replace(node, resources={**node.resources, f"node:{node.address}": 1}) for node in nodes
+    ]
+    return [replace(head, resources={**head.resources, "node:__internal_head__": 1}), *others]
 
 
 def this_machine(

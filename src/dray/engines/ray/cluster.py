@@ -22,7 +22,7 @@ from dray.scheduling.ledger import Ledger
 from dray.scheduling.requests import Node, PlacementPreview, Request
 
 # Ray's own bookkeeping, which no program asks for.
-_INTERNAL = ("node:__internal_head__", "object_store_memory")
+_INTERNAL = ("object_store_memory",)
 
 _PATIENCE_S = 1.0
 # A loaded head may take long for what it knows at once as a rule.
