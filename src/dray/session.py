@@ -196,8 +196,7 @@ def _start(name: str | None, options: Options) -> Engine:
     from dray.settings import Settings
 
     global _engine, _options, _owner
-    if _over:
-        raise EngineError("this program is ending: dray has ended, and does not start once more")
+    _refuse_at_end()
     settings = Settings()
     name = name or settings.engine
     if options.nodes and name == "inline":
@@ -221,6 +220,16 @@ def _end() -> None:
         shutdown()
 
 
+def has_ended() -> bool:
+    """Return whether the program ends, and its engine with all actors has ended."""
+    return _over
+
+
+def _refuse_at_end() -> None:
+    if _over:
+        raise EngineError("this program is ending: dray has ended, and does not start once more")
+
+
 def _is_owner() -> bool:
     return _owner == os.getpid()
 
@@ -237,6 +246,8 @@ def is_initialized() -> bool:
         True
         >>> dray.shutdown()
     """
+    if _over:
+        return False
     from dray.settings import is_rays_worker
 
     begun = (_engine or _join) is not None and not _ahead
@@ -271,6 +282,7 @@ def current_engine() -> Engine:
     global _engine, _ahead
     if _engine is not None and not _ahead and _is_owner():  # as with every call
         return _engine
+    _refuse_at_end()  # before imports, which fail in the very end
     from dray import engines
     from dray.engines.base import Options
 

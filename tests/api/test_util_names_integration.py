@@ -71,6 +71,7 @@ def test_state_tells_what_there_is(core_engine: str) -> None:
     assert state.get_actor(actor._actor_id) == found
     assert state.summarize_actors()["Named"]["ALIVE"] >= 1
     assert {node.node_id for node in state.list_nodes()} == {node["NodeID"] for node in ray.nodes()}
+    assert [node.is_head_node for node in state.list_nodes()].count(True) == 1
     group = ray.util.placement_group([{"CPU": 1}], strategy=None)
     assert group.wait()
     shown = state.get_placement_group(group.id)
@@ -173,6 +174,7 @@ inner = threading.Lock()
 def test_metrics_keep_their_values() -> None:
     count = Counter("requests", tag_keys=("path",)).set_default_tags({"path": "/"})
     assert isinstance(count, Counter)
+    assert count.info["default_tags"] == pickle.loads(pickle.dumps(count)).info["default_tags"]
     count.inc()
     count.inc(2, tags={"path": "/x"})
     assert count.values == {("/",): 1, ("/x",): 2}

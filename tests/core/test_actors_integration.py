@@ -176,6 +176,15 @@ def test_a_call_whose_argument_never_comes_lets_the_next_one_run(gate: Gate, how
     assert dray.get(refs[1:], timeout=PATIENCE_S) == [1, 2]
 
 
+def test_programs_look_into_handles_and_classes() -> None:
+    handle = Counter.remote()
+    assert handle._actor_id.hex() == handle._ray_actor_id == handle._actor_id
+    counters: Any = Counter
+    plain = counters.__ray_actor_class__
+    assert plain is counters.__ray_metadata__.modified_class
+    assert plain().add() == 1
+
+
 def test_actors_live_in_processes_of_their_own() -> None:
     counters = [Counter.remote() for _ in range(3)]
     pids = dray.get([counter.pid.remote() for counter in counters])

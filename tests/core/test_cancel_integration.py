@@ -274,6 +274,25 @@ def test_force_is_not_for_actors(gate: Gate) -> None:
     assert dray.get(ref) == "let go"
 
 
+def test_a_coroutine_that_goes_on_is_cancelled_all_the_same(gate: Gate) -> None:
+    @dray.remote
+    class Stubborn:
+        async def run(self, gate: Gate) -> str:
+            gate.ring("runs")
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                gate.ring("cleans up")
+            return "not heard of"
+
+    ref = Stubborn.remote().run.remote(gate)
+    gate.heard()
+    dray.cancel(ref)
+    with pytest.raises(TaskCancelledError):
+        dray.get(ref, timeout=PATIENCE_S)
+    assert gate.heard() == ["cleans up"]
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_call_of_an_actor_asks_whether_it_is_cancelled(
     gate: Gate, threads: int, core_engine: str

@@ -196,7 +196,7 @@ class TestWaits:
         ref = echo.remote([1])
         assert dray.wait([ref], timeout=timeout) == ([ref], [])
 
-    @pytest.mark.parametrize("timeout", [-1, float("nan"), "5", True, np.float64(-1), 1j, [1]])
+    @pytest.mark.parametrize("timeout", [-0.5, float("nan"), "5", True, np.float64(-2), 1j, [1]])
     def test_what_is_no_limit(self, timeout: Any) -> None:
         with pytest.raises(ConfigError, match="timeout must be a number of seconds"):
             dray.get(dray.put(1), timeout=timeout)
@@ -252,6 +252,36 @@ def test_nothing_starts_once_more_as_a_program_ends(tmp_path: Path) -> None:
     ended = run(script, tmp_path / "runs")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.count("late: this program is ending") == 3, ended.stdout
+
+
+def test_objects_that_go_as_python_ends_may_clean_up(tmp_path: Path) -> None:
+    """What they call for the first time could not be imported any more."""
+    script = write(
+        tmp_path / "late.py",
+        """
+        import dray
+
+        class Actor:
+            def call(self):
+                return 1
+
+        class Owner:
+            def __init__(self):
+                dray.init()
+                self.actor = dray.remote(Actor).remote()
+                dray.get(self.actor.call.remote())
+
+            def __del__(self):
+                dray.kill(self.actor)
+                if dray.is_initialized():
+                    dray.shutdown()
+                print("cleaned up")
+
+        owner = Owner()
+        """,
+    )
+    ended = run(script, tmp_path / "runs")
+    assert (ended.stdout, ended.stderr) == ("cleaned up\n", "")
 
 
 # What cannot be understood, or heard.

@@ -118,7 +118,19 @@ def test_get_of_a_list_raises_the_error_among_values() -> None:
         dray.get([echo.remote(1), fail.remote(), echo.remote(2)])
 
 
-@pytest.mark.parametrize("timeout", [-1, "1", True])
+def test_what_else_get_takes() -> None:
+    """As Ray does: a generator is its own value, and -1 is no limit."""
+
+    @dray.remote
+    def items() -> Any:
+        yield "item"
+
+    generator = items.remote()
+    assert dray.get(generator) is generator
+    assert [dray.get(ref, timeout=-1) for ref in generator] == ["item"]
+
+
+@pytest.mark.parametrize("timeout", [-2, "1", True])
 def test_get_refuses_a_timeout_that_is_none(timeout: Any) -> None:
     with pytest.raises(ConfigError, match="timeout"):
         dray.get(dray.put(1), timeout=timeout)

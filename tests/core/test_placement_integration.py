@@ -1,4 +1,4 @@
-"""Placement groups, label selectors and affinities; resources, and what code knows of its place."""
+"""Placement groups, label selectors and affinities; resources."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 import dray
 from dray.errors import (
+    ActorDiedError,
     ConfigError,
     DrayError,
     EngineError,
@@ -292,8 +293,12 @@ def test_what_was_bound_to_a_group_does_not_run_once_it_is_removed(zones: str) -
     inside = PlacementGroupSchedulingStrategy(group)
     task = node.options(scheduling_strategy=inside)
     kind = Special.options(scheduling_strategy=inside, resources={}, num_cpus=1)
-    assert dray.get(task.remote()) == dray.get(kind.remote().node.remote())
+    assert dray.get(task.remote())
+    actor = kind.remote()
+    assert dray.get(actor.node.remote())
     remove_placement_group(group)
+    with pytest.raises(ActorDiedError, match="ended with its placement group, which was removed"):
+        dray.get(actor.node.remote())
     with pytest.raises(GroupRemovedError):
         dray.get(task.remote())
     with pytest.raises(ConfigError, match="has been removed"):
@@ -467,77 +472,3 @@ def test_a_small_request_passes_a_large_one_that_waits(gate: Gate, second_gate: 
     assert dray.wait([large], timeout=0)[0] == []
     gate.open()
     assert dray.get([first, large]) == ["let go"] * 2
-
-
-def test_what_the_driver_knows_of_its_place() -> None:
-    context = dray.get_runtime_context()
-    assert context.get_task_id() is None
-    assert context.get_actor_id() is None
-    assert context.get_actor_name() is None
-    assert context.get_node_id() in {n["NodeID"] for n in dray.nodes()}
-    assert context.get_job_id()
-    assert context.namespace
-    with pytest.raises(ConfigError):
-        _ = context.current_actor
-
-
-def test_nodes_are_resources_by_their_addresses_and_the_first() -> None:
-    addresses = {f"node:{entry['NodeManagerAddress']}" for entry in dray.nodes() if entry["Alive"]}
-    named = {name for name in dray.cluster_resources() if name.startswith("node:")}
-    assert named == {*addresses, "node:__internal_head__"}
-    on = {dray.get(node.options(num_cpus=0, resources={name: 0.01}).remote()) for name in named}
-    assert on <= {entry["NodeID"] for entry in dray.nodes()}
-
-
-def test_what_a_task_knows_of_its_place() -> None:
-    @dray.remote(num_cpus=0.5, resources={"special": 0.5}, name="curious")
-    def look() -> dict[str, Any]:
-        context = dray.get_runtime_context()
-        return {
-            "job": context.get_job_id(),
-            "node": context.get_node_id(),
-            "worker": context.get_worker_id(),
-            "task": context.get_task_id(),
-            "name": context.get_task_name(),
-            "actor": context.get_actor_id(),
-            "namespace": context.namespace,
-            "resources": context.get_assigned_resources(),
-            "gpus": context.get_accelerator_ids().get("GPU", []),
-        }
-
-    driver = dray.get_runtime_context()
-    first, second = dray.get([look.remote(), look.remote()])
-    assert first["job"] == driver.get_job_id()
-    assert first["namespace"] == driver.namespace
-    assert first["node"] in {n["NodeID"] for n in dray.nodes()}
-    assert first["worker"] != driver.get_worker_id()
-    assert first["task"] != second["task"]
-    assert first["name"] == "curious"
-    assert first["actor"] is None
-    assert first["resources"] == {"CPU": 0.5, "special": 0.5}
-    assert first["gpus"] == []
-
-
-def test_what_an_actor_knows_of_its_place() -> None:
-    @dray.remote(num_cpus=1)
-    class Curious:
-        def look(self) -> dict[str, Any]:
-            context = dray.get_runtime_context()
-            return {
-                "actor": context.get_actor_id(),
-                "name": context.get_actor_name(),
-                "task": context.get_task_id(),
-                "resources": context.get_assigned_resources(),
-                "restarted": context.was_current_actor_reconstructed,
-                "variables": context.runtime_env.get("env_vars"),
-            }
-
-    environment = {"env_vars": {"DRAY_TEST_X": "1"}}
-    actor = Curious.options(name="curious", runtime_env=environment).remote()
-    first, second = dray.get([actor.look.remote(), actor.look.remote()])
-    assert first["actor"] == actor._actor_id
-    assert first["name"] == "curious"
-    assert first["task"] != second["task"]
-    assert first["resources"] == {"CPU": 1}
-    assert first["restarted"] is False
-    assert first["variables"]["DRAY_TEST_X"] == "1"

@@ -191,6 +191,27 @@ def test_a_queue_has_limits() -> None:
     items.shutdown()
 
 
+def test_the_actor_of_a_queue_has_methods_of_its_own() -> None:
+    """Programs call them to wait for many at once, or for none."""
+    shared = Queue(maxsize=3)
+    actor = shared.actor
+    dray.get([actor.put.remote(1), actor.put_nowait.remote(2), actor.put_nowait_batch.remote([3])])
+    assert dray.get([actor.qsize.remote(), actor.full.remote(), actor.empty.remote()]) == [3, 1, 0]
+    for call in (actor.put.remote(4, 0.01), actor.put_nowait.remote(4)):
+        with pytest.raises(Full):
+            dray.get(call)
+    with pytest.raises(Full, match="no room for 2 more items; 3 are allowed"):
+        dray.get(actor.put_nowait_batch.remote([4, 5]))
+    assert dray.get([actor.get.remote(), actor.get_nowait.remote()]) == [1, 2]
+    with pytest.raises(Empty, match="fewer than 2 items"):
+        dray.get(actor.get_nowait_batch.remote(2))
+    assert dray.get(actor.get_nowait_batch.remote(1)) == [3]
+    for call in (actor.get.remote(timeout=0.01), actor.get_nowait.remote()):
+        with pytest.raises(Empty):
+            dray.get(call)
+    shared.shutdown()
+
+
 def test_a_queue_between_tasks() -> None:
     @dray.remote
     def produce(items: Queue, start: int) -> None:

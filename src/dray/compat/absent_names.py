@@ -60,6 +60,7 @@ _ROOT: dict[str, str | Absent] = {
     **_each("_config _private internal services worker widgets", _INTERNALS),
     "_raylet": f"{_INTERNALS}; ObjectRef and ObjectRefGenerator are names of dray itself",
     "state": _OBSERVED,
+    "logger": "use a logger of the program's own: logging.getLogger(__name__)",
     "scripts": "the command line is `dray` (`dray --help`); for clusters, Ray's own `ray`",
     **_each("dashboard get_dashboard_url show_in_dashboard", f"there is no dashboard; {_OBSERVED}"),
     "timeline": f"there is no recording of past tasks; {_OBSERVED}",

@@ -42,8 +42,10 @@ def attach_getattr(
 
     def __getattr__(name: str) -> Any:
         if name in homes:
-            content[name] = found = getattr(import_module(homes[name]), name)
-            return found
+            home = import_module(homes[name])
+            # All of them: nothing can be imported any more when Python ends and `__del__` wants it.
+            content.update({other: getattr(home, other) for other in names[homes[name]]})
+            return content[name]
         if name in submodules or f"{module}.{name}" in ALIASES:
             return import_module(f"{module}.{name}")
         if sys._getframe(1).f_code.co_name == "_handle_fromlist":

@@ -6,10 +6,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import GenericAlias
-from typing import Any, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 from dray import session
 from dray.compat.attributes import AbsentMember
+from dray.core.ids import Id
 from dray.core.options import CALL, CALLS, actor_options, call_options, check_options, methods_of
 from dray.core.signature import Signature
 from dray.engines.runtime import ActorBackend, ActorOptions, Returned, Submit
@@ -160,8 +161,10 @@ class ActorHandle:
         return sorted({*super().__dir__(), *self._actor.methods})
 
     @property
-    def _actor_id(self) -> str:
-        return self._actor.actor_id
+    def _actor_id(self) -> Id:
+        return Id(self._actor.actor_id)
+
+    _ray_actor_id = _actor_id
 
     def __reduce__(self) -> tuple[object, ...]:
         return (ActorHandle, (self._actor,))
@@ -174,6 +177,18 @@ class ActorHandle:
 
     def __repr__(self) -> str:
         return f"Actor({self._actor.class_name}, {self._actor_id})"
+
+
+class ActorClassMetadata(NamedTuple):
+    """What Ray's classes of actors tell of themselves, as far as programs use it.
+
+    Attributes:
+        modified_class: The class as it was before it became one of actors.
+        class_name: Its name.
+    """
+
+    modified_class: type
+    class_name: str
 
 
 class ActorClass:
@@ -218,6 +233,14 @@ class ActorClass:
     @cached_property
     def _signatures(self) -> Mapping[str, Signature]:
         return _signatures(self._kind)
+
+    @property
+    def __ray_actor_class__(self) -> type:
+        return self._kind
+
+    @property
+    def __ray_metadata__(self) -> ActorClassMetadata:
+        return ActorClassMetadata(self._kind, self._kind.__qualname__)
 
     def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
         """Refuse: a class is derived from another one before it is made one of actors."""

@@ -9,6 +9,7 @@ from dray import session
 from dray.accelerators import families
 from dray.compat.attributes import AbsentMember
 from dray.core.actor import ActorHandle
+from dray.core.ids import Id
 from dray.engines.runtime import ExecutionContext
 from dray.errors import ConfigError
 
@@ -20,16 +21,6 @@ class DeviceId(str):
 
     def __repr__(self) -> str:
         return str(self) if self.isdecimal() else super().__repr__()
-
-
-class Id(str):
-    """An id as the deprecated properties give it: text that also has Ray's `hex()`."""
-
-    __slots__ = ()
-
-    def hex(self) -> str:
-        """Return the id as text."""
-        return str(self)
 
 
 class RuntimeContext:

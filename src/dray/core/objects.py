@@ -34,8 +34,12 @@ def get(
         >>> dray.get(dray.put("a value"))
         'a value'
     """
+    if timeout == -1:  # of Ray's, also for no limit
+        timeout = None
     if isinstance(object_refs, ObjectRef):
         return session.current_runtime().get((object_refs,), seconds(timeout))[0]
+    if isinstance(object_refs, ObjectRefGenerator):
+        return object_refs
     if not isinstance(object_refs, list | tuple):
         raise _no_reference("get", object_refs)
     for index, ref in enumerate(object_refs):
@@ -193,7 +197,8 @@ def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
         raise ArgumentTypeError(
             f"kill() takes an actor's handle, not {_kind(actor)}; tasks are ended by dray.cancel()"
         )
-    session.current_runtime().kill(actor._actor, no_restart=no_restart)
+    if not session.has_ended():  # objects that go as Python ends may still want this
+        session.current_runtime().kill(actor._actor, no_restart=no_restart)
 
 
 def _kind(value: object) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import bisect
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from dray.compat.attributes import attach_getattr
 from dray.errors import ConfigError
@@ -36,11 +36,21 @@ class _Metric(Generic[V]):
             raise ConfigError(f"a metric's name is a string that is not empty, not {name!r}")
         if isinstance(tag_keys, str) or not all(isinstance(key, str) for key in tag_keys or ()):
             raise ConfigError(f"tag_keys must be a list of strings, not {tag_keys!r}")
-        self.info = {"name": name, "description": description, "tag_keys": tuple(tag_keys or ())}
+        self._name, self._description = name, description
         self._keys = tuple(tag_keys or ())
         self._default: dict[str, str] = {}
         self._lock = threading.Lock()
         self.values: dict[tuple[str, ...], V] = {}
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Its name, description, names of tags, and default tags."""
+        return {
+            "name": self._name,
+            "description": self._description,
+            "tag_keys": self._keys,
+            "default_tags": dict(self._default),
+        }
 
     def set_default_tags(self, default_tags: Mapping[str, str]) -> _Metric[V]:
         """Set what tags are where a call does not say it; return the metric."""
@@ -52,11 +62,12 @@ class _Metric(Generic[V]):
         given = {**self._default, **(tags or {})}
         unknown = sorted(set(given) - set(self._keys))
         if unknown:
-            raise ConfigError(f"{self.info['name']} has no tags {unknown}; name them in tag_keys")
+            raise ConfigError(f"{self._name} has no tags {unknown}; name them in tag_keys")
         return tuple(given.get(key, "") for key in self._keys)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.info["name"], self.info["description"], self._keys))
+        made = (self._name, self._description, self._keys)
+        return (type(self), made, {"_default": self._default})
 
 
 class Counter(_Metric[float]):
@@ -142,5 +153,5 @@ class Histogram(_Metric[list[int]]):
             counts[bisect.bisect_left(self.boundaries, value)] += 1
 
     def __reduce__(self) -> tuple[object, ...]:
-        info = (self.info["name"], self.info["description"], self.boundaries, self._keys)
-        return (type(self), info)
+        made = (self._name, self._description, self.boundaries, self._keys)
+        return (type(self), made, {"_default": self._default})

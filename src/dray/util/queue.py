@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dray.checks import is_whole, plain
@@ -68,7 +68,7 @@ class Queue:
 
     def __init__(self, maxsize: int = 0, actor_options: Mapping[str, object] | None = None) -> None:
         self.maxsize = maxsize
-        kind = remote(_Items)
+        kind = remote(_QueueActor)
         self.actor: ActorHandle = kind.options(**(actor_options or {})).remote(maxsize)
 
     def __len__(self) -> int:
@@ -102,14 +102,14 @@ class Queue:
         Raises:
             Full: There is no room, and none came in time.
         """
-        if not get(self.actor.put.remote(item, _patience(block, timeout))):
+        if not get(self.actor.offer.remote(item, _patience(block, timeout))):
             raise Full
 
     async def put_async(
         self, item: object, block: bool = True, timeout: float | None = None
     ) -> None:
         """Add an item, for async code. Otherwise like `put`."""
-        if not await self.actor.put.remote(item, _patience(block, timeout)):
+        if not await self.actor.offer.remote(item, _patience(block, timeout)):
             raise Full
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
@@ -122,11 +122,11 @@ class Queue:
         Raises:
             Empty: There is none, and none came in time.
         """
-        return _item(get(self.actor.get.remote(_patience(block, timeout))))
+        return _item(get(self.actor.take.remote(_patience(block, timeout))))
 
     async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
         """Take the oldest item out, for async code. Otherwise like `get`."""
-        return _item(await self.actor.get.remote(_patience(block, timeout)))
+        return _item(await self.actor.take.remote(_patience(block, timeout)))
 
     def put_nowait(self, item: object) -> None:
         """Add an item, or raise `Full` at once."""
@@ -141,8 +141,8 @@ class Queue:
         if not isinstance(items, Iterable):
             raise ArgumentTypeError(f"put_nowait_batch() takes items, not {items!r}")
         batch = list(items)
-        if not get(self.actor.put_batch.remote(batch)):
-            raise Full(f"there is no room for {len(batch)} more items; {self.maxsize} are allowed")
+        if not get(self.actor.offer_batch.remote(batch)):
+            raise Full(_no_room(len(batch), self.maxsize))
 
     def get_nowait_batch(self, num_items: int) -> list[Any]:
         """Take that many items out, or raise `Empty` and take none."""
@@ -151,9 +151,9 @@ class Queue:
             raise ArgumentTypeError(f"num_items must be a whole number, not {num_items!r}")
         if num_items < 0:
             raise ConfigError(f"num_items must be 0 or more, not {num_items}")
-        items: list[object] | None = get(self.actor.get_batch.remote(num_items))
+        items: list[object] | None = get(self.actor.take_batch.remote(num_items))
         if items is None:
-            raise Empty(f"there are fewer than {num_items} items")
+            raise Empty(_too_few(num_items))
         return items
 
     def shutdown(self, force: bool = False, grace_period_s: int = 5) -> None:
@@ -171,48 +171,88 @@ class Queue:
         kill(actor)
 
 
-class _Items:
-    """The actor. Its methods return what happened: exceptions would come back as task errors."""
+class _QueueActor:
+    """The actor, with the methods that Ray's has, which programs call as `queue.actor.put.remote`.
+
+    Those that a `Queue` calls return what happened: exceptions would come back as task errors.
+    """
 
     def __init__(self, maxsize: int) -> None:
-        self._maxsize = maxsize
-        self._queue: asyncio.Queue[object] = asyncio.Queue(maxsize)
+        self.maxsize = maxsize
+        self.queue: asyncio.Queue[object] = asyncio.Queue(maxsize)
 
     async def qsize(self) -> int:
-        return self._queue.qsize()
+        return self.queue.qsize()
 
-    async def put(self, item: object, patience_s: float | None) -> bool:
+    async def empty(self) -> bool:
+        return self.queue.empty()
+
+    async def full(self) -> bool:
+        return self.queue.full()
+
+    async def put(self, item: object, timeout: float | None = None) -> None:
+        if not await self.offer(item, timeout):
+            raise Full
+
+    async def get(self, timeout: float | None = None) -> object:
+        return _item(await self.take(timeout))
+
+    async def put_nowait(self, item: object) -> None:
+        await self.put(item, 0)
+
+    async def get_nowait(self) -> object:
+        return await self.get(0)
+
+    async def put_nowait_batch(self, items: Sequence[object]) -> None:
+        if not await self.offer_batch(items):
+            raise Full(_no_room(len(items), self.maxsize))
+
+    async def get_nowait_batch(self, num_items: int) -> list[object]:
+        items = await self.take_batch(num_items)
+        if items is None:
+            raise Empty(_too_few(num_items))
+        return items
+
+    async def offer(self, item: object, patience_s: float | None) -> bool:
         try:
             if patience_s == 0:
-                self._queue.put_nowait(item)
+                self.queue.put_nowait(item)
             else:
-                await asyncio.wait_for(self._queue.put(item), patience_s)
+                await asyncio.wait_for(self.queue.put(item), patience_s)
         except (asyncio.QueueFull, asyncio.TimeoutError):
             return False
         return True
 
-    async def get(self, patience_s: float | None) -> tuple[object, ...]:
+    async def take(self, patience_s: float | None) -> tuple[object, ...]:
         try:
             if patience_s == 0:
-                return (self._queue.get_nowait(),)
-            return (await asyncio.wait_for(self._queue.get(), patience_s),)
+                return (self.queue.get_nowait(),)
+            return (await asyncio.wait_for(self.queue.get(), patience_s),)
         except (asyncio.QueueEmpty, asyncio.TimeoutError):
             return ()
 
-    async def put_batch(self, items: list[object]) -> bool:
-        if 0 < self._maxsize < self._queue.qsize() + len(items):
+    async def offer_batch(self, items: Sequence[object]) -> bool:
+        if 0 < self.maxsize < self.queue.qsize() + len(items):
             return False
         for item in items:
-            self._queue.put_nowait(item)
+            self.queue.put_nowait(item)
         return True
 
-    async def get_batch(self, count: int) -> list[object] | None:
-        if self._queue.qsize() < count:
+    async def take_batch(self, count: int) -> list[object] | None:
+        if self.queue.qsize() < count:
             return None
-        return [self._queue.get_nowait() for _ in range(count)]
+        return [self.queue.get_nowait() for _ in range(count)]
 
     async def end(self) -> None:
         exit_actor()
+
+
+def _no_room(count: int, maxsize: int) -> str:
+    return f"there is no room for {count} more items; {maxsize} are allowed"
+
+
+def _too_few(count: int) -> str:
+    return f"there are fewer than {count} items"
 
 
 def _patience(block: bool, timeout: float | None) -> float | None:

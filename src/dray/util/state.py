@@ -130,6 +130,8 @@ class NodeState(_State):
     node_name: str
     resources_total: dict[str, float]
     labels: dict[str, str]
+    is_head_node: bool = False
+    state_message: str | None = None
 
 
 @dataclass(frozen=True)
@@ -228,6 +230,7 @@ def list_nodes(
             state="ALIVE" if entry["Alive"] else "DEAD",
             node_name=entry["NodeName"],
             resources_total=dict(entry["Resources"]),
+            is_head_node="node:__internal_head__" in entry["Resources"],
             labels=dict(entry["Labels"]),
         )
         for entry in session.nodes()

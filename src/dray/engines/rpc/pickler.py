@@ -11,6 +11,8 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, ClassVar, TypeVar
 
 _OF_A_CHILD = "__mp_main__"
+# What functools.cache and lru_cache return.
+Cached = functools._lru_cache_wrapper
 # The script, and what it is called in processes that multiprocessing starts afresh.
 MAIN_MODULES = ("__main__", _OF_A_CHILD)
 
@@ -30,10 +32,17 @@ def pickler_class() -> Any:
         cloudpickle 3.1.3 calls every file <dynamic-code>.
         What a child of multiprocessing has of the script is sent by value, as in the script itself:
         cloudpickle takes it for a module that others can import.
+        A function with a cache of functools is sent by value where the function is, with an empty
+        cache: cloudpickle has only its name. A cached property has a lock before Python 3.12.
         """
 
         dispatch_table: ClassVar[Any] = ChainMap(
-            {CodeType: _reduce_code, TypeVar: _reduce_type_variable},
+            {
+                CodeType: _reduce_code,
+                TypeVar: _reduce_type_variable,
+                Cached: _reduce_cached,
+                functools.cached_property: _reduce_cached_property,
+            },
             cloudpickle.Pickler.dispatch_table,
         )
 
@@ -69,6 +78,48 @@ def _reduce_type_variable(variable: TypeVar) -> tuple[Any, tuple[Any, ...]]:
         return _make_typevar, _decompose_typevar(variable)
     reduced: tuple[Any, tuple[Any, ...]] = Pickler.dispatch_table[TypeVar](variable)
     return reduced
+
+
+def _reduce_cached(cached: Any) -> Any:
+    function = cached.__wrapped__
+    by_name = cached.__reduce__()
+    if not isinstance(function, FunctionType) or _is_importable(cached, by_name):
+        return by_name
+    # In two steps, since a function that calls itself means the cached one.
+    return _empty_cache, (cached.cache_parameters(),), function, None, None, _fill_cache
+
+
+def _is_importable(value: object, name: str) -> bool:
+    module = getattr(value, "__module__", None)
+    if module in MAIN_MODULES or module not in sys.modules:
+        return False
+    found: Any = sys.modules[module]
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is value
+
+
+def _empty_cache(parameters: dict[str, Any]) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
+        return cached.__wrapped__(*args, **kwargs)
+
+    cached: Any = functools.lru_cache(**parameters)(call)
+    return cached
+
+
+def _fill_cache(cached: Any, function: FunctionType) -> None:
+    functools.update_wrapper(cached, function)
+
+
+def _reduce_cached_property(cached: functools.cached_property[Any]) -> tuple[Any, ...]:
+    return _cached_property, (cached.func, cached.attrname)
+
+
+def _cached_property(function: Any, name: str | None) -> functools.cached_property[Any]:
+    made: functools.cached_property[Any] = functools.cached_property(function)
+    if name is not None:
+        made.__set_name__(type, name)
+    return made
 
 
 def dumps(value: object) -> bytes:

@@ -354,7 +354,9 @@ class Actors(ActorOperations, CallListener):
             self.kill(actor, no_restart)
         self._hub.reply(client, question, None)
 
-    def kill(self, actor: ActorRecord, no_restart: bool) -> None:
+    def kill(
+        self, actor: ActorRecord, no_restart: bool, why: str = "was ended by dray.kill()"
+    ) -> None:
         """End an actor's process at once."""
         worker = actor.worker
         if worker is None and actor.restarts and not no_restart:
@@ -362,8 +364,7 @@ class Actors(ActorOperations, CallListener):
             return
         if no_restart or worker is None:
             actor.killed = True
-            why = f"actor {actor.title} was ended by dray.kill(); make a new one"
-            error = actor.died(None, why)
+            error = actor.died(None, f"actor {actor.title} {why}; make a new one")
             self._mark_dead(actor, failed(error))
         if worker is not None:
             self._stop(worker)

@@ -118,7 +118,7 @@ class Groups(GroupOperations):
             inside = actor.creation.kind.shape.group == record.number
             if inside and actor.state != "dead":
                 actor.restarts = 0
-                self._actors.kill(actor, True)
+                self._actors.kill(actor, True, "ended with its placement group, which was removed")
         if record.held is not None:
             self._release_when_free(record, record.held)
         elif record.asked is not None:

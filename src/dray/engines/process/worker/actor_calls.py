@@ -204,8 +204,9 @@ class ActorCalls:
         self._results.runtime.say("raised", number, b"", False, ())
 
     async def _run_coroutine(self, message: Message, semaphore: asyncio.Semaphore) -> None:
-        _, number, _, payload, deps, returns, details = message
+        import asyncio  # it is there
 
+        _, number, _, payload, deps, returns, details = message
         method, name, _, _, retried, unread = details
         results = self._results
         try:
@@ -225,6 +226,8 @@ class ActorCalls:
                                 await self._keep_pace(number, index, unread)
                             index += 1
                         value = ()
+                    if number in self._cancelled:  # whatever it has made of that
+                        raise asyncio.CancelledError
                     values = results.pack_results(value, returns, name, number)
         except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
             self._ended(number, name, retried, error)

@@ -162,7 +162,7 @@ class TaskWorker:
         returns: Count,
         details: Any,
     ) -> None:
-        info: Mapping[str, Any] = {"name": "a task"}
+        _, info = self._blobs[key]
         self._current = number
         devices, variables = grant or ({}, {})
         before = actor_host.set_variables(variables)
@@ -205,7 +205,7 @@ class TaskWorker:
         nothing: None,
     ) -> None:
         """Make the actor that lives in this process."""
-        info: Mapping[str, Any] = {"name": "an actor"}
+        _, info = self._blobs[key]
         try:
             name, was_restarted, *_, grant = details
             devices, variables = grant or ({}, {})
