@@ -180,7 +180,7 @@ class ActorHandle:
 
 
 class ActorClassMetadata(NamedTuple):
-    """What Ray's classes of actors tell of themselves, as far as programs use it.
+    """The metadata of a class of actors, as far as programs written for Ray use it.
 
     Attributes:
         modified_class: The class as it was before it became one of actors.
