@@ -11,9 +11,9 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, ClassVar, TypeVar
 
 _OF_A_CHILD = "__mp_main__"
-# What functools.cache and lru_cache return.
+# The type of functions with functools.cache or lru_cache.
 Cached = functools._lru_cache_wrapper
-# The script, and what it is called in processes that multiprocessing starts afresh.
+# The script, and its name in processes that multiprocessing starts afresh.
 MAIN_MODULES = ("__main__", _OF_A_CHILD)
 
 
