@@ -33,6 +33,16 @@ FRAME = pd.DataFrame({"kind": ["b", "a", "b", "b"], "x": [1.0, -5.0, 2.0, None]}
 ROWS = dray.data.from_pandas(FRAME)
 
 
+def test_categories_are_keys_as_their_values_are() -> None:
+    frame = pd.DataFrame({"kind": pd.Categorical(["v", "u", "v"]), "x": [1, 2, 3]})
+    groups = dray.data.from_pandas(frame).groupby("kind")
+    assert groups.sum("x").take_all() == [{"kind": "u", "sum(x)": 2}, {"kind": "v", "sum(x)": 4}]
+    assert [row["count()"] for row in groups.count().take_all()] == [1, 2]
+    assert [row["x"] for row in groups.aggregate(Max("x", alias_name="x")).take_all()] == [2, 3]
+    first = groups.map_groups(lambda group: group.head(1))
+    assert [(row["kind"], row["x"]) for row in first.take_all()] == [("u", 2), ("v", 1)]
+
+
 def test_aggregates_of_groups_and_of_all_rows() -> None:
     every: list[AggregateFn] = [
         *(Count(), Count("x"), Count("x", ignore_nulls=True), CountDistinct("x")),

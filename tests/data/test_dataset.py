@@ -117,9 +117,16 @@ def test_every_kind_of_data_is_shared_and_goes_on(
     assert sorted([row["x"] for row in again.iter_rows()] + first) == list(range(10))
 
 
+def test_matrices_without_columns_are_rows_all_the_same() -> None:
+    rows = dray.data.from_numpy(np.zeros((3, 0)))
+    assert [list(row["data"]) for row in rows.iter_rows()] == [[], [], []]
+
+
 def test_what_is_no_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"datasets\['train'\] is a int, of which no rows"):
         dataset_of(3, "train")
+    with pytest.raises(ConfigError, match="dict of datasets: give one of 'train', 'test'"):
+        dray.data.from_huggingface({"train": 1, "test": 2})
     with pytest.raises(ConfigError, match=r"is a dict: give its columns as pyarrow.table"):
         dataset_of({"x": [1, 2]}, "train")
     with pytest.raises(ConfigError, match="there is no file"):

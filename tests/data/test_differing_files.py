@@ -107,6 +107,22 @@ def test_tensors_of_several_shapes_stay_as_they_are(tmp_path: Path) -> None:
     )
 
 
+def test_what_arrow_has_no_type_for_is_written_and_read(tmp_path: Path) -> None:
+    """Tensors of several sizes, say; the type that stands for them could not be compared."""
+    made: list[dict[str, Any]] = [
+        {"tensor": np.ones((number, 2)), "number": 1j * number, "pair": (number, "a")}
+        for number in (1, 2, 3)
+    ]
+    dray.data.from_items(made).write_parquet(tmp_path, row_group_size=2, num_rows_per_file=3)
+    (file,) = tmp_path.iterdir()
+    assert pq.ParquetFile(file).num_row_groups == 2
+    for rows in (made, made * 2):
+        read = dray.data.read_parquet(tmp_path).take_all()
+        assert [row["tensor"].shape for row in read] == [row["tensor"].shape for row in rows]
+        assert [row["pair"] for row in read] == [row["pair"] for row in rows]
+        dray.data.from_items(made).write_parquet(tmp_path)
+
+
 @pytest.mark.parametrize("shuffle", [None, "files"])
 def test_files_of_directories_that_are_values_may_differ(tmp_path: Path, shuffle: Any) -> None:
     written(tmp_path / "kind=a", FIRST)

@@ -51,8 +51,9 @@ def test_encoders() -> None:
     encoded = labels.transform(ROWS)
     assert encoded.to_pandas()["kind"].tolist() == [1, 0, 1]
     assert labels.inverse_transform(encoded).to_pandas()["kind"].tolist() == ["b", "a", "b"]
-    with pytest.raises(ConfigError, match="the value 'c', which was not there"):
-        labels.transform_batch({"kind": np.array(["a", "c"])})
+    unseen = labels.transform(dray.data.from_items([{"kind": "a"}, {"kind": "c"}]))
+    assert [row["kind"] for row in unseen.take_all()] == [0, None]
+    assert [row["kind"] for row in labels.inverse_transform(unseen).take_all()] == ["a", None]
     vectors = OneHotEncoder(["kind"]).fit(ROWS)
     assert vectors.transform(ROWS).take_batch(3)["kind"].tolist() == [[0, 1], [1, 0], [0, 1]]
     assert vectors.transform_batch({"kind": np.array(["c"])})["kind"].tolist() == [[0, 0]]

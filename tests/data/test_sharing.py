@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import dray.data
 from dray.data.iterator import DataIterator
-from dray.data.numbering.position import Position, Seen, batch_sizes
+from dray.data.numbering.position import Position, Seen, batch_sizes, share
 
 ROWS = 240
 
@@ -85,16 +85,15 @@ def test_shuffles_differ_by_epoch_and_not_by_chance(numbers: Any) -> None:
 
 
 @given(st.integers(0, 60), st.integers(1, 7), st.integers(1, 8), st.booleans(), st.booleans())
-def test_all_ranks_make_as_many_batches_of_nearly_all_rows(
+def test_ranks_make_batches_of_nearly_all_rows(
     left: int, ranks: int, size: int, equal: bool, drop_last: bool
 ) -> None:
-    sizes = [
-        batch_sizes(left, rank, ranks, size, equal=equal, drop_last=drop_last)
-        for rank in range(ranks)
-    ]
+    shares = [share(left, rank, ranks, equal=equal) for rank in range(ranks)]
+    sizes = [batch_sizes(own, size, drop_last=drop_last) for own in shares]
     if equal:
-        assert len({len(of_rank) for of_rank in sizes}) == 1
+        assert all(of_rank == sizes[0] for of_rank in sizes)
     assert all(0 < rows <= size for of_rank in sizes for rows in of_rank)
+    assert all(rows == size for of_rank in sizes for rows in of_rank[: -1 + drop_last or None])
     assert all(sum(of_rank) <= len(range(rank, left, ranks)) for rank, of_rank in enumerate(sizes))
     if not drop_last:
         assert left - sum(map(sum, sizes)) < (ranks if equal else 1)
@@ -119,10 +118,10 @@ def test_whatever_ranks_have_taken_the_rest_is_seen_once(rows: int, data: st.Dat
 def test_an_epoch_goes_on_where_all_ranks_were(numbers: Any) -> None:
     shares = numbers.streaming_split(2)
     first: list[int] = []
-    for share, batches in zip(shares, (3, 5), strict=True):
-        for batch in itertools.islice(share.iter_batches(batch_size=7), batches):
+    for own, batches in zip(shares, (3, 5), strict=True):
+        for batch in itertools.islice(own.iter_batches(batch_size=7), batches):
             first += batch["id"].tolist()
-    positions = [Position.from_json(share.position.to_json()) for share in shares]
+    positions = [Position.from_json(own.position.to_json()) for own in shares]
     rest, again = [], []
     for rank in range(3):
         share = DataIterator(numbers.countable(), rank, 3, positions=positions)

@@ -432,7 +432,6 @@ _TABLE: dict[str, dict[str, str | Absent]] = {
     },
     "LightGBMTrainer": {"get_model": _gone("call RayTrainReportCallback.get_model(checkpoint)")},
     "dray.train.lightgbm": {
-        "normalize_pandas_for_lightgbm": _INTERNALS,
         "LightGBMPredictor": _gone(_PREDICT),
     },
     "DataParallelTrainer": {

@@ -26,6 +26,7 @@ from dray.data.forms.blocks import (  # noqa: E402
     table_rows,
     taken,
     to_column,
+    with_plain,
 )
 from dray.data.operations import UserFunction  # noqa: E402
 from dray.data.relational import check_column  # noqa: E402
@@ -367,7 +368,7 @@ def columns_of(aggregates: Sequence[AggregateFn]) -> list[str] | None:
 def aggregated(table: Table, keys: Sequence[str], aggregates: Iterable[AggregateFn]) -> Table:
     """Return the keys of a table's groups, each with its aggregates."""
     by = list(keys) or [_ALL_ROWS]
-    groups = table.select(keys) if keys else table
+    groups = with_plain(table.select(keys), keys) if keys else table
     if not keys:
         groups = pa.table({_ALL_ROWS: pa.repeat(0, table.num_rows)})
     asked: list[list[Asked]] = []

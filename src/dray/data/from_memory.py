@@ -129,7 +129,13 @@ def from_huggingface(dataset: datasets.Dataset | datasets.IterableDataset, **_: 
     """Return a Dataset of Hugging Face as a dataset; what is on the disk is read from there.
 
     An IterableDataset is a stream: workers take its rows as they come.
+
+    Raises:
+        ConfigError: It is a dict of several datasets.
     """
+    if isinstance(dataset, dict):
+        names = ", ".join(map(repr, dataset))
+        raise ConfigError(f"this is a dict of datasets: give one of {names}, as dataset['train']")
     if not hasattr(dataset, "__len__"):
         return Dataset(IterableSource(dataset, "the Hugging Face dataset"))
     return Dataset(HuggingFaceSource(dataset))

@@ -12,7 +12,16 @@ import pyarrow.compute as pc
 from dray.data.aggregate import AggregateFn, Std, aggregated, columns_of
 from dray.data.columns import projections
 from dray.data.expressions import Expr
-from dray.data.forms.blocks import Batch, Block, Table, Value, check_format, concat, is_number
+from dray.data.forms.blocks import (
+    Batch,
+    Block,
+    Table,
+    Value,
+    check_format,
+    concat,
+    is_number,
+    with_plain,
+)
 from dray.data.operations import FunctionOperation, MapBatches, UserFunction
 from dray.data.pipeline import P
 from dray.data.pools.options import check_options, in_workers
@@ -277,7 +286,9 @@ def _ends(table: Table, keys: Sequence[str]) -> list[int]:
     """Return where the groups end in a table that is in the order of its keys."""
     if not keys:
         return [table.num_rows]
-    numbers = table.select(keys).append_column("_row", pa.array(range(1, table.num_rows + 1)))
+    numbers = with_plain(table.select(keys), keys).append_column(
+        "_row", pa.array(range(1, table.num_rows + 1))
+    )
     ends = numbers.group_by(list(keys), use_threads=False).aggregate([("_row", "max")])
     return sorted(ends.column("_row_max").to_pylist())
 
@@ -318,7 +329,7 @@ def _aggregated(
             chosen.append(counted if first else (new, "sum"))
         else:
             chosen.append((name if first else new, how, nulls))
-    made = table.group_by(keys, use_threads=False).aggregate(chosen)
+    made = with_plain(table, keys).group_by(keys, use_threads=False).aggregate(chosen)
     columns = [made.column(key) for key in keys] + list(made.columns[: len(chosen)])
     if made.column_names[: len(keys)] == keys:
         columns = list(made.columns)

@@ -58,8 +58,7 @@ class DataIterator:
         dataset: The rows.
         rank: The rank whose share it is.
         ranks: The number of shares.
-        equal: Whether all shares make as many batches; if rows are asked for, whether all have as
-            many, so that fewer than `ranks` are left over.
+        equal: Whether all shares have as many rows, so that fewer than `ranks` are left over.
         in_order: Whether a single rank reads files one after another, and not in lanes.
         positions: The place of each rank when they stopped, however many there were.
         device: Returns where tensors go if nobody says so; None is the CPU.
@@ -243,19 +242,17 @@ class DataIterator:
         """
         from dray.data.forms.jax_arrays import ToJax, check_alike, check_rows
 
-        fills = paddings is not None
         batching = Batching(
             batch_size,
             prefetch_batches,
             drop_last,
             local_shuffle_buffer_size,
             local_shuffle_seed,
-            alike=not fills,
         )
         if batch_size is None:  # as the other iterators take it
             raise ConfigError("batch_size must be a number of rows here: devices share a batch")
         check_rows(batch_size, f"batch_size={batch_size}", "ask for more rows, or fewer")
-        to_jax = ToJax(dtypes, collate_fn, batch_size if fills else None, paddings)
+        to_jax = ToJax(dtypes, collate_fn, None if paddings is None else batch_size, paddings)
 
         def make(run: Run) -> Iterable[Any]:
             return map(to_jax, run.batches(format_for(collate_fn)))

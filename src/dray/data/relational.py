@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dray.data.forms.batches import rebatched
-from dray.data.forms.blocks import Block, Table, Value, concat
+from dray.data.forms.blocks import Block, Table, Value, concat, with_plain
 from dray.errors import ConfigError, describe
 
 _END = Block(pa.table({}))
@@ -37,7 +37,8 @@ def sorted_blocks(
     check_column(table, keys)
     order = ["descending" if fall else "ascending" for fall in falls]
     pairs = list(zip(keys, order, strict=True))
-    yield Block(table.take(pc.sort_indices(table, sort_keys=pairs)), "the sorted rows")
+    by = with_plain(table.select(keys), keys)
+    yield Block(table.take(pc.sort_indices(by, sort_keys=pairs)), "the sorted rows")
 
 
 def zipped(datasets: Sequence[Iterator[Block]]) -> Iterator[Block]:

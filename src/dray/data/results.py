@@ -200,12 +200,12 @@ class Results(Pipeline):
             mode: The way to go on if there is something: "append", "overwrite", "ignore" (write
                 nothing) or "create" (raise).
             options: `max_rows_per_file` or `num_rows_per_file`; `compression`,
-                `compression_level` and `use_dictionary` of `pyarrow.parquet`.
+                `compression_level`, `use_dictionary` and `row_group_size` of `pyarrow.parquet`.
 
         Raises:
             StorageError: They cannot be written, or something is there and is not to be.
         """
-        names = ("compression", "compression_level", "use_dictionary")
+        names = ("compression", "compression_level", "use_dictionary", "row_group_size")
         rows, of_arrow = _of_writer("parquet", options, names)
         target = Target(os.fspath(path), mode, filesystem)
         if partition_cols:
@@ -309,7 +309,7 @@ _ROWS = ("max_rows_per_file", "num_rows_per_file")
 
 def _of_writer(
     kind: str, options: Mapping[str, object], names: Sequence[str] = ()
-) -> tuple[int | None, dict[str, object]]:
+) -> tuple[int | None, dict[str, Any]]:
     """Return the rows of a file, if that is said, and the options that Arrow gets.
 
     Raises:

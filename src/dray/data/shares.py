@@ -33,7 +33,6 @@ class Batching:
         drop_last: Whether to leave out a last one that has fewer rows.
         window: Number of rows that follow each other, in a random order.
         seed: Decides that order.
-        alike: Whether the batches of all ranks have as many rows, where they are as many.
 
     Raises:
         ConfigError: One is malformed.
@@ -44,7 +43,6 @@ class Batching:
     drop_last: bool = False
     window: int | None = None
     seed: int | None = None
-    alike: bool = False
 
     def __post_init__(self) -> None:
         rows = {"batch_size": self.size, "local_shuffle_buffer_size": self.window}
@@ -62,7 +60,7 @@ class Sharing:
     Attributes:
         rank: The rank whose share it is.
         ranks: The number of shares.
-        equal: Whether all shares make as many batches; without batches, as many rows.
+        equal: Whether all shares have as many rows, so that fewer than `ranks` are left over.
         in_order: Whether files are read one after another by a single rank, and not in lanes.
     """
 
@@ -103,15 +101,10 @@ class NumberedShare:
         rank, ranks, equal = self.sharing.rank, self.sharing.ranks, self.sharing.equal
         rows = self.dataset.num_rows
         assert rows is not None
-        left = rows - position.seen.count()
+        left = share(rows - position.seen.count(), rank, ranks, equal=equal)
         if batching.size is None:
-            rest = share(left, rank, ranks, equal=equal)
-            return map(run_of, self._read(position, rest, batching))
-        if batching.alike and equal:
-            left -= left % ranks
-        sizes = batch_sizes(
-            left, rank, ranks, batching.size, equal=equal, drop_last=batching.drop_last
-        )
+            return map(run_of, self._read(position, left, batching))
+        sizes = batch_sizes(left, batching.size, drop_last=batching.drop_last)
         return aligned(self._read(position, sum(sizes), batching), sizes)
 
     def _read(self, position: Position, rows: int, batching: Batching) -> Iterator[Block]:

@@ -76,6 +76,19 @@ class PickledType(pa.ExtensionType):  # type: ignore[misc]
     def __reduce__(self) -> tuple[object, ...]:
         return PickledType, ()
 
+    def __hash__(self) -> int:
+        return hash(self.extension_name)
+
+
+def with_plain(table: Table, names: Iterable[str]) -> Table:
+    """Return a table without dictionaries in some columns, by which Arrow does not group."""
+    for name in names:
+        kind = table.schema.field(name).type
+        if pa.types.is_dictionary(kind):
+            place = table.schema.get_field_index(name)
+            table = table.set_column(place, name, table.column(name).cast(kind.value_type))
+    return table
+
 
 def register_types() -> None:
     """Have Arrow know the type of pickled values in files and messages; once is enough."""
@@ -176,6 +189,11 @@ def _from_array(values: Array) -> Column:
         return pa.array(values)
     if not len(values):
         return pa.array([], pa.null())
+    if not values.size and values.dtype.kind in _OF_TENSORS:  # Arrow has no such tensors
+        kind = pa.from_numpy_dtype(values.dtype)
+        for _ in values.shape[1:]:
+            kind = pa.list_(kind)
+        return pa.array(values.tolist(), kind)
     if values.dtype.kind in "iuf":
         native = np.ascontiguousarray(values, values.dtype.newbyteorder("="))
         flat = _numbers(native, pa.from_numpy_dtype(values.dtype))

@@ -167,34 +167,16 @@ def share(left: int, rank: int, ranks: int, *, equal: bool) -> int:
     return left // ranks if equal else len(range(rank, left, ranks))
 
 
-def batch_sizes(
-    left: int, rank: int, ranks: int, size: int, *, equal: bool, drop_last: bool
-) -> list[int]:
-    """Return the sizes of a rank's batches of the rows that are left.
-
-    With `equal`, all ranks have as many batches, though one may have a row more than another:
-    where that would be one batch more, the others make two of their last one. Fewer rows than
-    there are ranks are left over, and only where there are too few for that.
+def batch_sizes(rows: int, size: int, *, drop_last: bool) -> list[int]:
+    """Return the sizes of the batches of some rows.
 
     Args:
-        left: Their number.
-        rank: The rank.
-        ranks: The number of ranks.
+        rows: Their number.
         size: Rows of a batch.
-        equal: Whether all ranks have as many batches.
-        drop_last: Whether to leave out a batch that has fewer rows.
+        drop_last: Whether to leave out a batch that has fewer.
     """
-    own = share(left, rank, ranks, equal=False)
-    least, most = (left // ranks, -(-left // ranks)) if equal else (own, own)
-    if drop_last:
-        return [size] * (least // size)
-    number = -(-most // size)
-    if number > least:  # one rank would have a batch without rows
-        own, number = least, -(-least // size)
-    whole, rest = divmod(own, size)
-    if whole + bool(rest) == number:
-        return [size] * whole + [rest] * bool(rest)
-    return [size] * (whole - 1) + [size - 1, 1]
+    whole, rest = divmod(rows, size)
+    return [size] * whole + [rest] * (rest > 0 and not drop_last)
 
 
 def resumed(positions: Sequence[Position]) -> Position:

@@ -10,10 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from dray.data.dataset import Dataset
-from dray.data.forms.blocks import Column, Table, Value, column_to_numpy, put_column, to_column
+from dray.data.forms.blocks import Column, Table, Value, put_column, to_column
 from dray.data.preprocessors.preprocessor import ColumnPreprocessor, Preprocessor, outputs
 from dray.data.relational import check_column
-from dray.errors import ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,7 +76,7 @@ def _places(column: Column, places: Mapping[Value, int]) -> Column:
 
 
 class LabelEncoder(Preprocessor):
-    """Makes numbers from 0 of the values of a column.
+    """Makes numbers from 0 of the values of a column; null of those that it was not fitted with.
 
     Args:
         label_column: The column.
@@ -102,13 +101,7 @@ class LabelEncoder(Preprocessor):
         check_column(table, [self._column])
         places = self.stats_[f"unique_values({self._column})"]
         found = _places(table.column(self._column), places)
-        if (found < 0).any():
-            row = table.column(self._column)[int(np.argmin(found))]
-            raise ConfigError(
-                f"the column {self._column!r} has the value {row.as_py()!r}, which was not there "
-                "when the LabelEncoder was fitted"
-            )
-        return put_column(table, self._output, to_column(found))
+        return put_column(table, self._output, pa.array(found, mask=found < 0))
 
     def inverse_transform(self, ds: Dataset) -> Dataset:
         """Return a dataset with the values that the numbers were made of."""
@@ -116,8 +109,9 @@ class LabelEncoder(Preprocessor):
         values = list(self.stats_[f"unique_values({self._column})"])
 
         def restored(table: Table) -> Table:
-            numbers = column_to_numpy(table.column(self._output))
-            return put_column(table, self._column, pa.array([values[each] for each in numbers]))
+            numbers = table.column(self._output).to_pylist()
+            known = [None if each is None else values[int(each)] for each in numbers]
+            return put_column(table, self._column, pa.array(known))
 
         return ds.on_tables(restored)
 

@@ -112,7 +112,8 @@ def write_partitions(
         target: The directory above them.
         columns: The columns, which files do not have then.
         rows: Rows of each file at most.
-        options: Options of `pyarrow.dataset.ParquetFileFormat().make_write_options`.
+        options: Options of `pyarrow.dataset.ParquetFileFormat().make_write_options`, and
+            `row_group_size`.
 
     Raises:
         ConfigError: A column is not there.
@@ -121,6 +122,8 @@ def write_partitions(
     from pyarrow import dataset as arrow
 
     tables = (block.table for block in blocks if block.table.num_rows)
+    most = rows or _FILE_ROWS
+    of_group = min(options.pop("row_group_size", None) or most, most)
     with target.opened() as place:
         if place is None:
             return
@@ -144,13 +147,18 @@ def write_partitions(
                 partitioning_flavor="hive",
                 basename_template=f"{place.prefix}{number:06d}-{{i}}.parquet",
                 existing_data_behavior="overwrite_or_ignore",
-                max_rows_per_file=rows or _FILE_ROWS,
-                max_rows_per_group=rows or _FILE_ROWS,
+                max_rows_per_file=most,
+                max_rows_per_group=of_group,
             )
 
 
-def to_parquet(**options: Any) -> Writer:
-    """Return a writer of Parquet, with options of `pyarrow.parquet.ParquetWriter`."""
+def to_parquet(row_group_size: int | None = None, **options: Any) -> Writer:
+    """Return a writer of Parquet, with options of `pyarrow.parquet.ParquetWriter`.
+
+    Args:
+        row_group_size: Most rows of a group; None leaves it to pyarrow.
+        options: Those of the writer.
+    """
 
     def write(tables: Iterator[Table], file: pa.NativeFile) -> None:
         import pyarrow.parquet as pq
@@ -158,7 +166,7 @@ def to_parquet(**options: Any) -> Writer:
         begun = next(tables)
         with pq.ParquetWriter(file, begun.schema, **options) as writer:
             for table in itertools.chain([begun], tables):
-                writer.write_table(table)
+                writer.write_table(table, row_group_size)
 
     return Writer(write, one_schema=True)
 

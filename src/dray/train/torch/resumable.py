@@ -101,11 +101,11 @@ class ResumableBatches:
 
     def sizes(self, position: Position) -> list[int]:
         """Return the sizes of the batches that are left of an epoch."""
-        from dray.data.numbering.position import batch_sizes
+        from dray.data.numbering.position import batch_sizes, share
 
         left = self._rows - position.seen.count()
-        options = {"equal": True, "drop_last": self.drop_last}
-        return batch_sizes(left, self.rank, self.num_replicas, self.batch_size, **options)
+        own = share(left, self.rank, self.num_replicas, equal=True)
+        return batch_sizes(own, self.batch_size, drop_last=self.drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
         import numpy as np
