@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import sqlite3
 from pathlib import Path
@@ -18,6 +19,15 @@ import dray.data
 from dray.errors import AbsentError, ConfigError, StorageError
 
 ROWS = [{"x": number, "name": f"n{number % 3}"} for number in range(10)]
+
+
+def test_files_whose_endings_do_not_say_how_they_are_packed(tmp_path: Path) -> None:
+    for name, text in (("rows.csv", b"x\n1\n2\n"), ("rows.json", b'{"x": 1}\n{"x": 2}\n')):
+        (tmp_path / name).write_bytes(gzip.compress(text))
+    packed = {"compression": "gzip"}
+    of_csv = dray.data.read_csv(tmp_path / "rows.csv", arrow_open_stream_args=packed)
+    of_json = dray.data.read_json(tmp_path / "rows.json", arrow_open_stream_args=packed)
+    assert of_csv.take_all() == of_json.take_all() == [{"x": 1}, {"x": 2}]
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json"])

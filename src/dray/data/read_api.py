@@ -82,6 +82,7 @@ def read_csv(
     include_paths: bool = False,
     file_extensions: Sequence[str] | None = None,
     shuffle: FileOrder = None,
+    arrow_open_stream_args: Mapping[str, object] | None = None,
     **options: object,
 ) -> Dataset:
     """Return files of CSV as a dataset.
@@ -94,12 +95,20 @@ def read_csv(
         include_paths: Whether there is a column `path`.
         file_extensions: Endings of the files that count in a directory.
         shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
+        arrow_open_stream_args: Such as `{"compression": "gzip"}`, where endings do not say it; as
+            for `pyarrow.fs.FileSystem.open_input_stream`.
         options: `read_options`, `parse_options` and `convert_options` of `pyarrow.csv`.
     """
     found, on = files.find_files(paths, file_extensions or _CSV, filesystem)
     label = _labels(partitioning, include_paths)
     of_arrow = _of_arrow(read_csv, options, _OF_CSV)
-    source = functools.partial(files.csv_source, filesystem=on, options=of_arrow, label=label)
+    source = functools.partial(
+        files.csv_source,
+        filesystem=on,
+        options=of_arrow,
+        label=label,
+        opening=arrow_open_stream_args or {},
+    )
     return _in_order(source, found, shuffle)
 
 
@@ -113,6 +122,7 @@ def read_json(
     include_paths: bool = False,
     file_extensions: Sequence[str] | None = None,
     shuffle: FileOrder = None,
+    arrow_open_stream_args: Mapping[str, object] | None = None,
     **options: object,
 ) -> Dataset:
     """Return files of JSON as a dataset: an object a line, or a list of objects.
@@ -126,12 +136,20 @@ def read_json(
         include_paths: Whether there is a column `path`.
         file_extensions: Endings of the files that count in a directory.
         shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
+        arrow_open_stream_args: Such as `{"compression": "gzip"}`, where endings do not say it; as
+            for `pyarrow.fs.FileSystem.open_input_stream`.
         options: `read_options` and `parse_options` of `pyarrow.json`.
     """
     found, on = files.find_files(paths, file_extensions or _JSON, filesystem)
     label = _labels(partitioning, include_paths)
     of_arrow = _of_arrow(read_json, options, _OF_JSON)
-    source = functools.partial(files.json_source, filesystem=on, options=of_arrow, label=label)
+    source = functools.partial(
+        files.json_source,
+        filesystem=on,
+        options=of_arrow,
+        label=label,
+        opening=arrow_open_stream_args or {},
+    )
     return _in_order(source, found, shuffle)
 
 

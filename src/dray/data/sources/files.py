@@ -13,6 +13,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -232,6 +233,7 @@ def csv_source(
     filesystem: Filesystem,
     options: Mapping[str, object],
     label: Callable[[str], Labels],
+    opening: Mapping[str, object],
 ) -> BlocksSource:
     """Return files of CSV as a source.
 
@@ -240,6 +242,7 @@ def csv_source(
         filesystem: Their filesystem, of Arrow.
         options: As for `pyarrow.csv.read_csv`.
         label: Returns the values that all rows of a file have from its path.
+        opening: As for `pyarrow.fs.FileSystem.open_input_stream`.
     """
     import pyarrow.csv as csv
 
@@ -251,7 +254,7 @@ def csv_source(
     def read_whole(file: pa.NativeFile) -> Table:
         return csv.read_csv(file, **options)
 
-    return _text_source(files, filesystem, read_whole, read_part, label)
+    return _text_source(files, filesystem, read_whole, read_part, label, opening)
 
 
 def json_source(
@@ -259,6 +262,7 @@ def json_source(
     filesystem: Filesystem,
     options: Mapping[str, object],
     label: Callable[[str], Labels],
+    opening: Mapping[str, object],
 ) -> BlocksSource:
     """Return files of JSON as a source: an object a line, or a list of objects.
 
@@ -267,6 +271,7 @@ def json_source(
         filesystem: Their filesystem, of Arrow.
         options: As for `pyarrow.json.read_json`.
         label: Returns the values that all rows of a file have from its path.
+        opening: As for `pyarrow.fs.FileSystem.open_input_stream`.
     """
     import pyarrow.json as pa_json
 
@@ -310,7 +315,7 @@ def json_source(
         whole = of_size(min(len(text), _MOST_BLOCK_BYTES))
         return pa_json.read_json(pa.BufferReader(text), **whole)
 
-    return _text_source(files, filesystem, read_whole, read_part, label)
+    return _text_source(files, filesystem, read_whole, read_part, label, opening)
 
 
 def _is_long_line(error: pa.ArrowInvalid) -> bool:
@@ -324,10 +329,11 @@ def _text_source(
     read_whole: Callable[[pa.NativeFile], Table],
     read_part: Callable[[Opened], Iterator[pa.RecordBatch]],
     label: Callable[[str], Labels],
+    opening: Mapping[str, object] = MappingProxyType({}),
 ) -> BlocksSource:
     def parts(path: str) -> Iterator[Table]:
         size = filesystem.get_file_info(path).size
-        opened = functools.partial(filesystem.open_input_stream, path)
+        opened = functools.partial(filesystem.open_input_stream, path, **opening)
         if size is None or size > _WHOLE_BYTES:
             for batch in read_part(opened):
                 yield pa.Table.from_batches([batch])
