@@ -44,7 +44,8 @@ def attach_getattr(
         if name in homes:
             home = import_module(homes[name])
             # All of them: nothing can be imported any more when Python ends and `__del__` wants it.
-            content.update({other: getattr(home, other) for other in names[homes[name]]})
+            for other in names[homes[name]]:
+                content.setdefault(other, getattr(home, other))
             return content[name]
         if name in submodules or f"{module}.{name}" in ALIASES:
             return import_module(f"{module}.{name}")

@@ -19,8 +19,9 @@ def get(
     """Return the value of a reference, or a list of values for a list of references.
 
     Args:
-        object_refs: Reference that `.remote()` or `put` returned, or a list of them.
-        timeout: Seconds to wait; None is without limit, 0 looks only.
+        object_refs: Reference that `.remote()` or `put` returned, or a list of them; a generator of
+            references is its own value.
+        timeout: Seconds to wait; None (or -1, as with Ray) is without limit, 0 looks only.
         _use_object_store: Without effect: dray chooses the way of a value by its size.
 
     Raises:
