@@ -90,6 +90,8 @@ class Framework(BackendConfig):
 
 def tell(reason, undo=lambda: None, modules=("json",)):
     print(reason, end=" ")
+    while len(os.listdir("/proc/self/task")) > threading.active_count():
+        pass  # a thread that was joined may be there for a moment
     start(backend_config=Framework(modules))
     dray.shutdown()
     undo()
