@@ -150,7 +150,8 @@ class ProcessEngine(LocalEngine):
 
     @shielded
     def prepare(self, modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
-        self._server(self._basis(modules, runtime_env))
+        variables = (self._runtime_env | runtime_env).expanded(os.environ)
+        self._server(_basis(modules, variables))
 
     @property
     def runtime(self) -> DriverRuntime:
@@ -267,11 +268,6 @@ class ProcessEngine(LocalEngine):
             servers = list(self._servers.values())
         return [server for server in servers if worker.number in server.actors]
 
-    def _basis(self, modules: Sequence[str], runtime_env: RuntimeEnv) -> Basis:
-        variables = (self._runtime_env | runtime_env).expanded(os.environ).items()
-        new = {name: value for name, value in variables if os.environ.get(name) != value}
-        return Basis(tuple(modules), tuple(sorted(new.items())))
-
     def _server(self, basis: Basis) -> Server:
         """Return a server that has this basis, and start it if there is none.
 
@@ -296,8 +292,9 @@ class ProcessEngine(LocalEngine):
     def start_actor(self, spec: ActorSpec) -> Actor:
         reservation, bundle = cast("Held | LeasedReservation", spec.reservation), spec.bundle
         payload = wire.dump(spec.factory, spec.name)
-        basis = self._basis(spec.modules, spec.runtime_env)
         runtime_env = self._runtime_env | spec.runtime_env
+        own = runtime_env.expanded(os.environ)
+        basis = _basis(spec.modules, own)
         directory = runtime_env.local_directory(self.name)
         node, devices = reservation.nodes[bundle], reservation.devices[bundle]
         around = {
@@ -309,7 +306,6 @@ class ProcessEngine(LocalEngine):
             actor = self._fork(self._server(basis), spec, node, around)
         except EngineError:  # a server that was killed: the next one serves
             actor = self._fork(self._server(basis), spec, node, around)
-        own = runtime_env.expanded(os.environ)
         variables = {**self.variables(devices, node, own), **own}
         actor.begin(wire.Begin.like_here(variables, directory, payload))
         return actor
@@ -452,3 +448,9 @@ class ProcessEngine(LocalEngine):
         self._reader.close()
         self._open_files.restore()
         unwrap()
+
+
+def _basis(modules: Sequence[str], variables: Mapping[str, str]) -> Basis:
+    """Return what a fork server has to have: of variables those that are not here already."""
+    new = {name: value for name, value in variables.items() if os.environ.get(name) != value}
+    return Basis(tuple(modules), tuple(sorted(new.items())))

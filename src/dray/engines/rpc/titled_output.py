@@ -96,10 +96,11 @@ class TitledOutput:
     def end(self) -> None:
         """Show what has been printed, and have the rest be under no title."""
         for stream in self._streams:
-            stream.title = ""
-            if stream.is_written:
-                with contextlib.suppress(ValueError, OSError):  # the program has closed it
-                    stream.end_title()
+            if not stream.is_written:
+                stream.title = ""
+                continue
+            with contextlib.suppress(ValueError, OSError):  # the program has closed it
+                stream.end_title()
         if sys.stdout is not self._before[0] or sys.stderr is not self._before[1]:
             for other in (sys.stdout, sys.stderr):
                 with contextlib.suppress(Exception):  # it is None, or whatever the program made it
