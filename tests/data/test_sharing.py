@@ -115,6 +115,15 @@ def test_whatever_ranks_have_taken_the_rest_is_seen_once(rows: int, data: st.Dat
     assert sorted(given_out) == list(range(rows))
 
 
+def test_an_epoch_without_a_batch_says_why() -> None:
+    few = dray.data.range(3).streaming_split(4, equal=True)[0]
+    with pytest.warns(UserWarning, match="3 rows are fewer than the 4 ranks"):
+        assert not list(few.iter_rows())
+    half = dray.data.range(6).streaming_split(2, equal=True)[0]
+    with pytest.warns(UserWarning, match="drop_last leaves out 3 rows, fewer than batch_size=4"):
+        assert not list(half.iter_batches(batch_size=4, drop_last=True))
+
+
 def test_an_epoch_goes_on_where_all_ranks_were(numbers: Any) -> None:
     shares = numbers.streaming_split(2)
     first: list[int] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -89,6 +90,10 @@ def share_of(dataset: Pipeline, sharing: Sharing, batching: Batching) -> Share:
     return NumberedShare(dataset.countable(), sharing)
 
 
+def _warn_of_none(reason: str) -> None:
+    warnings.warn(f"an epoch of this dataset has no batches: {reason}", stacklevel=3)
+
+
 @dataclass(frozen=True)
 class NumberedShare:
     """A share of rows that have numbers, of which no other rank's are read."""
@@ -101,10 +106,15 @@ class NumberedShare:
         rank, ranks, equal = self.sharing.rank, self.sharing.ranks, self.sharing.equal
         rows = self.dataset.num_rows
         assert rows is not None
-        left = share(rows - position.seen.count(), rank, ranks, equal=equal)
+        unseen = rows - position.seen.count()
+        left = share(unseen, rank, ranks, equal=equal)
+        if equal and 0 < rows == unseen < ranks:
+            _warn_of_none(f"{rows} rows are fewer than the {ranks} ranks, of which each gets as many")
         if batching.size is None:
             return map(run_of, self._read(position, left, batching))
         sizes = batch_sizes(left, batching.size, drop_last=batching.drop_last)
+        if left and rows == unseen and not any(sizes):
+            _warn_of_none(f"drop_last leaves out {left} rows, fewer than batch_size={batching.size}")
         return aligned(self._read(position, sum(sizes), batching), sizes)
 
     def _read(self, position: Position, rows: int, batching: Batching) -> Iterator[Block]:
