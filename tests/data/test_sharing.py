@@ -139,6 +139,19 @@ def test_an_epoch_goes_on_where_all_ranks_were(numbers: Any) -> None:
     assert sorted(first + rest) == sorted(again) == list(range(ROWS))
 
 
+@given(st.integers(1, 120), st.integers(2, 40), st.integers(1, 60), st.integers(1, 3))
+def test_each_row_comes_once_whatever_the_windows_are(
+    rows: int, window: int, size: int, ranks: int
+) -> None:
+    seen = [
+        number
+        for share in dray.data.range(rows).streaming_split(ranks)
+        for batch in share.iter_batches(batch_size=size, local_shuffle_buffer_size=window)
+        for number in batch["id"].tolist()
+    ]
+    assert sorted(seen) == list(range(rows))
+
+
 def test_what_is_returned_is_read_once_an_epoch_as_a_loader_is() -> None:
     iterator = dray.data.range(10).random_shuffle(seed=1).iterator()
     loader = iterator.iter_batches(batch_size=10)

@@ -95,8 +95,8 @@ def _mix(values: Bits) -> Bits:
 def _permuted(places: Numbers, sizes: Numbers, keys: Bits) -> Numbers:
     """Return where each place goes in a random order of the numbers below its size.
 
-    A Feistel network over the next power of four, walked until a number below the size comes, so
-    that no order needs to be held in memory.
+    A Feistel network over the next power of four of each size, walked until a number below it
+    comes, so that no order needs to be held in memory, nor depends on what else is asked for.
 
     Args:
         places: Numbers from 0.
@@ -107,16 +107,17 @@ def _permuted(places: Numbers, sizes: Numbers, keys: Bits) -> Numbers:
     keys = np.broadcast_to(keys, values.shape)
     if not len(values):
         return values.astype(np.int64)
-    half = np.uint64(max(1, (int(most.max() - 1).bit_length() + 1) // 2))
+    bits = np.frexp((most - np.uint64(1)).astype(np.float64))[1]
+    half = np.maximum(1, (bits + 1) // 2).astype(np.uint64)
     values = _feistel(values, keys, half)
     outside = values >= most
     while outside.any():
-        values[outside] = _feistel(values[outside], keys[outside], half)
+        values[outside] = _feistel(values[outside], keys[outside], half[outside])
         outside = values >= most
     return values.astype(np.int64)
 
 
-def _feistel(values: Bits, keys: Bits, half: np.uint64) -> Bits:
+def _feistel(values: Bits, keys: Bits, half: Bits) -> Bits:
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = values >> half, values & mask
     for turn in range(_ROUNDS):
