@@ -27,6 +27,7 @@ from dray.data.aggregate import (
     Sum,
     Unique,
 )
+from dray.data.preprocessors import SimpleImputer, StandardScaler
 from dray.errors import AbsentArgumentError, AbsentNameError, ConfigError
 
 FRAME = pd.DataFrame({"kind": ["b", "a", "b", "b"], "x": [1.0, -5.0, 2.0, None]})
@@ -79,6 +80,17 @@ def test_aggregates_of_groups_and_of_all_rows() -> None:
         ROWS.aggregate("x")  # type: ignore[arg-type]
     with pytest.raises(AbsentNameError, match="map_groups"):
         _ = dray.data.aggregate.AggregateFnV2  # type: ignore[attr-defined]
+
+
+def test_means_of_large_numbers() -> None:
+    times = dray.data.from_items([{"at": 1_700_000_000_000_001 + 2 * n} for n in range(9)])
+    assert times.mean("at") == pytest.approx(1_700_000_000_000_009, abs=1)
+    assert times.groupby(None).mean("at").take_all()[0]["mean(at)"] > 1.7e15
+    huge = dray.data.from_items([{"at": (1 << 60) + 1}, {"at": (1 << 61) + 1}, {"at": None}])
+    scaled = StandardScaler(["at"]).fit_transform(huge.limit(2)).take_all()
+    assert [row["at"] for row in scaled] == [-1.0, 1.0]
+    filled = SimpleImputer(["at"]).fit_transform(huge).take_all()
+    assert filled[2]["at"] == pytest.approx(1.5 * (1 << 60))
 
 
 def test_aggregates_of_ones_own() -> None:

@@ -205,6 +205,7 @@ def test_groups_and_aggregates(rows: Any) -> None:
 def test_parts_of_rows(rows: Any) -> None:
     train, test = rows.train_test_split(0.3)
     assert (train.count(), values(test)) == (7, [7, 8, 9])
+    assert [part.count() for part in rows.train_test_split(0.25)] == [7, 3]  # as with Ray
     shuffled = rows.train_test_split(2, shuffle=True, seed=1)
     assert sorted(values(shuffled[0]) + values(shuffled[1])) == list(range(10))
     assert [values(part) for part in rows.split(3)] == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]
@@ -213,6 +214,26 @@ def test_parts_of_rows(rows: Any) -> None:
     assert values(rows.limit(3)) == [0, 1, 2]
     assert rows.limit(0).take_all() == []
     assert len(rows.random_sample(0.5, seed=2).take_all()) < 10
+
+
+def test_a_count_stays_what_it_is_once_rows_have_been_made(tmp_path: Path) -> None:
+    FRAME.to_csv(tmp_path / "rows.csv")
+    few = dray.data.read_csv(str(tmp_path / "rows.csv")).map_batches(
+        lambda batch: {"x": batch["x"][batch["x"] < 6]}
+    )
+    shuffled = few.random_shuffle(seed=1)
+    assert [shuffled.count(), len(shuffled.take_all()), shuffled.count()] == [6, 6, 6]
+    assert dray.data.read_binary_files(str(tmp_path)).size_bytes() > 0
+
+
+def test_a_union_is_what_its_parts_are() -> None:
+    stream = dataset_of(Stream(), "train")
+    assert stream.union(stream).is_stream
+    assert stream.union(stream).take(11)[-1] == {"x": 0}
+    others = dray.data.from_items([{"a": 1}]).union(dray.data.from_items([{"b": 2}]))
+    assert others.columns() == ["a", "b"]
+    differing = dray.data.from_items([{"a": 1}]).union(dray.data.from_items([{"a": "x"}]))
+    assert differing.columns() == ["a"]
 
 
 @pytest.mark.parametrize("test_size", [0.25, 5])
@@ -376,6 +397,15 @@ def test_a_failing_function_names_its_rows_and_keeps_its_type(tmp_path: Path) ->
     assert any(entry.name == "fails" for entry in caught.traceback) or caught.value.__cause__
     with pytest.raises(KeyError, match="map_batches"):
         files.map_batches(lambda batch: batch["y"]).take_all()
+
+    def opens(row: dict[str, Any]) -> dict[str, Any]:
+        return {"x": len(Path("/no/such/label").read_text())}
+
+    for make in (files.map(opens).take_all, lambda: files.map(opens).write_parquet(tmp_path / "b")):
+        with pytest.raises(
+            FileNotFoundError, match=r"map\(opens\) failed on row 1 of .*no/such/label"
+        ):
+            make()
     with pytest.raises(ConfigError, match="must return a row, a dict of columns, not a int"):
         files.map(lambda row: cast(Any, 3)).take_all()
     with pytest.raises(ConfigError, match="must be a dict of columns"):

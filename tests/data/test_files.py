@@ -84,6 +84,15 @@ def test_files_have_as_many_rows_as_is_said(kind: str, tmp_path: Path) -> None:
     assert [read(tmp_path / "out" / file).count() for file in files] == [4, 4, 2]
 
 
+@pytest.mark.parametrize("place", ["", "memory://hidden"])
+def test_what_lies_beside_data_is_not_read(place: str, tmp_path: Path) -> None:
+    root = place or str(tmp_path)
+    rows = dray.data.from_items(ROWS)
+    for inside in ("", "/_delta_log", "/.ipynb_checkpoints", "/part/_temporary", "/_kind=1"):
+        rows.write_parquet(root + inside)
+    assert dray.data.read_parquet(root).count() == 2 * len(ROWS)
+
+
 def test_options_of_arrow(tmp_path: Path) -> None:
     dray.data.range(3).write_parquet(tmp_path / "a", compression="gzip")
     [file] = os.listdir(tmp_path / "a")

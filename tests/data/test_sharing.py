@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dray.data
+from dray.data.accepted import dataset_of
 from dray.data.iterator import DataIterator
 from dray.data.numbering.position import Position, Seen, batch_sizes, share
 
@@ -113,6 +115,18 @@ def test_whatever_ranks_have_taken_the_rest_is_seen_once(rows: int, data: st.Dat
         seen = Seen.from_json(seen.after(taken).to_json())
         assert seen.count() == len(given_out)
     assert sorted(given_out) == list(range(rows))
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(0, 6), max_size=6), st.integers(1, 5))
+def test_equal_shares_of_a_stream_have_as_many_rows(blocks: list[int], ranks: int) -> None:
+    class Stream:
+        def __iter__(self) -> Iterator[dict[str, bool]]:
+            return ({"kept": row < size} for size in blocks for row in range(256))  # a block each
+
+    rows = dataset_of(Stream(), "train").filter(lambda row: row["kept"])
+    shares = [list(share.iter_rows()) for share in rows.streaming_split(ranks, equal=True)]
+    assert {len(share) for share in shares} == {sum(blocks) // ranks}
 
 
 def test_an_epoch_without_a_batch_says_why() -> None:

@@ -93,8 +93,8 @@ class GroupedData(Generic[P]):
             for block in self._reduced(wanted, ignore_nulls):
                 table = block.table.select(self._keys)
                 for name in names:
-                    number = block.table.column(f"count {name}").cast(pa.float64())
-                    total = block.table.column(f"sum {name}").cast(pa.float64())
+                    number = block.table.column(f"count {name}").cast(pa.float64(), safe=False)
+                    total = block.table.column(f"sum {name}").cast(pa.float64(), safe=False)
                     number = pc.if_else(pc.equal(number, 0), None, number)
                     table = table.append_column(f"mean({name})", pc.divide(total, number))
                 yield Block(table, block.origin)

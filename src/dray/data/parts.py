@@ -42,15 +42,17 @@ class Parts(Results):
         ready = self._ready_to_cut()
         rows = ready.count()
         size = plain(test_size)
-        test = int(rows * size) if isinstance(size, float) else size
+        is_part = isinstance(size, float) and 0 < size < 1
+        test = int(rows * size) if is_part else size
         if not is_whole(test, 0) or test > rows:
             raise ConfigError(f"test_size must be below 1, or at most {rows}, not {test_size!r}")
         whole = ready.shuffled(seed) if shuffle else ready
         if stratify is None:
-            first, last = whole.split_at_indices([rows - test])
+            ends = _proportionate(rows, [1 - size]) if is_part else [rows - test]
+            first, last = whole.split_at_indices(ends)
             return first, last
         made = whole.materialize()
-        part = size if isinstance(size, float) else test / max(1, rows)
+        part = size if is_part else test / max(1, rows)
         last_ones = _last_of_each(made.blocks(), stratify, part)
         return made._kept(~last_ones), made._kept(last_ones)
 

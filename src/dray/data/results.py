@@ -102,10 +102,9 @@ class Results(Pipeline):
 
     def count(self) -> int:
         """Return how many rows there are; they are read if nothing else tells."""
-        if self.source.rows is not None and self._keeps_rows_surely():
-            return self.source.rows
-        if self._made_countable is not None:
-            return int(self._made_countable.num_rows)
+        ready = self if self._made_countable is None else self._made_countable
+        if ready.source.rows is not None and ready._keeps_rows_surely():
+            return int(ready.source.rows)
         return sum(block.table.num_rows for block in self.blocks())
 
     def columns(self, fetch_if_missing: bool = True) -> list[str] | None:
@@ -119,7 +118,7 @@ class Results(Pipeline):
 
     def size_bytes(self) -> int:
         """Return about how many bytes the rows take in memory."""
-        if self.source.rows is not None and not self._operations:
+        if self.source.rows is not None and self.source.row_bytes and not self._operations:
             return int(self.source.rows * self.source.row_bytes)
         return sum(block.table.nbytes for block in self.blocks())
 

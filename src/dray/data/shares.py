@@ -109,12 +109,16 @@ class NumberedShare:
         unseen = rows - position.seen.count()
         left = share(unseen, rank, ranks, equal=equal)
         if equal and 0 < rows == unseen < ranks:
-            _warn_of_none(f"{rows} rows are fewer than the {ranks} ranks, of which each gets as many")
+            _warn_of_none(
+                f"{rows} rows are fewer than the {ranks} ranks, of which each gets as many"
+            )
         if batching.size is None:
             return map(run_of, self._read(position, left, batching))
         sizes = batch_sizes(left, batching.size, drop_last=batching.drop_last)
         if left and rows == unseen and not any(sizes):
-            _warn_of_none(f"drop_last leaves out {left} rows, fewer than batch_size={batching.size}")
+            _warn_of_none(
+                f"drop_last leaves out {left} rows, fewer than batch_size={batching.size}"
+            )
         return aligned(self._read(position, sum(sizes), batching), sizes)
 
     def _read(self, position: Position, rows: int, batching: Batching) -> Iterator[Block]:
@@ -191,18 +195,19 @@ class StreamedShare:
         rank, ranks = self.sharing.rank, self.sharing.ranks
         row = place = 0
         held: Block | None = None
+        held_round = 0  # the row that is kept back is of this one
         for block in blocks:
             unseen = position.seen.unseen(np.arange(row, row + block.table.num_rows))
             places = np.arange(place, place + len(unseen))
             mine = (unseen - row)[places % ranks == rank]
             own = Block(taken(block.table, mine), block.origin)
             row, place = row + block.table.num_rows, place + len(unseen)
-            if held is not None:
+            if held is not None and place // ranks > held_round:
                 yield held
                 held = None
             if self.sharing.equal and place % ranks > rank and own.table.num_rows:
                 last = own.table.num_rows - 1  # others have none yet of this round
-                held = Block(own.table.slice(last), own.origin)
+                held, held_round = Block(own.table.slice(last), own.origin), place // ranks
                 own = Block(own.table.slice(0, last), own.origin)
             if own.table.num_rows:
                 yield own

@@ -336,6 +336,8 @@ class DataFunctionError(DrayError):
     It is also an instance of what the function raised, and that is its cause.
     """
 
+    __str__ = Exception.__str__  # a KeyError's is a repr, and an OSError's its number
+
 
 class PendingCallsLimitExceeded(DrayError):
     """An actor has as many waiting calls as its `max_pending_calls` allows."""

@@ -45,7 +45,7 @@ class StorageError(DrayError, OSError):
         """
         try:
             yield
-        except StorageError:
+        except DrayError:  # of what is written, such as a function of the user
             raise
         except OSError as error:
             raise cls.of(error, what) from error

@@ -77,5 +77,5 @@ class SimpleImputer(ColumnPreprocessor):
         key = f"{self._strategy}({name})"
         value = self.stats_[key] if self._needs_fit else self._constant
         if isinstance(value, float) and pa.types.is_integer(column.type):
-            column = column.cast(pa.float64())
+            column = column.cast(pa.float64(), safe=False)
         return pc.if_else(pc.is_null(column, nan_is_null=True), value, column)

@@ -18,7 +18,9 @@ class _Scaler(ColumnPreprocessor):
 
     def _column(self, name: str, column: Column) -> Column:
         middle, width = self._scale(name)
-        return pc.divide(pc.subtract(pc.cast(column, pa.float64()), middle), width or 1.0)
+        return pc.divide(
+            pc.subtract(pc.cast(column, pa.float64(), safe=False), middle), width or 1.0
+        )
 
     def _scale(self, name: str) -> tuple[float, float]:
         raise NotImplementedError

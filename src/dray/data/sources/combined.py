@@ -101,6 +101,7 @@ class UnionSource(Source):
             source.has_shuffled_parts for source in sources
         )
         sizes = [source.rows for source in sources]
+        self.is_stream = any(source.is_stream for source in sources)
         self._ends = np.cumsum([size or 0 for size in sizes], dtype=np.int64)
         self.rows = None if None in sizes else int(self._ends[-1])
         self.indexed = self.rows is not None and all(source.indexed for source in sources)
@@ -158,4 +159,13 @@ class UnionSource(Source):
         return f"the union of {len(self._sources)} datasets"
 
     def schema(self) -> pa.Schema | None:
-        return self._sources[0].schema()
+        if self._shuffle is not None:  # files of one dataset
+            return self._sources[0].schema()
+        schemas = [source.schema() for source in self._sources]
+        known = [schema for schema in schemas if schema is not None]
+        if len(known) < len(schemas):
+            return None
+        try:
+            return pa.unify_schemas(known, promote_options="permissive")
+        except pa.ArrowException:  # rows tell of it as they come
+            return None

@@ -28,7 +28,6 @@ from dray.data.sources.combined import Shuffle, UnionSource
 from dray.data.sources.parquet import ParquetSource
 from dray.data.sources.partitions import LabelledSource, Labels, labelled
 from dray.data.sources.schemas import unified
-from dray.data.sources.target import HIDDEN
 from dray.errors import ConfigError, DrayError, NoSuchFileError, StorageError, describe
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def _local_files(name: str, endings: Sequence[str]) -> list[str]:
     path = os.path.expanduser(name)
     if os.path.isdir(path):
         inside = glob.glob(os.path.join(glob.escape(path), "**", "*"), recursive=True)
-        return sorted(file for file in inside if _is_data(file, endings) and os.path.isfile(file))
+        return [file for file in _data_files(path, inside, endings) if os.path.isfile(file)]
     if not os.path.exists(path) and glob.has_magic(path):
         return sorted(glob.glob(path, recursive=True))
     if not os.path.exists(path):
@@ -83,10 +82,18 @@ def _local_files(name: str, endings: Sequence[str]) -> list[str]:
     return [path]
 
 
-def _is_data(path: str, endings: Sequence[str]) -> bool:
-    name = os.path.basename(path)
-    shown = not name.startswith(("_", ".")) and f"/{HIDDEN}" not in path
-    return shown and name.endswith(tuple(endings))
+def _data_files(directory: str, files: Iterable[str], endings: Sequence[str]) -> list[str]:
+    """Return the files of a directory that hold data.
+
+    What is named `_...` or `....`, directories too, is what Spark, Delta and others write beside
+    it, unless it is the value of a column.
+    """
+
+    def is_shown(file: str) -> bool:
+        parts = file.strip("/").removeprefix(directory.strip("/")).split("/")
+        return not any(part.startswith(("_", ".")) and "=" not in part for part in parts)
+
+    return sorted(file for file in files if file.endswith(tuple(endings)) and is_shown(file))
 
 
 def _remote_files(
@@ -108,7 +115,7 @@ def _remote_files(
         if glob.has_magic(name):
             found += sorted(on.glob(name))
         elif on.isdir(name):
-            found += sorted(file for file in on.find(name) if _is_data(file, endings))
+            found += _data_files(name, on.find(name), endings)
         else:
             found.append(name)
     if isinstance(filesystem, pa.fs.FileSystem):
