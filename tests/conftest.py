@@ -235,10 +235,7 @@ def _workers() -> list[str]:
     """What the process engine knows of its workers, for the message of a leak."""
     runtime = getattr(session._engine, "_runtime", None)
     workers = runtime.pool.all.values() if isinstance(runtime, DriverRuntime) else []
-    return [
-        f"{w.number}: pid {w.pid}, {w.title}, retiring {w.retiring}, actor {w.actor}"[:400]
-        for w in workers
-    ]
+    return [f"{w.number}: pid {w.pid}, {w.title}, actor {w.actor}"[:400] for w in workers]
 
 
 @pytest.fixture(autouse=True)

@@ -300,6 +300,18 @@ def test_tensors() -> None:
         assert torch.equal(back, tensor)
 
 
+def test_what_is_written_to_a_tensor_is_of_that_one_alone() -> None:
+    torch = pytest.importorskip("torch")
+    ref = dray.put(torch.zeros(100_000))
+    first, second = dray.get(ref), dray.get(ref)
+    second += 1
+    assert not first.any()
+    del first
+    gc.collect()
+    assert second.all()
+    assert not dray.get(ref).any()
+
+
 def test_large_values_go_everywhere() -> None:
     @dray.remote
     def total(*arrays: Any) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,3 +112,26 @@ def test_many_calls_that_wait_cost_no_more_each(gate: Gate) -> None:
         return spent
 
     assert cost(10_000) < 4 * cost(-1)
+
+
+def test_a_generator_beyond_the_limit_is_an_error_in_a_worker_too(tmp_path: Path) -> None:
+    @dray.remote(num_cpus=0, max_pending_calls=1)
+    class Streams:
+        def work(self, gate: Gate) -> None:
+            gate.pass_through()
+
+        def items(self) -> Any:
+            yield 1
+
+    @dray.remote(num_cpus=0)
+    def reader(streams: Any, gate: Gate) -> str:
+        held = streams.work.remote(gate)
+        try:
+            items = [dray.get(ref) for ref in streams.items.remote()]
+        except PendingCallsLimitExceeded as error:
+            return str(error)
+        return f"no error, and {items}, beside {held}"
+
+    gate = Gate(tmp_path)
+    assert "max_pending_calls" in dray.get(reader.remote(Streams.remote(), gate))
+    gate.open()

@@ -12,6 +12,8 @@ import pytest
 
 import dray
 from dray.errors import ConfigError, ObjectStoreFullError
+from dray.session import current_runtime
+from tests.support.gates import Gate
 from tests.support.programs import run, write
 
 
@@ -85,3 +87,32 @@ def test_without_room_for_a_map_only_large_objects_fail(tmp_path: Path) -> None:
 def test_more_results_than_there_can_be_are_refused_at_once() -> None:
     with pytest.raises(ConfigError, match=r"at most 100,000.*num_returns='streaming'"):
         size.options(num_returns=2**31)
+
+
+def test_what_is_larger_than_the_store_moves_nothing_else_to_the_disk() -> None:
+    dray.init(num_cpus=1, object_store_memory=32 << 20)
+    kept = [dray.put(np.zeros(8 << 20, np.uint8)) for _ in range(2)]
+    large = dray.put(np.zeros(40 << 20, np.uint8))
+    objects = current_runtime().status().objects
+    assert objects is not None
+    assert objects.memory_bytes >= 16 << 20
+    assert objects.disk_bytes < 48 << 20
+    assert [dray.get(size.remote(it)) >> 20 for it in (*kept, large)] == [8, 8, 40]
+
+
+def test_a_result_that_nobody_wants_any_more_leaves_nothing_on_the_disk(tmp_path: Path) -> None:
+    @dray.remote
+    def large(gate: Gate) -> np.ndarray:
+        gate.pass_through()
+        return np.zeros(40 << 20, np.uint8)
+
+    dray.init(num_cpus=1, object_store_memory=32 << 20)
+    gate = Gate(tmp_path)
+    ref = large.remote(gate)
+    gate.heard()
+    del ref
+    gate.open()
+    assert dray.get(size.remote(np.zeros(1, np.uint8))) == 1  # after the other task has ended
+    objects = current_runtime().status().objects
+    assert objects is not None
+    assert objects.disk_bytes == 0

@@ -74,6 +74,7 @@ class ForkServer:
         self._open_files = system_limits.OpenFiles()
         self._workers: dict[int, int] = {}  # pid -> number
         self._made: dict[int, MadeResources] = {}  # pid -> what it has made
+        self._killed: set[int] = set()  # pids that have not ended yet
         self._selector = selectors.DefaultSelector()
         self._wakeup, wakeup_in = socket.socketpair()
         self._wakeup_in = wakeup_in
@@ -256,15 +257,25 @@ class ForkServer:
     def _cancel(self, number: int, task: int) -> None:
         for pid, known in self._workers.items():
             if known == number:
-                with contextlib.suppress(OSError):  # it is gone, or hears of nothing any more
-                    self._made[pid].tell_back(wire.CANCELLED.pack(task))
+                made = self._made[pid]
+                made.to_tell += wire.CANCELLED.pack(task)
+                self._tell_back(made)
+
+    def _tell_back(self, made: MadeResources) -> None:
+        """Tell a worker as much as it takes now, and the rest as it takes more."""
+        made.tell_back()
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if made.to_tell else 0)
+        with contextlib.suppress(KeyError):  # it hears of nothing any more
+            key = self._selector.get_key(made.outlet)
+            if key.events != wanted:
+                self._selector.modify(made.outlet, wanted, key.data)
 
     def _kill(self, number: int) -> None:
+        """Kill a worker; its end is told when it has come, which frees its devices."""
         for pid, known in list(self._workers.items()):
             if known == number and not self._reap(pid):
+                self._killed.add(pid)
                 lifeline.kill_group(pid)
-                _, status = os.waitpid(pid, 0)
-                self._gone(pid, status, killed=True)
 
     def _on_child(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -273,7 +284,7 @@ class ForkServer:
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] in self._workers:
-                    self._gone(*ended, killed=False)
+                    self._gone(*ended, killed=ended[0] in self._killed)
                 elif self._heir is not None and ended[0] == self._heir.pid:
                     self._heir.reaped = True
         self._kill_orphans()
@@ -290,6 +301,7 @@ class ForkServer:
         self._kill_orphans()
         self._clean_up_after(pid)
         number = self._workers.pop(pid)
+        self._killed.discard(pid)
         self._notify(wire.EXITED, number, os.waitstatus_to_exitcode(status), killed)
 
     def _kill_orphans(self) -> None:
@@ -306,6 +318,8 @@ class ForkServer:
         made = self._made.get(pid)
         if made is None:  # its end came in the same round of events
             return
+        if made.to_tell:
+            self._tell_back(made)
         if not made.read():
             self._selector.unregister(made.outlet)
         self._learn_from(made)

@@ -24,6 +24,7 @@ class MadeResources:
 
     Attributes:
         imported: Modules that it has imported, and has told.
+        to_tell: Data for the worker to hear, which it has not taken yet.
         inlet: Pipe end for the worker and what it starts.
         outlet: Pipe end that is read.
     """
@@ -33,6 +34,7 @@ class MadeResources:
         outlet.setblocking(False)
         self.outlet, self.inlet = outlet.detach(), inlet.detach()
         self.imported: list[str] = []  # modules, as `learned_imports` tells them
+        self.to_tell = b""
         self._names: set[tuple[str, str]] = set()
         self._rest = b""
         # Who opens shared memory tells of it like who makes it, but the driver's must stay.
@@ -48,9 +50,14 @@ class MadeResources:
             return False
         return True
 
-    def tell_back(self, data: bytes) -> None:
-        """Have the worker hear something."""
-        os.write(self.outlet, data)
+    def tell_back(self) -> None:
+        """Have the worker hear as much of `to_tell` as it takes now."""
+        try:
+            self.to_tell = self.to_tell[os.write(self.outlet, self.to_tell) :]
+        except BlockingIOError:
+            return
+        except OSError:  # it is gone, or hears of nothing any more
+            self.to_tell = b""
 
     def _take(self, line: str) -> None:
         word, _, rest = line.partition(":")

@@ -7,11 +7,6 @@ import errno
 import os
 import resource
 
-from dray.errors import EngineError
-
-# Errors of starting a process, or of making a descriptor or a thread, at a limit.
-SHORTAGES = (OSError, MemoryError, RuntimeError, EngineError)
-
 # So many descriptors are left for others when the limit is raised.
 _MARGIN = 128
 

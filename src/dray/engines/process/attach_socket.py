@@ -21,6 +21,7 @@ class AttachListener:
 
     def __init__(self) -> None:
         self._listener: socket.socket | None = None
+        self._callers: list[socket.socket] = []  # that have connected, and not been heard yet
         self._left: dict[int, deque[int]] = {}
 
     def address(self) -> str:
@@ -35,29 +36,40 @@ class AttachListener:
 
     def take(self, number: int) -> socket.socket | None:
         """Return the next socket that a client has left; None if it could not be taken."""
-        with contextlib.suppress(OSError):  # nobody else is there, or no descriptor is free
-            while not self._left.get(number):
-                self._accept()
+        self._accept_all()
+        callers, self._callers = self._callers, []
+        for caller in callers:
+            try:
+                self._hear(caller)
+            except BlockingIOError:  # it is about to say what it has
+                self._callers.append(caller)
+            except OSError:
+                caller.close()
         return (
             socket.socket(fileno=self._left[number].popleft()) if self._left.get(number) else None
         )
 
-    def _accept(self) -> None:
+    def _accept_all(self) -> None:
         assert self._listener is not None
-        caller, _ = self._listener.accept()
-        with caller:
-            caller.setblocking(False)
-            if peer_of(caller).user == os.getuid():
-                data, fds, _, _ = socket.recv_fds(caller, _NUMBER_BYTES, 1)
-                self._left.setdefault(int.from_bytes(data, "big"), deque()).extend(fds)
+        with contextlib.suppress(OSError):  # nobody else is there, or no descriptor is free
+            while True:
+                caller, _ = self._listener.accept()
+                caller.setblocking(False)
+                self._callers.append(caller)
+
+    def _hear(self, caller: socket.socket) -> None:
+        if peer_of(caller).user == os.getuid():
+            data, fds, _, _ = socket.recv_fds(caller, _NUMBER_BYTES, 1)
+            self._left.setdefault(int.from_bytes(data, "big"), deque()).extend(fds)
+        caller.close()
 
     def close(self) -> None:
         """Free the descriptors."""
         for left in self._left.values():
             for fd in left:
                 os.close(fd)
-        if self._listener is not None:
-            self._listener.close()
+        for sock in (*self._callers, *(() if self._listener is None else (self._listener,))):
+            sock.close()
 
 
 def leave(address: str, number: int, passed: socket.socket) -> None:

@@ -354,12 +354,13 @@ class LeaderFollowers:
 
     def _lead_for_nobody(self, me: Waiter) -> None:
         self._followers.add(me)
-        try:
-            if not self._baton.acquire(blocking=False):
-                me.sleep(None)  # whoever reads now wakes a follower when it leaves
-                return
-        finally:
-            self._followers.discard(me)
+        leads = self._baton.acquire(blocking=False)
+        if not leads:
+            me.sleep(None)  # whoever reads now wakes a follower when it leaves
+        self._followers.discard(me)
+        if not leads:
+            self._promote()  # it may be this one that was woken, and others wait
+            return
         self._leader = me
         self._reading_thread = self._leading_thread = threading.get_ident()
         try:

@@ -39,12 +39,14 @@ class Inbox:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._rest = b""
+        self._large: tuple[bytearray, int] | None = None  # with where its message begins
+        self._filled = 0  # bytes of it that have come in
         self.has_more = False
 
     @property
     def amid(self) -> bool:
         """True while a part of a message has come in, and not all of it."""
-        return bool(self._rest)
+        return bool(self._rest) or self._large is not None
 
     def receive(self, flags: int = 0) -> list[Message] | None:
         """Read once; return the messages that are whole now, or None at the stream's end."""
@@ -63,6 +65,8 @@ class Inbox:
     def receive_raw(self, flags: int = 0) -> list[memoryview] | None:
         """The same; returns the messages as they came over the socket."""
         self.has_more = False
+        if self._large is not None:
+            return self._fill(*self._large, flags)
         try:
             data = self._sock.recv(_CHUNK, flags)
         except (BlockingIOError, InterruptedError):
@@ -74,7 +78,8 @@ class Inbox:
         if self._rest:
             data = self._rest + data
         self.has_more = len(data) >= _CHUNK
-        frames, at, size = [], 0, len(data)
+        frames: list[memoryview] = []
+        at, size = 0, len(data)
         view = memoryview(data)
         while size - at >= _HEAD:
             start = at + _HEAD
@@ -89,36 +94,34 @@ class Inbox:
             end = start + length
             if end > size:
                 if end - size > _CHUNK:
-                    whole = self._read_rest(data[at:], end - size)
-                    if whole is None:
-                        return None
-                    frames.append(memoryview(whole)[start - at :])
-                    self._rest = b""
-                    return frames
+                    whole = bytearray(end - at)
+                    whole[: size - at] = view[at:]
+                    self._large, self._filled = (whole, start - at), size - at
+                    self._rest, self.has_more = b"", True
+                    return frames or self._fill(whole, start - at, flags)
                 break
             frames.append(view[start:end])
             at = end
         self._rest = data[at:]
         return frames
 
-    def _read_rest(self, begun: bytes, missing: int) -> bytearray | None:
-        """Read the rest of a large message at once, so that it is put together only once."""
-        whole = bytearray(len(begun) + missing)
-        whole[: len(begun)] = begun
-        view = memoryview(whole)[len(begun) :]
-        blocking = self._sock.getblocking()
-        self._sock.setblocking(True)
+    def _fill(self, whole: bytearray, start: int, flags: int) -> list[memoryview] | None:
+        """Read more of a large message, so that it is put together only once."""
+        view = memoryview(whole)[self._filled :]
+        self.has_more = False
         try:
             while view:
-                count = self._sock.recv_into(view)
+                count = self._sock.recv_into(view, 0, flags)
                 if not count:
                     return None
+                self._filled += count
                 view = view[count:]
+        except (BlockingIOError, InterruptedError):
+            return []
         except OSError:
             return None
-        finally:
-            self._sock.setblocking(blocking)
-        return whole
+        self._large, self.has_more = None, True
+        return [memoryview(whole)[start:]]
 
 
 class Outbox:

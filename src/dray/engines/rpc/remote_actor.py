@@ -200,8 +200,9 @@ class RemoteActor(Actor):
         self._reader.do_tasks()  # what is to be freed here may not be watched yet
         if self._inbox is not None:
             self._reader.unwatch(self._sock)
-            while frames := self._inbox.receive_raw(socket.MSG_DONTWAIT):
-                self._deal(frames)
+            inbox = self._inbox
+            while (frames := inbox.receive_raw(socket.MSG_DONTWAIT)) or inbox.has_more:
+                self._deal(frames or ())
         for output in list(self._outputs):
             output.drain()
         with self._lock:

@@ -110,12 +110,10 @@ class Values(Conversation, Runtime):
 
         @final
         def unused() -> None:
-            if writable:
-                arena.forget_changes(start, end)
             table.unpin(region)
 
         try:
-            whole = arena.view(start, end, unused)
+            whole = arena.view(start, end, unused, writable=bool(writable))
         except BaseException as error:
             table.unpin(region)
             if isinstance(error, OSError):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
-from dray.engines.launch.system_limits import SHORTAGES
 from dray.engines.process.hub.functions import GROUP_REMOVED
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.protocol import ActorOperations
@@ -136,10 +137,12 @@ class Actors(ActorOperations, CallListener):
 
     def _place(self, actor: ActorRecord) -> None:
         shape = actor.creation.kind.shape
-        future = shape.ledger.reserve_checked(shape.demand)
-        future.add_done_callback(
-            lambda f: self._hub.lock.later(lambda: self._granted(actor, f.result()))
-        )
+        actor.asked = shape.ledger.reserve_checked(shape.demand)
+        actor.asked.add_done_callback(functools.partial(self._on_granted, actor))
+
+    def _on_granted(self, actor: ActorRecord, asked: Future[Reservation]) -> None:
+        if not asked.cancelled():
+            self._hub.lock.later(lambda: self._granted(actor, asked.result()))
 
     def _granted(self, actor: ActorRecord, held: Reservation) -> None:
         if actor.state == "dead":
@@ -157,7 +160,7 @@ class Actors(ActorOperations, CallListener):
         fresh = bool(actor.held.devices[0])
         try:
             worker = self._pool.take(actor.held.nodes[0], shape.runtime_env, fresh=fresh)
-        except SHORTAGES as error:
+        except Exception as error:  # noqa: BLE001 (whatever it is, callers must not hang)
             why = f"actor {actor.title} has no worker process: {error}"
             actor.unstarted = ActorDiedError(None, details=why)
             self._mark_dead(actor, failed(actor.unstarted))
@@ -227,8 +230,7 @@ class Actors(ActorOperations, CallListener):
         options = actor.creation.kind.options
         task.retries = options["max_task_retries"] if details[3] is None else details[3]
         if 0 < actor.most_pending <= actor.pending.get(client, 0):
-            self._hub.free_room(client, payload)
-            return self._too_many(client, task, actor.most_pending)
+            return self._too_many(client, task, payload, actor.most_pending)
         self._tasks.table.accept(task)
         if actor.death is not None:
             self._tasks.table.end(task, actor.death)
@@ -241,14 +243,19 @@ class Actors(ActorOperations, CallListener):
             self._pump(actor)
         return None
 
-    def _too_many(self, client: Client, task: Task, most: int) -> Payload:
-        self._hub.own(client, task.results)
+    def _too_many(self, client: Client, task: Task, payload: Payload, most: int) -> Payload:
         error = failed(
             PendingCallsLimitExceeded(
                 f"{task.title} was not called: {most} calls of this process wait already, which is "
                 "its actor's max_pending_calls; wait for some of them first"
             )
         )
+        if task.returns == "stream":  # which tells of it who reads it
+            self._tasks.table.accept(task)
+            self._tasks.table.end(task, error)
+            return error
+        self._hub.free_room(client, payload)
+        self._hub.own(client, task.results)
         self._hub.fail(task.results, error)
         return error
 
@@ -372,6 +379,8 @@ class Actors(ActorOperations, CallListener):
     def _mark_dead(self, actor: ActorRecord, payload: Payload) -> None:
         """Take an actor out of service: its calls fail, its name and resources are free."""
         actor.state, actor.death = "dead", payload
+        if actor.asked is not None:
+            actor.asked.cancel()
         if actor.name is not None and self.names.get((actor.namespace, actor.name)) == actor.number:
             del self.names[actor.namespace, actor.name]
         calls = [*actor.running.values(), *actor.calls_unsent()]

@@ -117,7 +117,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
         self._poll.register(self._signals, select.EPOLLIN)
         own_share = system_limits.shareable_bytes(int(host.memory_bytes() * _STORE_SHARE))
         self.hub = Hub(store_bytes or own_share)
-        self.pool = Pool(self._start_worker, max(2, host.cpu_count()))
+        self.pool = Pool(self._start_worker, 2 * max(2, host.cpu_count()))
         hub, self.streams = self.hub, Streams(self.hub)
         self.tasks = tasks = Tasks(
             hub, self.streams, ledger, self.pool, self._send, kill, cancel, variables
@@ -247,26 +247,26 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
     # Workers.
 
     def _start_worker(self, node: Node, runtime_env: RuntimeKey) -> WorkerProcess:
+        variables, directory = runtime_env
+        directory = directory or self._runtime_env.local_directory("process")
+        environment = (self._runtime_env | RuntimeEnv(dict(variables))).expanded(os.environ)
         number = self._next_number()
         worker, (out, err), theirs = self._open_worker(number, node, runtime_env)
         worker.client = Client(number, lambda q, answer: self._answer(worker, q, answer), worker)
         self.hub.clients[number] = worker.client
-        variables, directory = runtime_env
-        directory = directory or self._runtime_env.local_directory("process")
-        environment = self._runtime_env | RuntimeEnv(dict(variables))
         begin = {
             "number": number,
-            "environment": wire.Begin.like_here(environment.expanded(os.environ), directory),
+            "environment": wire.Begin.like_here(environment, directory),
             "node_id": node.node_id,
             "job_id": self._job_id,
             "namespace": self._namespace,
             "runtime_env": self._runtime_env.as_dict(),
         }
-        self._listen_to(worker)
-        self._send(worker, encode(("begin", begin)))
         self.tap.watch(worker, out, "stdout")
         self.tap.watch(worker, err, "stderr")
         try:
+            self._listen_to(worker)
+            self._send(worker, encode(("begin", begin)))
             self._fork(worker, theirs)
         except BaseException:
             self._unwatch(worker)
@@ -378,8 +378,8 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
             line = self._lines.get(fd)
             if line is None:
                 continue
-            messages = self._receive(line) if event & ~select.EPOLLOUT else []
-            with self.lock:
+            with self.lock:  # which keeps the order of what is heard, and its end, see `_gone`
+                messages = self._receive(line) if event & ~select.EPOLLOUT else []
                 if event & select.EPOLLOUT and line.outbox.flush():
                     self._flushing.discard(fd)
                     self._poll.modify(fd, select.EPOLLIN)
@@ -457,8 +457,8 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
     def _gone(self, worker: WorkerProcess, error: EngineError) -> None:
         if worker.gone:
             return
-        while messages := self._receive(worker):  # what it said last
-            self._hear(worker, messages)
+        while (messages := self._receive(worker)) or worker.inbox.has_more:  # what it said last
+            self._hear(worker, messages or ())
         worker.gone = True
         self._unwatch(worker)
         self.pool.forget(worker)

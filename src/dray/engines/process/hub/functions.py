@@ -67,6 +67,7 @@ class FunctionTable(KindOperations):
         if kind is None:
             name = options["name"] if what == "task" else options["class_name"]
             self.all[key] = FunctionDescriptor(key, number, what, blob, options, shape, name)
+            shape.kinds += 1
             self._hub.store.seal(number, b"", nested)
             self._hub.store.when_unused(number, lambda: self._forget(key))
         else:
@@ -74,7 +75,10 @@ class FunctionTable(KindOperations):
         self._hub.reply(client, question, None)
 
     def _forget(self, key: bytes) -> None:
-        del self.all[key]
+        shape = self.all.pop(key).shape
+        shape.kinds -= 1
+        if not shape.kinds:
+            self.shapes.pop(shape.key, None)
         self._on_unused(key)
 
     def forget_group(self, number: int) -> None:
@@ -123,6 +127,8 @@ class FunctionTable(KindOperations):
         shape = self.shapes.get(key)
         if shape is None:
             held, capture = dict(options["resources"]), place["capture"]
-            shape = SchedulingClass(demand, ledger, runtime_env, held, group=group, capture=capture)
+            shape = SchedulingClass(
+                key, demand, ledger, runtime_env, held, group=group, capture=capture
+            )
             self.shapes[key] = shape
         return shape

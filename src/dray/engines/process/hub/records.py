@@ -71,7 +71,6 @@ class WorkerProcess(Channel):
         lease: The resources that it works with.
         known: The functions and classes that it was told of.
         forgotten: Those of them that are not used any more, until it is told so.
-        retiring: Whether it was asked to end.
         ahead: Tasks that were sent to it before it was done with `task`.
         dispatches: Number of tasks that were sent to it.
         since: When it began with `task`, as far as is known.
@@ -95,7 +94,6 @@ class WorkerProcess(Channel):
         self.known: set[bytes] = set()
         self.forgotten: list[bytes] = []
         self.calls: dict[bytes, int] = {}
-        self.retiring = False
         self.ahead: deque[Task] = deque()
         self.dispatches = 0
         self.doomed = False
@@ -174,26 +172,30 @@ class SchedulingClass:
     """Tasks that ask for the same, and so can take each other's place.
 
     Attributes:
+        key: Tells it from others.
         demand: Resources of one of them.
         ledger: Where.
         runtime_env: Runtime environment: variables, as pairs, and a directory.
         resources: The same quantities, as the tasks see them.
         waiting: Those that can run, oldest first.
         followed: Workers to which tasks were sent ahead that are not recalled.
-        asked: Whether the ledger has a request of this shape.
+        asked: The request of this shape that the ledger has.
+        kinds: Number of the functions and classes that ask for it.
         aside: Reservations of its last tasks, for the next ones unless somebody asks meanwhile.
         group: The placement group they run in.
         capture: Whether what they start runs there as well.
         removed: Whether that group was removed.
     """
 
+    key: object
     demand: Demand
     ledger: Ledger
     runtime_env: RuntimeKey
     resources: Mapping[str, float]
     waiting: deque[Task] = field(default_factory=deque)
     followed: set[WorkerProcess] = field(default_factory=set)
-    asked: bool = False
+    asked: Future[Reservation] | None = None
+    kinds: int = 0
     aside: list[Held] = field(default_factory=list)
     group: int | None = None
     capture: bool = False
@@ -308,6 +310,7 @@ class ActorRecord:
         held_up: Calls that wait for an argument, or behind one that does, by line.
         in_order: Whether the calls of a caller stand in one line; else each call is its own.
         running: Calls that are sent, by number.
+        asked: Its request to the ledger.
         most_pending: Most calls of a caller that may wait or run; 0 or less is any number.
         pending: Number of calls of each caller that are not over, if that is limited.
         most_ahead: So many are sent at most.
@@ -323,6 +326,7 @@ class ActorRecord:
     calls: CallListener
     state: str = "waiting"
     worker: WorkerProcess | None = None
+    asked: Future[Reservation] | None = None
     held: Held | None = None
     waiting: deque[Task] = field(default_factory=deque)
     held_up: dict[Client | Task, deque[Task]] = field(default_factory=dict)

@@ -29,10 +29,11 @@ Invariants:
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 
-from dray.engines.launch.system_limits import SHORTAGES
 from dray.engines.process.hub.functions import FunctionTable
 from dray.engines.process.hub.generators import Streams
 from dray.engines.process.hub.hub import Hub
@@ -143,15 +144,16 @@ class Tasks(TaskOperations):
             if held.take_up():
                 self._granted(shape, held)
                 return
-        shape.asked = True
-        future = shape.ledger.reserve_checked(shape.demand)
-        future.add_done_callback(
-            lambda f: self.hub.lock.later(lambda: self._granted(shape, f.result()))
-        )
+        shape.asked = shape.ledger.reserve_checked(shape.demand)
+        shape.asked.add_done_callback(functools.partial(self._on_granted, shape))
+
+    def _on_granted(self, shape: SchedulingClass, asked: Future[Reservation]) -> None:
+        if not asked.cancelled():
+            self.hub.lock.later(lambda: self._granted(shape, asked.result()))
 
     def _granted(self, shape: SchedulingClass, held: Reservation) -> None:
         assert isinstance(held, Held)
-        shape.asked = False
+        shape.asked = None
         self._skip_over(shape)
         if not shape.waiting:
             self._ahead.recall_some(shape)
@@ -164,13 +166,20 @@ class Tasks(TaskOperations):
         while shape.waiting and shape.waiting[0].over:
             shape.waiting.popleft()
 
+    def _withdraw(self, shape: SchedulingClass) -> None:
+        """Take back what was asked for, unless a task needs it: it would hold up others."""
+        self._skip_over(shape)
+        needed = shape.waiting or shape.followed
+        if shape.asked is not None and not needed and shape.asked.cancel():
+            shape.asked = None
+
     def _begin(self, shape: SchedulingClass, held: Held) -> bool:
         """Run the first of a queue on a worker; return whether to ask for the next."""
         task = shape.waiting.popleft()
         fresh = bool(self._most_calls(task))
         try:
             worker = self.pool.take(held.nodes[0], shape.runtime_env, fresh=fresh)
-        except SHORTAGES as error:
+        except Exception as error:  # noqa: BLE001 (whatever it is, the task must not hang)
             held.release()
             if not fresh and self._has_workers(shape):
                 shape.waiting.appendleft(task)  # the first that is done takes it
@@ -359,8 +368,9 @@ class Tasks(TaskOperations):
     def rest(self, worker: WorkerProcess) -> None:
         """Take a worker's resources back, and keep it for later."""
         lease, shape, worker.lease, worker.shape = worker.lease, worker.shape, None, None
-        if worker.calls or not self.pool.give_back(worker):
-            self.retire(worker)
+        surplus = worker if worker.calls else self.pool.give_back(worker)
+        if surplus is not None:
+            self.retire(surplus)
         if lease is None:
             return
         if shape is not None and lease.set_aside():
@@ -370,7 +380,6 @@ class Tasks(TaskOperations):
 
     def retire(self, worker: WorkerProcess) -> None:
         """Ask a worker to end."""
-        worker.retiring = True
         self.send(worker, encode(("stop",)))
 
     # Waiting.
@@ -459,6 +468,7 @@ class Tasks(TaskOperations):
         task.cancelled, task.forced = True, force
         if task.worker is None:
             self.table.end(task, self._cancelled(task))
+            self._withdraw(task.kind.shape)
         elif self._ahead.is_ahead(task):
             self._ahead.recall([task])
         else:

@@ -65,37 +65,37 @@ class Pool:
 
     Args:
         start: Starts a worker process for a node and a runtime environment.
-        most_idle: Idle workers kept for each of both.
+        most_idle: Idle workers kept for each node.
     """
 
     def __init__(self, start: Callable[[Node, RuntimeKey], WorkerProcess], most_idle: int) -> None:
         self._start = start
         self._most_idle = most_idle
-        self._idle: dict[tuple[str, RuntimeKey], list[WorkerProcess]] = {}
+        self._idle: dict[str, dict[WorkerProcess, None]] = {}  # by node, the longest idle first
         self.all: dict[int, WorkerProcess] = {}
 
     def take(self, node: Node, runtime_env: RuntimeKey, *, fresh: bool = False) -> WorkerProcess:
         """Return a worker that nobody uses; a new one if there is none, or if asked for."""
-        idle = self._idle.get((node.node_id, runtime_env), [])
-        while idle and not fresh:
-            worker = idle.pop()
-            if not worker.gone:
+        idle = self._idle.get(node.node_id, {})
+        for worker in reversed(() if fresh else idle):
+            if worker.runtime_env == runtime_env and not worker.gone:
+                del idle[worker]
                 return worker
         worker = self._start(node, runtime_env)
         self.all[worker.number] = worker
         return worker
 
-    def give_back(self, worker: WorkerProcess) -> bool:
-        """Take a worker that is not used any more; return False if there are enough."""
-        idle = self._idle.setdefault((worker.node.node_id, worker.runtime_env), [])
-        if len(idle) >= self._most_idle:
-            return False
-        idle.append(worker)
-        return True
+    def give_back(self, worker: WorkerProcess) -> WorkerProcess | None:
+        """Take a worker that is not used any more; return the longest idle if there are enough."""
+        idle = self._idle.setdefault(worker.node.node_id, {})
+        idle[worker] = None
+        if len(idle) <= self._most_idle:
+            return None
+        longest = next(iter(idle))
+        del idle[longest]
+        return longest
 
     def forget(self, worker: WorkerProcess) -> None:
         """Take note that a worker is gone."""
         self.all.pop(worker.number, None)
-        idle = self._idle.get((worker.node.node_id, worker.runtime_env), [])
-        if worker in idle:
-            idle.remove(worker)
+        self._idle.get(worker.node.node_id, {}).pop(worker, None)

@@ -12,6 +12,7 @@ import ctypes
 import mmap
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from dray.engines.rpc.serialization import Buffer
 from dray.errors import ObjectStoreFullError
 from dray.interrupts import final
 
-_PAGE = 4096
+_PAGE = mmap.PAGESIZE
 # Memory that was used before is three times as fast to write as fresh memory; so much is kept.
 _WARM_BYTES = 256 << 20
 # From this size on several threads write.
@@ -99,8 +100,9 @@ class Arena:
         self.fd = fd
         self.size = size
         self._warm = 0
-        self._map: mmap.mmap | None = None
+        self._map: mmap.mmap | None = None  # of all of it, which views for reading share
         self._address = 0
+        self._mapping = threading.Lock()
         self._out: memoryview | None = None
         self._writes: dict[tuple[int, int], int] = {}
 
@@ -149,29 +151,39 @@ class Arena:
                 self._out = memoryview(mmap.mmap(self.fd, self.size))
         return self._out
 
-    def view(self, offset: int, length: int, on_end: Callable[[], object]) -> Any:
-        """Return a part as it is, without a copy.
+    def view(
+        self, offset: int, length: int, on_end: Callable[[], object], *, writable: bool = False
+    ) -> Any:
+        """Return a part as it is, without a copy; nobody else sees what is written to it.
 
-        What is written to it stays in this process.
+        Args:
+            offset: Its first byte, that of a page.
+            length: Its length.
+            on_end: Called when nobody has the view any more.
+            writable: Whether it is to be written to, which takes a map of its own.
 
         Raises:
             OSError: This process has no room for a map of the file.
         """
-        if self._map is None:
-            flags = mmap.MAP_PRIVATE | _NORESERVE
-            self._map = mmap.mmap(
-                self.fd, self.size, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE
-            )
-            self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
-        part = (ctypes.c_char * length).from_address(self._address + offset)
+        if writable:
+            part: Any = self._private(offset, length)
+        else:
+            if self._map is None:
+                self._share_map()
+            part = (ctypes.c_char * length).from_address(self._address + offset)
         _watch(part, on_end)
         return part
 
-    def forget_changes(self, offset: int, length: int) -> None:
-        """Drop what this process has written to a view."""
-        if self._map is not None:
-            with contextlib.suppress(OSError, ValueError):
-                self._map.madvise(mmap.MADV_DONTNEED, offset, round_up(length))
+    def _share_map(self) -> None:
+        with self._mapping:
+            if self._map is None:
+                whole = self._private(0, self.size)
+                self._address = ctypes.addressof(ctypes.c_char.from_buffer(whole))
+                self._map = whole  # last: from here on other threads use its address
+
+    def _private(self, offset: int, length: int) -> mmap.mmap:
+        flags, prot = mmap.MAP_PRIVATE | _NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
+        return mmap.mmap(self.fd, length, flags=flags, prot=prot, offset=offset)
 
     def freed(self, offset: int, length: int) -> None:
         """Give memory back that nobody uses, unless little is kept for the next object."""

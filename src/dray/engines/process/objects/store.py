@@ -139,6 +139,8 @@ class Store:
     def _give_up(self, payload: Payload) -> None:
         if type(payload) is tuple and payload[0] == STORED:
             self._free_if_unused(payload[1])
+        elif type(payload) is tuple and payload[0] == SPILLED:
+            self.free_disk(payload)
 
     def hold(self, number: int) -> None:
         """Take note of somebody who refers to an object."""
@@ -202,7 +204,8 @@ class Store:
         """
         total = _length(lengths)
         offset = self._allocator.take(total)
-        while offset is None and self._spill_one():
+        fits = total <= self.arena.size
+        while offset is None and fits and self._spill_one():
             offset = self._allocator.take(total)
         if offset is None:
             try:

@@ -47,9 +47,8 @@ class Results:
     def __init__(self, runtime: WorkerRuntime) -> None:
         self.runtime = runtime
         self.output = TitledOutput()
-        self._kept: list[
-            ObjectRef
-        ] = []  # what must live until its references are the hub's to hold
+        # By task: what must live until its references are the hub's to hold.
+        self._kept: dict[int, list[ObjectRef]] = {}
 
     def arguments(self, payload: Payload, deps: Sequence[Payload]) -> tuple[Args, Kwargs]:
         """Return the arguments of a task or call."""
@@ -72,8 +71,8 @@ class Results:
                 self.keep_pace(number, index, most_unread)
             return [self._pack(None, name)]
         if returns == "dynamic":
-            self._kept = [self.runtime.put(item) for item in value]
-            return [self._pack(DynamicObjectRefGenerator(self._kept), name)]
+            kept = self._kept[number] = [self.runtime.put(item) for item in value]
+            return [self._pack(DynamicObjectRefGenerator(kept), name)]
         if returns == 0:
             return []
         if inspect.isgenerator(value):
@@ -115,6 +114,7 @@ class Results:
         self.output.end()
         self.runtime.cancelled.discard(number)
         self.runtime.say("done", number, values)
+        self._kept.pop(number, None)
 
     def tell_error(
         self,
@@ -127,6 +127,7 @@ class Results:
         """Tell the hub what a task or call has raised, after what it has printed."""
         self.output.end()
         self.runtime.cancelled.discard(number)
+        self._kept.pop(number, None)
         values: list[Result] = []
         if isinstance(error, PartialResultsError) and error.__cause__ is not None:
             values = error.values
