@@ -67,12 +67,7 @@ class TaskWorker:
     def serve(self) -> int:
         """Work until the hub says stop, or what it runs exits; return the exit status."""
         inbox = Inbox(self._sock)
-        messages: list[Message] = []
-        while not messages:
-            received = inbox.receive()
-            if received is None:
-                os._exit(0)
-            messages = received
+        messages = _first(inbox)
         begin = messages.pop(0)[1]
         actor_host.enter_environment(begin["environment"])
         self.runtime = WorkerRuntime(
@@ -327,6 +322,14 @@ def attach_when_used(sock: socket.socket) -> None:
     references.set_runtime_factory(session.current_runtime)
 
 
+def _first(inbox: Inbox) -> list[Message]:
+    """Return the first messages of the hub; end without a driver that sends them."""
+    while not (messages := inbox.receive()):
+        if messages is None:
+            lifeline.end_with_family()
+    return messages
+
+
 def _attach(sock: socket.socket) -> WorkerRuntime:
     sock.sendall(b"?")
     _, fds, _, _ = socket.recv_fds(sock, 1, 2)
@@ -337,9 +340,7 @@ def _attach(sock: socket.socket) -> WorkerRuntime:
         )
     arena, disk = fds
     inbox = Inbox(sock)
-    messages: list[Message] = []
-    while not messages:
-        messages = inbox.receive() or []
+    messages = _first(inbox)
     size = os.fstat(arena).st_size
     runtime = WorkerRuntime(
         sock,
