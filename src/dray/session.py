@@ -14,6 +14,7 @@ from dray.checks import is_number
 from dray.compat.init_arguments import chosen_of_a_cluster, say_without_meaning, set_log_level
 from dray.compat.init_context import Context
 from dray.errors import AlreadyInitializedError, ConfigError, EngineError
+from dray.errors.base import of_end
 
 if TYPE_CHECKING:
     from dray.engines.base import Engine, Options
@@ -227,7 +228,8 @@ def has_ended() -> bool:
 
 def _refuse_at_end() -> None:
     if _over:
-        raise EngineError("this program is ending: dray has ended, and does not start once more")
+        why = "this program is ending: dray has ended, and does not start once more"
+        raise of_end(EngineError(why))
 
 
 def _is_owner() -> bool:

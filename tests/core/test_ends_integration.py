@@ -254,6 +254,32 @@ def test_nothing_starts_once_more_as_a_program_ends(tmp_path: Path) -> None:
     assert ended.stdout.count("late: this program is ending") == 3, ended.stdout
 
 
+def test_daemon_threads_stop_in_silence_as_a_program_ends(tmp_path: Path) -> None:
+    script = write(
+        tmp_path / "daemons.py",
+        """
+        import threading, time
+        import dray
+
+        @dray.remote
+        def wait(seconds):
+            time.sleep(seconds)
+
+        def watch(seconds):
+            while True:
+                dray.get(wait.remote(seconds))
+                begun.set()
+
+        begun = threading.Event()
+        for seconds in (0, 0, 1000):
+            threading.Thread(target=watch, args=(seconds,), daemon=True).start()
+        begun.wait()
+        """,
+    )
+    ended = run(script, tmp_path / "runs")
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_objects_that_go_as_python_ends_may_clean_up(tmp_path: Path) -> None:
     """What they call for the first time could not be imported any more."""
     script = write(

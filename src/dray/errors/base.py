@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -71,3 +72,13 @@ def text_of(value: object) -> str:
         return str(value)
     except Exception:  # noqa: BLE001 (a user's code may raise anything)
         return "<its str() failed>"
+
+
+def of_end(error: DrayError) -> BaseException:
+    """Return the error of a session that has ended, for the thread that needs it.
+
+    For a daemon thread that goes on as the program ends it is SystemExit, which Python passes over
+    in silence: without dray such a thread just stops.
+    """
+    left_over = threading.current_thread().daemon and not threading.main_thread().is_alive()
+    return SystemExit() if left_over else error

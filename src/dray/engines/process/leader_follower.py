@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from dray import interrupts
 from dray.engines.process.lock import IN_A_FINALISER
 from dray.errors import EngineError
+from dray.errors.base import of_end
 from dray.interrupts import pending
 
 T = TypeVar("T")
@@ -147,7 +148,7 @@ class LeaderFollowers:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not self._wait(waiter, deadline, interruptible):
             if self._end is not None:
-                raise self._end()
+                raise of_end(self._end())
             if deadline is not None and time.monotonic() >= deadline:
                 return False
             interrupts.deliver()

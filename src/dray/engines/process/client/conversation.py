@@ -18,6 +18,7 @@ from dray.engines.process.objects import references
 from dray.engines.rpc import serialization
 from dray.engines.rpc.framing import Message
 from dray.errors import EngineError
+from dray.errors.base import of_end
 from dray.interrupts import leave, mark_shielded, pending, shielded, shut, watch
 
 T = TypeVar("T")
@@ -129,7 +130,7 @@ class Conversation(ABC):
     def check_open(self) -> None:
         """Raise an EngineError if this session has ended. With the lock held."""
         if self._closed:
-            raise EngineError("this session has ended; call dray.init() again")
+            raise of_end(EngineError("this session has ended; call dray.init() again"))
 
     def answered(self, number: int, answer: object) -> None:
         """Take an answer of the hub's."""
