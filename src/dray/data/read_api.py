@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ import pyarrow as pa
 from dray.checks import require
 from dray.compat.arguments import check_arguments
 from dray.data.dataset import Dataset
-from dray.data.forms.blocks import Block, to_table
+from dray.data.forms.blocks import Block, Row, to_table
 from dray.data.sources import files
 from dray.data.sources.base import BlocksSource, Filesystem, RowsSource, Source
 from dray.data.sources.combined import FileShuffleConfig, Shuffle, UnionSource
@@ -102,14 +101,8 @@ def read_csv(
     found, on = files.find_files(paths, file_extensions or _CSV, filesystem)
     label = _labels(partitioning, include_paths)
     of_arrow = _of_arrow(read_csv, options, _OF_CSV)
-    source = functools.partial(
-        files.csv_source,
-        filesystem=on,
-        options=of_arrow,
-        label=label,
-        opening=arrow_open_stream_args or {},
-    )
-    return _in_order(source, found, shuffle)
+    opening = arrow_open_stream_args or {}
+    return _in_order(files.csv_source, found, shuffle, on, of_arrow, label, opening)
 
 
 def read_json(
@@ -143,14 +136,8 @@ def read_json(
     found, on = files.find_files(paths, file_extensions or _JSON, filesystem)
     label = _labels(partitioning, include_paths)
     of_arrow = _of_arrow(read_json, options, _OF_JSON)
-    source = functools.partial(
-        files.json_source,
-        filesystem=on,
-        options=of_arrow,
-        label=label,
-        opening=arrow_open_stream_args or {},
-    )
-    return _in_order(source, found, shuffle)
+    opening = arrow_open_stream_args or {}
+    return _in_order(files.json_source, found, shuffle, on, of_arrow, label, opening)
 
 
 def read_text(
@@ -181,14 +168,7 @@ def read_text(
     _check_options(read_text, options)
     found, on = files.find_files(paths, file_extensions or ("",), filesystem)
     label = _labels(partitioning, include_paths)
-    source = functools.partial(
-        files.text_source,
-        filesystem=on,
-        encoding=encoding,
-        drop_empty_lines=drop_empty_lines,
-        label=label,
-    )
-    return _in_order(source, found, shuffle)
+    return _in_order(files.text_source, found, shuffle, on, encoding, drop_empty_lines, label)
 
 
 def read_binary_files(
@@ -219,7 +199,7 @@ def read_binary_files(
     def row(content: bytes, path: str) -> dict[str, object]:
         return {"bytes": content, **label(path)}
 
-    return _rows_in_order(files.FileRows(found, on, row), f"{len(found)} files", shuffle)
+    return _rows_in_order(found, on, row, shuffle)
 
 
 def read_images(
@@ -269,7 +249,7 @@ def read_images(
         image = image if size is None else image.resize((size[1], size[0]))
         return {"image": np.asarray(image), **label(path)}
 
-    return _rows_in_order(files.FileRows(found, on, row), f"{len(found)} images", shuffle)
+    return _rows_in_order(found, on, row, shuffle)
 
 
 def read_numpy(
@@ -298,10 +278,7 @@ def read_numpy(
     _check_options(read_numpy, options)
     found, on = files.find_files(paths, file_extensions or (".npy",), filesystem)
     label = _labels(partitioning, include_paths)
-    source = functools.partial(
-        files.numpy_source, filesystem=on, allow_pickle=allow_pickle, label=label
-    )
-    return _in_order(source, found, shuffle)
+    return _in_order(files.numpy_source, found, shuffle, on, allow_pickle, label)
 
 
 def read_sql(
@@ -349,22 +326,26 @@ _IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
 
 
 def _in_order(
-    source: Callable[[Sequence[str]], Source], found: Sequence[str], shuffle: FileOrder
+    source: Callable[..., Source], found: Sequence[str], shuffle: FileOrder, *how: object
 ) -> Dataset:
     """Return files as a dataset: in their order, or in one that epochs decide."""
     if shuffle is None:
-        return Dataset(source(found))
-    return Dataset(UnionSource([source([name]) for name in found], Shuffle(shuffle)))
+        return Dataset(source(found, *how))
+    return Dataset(UnionSource([source([name], *how) for name in found], Shuffle(shuffle)))
 
 
-def _rows_in_order(rows: files.FileRows, called: str, shuffle: FileOrder) -> Dataset:
+def _rows_in_order(
+    found: list[str], on: Filesystem, row: Callable[[bytes, str], Row], shuffle: FileOrder
+) -> Dataset:
     """Return files that are rows themselves as a dataset."""
-    if shuffle is None:
-        return Dataset(RowsSource(rows, called))
-    order = Shuffle(shuffle)
-    if order.by_epoch:
-        return Dataset(RowsSource(rows, called), seed=order.seed)
-    return Dataset(RowsSource(rows.reordered(order.order(len(rows), 0)), called))
+    seed = None
+    if shuffle is not None:
+        order = Shuffle(shuffle)
+        if order.by_epoch:
+            seed = order.seed
+        else:
+            found = [found[number] for number in order.order(len(found), 0)]
+    return Dataset(RowsSource(files.FileRows(found, on, row), f"{len(found)} files"), seed=seed)
 
 
 def _labels(partitioning: Partitioning | None, include_paths: bool) -> Callable[[str], Labels]:

@@ -387,11 +387,6 @@ class FileRows:
     ) -> None:
         self._files, self._filesystem, self._decode = files, filesystem, decode
 
-    def reordered(self, numbers: Sequence[int]) -> FileRows:
-        """Return the same rows in the order of their numbers."""
-        names = [self._files[number] for number in numbers]
-        return FileRows(names, self._filesystem, self._decode)
-
     def __len__(self) -> int:
         return len(self._files)
 
