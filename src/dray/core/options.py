@@ -182,7 +182,6 @@ def call_options(name: str, given: Options) -> CallOptions:
     Raises:
         ConfigError: One is unknown, or has a value that is not allowed.
     """
-    given = {key: value for key, value in given.items() if key != "is_generator"}
     given = check_options(given, CALL, CALLS)
     num_returns = given.get("num_returns")
     return CallOptions(
