@@ -6,10 +6,9 @@ import datetime as dt
 import io
 import itertools
 import json
-import math
 import operator
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -199,7 +198,8 @@ def _as_json(row: Row) -> str:
     try:
         return _JSON.encode(row)
     except ValueError:  # most rows have no NaN, which JSON does not know
-        return _JSON.encode(_without_nan(row))
+        text = json.dumps(row, default=_plain)
+        return _JSON.encode(json.loads(text, parse_constant=lambda _: None))
 
 
 def _plain(value: Value) -> Value:
@@ -224,18 +224,6 @@ def _plain(value: Value) -> Value:
 
 _JSON = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=_plain)
 _EPOCH, _MILLISECOND = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc), dt.timedelta(milliseconds=1)
-
-
-def _without_nan(value: Value) -> Value:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, np.ndarray | np.generic):
-        return _without_nan(value.tolist())
-    if isinstance(value, Mapping):
-        return {name: _without_nan(each) for name, each in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_without_nan(each) for each in value]
-    return value
 
 
 def to_numpy(column: str) -> Writer:
