@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import gzip
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,11 @@ def test_contents_of_files(tmp_path: Path) -> None:
     named = dray.data.from_items([{"path": "a"}])
     whole = named.with_column("bytes", download("path", filesystem=on))
     assert whole.filter(expr=col("bytes") == b"one").count() == 1
+    (tmp_path / "a.gz").write_bytes(packed := gzip.compress(b"one"))
+    of_packed = dray.data.from_items([{"path": f"{tmp_path}/a.gz"}])
+    for filesystem in (None, pa.fs.LocalFileSystem()):
+        [row] = of_packed.with_column("bytes", download("path", filesystem=filesystem)).take_all()
+        assert row["bytes"] == packed
 
 
 @pytest.mark.parametrize(

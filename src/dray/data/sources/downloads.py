@@ -38,7 +38,8 @@ def downloaded(uris: Sequence[str | None], filesystem: Filesystem = None) -> lis
 
 def _content(uri: str, filesystem: Filesystem) -> bytes:
     if isinstance(filesystem, pa.fs.FileSystem):
-        with filesystem.open_input_stream(uri.rpartition("://")[2]) as file:
+        inner = uri.rpartition("://")[2]
+        with filesystem.open_input_stream(inner, compression=None) as file:
             content: bytes = file.read()
             return content
     if filesystem is None and "://" not in uri:
