@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -103,15 +103,16 @@ def _remote_files(
     import fsspec
     from fsspec.implementations.arrow import ArrowFSWrapper
 
-    if isinstance(filesystem, pa.fs.FileSystem):
-        on, inner = ArrowFSWrapper(filesystem), names
-    elif filesystem is not None:
-        on, inner = filesystem, names
-    else:
-        on = fsspec.core.url_to_fs(names[0].replace("anonymous@", ""), **_options(names[0]))[0]
-        inner = [on._strip_protocol(name.replace("anonymous@", "")) for name in names]
+    on: Any = filesystem
+    if filesystem is None:
+        options = {"anon": True} if "anonymous@" in names[0] else {}
+        names = [name.replace("anonymous@", "") for name in names]
+        on = fsspec.core.url_to_fs(names[0], **options)[0]
+        names = [on._strip_protocol(name) for name in names]
+    elif isinstance(filesystem, pa.fs.FileSystem):
+        on = ArrowFSWrapper(filesystem)
     found: list[str] = []
-    for name in inner:
+    for name in names:
         if glob.has_magic(name):
             found += sorted(on.glob(name))
         elif on.isdir(name):
@@ -121,10 +122,6 @@ def _remote_files(
     if isinstance(filesystem, pa.fs.FileSystem):
         return found, filesystem
     return found, pa.fs.PyFileSystem(pa.fs.FSSpecHandler(on))
-
-
-def _options(url: str) -> dict[str, object]:
-    return {"anon": True} if "anonymous@" in url else {}
 
 
 @contextlib.contextmanager
