@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,12 +16,12 @@ from dray.data.forms.blocks import (
     ID,
     Array,
     Arrays,
+    Batch,
     Block,
     Frame,
     Table,
     concat,
     rows_to_table,
-    to_column,
     to_row,
     to_table,
 )
@@ -70,30 +69,23 @@ def range_tensor(n: int, *, shape: Sequence[int] = (1,), **_: object) -> Dataset
 
 def from_pandas(dfs: Frame | Sequence[Frame], **_: object) -> Dataset:
     """Return a pandas.DataFrame, or several, as a dataset."""
-    frames = dfs if isinstance(dfs, list | tuple) else [dfs]
-    return _in_memory([to_table(frame, "a DataFrame") for frame in frames], "the DataFrame")
+    return _in_memory(dfs, "the DataFrame")
 
 
 def from_polars(frames: polars.DataFrame | Sequence[polars.DataFrame]) -> Dataset:
     """Return a DataFrame of Polars, or several, as a dataset."""
-    listed = frames if isinstance(frames, list | tuple) else [frames]
-    return _in_memory([_arrow_of_polars(frame) for frame in listed], "the DataFrame")
-
-
-def _arrow_of_polars(frame: polars.DataFrame) -> Table:
-    return (frame.collect() if hasattr(frame, "collect") else frame).to_arrow()
+    return _in_memory(frames, "the DataFrame")
 
 
 def from_numpy(ndarrays: Array | Sequence[Array], **_: object) -> Dataset:
     """Return a NumPy array, or several, as a dataset with the column `data`, a row an entry."""
     arrays = ndarrays if isinstance(ndarrays, list | tuple) else [ndarrays]
-    return _in_memory([pa.table({DATA: to_column(np.asarray(array))}) for array in arrays], "array")
+    return _in_memory([{DATA: np.asarray(array)} for array in arrays], "array")
 
 
 def from_arrow(tables: Table | Sequence[Table], **_: object) -> Dataset:
     """Return a pyarrow.Table, or several, as a dataset."""
-    listed = tables if isinstance(tables, list | tuple) else [tables]
-    return _in_memory([to_table(table, "a table") for table in listed], "the table")
+    return _in_memory(tables, "the table")
 
 
 def from_arrow_refs(tables: ObjectRef | Sequence[ObjectRef]) -> Dataset:
@@ -121,8 +113,10 @@ def from_arrow_dataset(dataset: pyarrow.dataset.Dataset) -> Dataset:
     return Dataset(BlocksSource(produce, "the Arrow dataset", dataset.schema))
 
 
-def _in_memory(tables: builtins.list[Table], called: str) -> Dataset:
-    return Dataset(TableSource(concat(tables), called))
+def _in_memory(given: Batch | Sequence[Batch], called: str) -> Dataset:
+    """Return a table of any kind, or several, as a dataset."""
+    parts = given if isinstance(given, list | tuple) else [given]
+    return Dataset(TableSource(concat([to_table(part, called) for part in parts]), called))
 
 
 def from_huggingface(dataset: datasets.Dataset | datasets.IterableDataset, **_: object) -> Dataset:

@@ -123,8 +123,8 @@ def to_table(data: Batch, whence: str = "a block") -> Table:
     kind = type(data).__module__.partition(".")[0]
     if kind == "pandas":
         return _from_pandas(data)
-    if kind == "polars":
-        return data.to_arrow()
+    if kind == "polars":  # those that are not calculated yet among them
+        return (data.collect() if hasattr(data, "collect") else data).to_arrow()
     raise ConfigError(
         f"{whence} must be a dict of columns, a pandas.DataFrame or a pyarrow.Table, not a "
         f"{type(data).__name__}"
