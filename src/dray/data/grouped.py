@@ -330,7 +330,4 @@ def _aggregated(
         else:
             chosen.append((name if first else new, how, nulls))
     made = with_plain(table, keys).group_by(keys, use_threads=False).aggregate(chosen)
-    columns = [made.column(key) for key in keys] + list(made.columns[: len(chosen)])
-    if made.column_names[: len(keys)] == keys:
-        columns = list(made.columns)
-    return pa.table(columns, names=[*keys, *wanted])
+    return made.rename_columns([*keys, *wanted])
