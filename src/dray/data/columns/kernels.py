@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dray.data.forms.blocks import Array, Column, Value, to_column
+from dray.data.forms.blocks import Array, Column, Value, is_list, one_chunk, to_column
 from dray.data.forms.memory import handed_over
 from dray.errors import ConfigError
 
@@ -123,7 +123,7 @@ def sort_lists(
 ) -> Column:
     """Return lists with their values in order."""
     kind = _kind_of_lists(lists, "sort")
-    lists = _one(to_list(lists))
+    lists = one_chunk(to_list(lists))
     lengths = _lengths(lists)
     rows: Array = np.repeat(np.arange(len(lists)), lengths)
     values = pc.list_flatten(lists)
@@ -137,7 +137,7 @@ def sort_lists(
 def flatten_lists(lists: Column) -> Column:
     """Return lists of lists as lists of the values in those."""
     _kind_of_lists(lists, "flatten")
-    lists = _one(lists)
+    lists = one_chunk(lists)
     inner = pc.list_flatten(lists)
     _kind_of_lists(inner, "flatten")
     ends = _ends(_lengths(inner))[_ends(_lengths(lists))]
@@ -155,7 +155,7 @@ def map_values(maps: Column) -> Column:
 
 
 def _part_of_maps(maps: Column, number: int) -> Column:
-    maps = _one(maps)
+    maps = one_chunk(maps)
     if isinstance(maps.type, pa.MapType):
         pair = pa.struct([maps.type.key_field, maps.type.item_field])
         maps = maps.cast(pa.list_(pair))
@@ -166,15 +166,9 @@ def _part_of_maps(maps: Column, number: int) -> Column:
 
 
 def _kind_of_lists(column: Column, taker: str) -> pa.DataType:
-    kind = column.type
-    tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    if not any(test(kind) for test in tests):
-        raise ConfigError(f"{taker} takes a column of lists, not one of {kind}")
-    return kind
-
-
-def _one(column: Column) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if not is_list(column.type):
+        raise ConfigError(f"{taker} takes a column of lists, not one of {column.type}")
+    return column.type
 
 
 def _lengths(lists: pa.Array) -> Array:
@@ -191,7 +185,7 @@ def _lists_of(values: Column, ends: Array, like: pa.Array) -> pa.Array:
     """Return lists that end at some of the values, null where other lists are."""
     large = pa.types.is_large_list(like.type)
     made, kind = (pa.LargeListArray, pa.int64()) if large else (pa.ListArray, pa.int32())
-    return made.from_arrays(pa.array(ends, kind), _one(values), mask=like.is_null())
+    return made.from_arrays(pa.array(ends, kind), one_chunk(values), mask=like.is_null())
 
 
 # Functions of users.

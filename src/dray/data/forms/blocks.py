@@ -314,16 +314,16 @@ def column_to_numpy(column: Column) -> Array:
     rows_of_numbers = pa.types.is_fixed_size_list(kind) and is_number(kind.value_type)
     if rows_of_numbers and not column.null_count:
         return column_to_numpy(one_chunk(column).flatten()).reshape(len(column), kind.list_size)
-    if _is_list(kind):
+    if is_list(kind):
         return _object_array(_lists(one_chunk(column)))
     if pa.types.is_nested(kind) or pa.types.is_binary(kind):
         return _object_array(column_to_values(column))
     return one_chunk(column).to_numpy(zero_copy_only=False)
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    of_maps = pa.types.is_map(kind)
-    return not of_maps and bool(
+def is_list(kind: pa.DataType) -> bool:
+    """Return whether values of a type are lists, of any length or of one."""
+    return bool(
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     )
 
@@ -332,7 +332,7 @@ def _lists(array: pa.Array) -> list[Array | None]:
     """Return lists as arrays; lists of lists of numbers that are equally long as a matrix each."""
     rows = array.to_numpy(zero_copy_only=False)
     within = array.type
-    while _is_list(within):
+    while is_list(within):
         within = within.value_type
     if is_number(within) or pa.types.is_boolean(within):
         with contextlib.suppress(ValueError):
