@@ -6,7 +6,6 @@ import itertools
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -71,14 +70,9 @@ class Sharing:
     in_order: bool = False
 
 
-class Share(Protocol):
-    """The rows of one rank in an epoch."""
-
-    def runs(self, position: Position, batching: Batching) -> Iterator[Run]:
-        """Yield the batches that are left of an epoch."""
-
-
-def share_of(dataset: Pipeline, sharing: Sharing, batching: Batching) -> Share:
+def share_of(
+    dataset: Pipeline, sharing: Sharing, batching: Batching
+) -> NumberedShare | StreamedShare:
     """Return the share of a rank.
 
     A stream is taken as it comes; so is what a single rank reads without a random order. All else
