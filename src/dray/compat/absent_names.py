@@ -262,11 +262,6 @@ _ARGUMENTS: dict[str, dict[str, str | Absent]] = {
     "Unique()": {
         "encode_lists": Absent("flat_map() the lists before", unset=(False,)),
     },
-    "DataIterator.iter_jax_batches()": {
-        "synchronize_batches": Absent(
-            "arrays are those of this process; every rank gets as many batches", unset=(False, True)
-        ),
-    },
     "TorchCheckpoint.from_model()": {
         "preprocessor": _BESIDE_MODEL,
     },
