@@ -38,7 +38,7 @@ class ActorPoolStrategy:
 
     Example:
         >>> import dray.data
-        >>> dray.data.ActorPoolStrategy(size=4).number
+        >>> dray.data.ActorPoolStrategy(min_size=1, max_size=4).max_size
         4
     """
 
@@ -47,11 +47,6 @@ class ActorPoolStrategy:
     max_size: int | None = None
     initial_size: int | None = None
     max_tasks_in_flight_per_actor: int | None = None
-
-    @property
-    def number(self) -> int:
-        """The number of workers, or the most of them."""
-        return self.size or self.max_size or self.min_size or 1
 
 
 @dataclass(frozen=True)
@@ -63,11 +58,6 @@ class TaskPoolStrategy:
     """
 
     size: int | None = None
-
-    @property
-    def number(self) -> int | None:
-        """The number of workers."""
-        return self.size
 
 
 def check_options(callee: str, options: Mapping[str, object]) -> None:
@@ -101,9 +91,10 @@ def _numbers(options: Mapping[str, object]) -> tuple[int, int] | None:
     """Return the least and the most workers, if there are to be any."""
     compute, asked = options.get("compute"), options.get("concurrency")
     if isinstance(compute, TaskPoolStrategy):
-        asked = compute.number
+        asked = compute.size
     elif isinstance(compute, ActorPoolStrategy):
-        asked = (compute.size or compute.min_size or 1, compute.number)
+        least = compute.size or compute.min_size or 1
+        asked = (least, compute.size or compute.max_size or least)
     if asked is None:
         return None
     # Of Ray's three numbers, the last one is how many to begin with.
