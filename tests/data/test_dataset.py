@@ -334,7 +334,7 @@ def test_pairs_of_torch() -> None:
     )
     assert (named["a"].dtype, named["a"].tolist()) == (torch.int32, [[0], [1]])
     assert label.tolist() == [0, 1]
-    with pytest.raises(ConfigError, match="no column 'w'; there are"):
+    with pytest.raises(ConfigError, match="no column 'w'; the columns are x, y, z"):
         first(feature_columns=["w"])
 
 

@@ -28,8 +28,8 @@ from dray.data.forms.blocks import (  # noqa: E402
     to_column,
     with_plain,
 )
+from dray.data.forms.names import column_named  # noqa: E402
 from dray.data.operations import UserFunction  # noqa: E402
-from dray.data.relational import check_column  # noqa: E402
 from dray.errors import ConfigError  # noqa: E402
 
 __all__ = [
@@ -175,8 +175,7 @@ class OfColumn(AggregateFn):
         """Return what Arrow aggregates."""
         if self.on is None:
             return pa.repeat(0, table.num_rows)
-        check_column(table, [self.on])
-        return self.of_values(table.column(self.on))
+        return self.of_values(column_named(table, self.on))
 
     def of_values(self, values: Column) -> Column:
         """Return what is aggregated in place of the column's values."""

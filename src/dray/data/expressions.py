@@ -24,7 +24,7 @@ from dray.data.columns import kernels  # noqa: E402
 from dray.data.columns.kernels import LateInstance, UserKernel  # noqa: E402
 from dray.data.datatype import DataType  # noqa: E402
 from dray.data.forms.blocks import Column, Table, Value  # noqa: E402
-from dray.data.relational import check_column  # noqa: E402
+from dray.data.forms.names import column_named  # noqa: E402
 from dray.data.sources.base import Filesystem  # noqa: E402
 from dray.data.sources.downloads import downloaded  # noqa: E402
 from dray.errors import ConfigError  # noqa: E402
@@ -186,8 +186,7 @@ class ColumnExpr(Expr):
 
     def of(self, table: Table) -> Value:
         """Return the column of a table."""
-        check_column(table, [self._name])
-        return table.column(self._name)
+        return column_named(table, self._name)
 
     def __repr__(self) -> str:
         return f"col({self._name!r})"

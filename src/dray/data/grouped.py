@@ -22,10 +22,11 @@ from dray.data.forms.blocks import (
     is_number,
     with_plain,
 )
+from dray.data.forms.names import check_column
 from dray.data.operations import FunctionOperation, MapBatches, UserFunction
 from dray.data.pipeline import P
 from dray.data.pools.options import check_options, in_workers
-from dray.data.relational import check_column, sorted_blocks
+from dray.data.relational import sorted_blocks
 from dray.errors import ConfigError
 
 __all__ = ["GroupedData"]

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from dray.checks import is_whole, plain
 from dray.data.forms.blocks import Array, Block, Value
+from dray.data.forms.names import column_named
 from dray.data.iterator import DataIterator
 from dray.data.pipeline import part_of
-from dray.data.relational import check_column
 from dray.data.results import Results
 from dray.errors import ConfigError
 
@@ -145,8 +145,7 @@ def _last_of_each(blocks: Iterable[Block], column: str, part: float) -> Array:
     numbers: dict[Value, list[int]] = {}
     rows = 0
     for block in blocks:
-        check_column(block.table, [column])
-        for row, value in enumerate(block.table.column(column).to_pylist(), rows):
+        for row, value in enumerate(column_named(block.table, column).to_pylist(), rows):
             numbers.setdefault(value, []).append(row)
         rows += block.table.num_rows
     found: Array = np.zeros(rows, bool)

@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from dray.data.forms.blocks import Block, Row, Table, table_rows
+from dray.data.forms.names import check_column
 from dray.data.numbering.order import Order
 from dray.data.numbering.reading import read_numbers
 from dray.data.operations import Checked, Operation
 from dray.data.pools.advice import advised
-from dray.data.relational import check_column
 from dray.data.sources.base import BlocksSource, Source, TableSource
 from dray.data.sources.combined import SliceSource
 from dray.data.sources.parquet import ParquetSource

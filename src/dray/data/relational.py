@@ -12,18 +12,10 @@ import pyarrow.compute as pc
 
 from dray.data.forms.batches import rebatched
 from dray.data.forms.blocks import Block, Table, Value, concat, with_plain
+from dray.data.forms.names import check_column, column_named
 from dray.errors import ConfigError, describe
 
 _END = Block(pa.table({}))
-
-
-def check_column(table: Table, names: Iterable[str]) -> None:
-    """Raise ConfigError if a table lacks a column."""
-    for name in names:
-        if name not in table.column_names:
-            raise ConfigError(
-                f"there is no column {name!r}; the columns are {', '.join(table.column_names)}"
-            )
 
 
 def sorted_blocks(
@@ -84,8 +76,7 @@ def unique(blocks: Iterable[Block], column: str) -> list[Value]:
     """Return the values of a column, each once, in the order in which they come first."""
     found: dict[Value, None] = {}
     for block in blocks:
-        check_column(block.table, [column])
-        found.update(dict.fromkeys(pc.unique(block.table.column(column)).to_pylist()))
+        found.update(dict.fromkeys(pc.unique(column_named(block.table, column)).to_pylist()))
     return list(found)
 
 

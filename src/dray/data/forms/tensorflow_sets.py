@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from dray.data.forms.blocks import Array, Batch
+from dray.data.forms.names import check_column
 from dray.data.forms.tensors import stacked
-from dray.errors import ConfigError
 
 
 def to_tf_tensors(batch: Batch, dtypes: Any = None) -> dict[str, Any]:
@@ -34,11 +34,7 @@ def columns_of(batch: Batch, wanted: tuple[str | list[str], ...]) -> tuple[Any, 
     Raises:
         ConfigError: There is no such column.
     """
-    for name in (name for names in wanted for name in _names(names)):
-        if name not in batch:
-            raise ConfigError(
-                f"there is no column {name!r}; there are {', '.join(batch) or 'none'}"
-            )
+    check_column(batch, (name for names in wanted for name in _names(names)))
     return tuple(
         _dense(names, batch[names])
         if isinstance(names, str)

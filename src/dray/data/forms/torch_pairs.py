@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dray.data.forms.blocks import Arrays
+from dray.data.forms.names import check_column
 from dray.data.forms.tensors import to_tensors
-from dray.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -75,9 +75,7 @@ class Pairs:
     ) -> torch.Tensor:
         import torch
 
-        missing = [name for name in names if name not in batch]
-        if missing:
-            raise ConfigError(f"there is no column {missing[0]!r}; there are {list(batch)}")
+        check_column(batch, names)
         tensors = list(to_tensors({name: batch[name] for name in names}, dtype).values())
         if as_columns:
             tensors = [each.unsqueeze(1) if each.dim() == 1 else each for each in tensors]

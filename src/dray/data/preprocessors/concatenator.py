@@ -9,8 +9,8 @@ import numpy as np
 
 from dray.compat.arguments import checked_arguments
 from dray.data.forms.blocks import Table, column_to_numpy, put_column, to_column
+from dray.data.forms.names import check_column
 from dray.data.preprocessors.preprocessor import Preprocessor, outputs
-from dray.data.relational import check_column
 
 if TYPE_CHECKING:
     import numpy.typing as npt

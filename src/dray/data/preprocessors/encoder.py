@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from dray.data.dataset import Dataset
 from dray.data.forms.blocks import Column, Table, Value, put_column, to_column
+from dray.data.forms.names import column_named
 from dray.data.preprocessors.preprocessor import ColumnPreprocessor, Preprocessor, outputs
-from dray.data.relational import check_column
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,9 +98,8 @@ class LabelEncoder(Preprocessor):
         return {f"unique_values({self._column})": _order(values)}
 
     def _changed(self, table: Table) -> Table:
-        check_column(table, [self._column])
         places = self.stats_[f"unique_values({self._column})"]
-        found = _places(table.column(self._column), places)
+        found = _places(column_named(table, self._column), places)
         return put_column(table, self._output, pa.array(found, mask=found < 0))
 
     def inverse_transform(self, ds: Dataset) -> Dataset:

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 from dray.data.dataset import Dataset
 from dray.data.forms.blocks import Column, Table, Value, put_column
+from dray.data.forms.names import column_named
 from dray.data.preprocessors.preprocessor import ColumnPreprocessor
-from dray.data.relational import check_column
 from dray.errors import ConfigError
 
 _STRATEGIES = ("mean", "most_frequent", "constant")
@@ -57,9 +57,8 @@ class SimpleImputer(ColumnPreprocessor):
         return {f"{self._strategy}({name})": self._value(known, name) for name, _ in self._pairs}
 
     def _without_nan(self, table: Table) -> Table:
-        check_column(table, [name for name, _ in self._pairs])
         for name, _ in self._pairs:
-            column = table.column(name)
+            column = column_named(table, name)
             missing = pc.is_null(column, nan_is_null=True)
             table = put_column(table, name, pc.if_else(missing, None, column))
         return table

@@ -9,7 +9,7 @@ from typing import TypeVar
 from dray.data.dataset import Dataset
 from dray.data.forms.blocks import Batch, Column, Table, Value, put_column, to_batch, to_table
 from dray.data.forms.memory import handed_over
-from dray.data.relational import check_column
+from dray.data.forms.names import check_column
 from dray.errors import ConfigError
 
 __all__ = ["Preprocessor"]

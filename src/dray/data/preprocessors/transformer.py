@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dray.data.forms.blocks import Array, Column, Table, column_to_numpy, put_column, to_column
+from dray.data.forms.names import column_named
 from dray.data.preprocessors.preprocessor import ColumnPreprocessor, Preprocessor, outputs
-from dray.data.relational import check_column
 from dray.errors import ConfigError
 
 __all__ = ["Normalizer", "PowerTransformer"]
@@ -47,8 +47,8 @@ class Normalizer(Preprocessor):
         self._pairs, self._norm = outputs(columns, output_columns), norm
 
     def _changed(self, table: Table) -> Table:
-        check_column(table, [name for name, _ in self._pairs])
-        values = np.stack([column_to_numpy(table.column(name)) for name, _ in self._pairs], axis=1)
+        columns = [column_named(table, name) for name, _ in self._pairs]
+        values = np.stack([column_to_numpy(column) for column in columns], axis=1)
         values = values / _NORMS[self._norm](values)[:, None]
         for (_, output), column in zip(self._pairs, values.T, strict=True):
             table = put_column(table, output, to_column(np.ascontiguousarray(column)))

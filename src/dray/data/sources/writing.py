@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from dray.data.forms.batches import rebatched
 from dray.data.forms.blocks import Block, Row, Table, Value, column_to_numpy, table_rows
+from dray.data.forms.names import check_column, column_named
 from dray.data.forms.ray_tensors import in_schema
 from dray.data.sources.target import Target
 from dray.errors import ConfigError
@@ -131,9 +132,7 @@ def write_partitions(
             of_run = (table for _, table in run)
             begun = next(of_run)
             schema = begun.schema
-            missing = [name for name in columns if name not in schema.names]
-            if missing:
-                raise ConfigError(f"there is no column {missing[0]!r}; there are {schema.names}")
+            check_column(begun, columns)
             every = itertools.chain([begun], of_run)
             batches = itertools.chain.from_iterable(table.to_batches() for table in every)
             arrow.write_dataset(
@@ -230,7 +229,7 @@ def to_numpy(column: str) -> Writer:
     """Return a writer of a column as an array in a file of NumPy; all tables are held for it."""
 
     def write(tables: Iterator[Table], file: pa.NativeFile) -> None:
-        arrays = [column_to_numpy(_column(table, column)) for table in tables]
+        arrays = [column_to_numpy(column_named(table, column)) for table in tables]
         np.save(file, np.concatenate(arrays), allow_pickle=False)
 
     return Writer(write)
@@ -242,15 +241,9 @@ def to_images(column: str, file_format: str) -> Writer:
     def write(tables: Iterator[Table], file: pa.NativeFile) -> None:
         from PIL import Image
 
-        pixels = column_to_numpy(_column(next(tables), column))[0]
+        pixels = column_to_numpy(column_named(next(tables), column))[0]
         made = io.BytesIO()  # some formats go back in their files
         Image.fromarray(pixels).save(made, file_format)
         file.write(made.getvalue())
 
     return Writer(write)
-
-
-def _column(table: Table, name: str) -> pa.ChunkedArray:
-    if name not in table.column_names:
-        raise ConfigError(f"there is no column {name!r}; the columns are {table.column_names}")
-    return table.column(name)
