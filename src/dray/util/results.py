@@ -49,12 +49,8 @@ def as_completed(
     _check("chunk_size", chunk_size)
     left = list(refs)
     while left:
-        ready, left = wait(
-            left,
-            num_returns=min(chunk_size, len(left)),
-            timeout=timeout,
-            fetch_local=fetch_local,
-        )
+        count = min(chunk_size, len(left))
+        ready, left = wait(left, num_returns=count, timeout=timeout, fetch_local=fetch_local)
         yield from ready if yield_obj_refs else get(ready)
 
 
@@ -94,21 +90,15 @@ def map_unordered(
     if backpressure_size is not None:
         _check("backpressure_size", backpressure_size)
     _check("chunk_size", chunk_size)
-    options = {"timeout": timeout, "fetch_local": fetch_local}
+    options: dict[str, Any] = {"timeout": timeout, "fetch_local": fetch_local}
     left: list[ObjectRef] = []
     for item in items:
         left.append(fn.remote(item))
         if backpressure_size is not None and len(left) >= backpressure_size:
             count = min(chunk_size, len(left))
-            ready, left = wait(left, num_returns=count, **options)  # type: ignore[arg-type]
+            ready, left = wait(left, num_returns=count, **options)
             yield from ready if yield_obj_refs else get(ready)
-    yield from as_completed(
-        left,
-        chunk_size=chunk_size,
-        yield_obj_refs=yield_obj_refs,
-        timeout=timeout,
-        fetch_local=fetch_local,
-    )
+    yield from as_completed(left, chunk_size=chunk_size, yield_obj_refs=yield_obj_refs, **options)
 
 
 def _check(name: str, size: int) -> None:
