@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dray.data
+from dray.data.sources import files
 from dray.errors import AbsentError, ConfigError, StorageError
 
 ROWS = [{"x": number, "name": f"n{number % 3}"} for number in range(10)]
@@ -160,6 +161,16 @@ def test_lines_without_text_are_kept_if_asked(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\n\nb\n")
     rows = dray.data.read_text(tmp_path / "a.txt", drop_empty_lines=False).take_all()
     assert [row["text"] for row in rows] == ["a", "", "b"]
+
+
+@pytest.mark.parametrize("most", [0, 1 << 20])
+def test_lines_end_at_the_same_places_in_files_of_any_size(
+    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_WHOLE_BYTES", most)
+    (tmp_path / "a.txt").write_bytes("a\x0cb\u2028c\r\n\r\nd\x85\re".encode())
+    rows = dray.data.read_text(tmp_path / "a.txt", drop_empty_lines=False).take_all()
+    assert [row["text"] for row in rows] == ["a", "b", "c", "", "d", "", "e"]
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json", "text", "numpy", "images"])

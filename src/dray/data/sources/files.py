@@ -404,17 +404,18 @@ def text_source(
 ) -> BlocksSource:
     """Return files of text as a source, with a row for each line."""
 
-    def column(lines: Iterable[str]) -> pa.Array:
+    def column(texts: Iterable[str]) -> pa.Array:
+        lines = (line for text in texts for line in text.splitlines())
         kept = (line for line in lines if line.strip() or not drop_empty_lines)
         return pa.array(list(kept), pa.string())
 
     def read_whole(file: pa.NativeFile) -> Table:
-        return pa.table({"text": column(file.read().decode(encoding).splitlines())})
+        return pa.table({"text": column([file.read().decode(encoding)])})
 
     def read_part(opened: Opened) -> Iterator[pa.RecordBatch]:
         with opened() as file, io.TextIOWrapper(file, encoding) as whole:
-            while lines := list(itertools.islice(whole, 4096)):
-                yield pa.record_batch({"text": column(line.rstrip("\n") for line in lines)})
+            while texts := list(itertools.islice(whole, 4096)):
+                yield pa.record_batch({"text": column(texts)})
 
     return _text_source(files, filesystem, read_whole, read_part, label)
 
