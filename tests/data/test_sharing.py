@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,15 @@ def test_what_is_returned_is_read_once_an_epoch_as_a_loader_is() -> None:
     assert iterator.position.epoch == 2
     rows = dray.data.range(2).iter_rows()
     assert list(rows) == list(rows) == [{"id": 0}, {"id": 1}]
+
+
+def test_stats_tell_how_long_batches_were_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = itertools.count()
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(seconds)))
+    iterator = dray.data.range(1).iterator()
+    assert len(list(iterator.iter_batches(prefetch_batches=0))) == 1
+    # A second each for the batch, for its use, and until it is known that there are no more.
+    assert iterator.stats().endswith("1 batches in all, waited for 2.000 s of 3.000 s")
 
 
 def test_an_iteration_that_is_left_is_over(tmp_path: Path) -> None:

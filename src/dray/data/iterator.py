@@ -112,9 +112,11 @@ class DataIterator:
     def _rows(self) -> Iterator[Row]:
         blocks = self._blocks(self._bookmark.begin(), Batching(None))
         for block in read_ahead(blocks, 1, self._wait):
+            begun = time.perf_counter()
             for row in table_rows(block.table):
                 self._bookmark.take(1)
                 yield row
+            self._used_s += time.perf_counter() - begun
         self._bookmark.end()
 
     def placed(self, device: Callable[[], Any]) -> DataIterator:
@@ -385,13 +387,13 @@ class DataIterator:
     def _made(self, make: Make, batching: Batching) -> Iterator[Any]:
         runs = self._runs(self._bookmark.begin(), batching)
         made = (list(zip(make(run), run.sizes, strict=True)) for run in runs)
-        begun = time.perf_counter()
         for batches in read_ahead(made, batching.ahead, self._wait):
+            begun = time.perf_counter()
             for batch, rows in batches:
                 self._bookmark.take(rows)
                 self._batches += 1
                 yield batch
-        self._used_s += time.perf_counter() - begun
+            self._used_s += time.perf_counter() - begun
         self._bookmark.end()
 
     def _wait(self, seconds: float) -> None:
