@@ -46,6 +46,13 @@ def test_scalers() -> None:
     assert scaler.stats_ == {"min(x)": 1.0, "max(x)": 6.0}
 
 
+def test_a_scaler_reads_rows_once() -> None:
+    read: list[float] = []
+    rows = ROWS.map(lambda row: read.append(row["x"]) or row)
+    assert StandardScaler(["x", "same"]).fit(rows).stats_["mean(x)"] == 3
+    assert read == [1, 2, 6]
+
+
 def test_encoders() -> None:
     labels = LabelEncoder("kind").fit(ROWS)
     encoded = labels.transform(ROWS)

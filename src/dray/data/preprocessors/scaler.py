@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dray.data.aggregate import AbsMax, Quantile
+from dray.data.aggregate import AbsMax, Mean, Quantile, Std
 from dray.data.dataset import Dataset
 from dray.data.forms.blocks import Column, Value
 from dray.data.preprocessors.preprocessor import ColumnPreprocessor
@@ -42,9 +42,7 @@ class StandardScaler(_Scaler):
 
     def _learned(self, ds: Dataset) -> dict[str, Value]:
         names = [name for name, _ in self._pairs]
-        mean = ds.groupby(None).mean(names).take(1)[0]
-        deviation = ds.groupby(None).std(names, ddof=0).take(1)[0]
-        return {**mean, **deviation}
+        return ds.aggregate(*map(Mean, names), *(Std(name, ddof=0) for name in names)) or {}
 
     def _scale(self, name: str) -> tuple[float, float]:
         return self.stats_[f"mean({name})"], self.stats_[f"std({name})"]
