@@ -164,9 +164,6 @@ class IterableSource(Source):
             yield Block(rows_to_table(rows), origin, own=True)
             begin += len(rows)
 
-    def block_rows(self) -> int:
-        return _ROWS_AT_ONCE
-
 
 class RangeSource(_InPieces):
     """The numbers from 0."""
