@@ -141,6 +141,20 @@ class FunctionOperation(Operation):
     def called_here(self) -> UserFunction | None:
         return self.function
 
+    def _by_row(
+        self, blocks: Iterable[Block], made: Callable[[Value], T]
+    ) -> Iterator[tuple[Block, list[T]]]:
+        """Yield each block with what is made of what the function returns for its rows."""
+        call = self.function.made()
+        for block in blocks:
+            found: list[T] = []
+            for nth, row in enumerate(table_rows(block.table)):
+                try:
+                    found.append(made(call(row)))
+                except Exception as error:
+                    raise self.function.failed(error, block.origin, nth) from error
+            yield block, found
+
 
 _ON_WRITING = " (zero_copy_batch=False gives the function arrays that it may write to)"
 
@@ -227,17 +241,31 @@ class MapRows(FunctionOperation):
     """Calls a function with rows, each of which becomes another one."""
 
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        yield from _on_rows(self.function, blocks, _mapped)
+        for block, made in self._by_row(blocks, self._rows):
+            if rows := list(itertools.chain.from_iterable(made)):
+                yield Block(rows_to_table(rows), block.origin, own=True)
+
+    def _rows(self, returned: Value) -> list[Row]:
+        """Return the rows that the function has returned for one."""
+        return [self._row(returned)]
+
+    def _row(self, value: Value) -> Row:
+        if not isinstance(value, Mapping):
+            raise ConfigError(
+                f"{self.function.name} must return a row, a dict of columns, not a "
+                f"{type(value).__name__}"
+            )
+        return dict(value)
 
 
 @dataclass(frozen=True)
-class FlatMapRows(FunctionOperation):
+class FlatMapRows(MapRows):
     """Calls a function with rows, each of which becomes any number of rows."""
 
     keeps_rows: bool | None = field(default=False, init=False)
 
-    def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        yield from _on_rows(self.function, blocks, _flattened)
+    def _rows(self, returned: Value) -> list[Row]:
+        return [self._row(each) for each in returned]
 
 
 @dataclass(frozen=True)
@@ -247,14 +275,7 @@ class FilterRows(FunctionOperation):
     keeps_rows: bool | None = field(default=False, init=False)
 
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        call = self.function.made()
-        for block in blocks:
-            kept: list[bool] = []
-            for nth, row in enumerate(table_rows(block.table)):
-                try:
-                    kept.append(bool(call(row)))
-                except Exception as error:
-                    raise self.function.failed(error, block.origin, nth) from error
+        for block, kept in self._by_row(blocks, bool):
             yield Block(block.table.filter(pa.array(kept, pa.bool_())), block.origin)
 
 
@@ -276,35 +297,6 @@ class MapTables(FunctionOperation):
             except Exception as error:
                 raise self.function.failed(error, block.origin) from error
             yield Block(table, block.origin)
-
-
-def _on_rows(
-    function: UserFunction,
-    blocks: Iterable[Block],
-    rows_of: Callable[[UserFunction, Value], list[Row]],
-) -> Iterator[Block]:
-    call = function.made()
-    for block in blocks:
-        rows: list[Row] = []
-        for nth, row in enumerate(table_rows(block.table)):
-            try:
-                rows += rows_of(function, call(row))
-            except Exception as error:
-                raise function.failed(error, block.origin, nth) from error
-        if rows:
-            yield Block(rows_to_table(rows), block.origin, own=True)
-
-
-def _mapped(function: UserFunction, returned: Value) -> list[Row]:
-    if not isinstance(returned, Mapping):
-        raise ConfigError(
-            f"{function.name} must return a row, a dict of columns, not a {type(returned).__name__}"
-        )
-    return [dict(returned)]
-
-
-def _flattened(function: UserFunction, returned: Value) -> list[Row]:
-    return [row for each in returned for row in _mapped(function, each)]
 
 
 @dataclass(frozen=True)
