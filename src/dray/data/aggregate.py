@@ -183,7 +183,10 @@ class OfColumn(AggregateFn):
 
     def asked(self, column: str) -> list[Asked]:
         """Return what Arrow is asked for, of a column."""
-        return [(column, self._how, pc.ScalarAggregateOptions(skip_nulls=self._skip_nulls))]
+        return [(column, self._how, self._options())]
+
+    def _options(self) -> pc.FunctionOptions | None:
+        return pc.ScalarAggregateOptions(skip_nulls=self._skip_nulls)
 
     def finished(self, rows: Rows, found: Column, *beside: Column) -> Column:
         """Return the results, made of what Arrow returns."""
@@ -200,22 +203,17 @@ class Count(OfColumn):
     ) -> None:
         super().__init__(on, ignore_nulls, alias_name)
 
-    def asked(self, column: str) -> list[Asked]:
-        """Return what Arrow is asked for, of a column."""
-        return [(column, "count", pc.CountOptions("only_valid" if self._skip_nulls else "all"))]
+    def _options(self) -> pc.FunctionOptions:
+        return pc.CountOptions("only_valid" if self._skip_nulls else "all")
 
 
 class CountDistinct(Count):
     """The number of values that differ."""
 
-    _called = "count_distinct"
+    _how = "count_distinct"
 
     def __init__(self, on: str, ignore_nulls: bool = True, alias_name: str | None = None) -> None:
         super().__init__(on, ignore_nulls, alias_name)
-
-    def asked(self, column: str) -> list[Asked]:
-        """Return what Arrow is asked for, of a column."""
-        return [(column, "count_distinct", super().asked(column)[0][2])]
 
 
 class Sum(OfColumn):
@@ -277,8 +275,7 @@ class Std(OfColumn):
     def asked(self, column: str) -> list[Asked]:
         """Return what Arrow is asked for, of a column."""
         options = pc.VarianceOptions(ddof=self._ddof, skip_nulls=self._skip_nulls)
-        known = pc.ScalarAggregateOptions(skip_nulls=self._skip_nulls)
-        return [(column, self._how, options), (column, "mean", known)]
+        return [(column, self._how, options), (column, "mean", self._options())]
 
     def finished(self, rows: Rows, found: Column, *beside: Column) -> Column:
         """Return the results, made of what Arrow returns: NaN of too few values, null of none."""
@@ -291,9 +288,8 @@ class AsList(OfColumn):
 
     _how = "list"
 
-    def asked(self, column: str) -> list[Asked]:
-        """Return what Arrow is asked for, of a column."""
-        return [(column, self._how, None)]
+    def _options(self) -> pc.FunctionOptions | None:
+        return None
 
     def finished(self, rows: Rows, found: Column, *beside: Column) -> Column:
         """Return the results, made of what Arrow returns."""
@@ -312,9 +308,8 @@ class Unique(AsList):
     def __init__(self, on: str, ignore_nulls: bool = False, alias_name: str | None = None) -> None:
         super().__init__(on, ignore_nulls, alias_name)
 
-    def asked(self, column: str) -> list[Asked]:
-        """Return what Arrow is asked for, of a column."""
-        return [(column, "distinct", pc.CountOptions("only_valid" if self._skip_nulls else "all"))]
+    def _options(self) -> pc.FunctionOptions:
+        return pc.CountOptions("only_valid" if self._skip_nulls else "all")
 
 
 class Quantile(AsList):
