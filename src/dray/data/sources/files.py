@@ -336,32 +336,37 @@ def _text_source(
     opening: Mapping[str, object] = MappingProxyType({}),
 ) -> BlocksSource:
     def parts(path: str) -> Iterator[Table]:
-        size = filesystem.get_file_info(path).size
-        opened = functools.partial(filesystem.open_input_stream, path, **opening)
-        if size is None or size > _WHOLE_BYTES:
-            for batch in read_part(opened):
-                yield pa.Table.from_batches([batch])
-            return
-        with opened() as file:
-            table = read_whole(file)
-        if table.num_columns or table.num_rows:
-            yield table
+        with _naming(path):
+            size = filesystem.get_file_info(path).size
+            opened = functools.partial(filesystem.open_input_stream, path, **opening)
+            if size is None or size > _WHOLE_BYTES:
+                for batch in read_part(opened):
+                    yield pa.Table.from_batches([batch])
+                return
+            with opened() as file:
+                table = read_whole(file)
+            if table.num_columns or table.num_rows:
+                yield table
+
+    return _by_file(files, parts, label)
+
+
+def _by_file(
+    files: Sequence[str],
+    parts: Callable[[str], Iterator[Table]],
+    label: Callable[[str], Labels],
+) -> BlocksSource:
+    """Return the tables that files are read as, with the values of their paths, as a source."""
 
     def produce() -> Iterator[Block]:
         for path in files:
             row, labels = 0, label(path)
-            for table in _readable(parts(path), path):
+            for table in parts(path):
                 table = labelled(table, labels)
                 yield Block(table, f"rows {row} to {row + table.num_rows - 1} of {path}")
                 row += table.num_rows
 
-    called = files[0] if len(files) == 1 else f"{len(files)} files"
-    return BlocksSource(produce, called)
-
-
-def _readable(tables: Iterable[Table], path: str) -> Iterator[Table]:
-    with _naming(path):
-        yield from tables
+    return BlocksSource(produce, files[0] if len(files) == 1 else f"{len(files)} files")
 
 
 # Files that are rows themselves.
@@ -444,13 +449,10 @@ def numpy_source(
                 content = io.BytesIO(file.read())
             return np.atleast_1d(np.load(content, allow_pickle=allow_pickle))
 
-    def produce() -> Iterator[Block]:
-        for path in files:
-            array, labels = loaded(path), label(path)
-            step = max(1, BLOCK_BYTES * len(array) // max(1, array.nbytes))
-            for row in range(0, len(array), step):
-                part = array[row : row + step]
-                table = labelled(pa.table({DATA: to_column(part)}), labels)
-                yield Block(table, f"rows {row} to {row + len(part) - 1} of {path}")
+    def parts(path: str) -> Iterator[Table]:
+        array = loaded(path)
+        step = max(1, BLOCK_BYTES * len(array) // max(1, array.nbytes))
+        for row in range(0, len(array), step):
+            yield pa.table({DATA: to_column(array[row : row + step])})
 
-    return BlocksSource(produce, files[0] if len(files) == 1 else f"{len(files)} files")
+    return _by_file(files, parts, label)
