@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import io
 import itertools
 import json
@@ -158,27 +159,26 @@ def to_parquet(row_group_size: int | None = None, **options: Any) -> Writer:
         options: Those of the writer.
     """
 
-    def write(tables: Iterator[Table], file: pa.NativeFile) -> None:
-        import pyarrow.parquet as pq
+    import pyarrow.parquet as pq
 
-        begun = next(tables)
-        with pq.ParquetWriter(file, begun.schema, **options) as writer:
-            for table in itertools.chain([begun], tables):
-                writer.write_table(table, row_group_size)
-
-    return Writer(write, one_schema=True)
+    return _of_arrow(functools.partial(pq.ParquetWriter, **options), row_group_size)
 
 
 def to_csv(**options: Any) -> Writer:
     """Return a writer of CSV, with options of `pyarrow.csv.CSVWriter`."""
+    import pyarrow.csv as csv
+
+    return _of_arrow(functools.partial(csv.CSVWriter, **options))
+
+
+def _of_arrow(open_writer: Callable[..., Any], at_once: int | None = None) -> Writer:
+    """Return a writer by one of Arrow's, which is given so many rows at once."""
 
     def write(tables: Iterator[Table], file: pa.NativeFile) -> None:
-        import pyarrow.csv as csv
-
         begun = next(tables)
-        with csv.CSVWriter(file, begun.schema, **options) as writer:
+        with open_writer(file, begun.schema) as writer:
             for table in itertools.chain([begun], tables):
-                writer.write_table(table)
+                writer.write_table(table, at_once)
 
     return Writer(write, one_schema=True)
 
