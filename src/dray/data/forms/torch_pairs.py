@@ -47,39 +47,35 @@ class Pairs:
         """
         label = None
         if self.label is not None:
-            label = self._joined(batch, [self.label], self.label_dtype, self.label_as_column)
-        columns = self.features
+            label = _joined(batch, self.label, self.label_dtype, self.label_as_column)
+        columns, as_columns = self.features, self.features_as_columns
         if columns is None:
             columns = [name for name in batch if name != self.label]
         if isinstance(columns, Mapping):
             kinds = self.feature_dtypes or {}
             return {
-                name: self._feature(batch, group, kinds.get(name))
+                name: _joined(batch, group, kinds.get(name), as_columns)
                 for name, group in columns.items()
             }, label
         if any(not isinstance(group, str) for group in columns):
             kinds = self.feature_dtypes or [None] * len(columns)
             groups = zip(columns, kinds, strict=True)
-            return [self._feature(batch, group, kind) for group, kind in groups], label
+            return [_joined(batch, group, kind, as_columns) for group, kind in groups], label
         names = [name for name in columns if isinstance(name, str)]
-        return self._joined(batch, names, self.feature_dtypes, self.features_as_columns), label
+        return _joined(batch, names, self.feature_dtypes, as_columns), label
 
-    def _feature(
-        self, batch: Arrays, columns: str | Sequence[str], dtype: torch.dtype | None
-    ) -> torch.Tensor:
-        names = [columns] if isinstance(columns, str) else columns
-        return self._joined(batch, names, dtype, self.features_as_columns)
 
-    def _joined(
-        self, batch: Arrays, names: Sequence[str], dtype: torch.dtype | None, as_columns: bool
-    ) -> torch.Tensor:
-        import torch
+def _joined(
+    batch: Arrays, columns: str | Sequence[str], dtype: torch.dtype | None, as_columns: bool
+) -> torch.Tensor:
+    import torch
 
-        check_column(batch, names)
-        tensors = list(to_tensors({name: batch[name] for name in names}, dtype).values())
-        if as_columns:
-            tensors = [each.unsqueeze(1) if each.dim() == 1 else each for each in tensors]
-        return tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim=-1)
+    names = [columns] if isinstance(columns, str) else columns
+    check_column(batch, names)
+    tensors = list(to_tensors({name: batch[name] for name in names}, dtype).values())
+    if as_columns:
+        tensors = [each.unsqueeze(1) if each.dim() == 1 else each for each in tensors]
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors, dim=-1)
 
 
 def as_iterable_dataset(batches: Iterable[object]) -> IterableDataset:
