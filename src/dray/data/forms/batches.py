@@ -78,17 +78,18 @@ def aligned(blocks: Iterable[Block], sizes: Iterable[int]) -> Iterator[Run]:
             size = next(wanted, None)
         if not whole:
             continue
-        table, first, own = _joined(held)
+        table, first, own = joined(held)
         yield Run(table.slice(0, taken), whole, (first, block.origin), own)
         if size is None:
             return
         rows -= taken
         held = [Block(table.slice(taken), block.origin, own)] if rows else []
     if rows:
-        yield run_of(_joined(held))
+        yield run_of(joined(held))
 
 
-def _joined(blocks: list[Block]) -> Block:
+def joined(blocks: list[Block]) -> Block:
+    """Return blocks as one."""
     table, own = concat([block.table for block in blocks]), all(block.own for block in blocks)
     return Block(table, blocks[0].origin, own)
 

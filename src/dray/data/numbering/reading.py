@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from dray.data.forms.batches import joined
 from dray.data.forms.blocks import Block, concat, taken
 from dray.data.forms.interleaving import interleaved
 from dray.data.numbering.order import Numbers, Order
@@ -84,13 +85,12 @@ class Lane:
         first, last = (int(number) // self._order.lanes for number in (numbers[0], numbers[-1]))
         if self._window == 1 and last - first == len(numbers) - 1:
             self._hold(first, last + 1)
-            table = concat([block.table for block in self._held])
-            own = all(block.own for block in self._held)
-            return Block(table.slice(first - self._low, len(numbers)), self._held[0].origin, own)
+            held = joined(self._held)
+            return held._replace(table=held.table.slice(first - self._low, len(numbers)))
         rows = self._order.row_in_lane(self._lane, numbers)
         self._hold(first // self._window * self._window, int(rows.max()) + 1)
-        table = concat([block.table for block in self._held])
-        return Block(taken(table, rows - self._low), self._held[0].origin, own=True)
+        held = joined(self._held)
+        return Block(taken(held.table, rows - self._low), held.origin, own=True)
 
     def _hold(self, low: int, high: int) -> None:
         """Have the rows of a range in memory, and none before them."""
