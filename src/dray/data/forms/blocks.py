@@ -85,8 +85,7 @@ def with_plain(table: Table, names: Iterable[str]) -> Table:
     for name in names:
         kind = table.schema.field(name).type
         if pa.types.is_dictionary(kind):
-            place = table.schema.get_field_index(name)
-            table = table.set_column(place, name, table.column(name).cast(kind.value_type))
+            table = put_column(table, name, table.column(name).cast(kind.value_type))
     return table
 
 
@@ -286,8 +285,7 @@ def _with_ragged(tables: Sequence[Table], name: str) -> list[Table]:
     changed, first = [], 0
     for table in tables:
         if name in table.column_names:
-            part = values.slice(first, table.num_rows)
-            table = table.set_column(table.column_names.index(name), name, part)
+            table = put_column(table, name, values.slice(first, table.num_rows))
             first += table.num_rows
         changed.append(table)
     return changed
