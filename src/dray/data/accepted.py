@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from dray.data import from_memory, read_api
 from dray.data.dataset import Dataset
 from dray.data.sources.base import IterableSource, RowsSource
 from dray.errors import ConfigError
-
-_READERS: Sequence[tuple[tuple[str, ...], Callable[[Any], Dataset]]] = (
-    ((".csv", ".csv.gz", ".tsv"), read_api.read_csv),
-    ((".json", ".jsonl", ".json.gz"), read_api.read_json),
-)
 
 
 def dataset_of(value: Any, name: str) -> Dataset:
@@ -56,9 +51,10 @@ def dataset_of(value: Any, name: str) -> Dataset:
 
 
 def _of_path(path: str) -> Dataset:
-    for endings, read in _READERS:
-        if path.endswith(endings):
-            return read(path)
+    if path.endswith((".csv", ".csv.gz", ".tsv")):
+        return read_api.read_csv(path)
+    if path.endswith((".json", ".jsonl", ".json.gz")):
+        return read_api.read_json(path)
     return read_api.read_parquet(path)
 
 
