@@ -57,8 +57,7 @@ class Dataset(Parts):
 
     def __repr__(self) -> str:
         """Say what is known without reading rows or calling users' functions."""
-        keeps = all(operation.keeps_rows for operation in self._operations)
-        rows = self.source.rows if keeps else None
+        rows = self.source.rows if self._keeps_rows_surely() else None
         said = [f"num_rows={'?' if rows is None else rows}"]
         schema = None if self._operations else self.source.schema()
         if schema is not None:

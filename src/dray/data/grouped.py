@@ -113,13 +113,9 @@ class GroupedData(Generic[P]):
             ignore_nulls: Whether rows without a value are left out; else one makes the result null.
         """
         chosen = _chosen(on)
-
-        def produce() -> Iterator[Block]:
-            return self._of_classes(
-                [Std(name, ddof, ignore_nulls) for name in self._columns(chosen)]
-            )
-
-        return self._made(produce)
+        return self._made(
+            lambda: self._of_classes([Std(n, ddof, ignore_nulls) for n in self._columns(chosen)])
+        )
 
     def aggregate(self, *aggs: AggregateFn) -> P:
         """Return aggregates of each group, as classes of `dray.data.aggregate` name them.

@@ -13,14 +13,7 @@ from dray.data.collate_fn import format_for
 from dray.data.context import DataContext
 from dray.data.execution_options import ExecutionOptions
 from dray.data.forms.batches import Run
-from dray.data.forms.blocks import (
-    Batch,
-    Block,
-    Row,
-    check_format,
-    table_rows,
-    to_batch,
-)
+from dray.data.forms.blocks import Batch, Block, Row, check_format, table_rows, to_batch
 from dray.data.forms.torch_pairs import FeatureColumns
 from dray.data.numbering.position import Bookmark, Position
 from dray.data.pipeline import Pipeline, written_down
@@ -245,11 +238,7 @@ class DataIterator:
         from dray.data.forms.jax_arrays import ToJax, check_alike, check_rows
 
         batching = Batching(
-            batch_size,
-            prefetch_batches,
-            drop_last,
-            local_shuffle_buffer_size,
-            local_shuffle_seed,
+            batch_size, prefetch_batches, drop_last, local_shuffle_buffer_size, local_shuffle_seed
         )
         if batch_size is None:  # as the other iterators take it
             raise ConfigError("batch_size must be a number of rows here: devices share a batch")
@@ -337,14 +326,9 @@ class DataIterator:
         blocks = self._blocks(Position(self.position.epoch), Batching(None))
         example: Batch = next((to_batch(block.table, "numpy") for block in blocks), {})
         wanted = (feature_columns, label_columns)
+        batches = self.iter_batches(batch_size=batch_size, batch_format="numpy", **options)
         return as_tf_dataset(
-            lambda: (
-                columns_of(batch, wanted)
-                for batch in self.iter_batches(
-                    batch_size=batch_size, batch_format="numpy", **options
-                )
-            ),
-            columns_of(example, wanted),
+            lambda: (columns_of(batch, wanted) for batch in batches), columns_of(example, wanted)
         )
 
     # The rest.

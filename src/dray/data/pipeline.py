@@ -238,11 +238,10 @@ class Pipeline:
 
     def _probed_change(self: P, after: int) -> bool:
         """Return whether operations after some others make more or fewer of a few rows."""
-        rest = type(self)(self.source, self._operations)
         if after:  # the rows before are not known yet, and all are to be written down anyway
             return True
         given = sum(block.table.num_rows for block in self._first_rows())
-        made = sum(block.table.num_rows for block in rest._applied(rest._first_rows()))
+        made = sum(block.table.num_rows for block in self._applied(self._first_rows()))
         return bool(made != given)
 
     def _keeps_rows_surely(self) -> bool:
