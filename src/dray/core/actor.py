@@ -232,7 +232,12 @@ class ActorClass:
 
     @cached_property
     def _signatures(self) -> Mapping[str, Signature]:
-        return _signatures(self._kind)
+        found = {}
+        for name, member in methods_of(self._kind):
+            own = inspect.getattr_static(self._kind, name)
+            static = isinstance(own, staticmethod | classmethod)
+            found[name] = Signature(member, name, skip_first=not static)
+        return found
 
     @property
     def __ray_actor_class__(self) -> type:
@@ -296,14 +301,6 @@ def _unpickled(kind: type, given: Mapping[str, object]) -> ActorClass:
 
 def _no_arguments(self: object) -> None:
     return None
-
-
-def _signatures(kind: type) -> dict[str, Signature]:
-    found = {}
-    for name, member in methods_of(kind):
-        static = isinstance(inspect.getattr_static(kind, name), staticmethod | classmethod)
-        found[name] = Signature(member, name, skip_first=not static)
-    return found
 
 
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle:
