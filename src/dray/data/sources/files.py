@@ -178,12 +178,12 @@ def parquet_source(
     labels = [dict(label(path)) for path in files]
     whole = unified(files, ends) if schema is None else with_tensors(schema)
     if not any(labels) and shuffle is None:
-        source = _of_ends(files, filesystem, ends, whole, lanes)
+        source = ParquetSource(files, filesystem, ends, whole, lanes)
         return _with_columns(source, files[0], columns, {})
     sources = []
     for path, end, of_path in zip(files, ends, labels, strict=True):
         own = _without_labels(whole, end, of_path)
-        source = _of_ends([path], filesystem, [end], own, None)
+        source = ParquetSource([path], filesystem, [end], own)
         sources.append(_with_columns(source, path, columns, of_path))
     return UnionSource(sources, shuffle)
 
@@ -194,25 +194,6 @@ def _without_labels(schema: pa.Schema, end: pq.FileMetaData, labels: Labels) -> 
         return schema
     own = end.schema.names
     return pa.schema([each for each in schema if each.name in own or each.name not in labels])
-
-
-def _of_ends(
-    files: Sequence[str],
-    filesystem: Filesystem,
-    ends: Sequence[pq.FileMetaData],
-    schema: pa.Schema,
-    lanes: int | None,
-) -> ParquetSource:
-    sizes = [
-        [end.row_group(number).num_rows for number in range(end.num_row_groups)] for end in ends
-    ]
-    rows = sum(end.num_rows for end in ends)
-    size = sum(
-        end.row_group(number).total_byte_size
-        for end in ends
-        for number in range(end.num_row_groups)
-    )
-    return ParquetSource(files, filesystem, sizes, schema, size / max(1, rows), lanes)
 
 
 def _with_columns(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,9 @@ from dray.data.forms.blocks import Block, Table
 from dray.data.forms.ray_tensors import in_schema
 from dray.data.sources.base import BLOCK_ROWS, LANES, Filesystem, Source
 from dray.errors import StorageError, describe
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 # The part of all rows that may be decoded in vain, where lanes begin amid row groups.
 _IN_VAIN = 0.15
@@ -40,9 +43,8 @@ class ParquetSource(Source):
     Args:
         files: Their paths.
         filesystem: Their filesystem, of Arrow.
-        sizes: For every file the numbers of rows of its row groups.
+        ends: Their ends.
         schema: The schema of what is read.
-        row_bytes: About how many bytes a row has in memory.
         lanes: The number of ranges to read side by side; None chooses.
     """
 
@@ -50,22 +52,23 @@ class ParquetSource(Source):
         self,
         files: Sequence[str],
         filesystem: Filesystem,
-        sizes: Sequence[Sequence[int]],
+        ends: Sequence[pq.FileMetaData],
         schema: pa.Schema,
-        row_bytes: float,
         lanes: int | None = None,
     ) -> None:
         self._files, self._filesystem, self._schema = list(files), filesystem, schema
         self._groups: list[RowGroup] = []
         self._starts: list[int] = []  # of files
-        row = 0
-        for file, of_groups in enumerate(sizes):
+        row = size = 0
+        for file, end in enumerate(ends):
             self._starts.append(row)
-            for number, rows in enumerate(of_groups):
-                self._groups.append(RowGroup(file, number, row, row + rows))
-                row += rows
+            for number in range(end.num_row_groups):
+                group = end.row_group(number)
+                self._groups.append(RowGroup(file, number, row, row + group.num_rows))
+                row += group.num_rows
+                size += group.total_byte_size
         self.rows = row
-        self.row_bytes = row_bytes
+        self.row_bytes = size / max(1, row)
         self.lanes = lanes or next(number for number in LANES if self._suits(number))
 
     def _suits(self, lanes: int) -> bool:
