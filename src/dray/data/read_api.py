@@ -64,7 +64,7 @@ def read_parquet(
         ConfigError: There are no such files or columns.
         StorageError: One cannot be read, or not together with the others.
     """
-    _check_options(read_parquet, options)
+    _known_options(read_parquet, options)
     found, on = files.find_files(paths, file_extensions or _PARQUET, filesystem)
     label = _labels(partitioning, include_paths)
     order = None if shuffle is None else Shuffle(shuffle)
@@ -100,7 +100,7 @@ def read_csv(
     """
     found, on = files.find_files(paths, file_extensions or _CSV, filesystem)
     label = _labels(partitioning, include_paths)
-    of_arrow = _of_arrow(read_csv, options, _OF_CSV)
+    of_arrow = _known_options(read_csv, options, _OF_CSV)
     opening = arrow_open_stream_args or {}
     return _in_order(files.csv_source, found, shuffle, on, of_arrow, label, opening)
 
@@ -135,7 +135,7 @@ def read_json(
     """
     found, on = files.find_files(paths, file_extensions or _JSON, filesystem)
     label = _labels(partitioning, include_paths)
-    of_arrow = _of_arrow(read_json, options, _OF_JSON)
+    of_arrow = _known_options(read_json, options, _OF_JSON)
     opening = arrow_open_stream_args or {}
     return _in_order(files.json_source, found, shuffle, on, of_arrow, label, opening)
 
@@ -165,7 +165,7 @@ def read_text(
         shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
         options: Options of Ray's that dray does not need.
     """
-    _check_options(read_text, options)
+    _known_options(read_text, options)
     found, on = files.find_files(paths, file_extensions or ("",), filesystem)
     label = _labels(partitioning, include_paths)
     return _in_order(files.text_source, found, shuffle, on, encoding, drop_empty_lines, label)
@@ -192,7 +192,7 @@ def read_binary_files(
         shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
         options: Options of Ray's that dray does not need.
     """
-    _check_options(read_binary_files, options)
+    _known_options(read_binary_files, options)
     found, on = files.find_files(paths, file_extensions or ("",), filesystem)
     label = _labels(partitioning, include_paths)
 
@@ -232,7 +232,7 @@ def read_images(
         MissingDependencyError: Pillow is not installed.
     """
     require("PIL", "pillow")
-    _check_options(read_images, options)
+    _known_options(read_images, options)
     found, on = files.find_files(paths, file_extensions or _IMAGES, filesystem)
     label = _labels(partitioning, include_paths)
 
@@ -275,7 +275,7 @@ def read_numpy(
         allow_pickle: Whether to load arrays of objects, which may run any code.
         options: Options of Ray's that dray does not need.
     """
-    _check_options(read_numpy, options)
+    _known_options(read_numpy, options)
     found, on = files.find_files(paths, file_extensions or (".npy",), filesystem)
     label = _labels(partitioning, include_paths)
     return _in_order(files.numpy_source, found, shuffle, on, allow_pickle, label)
@@ -302,7 +302,7 @@ def read_sql(
         >>> dray.data.read_sql("select 1 as x", lambda: sqlite3.connect(":memory:")).take()
         [{'x': 1}]
     """
-    _check_options(read_sql, options)
+    _known_options(read_sql, options)
 
     def produce() -> Iterator[Block]:
         with contextlib.closing(connection_factory()) as connection:
@@ -358,19 +358,16 @@ def _labels(partitioning: Partitioning | None, include_paths: bool) -> Callable[
     return label
 
 
-def _of_arrow(
-    function: Callable[..., Dataset], options: Mapping[str, object], known: Sequence[str]
-) -> dict[str, object]:
-    """Return the options of Arrow's readers; Ray's own ones are as if they had been left out."""
-    _check_options(function, options, known)
-    return {name: options[name] for name in known if name in options}
-
-
-def _check_options(
+def _known_options(
     function: Callable[..., Dataset], options: Mapping[str, object], known: Sequence[str] = ()
-) -> None:
-    """Refuse options that a function has neither parameters nor a use for."""
+) -> dict[str, object]:
+    """Return the options that a function has; Ray's own ones are as if they had been left out.
+
+    Raises:
+        AbsentArgumentError: A function has neither parameters nor a use for one.
+    """
     unknown = {name: options[name] for name in options if name not in (*known, *_FOLLOWS)}
     if unknown:
         own = [name for name in inspect.signature(function).parameters if name != "options"]
         check_arguments(f"dray.data.{function.__name__}", unknown, (*own, *known))
+    return {name: options[name] for name in known if name in options}
