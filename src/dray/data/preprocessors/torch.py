@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dray.data.forms.blocks import Array, Column, Value, column_to_numpy, to_column
+from dray.data.forms.blocks import Column, Value, column_to_numpy, to_column
 from dray.data.preprocessors.preprocessor import ColumnPreprocessor
 
 
@@ -33,11 +33,10 @@ class TorchVisionPreprocessor(ColumnPreprocessor):
         self._transform, self._batched = transform, batched
 
     def _column(self, name: str, column: Column) -> Column:
-        return to_column(self._made(column_to_numpy(column)))
-
-    def _made(self, arrays: Array) -> Array:
+        arrays = column_to_numpy(column)
         if not self._batched:
-            return [np.asarray(self._transform(array)) for array in arrays]
+            return to_column([np.asarray(self._transform(array)) for array in arrays])
         import torch
 
-        return self._transform(torch.tensor(arrays))  # a copy, as the transform may write to it
+        # of a copy, as the transform may write to it
+        return to_column(self._transform(torch.tensor(arrays)))
