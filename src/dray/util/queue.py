@@ -141,8 +141,7 @@ class Queue:
         if not isinstance(items, Iterable):
             raise ArgumentTypeError(f"put_nowait_batch() takes items, not {items!r}")
         batch = list(items)
-        if not get(self.actor.offer_batch.remote(batch)):
-            raise Full(_no_room(len(batch), self.maxsize))
+        _check_room(get(self.actor.offer_batch.remote(batch)), len(batch), self.maxsize)
 
     def get_nowait_batch(self, num_items: int) -> list[Any]:
         """Take that many items out, or raise `Empty` and take none."""
@@ -151,10 +150,7 @@ class Queue:
             raise ArgumentTypeError(f"num_items must be a whole number, not {num_items!r}")
         if num_items < 0:
             raise ConfigError(f"num_items must be 0 or more, not {num_items}")
-        items: list[object] | None = get(self.actor.take_batch.remote(num_items))
-        if items is None:
-            raise Empty(_too_few(num_items))
-        return items
+        return _enough(get(self.actor.take_batch.remote(num_items)), num_items)
 
     def shutdown(self, force: bool = False, grace_period_s: int = 5) -> None:
         """End the actor, and with it the queue; a second call does nothing.
@@ -204,14 +200,10 @@ class _QueueActor:
         return await self.get(0)
 
     async def put_nowait_batch(self, items: Sequence[object]) -> None:
-        if not await self.offer_batch(items):
-            raise Full(_no_room(len(items), self.maxsize))
+        _check_room(await self.offer_batch(items), len(items), self.maxsize)
 
     async def get_nowait_batch(self, num_items: int) -> list[object]:
-        items = await self.take_batch(num_items)
-        if items is None:
-            raise Empty(_too_few(num_items))
-        return items
+        return _enough(await self.take_batch(num_items), num_items)
 
     async def offer(self, item: object, patience_s: float | None) -> bool:
         try:
@@ -247,12 +239,15 @@ class _QueueActor:
         exit_actor()
 
 
-def _no_room(count: int, maxsize: int) -> str:
-    return f"there is no room for {count} more items; {maxsize} are allowed"
+def _check_room(was_there: bool, count: int, maxsize: int) -> None:
+    if not was_there:
+        raise Full(f"there is no room for {count} more items; {maxsize} are allowed")
 
 
-def _too_few(count: int) -> str:
-    return f"there are fewer than {count} items"
+def _enough(items: list[object] | None, count: int) -> list[object]:
+    if items is None:
+        raise Empty(f"there are fewer than {count} items")
+    return items
 
 
 def _patience(block: bool, timeout: float | None) -> float | None:
