@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from dray.compat.attributes import attach_getattr
-from dray.data.forms.blocks import Block, RowNumbers, Table
+from dray.data.forms.blocks import Block, Table
 from dray.data.sources.base import Source
+from dray.data.sources.parquet import ParquetSource
 from dray.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -98,29 +99,22 @@ def labelled(table: Table, labels: Labels) -> Table:
 
 
 class LabelledSource(Source):
-    """The rows of another source, with the same further values in each."""
+    """The rows of a file of Parquet, with the same further values in each."""
 
-    def __init__(self, source: Source, labels: Labels) -> None:
+    def __init__(self, source: ParquetSource, labels: Labels) -> None:
         self._source, self._labels = source, dict(labels)
-        self.rows, self.indexed, self.lanes = source.rows, source.indexed, source.lanes
+        self.rows, self.lanes = source.rows, source.lanes
         self.row_bytes = source.row_bytes + 8 * len(self._labels)
 
     def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
         for block in self._source.open(start, stop):
             yield Block(labelled(block.table, self._labels), block.origin)
 
-    def take(self, rows: RowNumbers) -> Table:
-        return labelled(self._source.take(rows), self._labels)
-
-    def block_rows(self) -> int:
-        return self._source.block_rows()
-
     def name(self) -> str:
         return self._source.name()
 
-    def schema(self) -> pa.Schema | None:
-        known = self._source.schema()
-        return None if known is None else labelled(known.empty_table(), self._labels).schema
+    def schema(self) -> pa.Schema:
+        return labelled(self._source.schema().empty_table(), self._labels).schema
 
 
 attach_getattr(__name__, names={"dray.data.sources.combined": ("FileShuffleConfig",)})
