@@ -221,7 +221,7 @@ class Pipeline:
                     rows[-1] += block.table.num_rows
                     yield block
 
-        staged = stage(blocks(), source.name(), source.schema())
+        staged = stage(blocks(), source.name, source.schema())
         if len(leaves) > 1:  # what epochs put into another order are these parts
             ends, shared = itertools.accumulate(rows), shippable(staged)
             parts = (SliceSource(shared, e - n, e) for n, e in zip(rows, ends, strict=True))
@@ -296,7 +296,7 @@ def first_rows(blocks: Iterator[Block], rows: int) -> Iterator[Block]:
 def part_of(source: Source, start: int, stop: int) -> Source:
     """Return a range of a source's rows."""
     if isinstance(source, TableSource):
-        return TableSource(source.table.slice(start, stop - start), source.name())
+        return TableSource(source.table.slice(start, stop - start), source.name)
     return SliceSource(source, start, stop)
 
 

@@ -127,7 +127,7 @@ class Results(Pipeline):
         ready = isinstance(self.source, TableSource) and not self._operations
         if ready and self._seed is None:
             return self
-        return type(self)(written_down(self.blocks(), self.source.name(), self.arrow_schema))
+        return type(self)(written_down(self.blocks(), self.source.name, self.arrow_schema))
 
     def to_pandas(self, limit: int | None = None) -> Frame:
         """Return all rows as a pandas.DataFrame.
@@ -177,7 +177,7 @@ class Results(Pipeline):
     def stats(self) -> str:
         """Return what is known of the rows without reading them."""
         rows = "an unknown number of" if self.source.rows is None else self.source.rows
-        return f"{rows} rows of {self.source.name()}, {len(self._operations)} operations"
+        return f"{rows} rows of {self.source.name}, {len(self._operations)} operations"
 
     # Files.
 

@@ -37,6 +37,7 @@ class Source:
         has_shuffled_parts: Whether each epoch may have its parts in another order.
         lanes: The number of ranges that are best read side by side.
         row_bytes: About how many bytes a row has in memory; 0 if that is not known.
+        name: The rows in messages.
     """
 
     rows: int | None = None
@@ -45,7 +46,7 @@ class Source:
     has_shuffled_parts = False
     lanes = 1
     row_bytes = 0.0
-    _called = "the data"
+    name = "the data"
 
     def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
         """Yield the rows from one to before another, in order.
@@ -72,10 +73,6 @@ class Source:
         """Return a copy of rows by their numbers; a source that is indexed has this."""
         raise NotImplementedError
 
-    def name(self) -> str:
-        """Return what messages call it."""
-        return self._called
-
     def schema(self) -> pa.Schema | None:
         """Return the schema of Arrow, if it is known without reading rows; else None."""
         return None
@@ -86,7 +83,7 @@ class Source:
 
     def origin(self, start: int, stop: int) -> str:
         """Return what messages call a range of rows."""
-        return f"rows {start} to {stop - 1} of {self.name()}"
+        return f"rows {start} to {stop - 1} of {self.name}"
 
 
 class _InPieces(Source):
@@ -112,7 +109,7 @@ class TableSource(_InPieces):
 
     def __init__(self, table: Table, called: str = "the table") -> None:
         self.table = table.combine_chunks() if _has_many_chunks(table) else table
-        self._called = called
+        self.name = called
         self.rows = table.num_rows
         self.row_bytes = table.nbytes / max(1, table.num_rows)
 
@@ -147,7 +144,7 @@ class IterableSource(Source):
     is_stream = True
 
     def __init__(self, items: Iterable[object], called: str) -> None:
-        self._items, self._called = items, called
+        self._items, self.name = items, called
 
     def of_epoch(self, epoch: int) -> Source:
         """Tell the object, which may shuffle by epoch as Hugging Face's do."""
@@ -169,7 +166,7 @@ class RangeSource(_InPieces):
     """The numbers from 0."""
 
     row_bytes = 8.0
-    _called = "the range"
+    name = "the range"
 
     def __init__(self, rows: int, column: str) -> None:
         self.rows, self._column = rows, column
@@ -185,7 +182,7 @@ class ArrowFileSource(_InPieces):
     """A file of Arrow that is mapped into memory, and is read from the disk as rows are used."""
 
     def __init__(self, path: str, called: str, owner: object = None) -> None:
-        self._path, self._called = path, called
+        self._path, self.name = path, called
         self._owner = owner  # deletes the file when nobody has this any more
         self._open_table: Table | None = None
         table = self._mapped()
@@ -196,7 +193,7 @@ class ArrowFileSource(_InPieces):
         if self._open_table is None:
             if not os.path.exists(self._path):
                 raise StorageError(
-                    f"{self._called} was written to {self._path} by the program, and this node "
+                    f"{self.name} was written to {self._path} by the program, and this node "
                     "does not see it: set TMPDIR in the program to a directory that all nodes share"
                 )
             with pa.memory_map(self._path) as file:
@@ -228,7 +225,7 @@ class RowsSource(_InPieces):
     """Rows that an object gives by number, such as a torch Dataset."""
 
     def __init__(self, items: Indexed, called: str) -> None:
-        self._items, self._called = items, called
+        self._items, self.name = items, called
         self.rows = len(items)
 
     def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
@@ -247,7 +244,7 @@ _ROWS_AT_ONCE = 256
 class HuggingFaceSource(_InPieces):
     """A Dataset of Hugging Face, as the Arrow table that it is."""
 
-    _called = "the Hugging Face dataset"
+    name = "the Hugging Face dataset"
 
     def __init__(self, dataset: datasets.Dataset) -> None:
         self._dataset = dataset.with_format("arrow")
@@ -278,7 +275,7 @@ class BlocksSource(Source):
     def __init__(
         self, produce: Callable[[], Iterable[Block]], called: str, schema: pa.Schema | None = None
     ) -> None:
-        self._produce, self._called, self._schema = produce, called, schema
+        self._produce, self.name, self._schema = produce, called, schema
 
     def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
         assert start == 0

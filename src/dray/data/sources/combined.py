@@ -68,7 +68,7 @@ class SliceSource(Source):
         self._source, self._start = source.of_epoch(0), start
         self.rows = max(0, stop - start)
         self.indexed, self.row_bytes = source.indexed, source.row_bytes
-        self.lanes = source.lanes
+        self.lanes, self.name = source.lanes, source.name
 
     def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
         end = self.rows if stop is None else stop
@@ -79,9 +79,6 @@ class SliceSource(Source):
 
     def block_rows(self) -> int:
         return self._source.block_rows()
-
-    def name(self) -> str:
-        return self._source.name()
 
     def schema(self) -> pa.Schema | None:
         return self._source.schema()
@@ -97,6 +94,7 @@ class UnionSource(Source):
 
     def __init__(self, sources: Sequence[Source], shuffle: Shuffle | None = None) -> None:
         self._sources, self._shuffle = list(sources), shuffle
+        self.name = f"the union of {len(self._sources)} datasets"
         self.has_shuffled_parts = shuffle is not None or any(
             source.has_shuffled_parts for source in sources
         )
@@ -154,9 +152,6 @@ class UnionSource(Source):
 
     def block_rows(self) -> int:
         return min(source.block_rows() for source in self._sources)
-
-    def name(self) -> str:
-        return f"the union of {len(self._sources)} datasets"
 
     def schema(self) -> pa.Schema | None:
         if self._shuffle is not None:  # files of one dataset

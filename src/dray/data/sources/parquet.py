@@ -57,6 +57,7 @@ class ParquetSource(Source):
         lanes: int | None = None,
     ) -> None:
         self._files, self._filesystem, self._schema = list(files), filesystem, schema
+        self.name = files[0] if len(files) == 1 else f"{len(files)} files of Parquet"
         self._groups: list[RowGroup] = []
         self._starts: list[int] = []  # of files
         row = size = 0
@@ -142,9 +143,6 @@ class ParquetSource(Source):
     def _origin(self, file: int, start: int, stop: int) -> str:
         first = self._starts[file]
         return f"rows {start - first} to {stop - first - 1} of {self._files[file]}"
-
-    def name(self) -> str:
-        return self._files[0] if len(self._files) == 1 else f"{len(self._files)} files of Parquet"
 
     def schema(self) -> pa.Schema:
         return self._schema

@@ -103,15 +103,12 @@ class LabelledSource(Source):
 
     def __init__(self, source: ParquetSource, labels: Labels) -> None:
         self._source, self._labels = source, dict(labels)
-        self.rows, self.lanes = source.rows, source.lanes
+        self.rows, self.lanes, self.name = source.rows, source.lanes, source.name
         self.row_bytes = source.row_bytes + 8 * len(self._labels)
 
     def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
         for block in self._source.open(start, stop):
             yield Block(labelled(block.table, self._labels), block.origin)
-
-    def name(self) -> str:
-        return self._source.name()
 
     def schema(self) -> pa.Schema:
         return labelled(self._source.schema().empty_table(), self._labels).schema

@@ -102,7 +102,7 @@ def _named(schema: pa.Schema) -> str:
 def shippable(source: Source) -> Source:
     """Return a source that can be sent to many workers: what is large goes by way of a file."""
     if isinstance(source, TableSource) and source.table.nbytes > _SHIPPED_BYTES:
-        return write_arrow([source.table], [], source.name())
+        return write_arrow([source.table], [], source.name)
     return source
 
 
