@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from dray.data.forms.blocks import Arrays, Batch, Block, Table, concat, to_batch
-from dray.data.forms.memory import own_arrays
+from dray.data.forms.memory import own_array
 
 
 class Run(NamedTuple):
@@ -48,7 +48,8 @@ class Run(NamedTuple):
 
     def columns(self) -> Arrays:
         """Return all rows as NumPy arrays that may be written to."""
-        return own_arrays(self.table, own=self.own)
+        table = self.table
+        return {name: own_array(table.column(name), own=self.own) for name in table.column_names}
 
 
 def run_of(block: Block) -> Run:

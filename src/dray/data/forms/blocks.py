@@ -80,6 +80,11 @@ class PickledType(pa.ExtensionType):  # type: ignore[misc]
         return hash(self.extension_name)
 
 
+# Arrow is to know the type in files and messages.
+with contextlib.suppress(pa.ArrowKeyError):  # it does
+    pa.register_extension_type(PickledType())
+
+
 def with_plain(table: Table, names: Iterable[str]) -> Table:
     """Return a table without dictionaries in some columns, by which Arrow does not group."""
     for name in names:
@@ -87,15 +92,6 @@ def with_plain(table: Table, names: Iterable[str]) -> Table:
         if pa.types.is_dictionary(kind):
             table = put_column(table, name, table.column(name).cast(kind.value_type))
     return table
-
-
-def register_types() -> None:
-    """Have Arrow know the type of pickled values in files and messages; once is enough."""
-    with contextlib.suppress(pa.ArrowKeyError):  # it is known
-        pa.register_extension_type(PickledType())
-
-
-register_types()
 
 
 def to_table(data: Batch, whence: str = "a block") -> Table:
@@ -404,18 +400,13 @@ def check_format(batch_format: object) -> str:
     return str(batch_format)
 
 
-def to_arrays(table: Table) -> Arrays:
-    """Return a table as NumPy arrays."""
-    return {name: column_to_numpy(table.column(name)) for name in table.column_names}
-
-
 def to_batch(table: Table, batch_format: str) -> Batch:
     """Return a table in a batch format."""
     if batch_format == "pyarrow":
         return table
     if batch_format == "pandas":
         return to_pandas(table)
-    return to_arrays(table)
+    return {name: column_to_numpy(table.column(name)) for name in table.column_names}
 
 
 def to_pandas(table: Table) -> Frame:

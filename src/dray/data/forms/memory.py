@@ -11,9 +11,7 @@ import pyarrow as pa
 
 from dray.data.forms.blocks import (
     Array,
-    Arrays,
     Batch,
-    Table,
     Value,
     as_array,
     column_to_numpy,
@@ -74,17 +72,8 @@ def _writable(array: Array) -> Array:
     return array if array.flags.writeable else array.copy()
 
 
-def own_arrays(table: Table, *, own: bool) -> Arrays:
-    """Return a table as NumPy arrays that may be written to; what is somebody else's is copied.
-
-    Args:
-        table: The table.
-        own: As of a block.
-    """
-    return {name: _own_array(table.column(name), own=own) for name in table.column_names}
-
-
-def _own_array(column: pa.ChunkedArray, *, own: bool) -> Array:
+def own_array(column: pa.ChunkedArray, *, own: bool) -> Array:
+    """Return a column as an array that may be written to, a copy unless its block is `own`."""
     put_together = column.num_chunks > 1  # which makes a copy
     array = one_chunk(column)
     return _as_it_lies(array) if own or put_together else _writable(column_to_numpy(array))
