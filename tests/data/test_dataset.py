@@ -117,6 +117,16 @@ def test_every_kind_of_data_is_shared_and_goes_on(
     assert sorted([row["x"] for row in again.iter_rows()] + first) == list(range(10))
 
 
+@pytest.mark.parametrize("ending", [".tsv", ".tsv.gz", ".csv.gz", ".jsonl.gz"])
+def test_paths_say_what_files_are(ending: str, tmp_path: Path) -> None:
+    path = str(tmp_path / f"a{ending}")
+    if "json" in ending:
+        FRAME.to_json(path, orient="records", lines=True)
+    else:
+        FRAME.to_csv(path, index=False, sep="\t" if "tsv" in ending else ",")
+    assert dataset_of(path, "train").take_all() == ROWS
+
+
 def test_matrices_without_columns_are_rows_all_the_same() -> None:
     rows = dray.data.from_numpy(np.zeros((3, 0)))
     assert [list(row["data"]) for row in rows.iter_rows()] == [[], [], []]

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow.csv
+
 from dray.data import from_memory, read_api
 from dray.data.dataset import Dataset
 from dray.data.sources.base import IterableSource, RowsSource
@@ -51,9 +53,11 @@ def dataset_of(value: Any, name: str) -> Dataset:
 
 
 def _of_path(path: str) -> Dataset:
-    if path.endswith((".csv", ".csv.gz", ".tsv")):
+    if path.endswith((".csv", ".csv.gz")):
         return read_api.read_csv(path)
-    if path.endswith((".json", ".jsonl", ".json.gz")):
+    if path.endswith((".tsv", ".tsv.gz")):
+        return read_api.read_csv(path, parse_options=pyarrow.csv.ParseOptions(delimiter="\t"))
+    if path.endswith((".json", ".jsonl", ".json.gz", ".jsonl.gz")):
         return read_api.read_json(path)
     return read_api.read_parquet(path)
 
