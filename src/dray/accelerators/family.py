@@ -56,6 +56,7 @@ class Family(ABC):
         resource: Resource name, such as "GPU".
         variables: The environment variables that limit which devices a process sees. The first one
             that is set is read, and written in workers; if none is, the first one is written.
+        also_set: Further variables that `show` sets, as Ray does; none of them names devices.
         opt_outs: Variables of which each, at "1" or "true", keeps dray from writing the others.
         from_zero: Whether the ids of what is there are numbers from 0, and others make no sense.
         fractions: Whether tasks may share a device.
@@ -86,6 +87,7 @@ class Family(ABC):
     title: ClassVar[str]
     resource: ClassVar[str]
     variables: ClassVar[tuple[str, ...]] = ()
+    also_set: ClassVar[tuple[str, ...]] = ()
     opt_outs: ClassVar[tuple[str, ...]] = ()
     from_zero: ClassVar[bool] = True
     fractions: ClassVar[bool] = False

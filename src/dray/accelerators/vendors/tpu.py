@@ -29,6 +29,7 @@ class Tpu(Numbered):
     title: ClassVar = "TPU chip"
     resource: ClassVar = "TPU"
     variables: ClassVar = (_CHIPS,)
+    also_set: ClassVar = (_CHIP_BOUNDS, _HOST_BOUNDS)
     opt_outs: ClassVar = ("RAY_EXPERIMENTAL_NOSET_TPU_VISIBLE_CHIPS",)
     sizes: ClassVar = (1, 2, 4, 8)
     torch_device: ClassVar = "xla"

@@ -136,7 +136,7 @@ def _looker() -> Any:
 
 def _look() -> Shown:
     ids = ray.get_runtime_context().get_accelerator_ids()
-    names = [name for family in families() for name in family.variables]
+    names = [name for family in families() for name in (*family.variables, *family.also_set)]
     return Shown(
         {name: tuple(given) for name, given in ids.items() if given},
         {name: os.environ.get(name) for name in names},

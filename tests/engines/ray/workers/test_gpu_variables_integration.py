@@ -173,3 +173,45 @@ def test_what_the_user_sets_for_workers_stays(
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("shown")]
     assert lines == [f"shown {v} None None {device}:{i}" for v in values for i in (0, 1)]
+
+
+CHIPS = """
+import os, sys, dray, dray.train
+from dray.train import DataParallelTrainer, RunConfig, ScalingConfig
+
+NAMES = ("TPU_VISIBLE_CHIPS", "TPU_CHIPS_PER_HOST_BOUNDS", "TPU_HOST_BOUNDS")
+
+def look():
+    return [os.environ.get(name) for name in NAMES]
+
+dray.init(engine="ray", address="local", num_cpus=1, resources={"TPU": 4})
+for chips, variables in ((1, {}), (2, {}), (1, {NAMES[0]: "2,3"}), (1, {NAMES[1]: "2,2,1"})):
+    fitted = DataParallelTrainer(
+        look,
+        scaling_config=ScalingConfig(
+            num_workers=1, use_tpu=True, resources_per_worker={"TPU": chips}
+        ),
+        run_config=RunConfig(
+            storage_path=sys.argv[1], worker_runtime_env={"env_vars": variables}
+        ),
+    ).fit()
+    print("shown", *fitted.return_value)
+"""
+
+
+def test_workers_with_some_chips_of_a_host_have_their_bounds(tmp_path: Path) -> None:
+    with FakeHost():
+        done = subprocess.run(
+            [sys.executable, "-c", CHIPS, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("shown")]
+    assert lines == [
+        "shown 0 1,1,1 1,1,1",
+        "shown 0,1 1,2,1 1,1,1",
+        "shown 2,3 None None",
+        "shown 0 2,2,1 1,1,1",
+    ]

@@ -64,11 +64,13 @@ def showing_actor(kind: type) -> type:
 def restore_user_variables(given: Mapping[str, str]) -> None:
     """Set the variables that a runtime environment names to what it says, in a worker.
 
-    A family's other variables are unset: each would count within what the user's leaves.
+    Where one of them says which devices, the family's others are unset: each would count within
+    what the user's leaves.
     """
     for family in families():
-        if given.keys() & set(family.variables):
-            set_variables({name: given.get(name) for name in family.variables})
+        names = (*family.variables, *family.also_set)
+        unset = dict.fromkeys(names if given.keys() & set(family.variables) else ())
+        set_variables({**unset, **{name: given[name] for name in names if name in given}})
 
 
 @contextlib.contextmanager
