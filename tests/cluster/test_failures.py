@@ -151,15 +151,15 @@ def test_a_node_that_goes_as_it_is_given_is_replaced_by_the_next_one(
     own_cluster: Cluster, storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own_cluster.nodes.append(own_cluster.add(num_gpus=1))
-    look, removed = PlacedBundles._look_at_devices, threading.Event()
+    looks, removed = PlacedBundles._looks, threading.Event()
 
     def late(self: PlacedBundles) -> Any:
         if not removed.is_set():
             own_cluster.remove(node_of(own_cluster, self.places[0]))
             removed.set()
-        return look(self)
+        return looks(self)
 
-    monkeypatch.setattr(PlacedBundles, "_look_at_devices", late)
+    monkeypatch.setattr(PlacedBundles, "_looks", late)
     trainer = DataParallelTrainer(
         lambda: 7,
         scaling_config=ScalingConfig(num_workers=1, use_gpu=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ import ray
 
 import dray
 import dray.session
+from dray.engines.ray import bundles, cluster
+from dray.engines.ray.bundles import PlacedBundles
 from dray.engines.ray.engine import RayEngine
 from dray.engines.ray.reservations import Reservations
+from dray.scheduling.requests import Request
 from dray.train import DataParallelTrainer, RunConfig, ScalingConfig
 from dray.util.placement_group import get_current_placement_group
-from tests.support.gates import until
+from tests.support.gates import Gate, until
 
 pytestmark = [
     pytest.mark.parametrize("engine_name", ["ray"], indirect=True),
@@ -77,3 +81,48 @@ def test_it_is_given_up_when_anybody_waits_and_after_a_while(
     monkeypatch.setattr(reservations, "_keep_s", 0.2)
     group_of_a_run(storage)
     until(lambda: free_of_ray() == 8)
+
+
+def test_who_takes_a_request_back_does_not_wait_until_its_devices_are_known(
+    reservations: Reservations, monkeypatch: pytest.MonkeyPatch, gate: Gate
+) -> None:
+    look = ray.remote(max_calls=0, max_retries=0)(lambda: gate.pass_through())
+    with monkeypatch.context() as with_devices:
+        with_devices.setattr(bundles, "families_on", lambda bundle: bundle)
+        with_devices.setattr(bundles, "_looker", lambda: look)
+        asked = reservations.reserve(Request([{"CPU": 1}]))
+        gate.heard()
+        began = time.monotonic()
+        assert asked.cancel()
+        assert time.monotonic() - began < bundles._PATIENCE_S / 4
+        until(lambda: "dray-reserve" not in [thread.name for thread in threading.enumerate()])
+    until(lambda: free_of_ray() == 8)
+
+
+def test_a_request_taken_back_as_it_is_met_leaves_nothing_for_the_next(
+    reservations: Reservations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def place(*arguments: Any) -> PlacedBundles:
+        placed = PlacedBundles(*arguments)
+        assert asked.cancel()
+        return placed
+
+    monkeypatch.setattr(reservations, "_keep_s", _LONG_S)
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr("dray.engines.ray.reservations.PlacedBundles", place)
+        asked = reservations.reserve(Request([{"CPU": 1}]))
+        until(lambda: "dray-reserve" not in [thread.name for thread in threading.enumerate()])
+    assert reservations.kept() == {}
+    until(lambda: free_of_ray() == 8)
+
+
+def test_what_is_kept_is_given_up_when_nobody_can_tell_whether_somebody_waits(
+    storage: Path, reservations: Reservations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> bool:
+        raise ConnectionError("the head does not answer")
+
+    monkeypatch.setattr(reservations, "_keep_s", _LONG_S)
+    monkeypatch.setattr(cluster, "somebody_waits", fails)
+    group_of_a_run(storage)
+    until(lambda: free_of_ray() == 8, within_s=_LONG_S / 2)

@@ -8,6 +8,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import ray
@@ -45,6 +48,8 @@ class PlacedBundles(Reservation):
         request: Request that they answer.
         is_gone: Calls some nodes, and returns whether one does not answer.
         give_back: Takes them when they are released.
+        wanted: Holds up the end of the connection to Ray; it raises if they are not wanted any
+            more. Nobody who takes them back waits longer than one call to Ray.
 
     Attributes:
         taken: Set once they are not kept for another run any more.
@@ -58,6 +63,7 @@ class PlacedBundles(Reservation):
         request: Request,
         is_gone: Callable[[Sequence[str]], bool],
         give_back: Callable[[PlacedBundles], object],
+        wanted: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self.groups = groups
         self.group = groups[-1]
@@ -66,20 +72,19 @@ class PlacedBundles(Reservation):
         self.taken = threading.Event()
         self._is_gone = is_gone
         self._give_back = give_back
-        where = placement_group_table(self.group)["bundles_to_node_id"]
-        self.places = [where[number] for number in range(len(self.bundles))]
-        self.shown = self._look_at_devices()
+        with wanted():
+            where = placement_group_table(self.group)["bundles_to_node_id"]
+            self.places = [where[number] for number in range(len(self.bundles))]
+            looks = self._looks()
+        self.shown = self._devices_seen(looks, wanted)
         self._released = False
 
-    def _look_at_devices(self) -> list[Shown]:
-        """Return the devices of each bundle: they are the same for as long as the group is there.
+    def _looks(self) -> dict[int, Future[Shown]]:
+        """Ask for the devices of the bundles that have any.
 
         Ray tells them to who runs in the bundle: a task that is over at once.
-
-        Raises:
-            NodeDiedError: A node is gone. Ray would look for another one first, and wait for it.
         """
-        asked = {
+        return {
             number: _looker()
             .options(
                 **resources_of(bundle),
@@ -88,17 +93,27 @@ class PlacedBundles(Reservation):
                 ),
             )
             .remote()
+            .future()
             for number, bundle in enumerate(self.bundles)
             if families_on(bundle)
         }
-        left, since = list(asked.values()), time.monotonic()
-        while left:
-            _, left = ray.wait(left, num_returns=len(left), timeout=_LOOK_AGAIN_S)
-            if left and self.broken:
-                raise NodeDiedError(None, details="its node is gone")
-            if left and time.monotonic() - since > _PATIENCE_S:
+
+    def _devices_seen(
+        self, looks: Mapping[int, Future[Shown]], wanted: Callable[[], AbstractContextManager[None]]
+    ) -> list[Shown]:
+        """Return the devices of each bundle: they are the same for as long as the group is there.
+
+        Raises:
+            NodeDiedError: A node is gone. Ray would look for another one first, and wait for it.
+        """
+        since = time.monotonic()
+        while futures.wait(looks.values(), timeout=_LOOK_AGAIN_S).not_done:
+            with wanted():
+                if self.broken:
+                    raise NodeDiedError(None, details="its node is gone")
+            if time.monotonic() - since > _PATIENCE_S:
                 raise EngineError(f"Ray starts no process in a bundle for {_PATIENCE_S:.0f} s")
-        found = dict(zip(asked, ray.get(list(asked.values())), strict=True))
+        found = {number: look.result() for number, look in looks.items()}
         return [found.get(number, Shown({}, {})) for number in range(len(self.bundles))]
 
     @property

@@ -145,8 +145,8 @@ class Reservations:
                 )
                 bundles = whole_hosts(request, request.slices)
             ask(bundles, strategy, selectors)
-            with wanted():
-                return PlacedBundles(groups, request, self._silent.any_gone, self._give_back)
+            is_gone = self._silent.any_gone
+            return PlacedBundles(groups, request, is_gone, self._give_back, wanted)
 
         def wait() -> None:
             try:
@@ -158,6 +158,8 @@ class Reservations:
                 return
             if future.set_running_or_notify_cancel():
                 future.set_result(reservation)
+            elif groups:  # nobody keeps what was taken back
+                self._remove(reservation)
             else:
                 reservation.release()
 
@@ -220,7 +222,10 @@ class Reservations:
 
     def _somebody_waits(self) -> bool:
         with self._connection() as is_there:
-            return not is_there or cluster.somebody_waits()
+            try:
+                return not is_there or cluster.somebody_waits()
+            except Exception:  # noqa: BLE001 (Ray raises what it likes: then nothing is kept)
+                return True
 
     def _remove(self, bundles: PlacedBundles) -> None:
         bundles.taken.set()
