@@ -416,6 +416,42 @@ def test_what_is_proposed_to_copy_fits(
         pytest.fail(f"there is something to propose: {message}")
 
 
+class OtherProgram:
+    """Device locks of which some are another program's."""
+
+    def __init__(self, *devices: str) -> None:
+        self.has = {("GPU", device) for device in devices}
+
+    def take_all(self, devices: Any) -> Any:
+        return next((device for device in devices if device in self.has), None)
+
+    def give_back(self, device: Any) -> None:
+        assert device not in self.has
+
+
+def test_a_device_of_another_program_does_not_hold_up_smaller_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dray.scheduling.request_queue.STARVATION_LIMIT_S", -1)
+    book = gpus(2)
+    other: Any = OtherProgram("0")
+    book.device_locks = other
+    both = take(book, 2, long_lived=False)
+    one = take(book, 1, long_lived=False)
+    assert one.done()
+    assert ids(one) == ("1",)
+    one.result().release()
+    assert not both.done()
+    other.has.clear()
+    book.readmit(("GPU", "0"))
+    assert ids(both) == ("0", "1")
+    later = take(book, 2, long_lived=False)
+    assert not later.done()
+    assert not take(book, 1, long_lived=False).done(), "both come back, and are kept"
+    both.result().release()
+    assert later.done()
+
+
 def test_ten_thousand_fractions_on_a_thousand_devices_take_less_than_a_second() -> None:
     def seconds(counts: list[int]) -> float:
         book = gpus(*counts)

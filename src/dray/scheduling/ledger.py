@@ -11,8 +11,9 @@ There are three books of the same form, a `Capacity` for each node:
 
     total               what the nodes have: what does not fit here never will, and is refused
     free                what nobody holds now: a demand that fits here is met
-    free without tasks  less only what actors, groups and training hold (`long_lived`): a demand
-                        that fits here is met some day, for tasks end by themselves
+    free without tasks  less only what actors, groups and training hold (`long_lived`), and other
+                        programs: a demand that fits here is met some day, for tasks end by
+                        themselves
 
 `placement.py` says where the bundles of a demand lie in a book, `tpu_slices.py` where they must lie
 on slices, and `request_queue.py` in which order those are met that have to wait.
@@ -145,7 +146,7 @@ class Ledger:
         self.device_names = {name for node in nodes for name in node.devices}
         self._total = [Capacity(to_fixed(node.resources), node.devices) for node in nodes]
         self._free = [total.copy() for total in self._total]
-        # The capacity left if every task ended: less only what actors, groups and training hold.
+        # The capacity left if every task ended: less only what is held for good, or by others.
         self._free_without_tasks = [total.copy() for total in self._total]
         self._queue = RequestQueue()
         self._lock = threading.RLock()
@@ -466,14 +467,14 @@ class Ledger:
         name, device_id = device
         part = DeviceShare(self.nodes[node].devices[name].index(device_id), UNIT)
         self._excluded[device] = Allocation(node, ((name, UNIT),), {name: [part]})
-        self._add_one(self._excluded[device], False, -1)
+        self._add_one(self._excluded[device], True, -1)  # nobody knows for how long
 
     def readmit(self, device: tuple[str, str]) -> None:
         """Take note that another program may have let a device go."""
         with self._lock:
             excluded = self._excluded.pop(device, None)
             if excluded is not None:
-                self._add_one(excluded, False, 1)
+                self._add_one(excluded, True, 1)
         self._grant()
 
     def _place(
