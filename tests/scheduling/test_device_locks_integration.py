@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +42,15 @@ sys.stdin.read()
 """
 
 
+# Runs a program in a PID namespace of its own, as a container has, and ends with it.
+CONTAINER = ("unshare", "-Urpf", "--mount-proc", "--kill-child=KILL")
+
+
 class Other:
     """Another driver that holds GPUs until it is told to end."""
 
-    def __init__(self, *amounts: float) -> None:
-        command = [sys.executable, "-c", OTHER_DRIVER, *map(str, amounts)]
+    def __init__(self, *amounts: float, within: Sequence[str] = ()) -> None:
+        command = [*within, sys.executable, "-c", OTHER_DRIVER, *map(str, amounts)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -66,8 +70,8 @@ def drivers() -> Iterator[Any]:
     """Start other drivers, and end those that are left."""
     started: list[Other] = []
 
-    def start(*amounts: float) -> Other:
-        started.append(Other(*amounts))
+    def start(*amounts: float, within: Sequence[str] = ()) -> Other:
+        started.append(Other(*amounts, within=within))
         return started[-1]
 
     yield start
@@ -109,6 +113,33 @@ def test_who_waits_goes_on_when_the_other_driver_ends(host: None, drivers: Any, 
     assert holders(["nvidia-0"])["nvidia-0"].pid == other.process.pid
     getattr(other, end)()
     assert dray.get(both, timeout=60) == ["0", "1"]
+
+
+def test_who_waits_goes_on_when_a_driver_in_another_container_is_killed(
+    host: None, drivers: Any
+) -> None:
+    if subprocess.call([*CONTAINER, "true"], stderr=subprocess.DEVNULL) != 0:
+        pytest.skip("this machine lets nobody make PID namespaces")
+    other = drivers(1, within=CONTAINER)
+    assert other.ids == ["0"]
+    dray.init(num_cpus=4)
+    both = ids.options(num_gpus=2).remote()
+    ready, _ = dray.wait([both], timeout=0.5)
+    assert not ready
+    other.kill()
+    assert dray.get(both, timeout=20) == ["0", "1"]
+
+
+def test_who_waits_goes_on_when_an_owner_that_says_nothing_is_gone(host: None) -> None:
+    dray.init(num_cpus=4)
+    assert dray.get(ids.options(num_gpus=2).remote()) == ["0", "1"]
+    with Path(os.environ["DRAY_CLAIMS"], "nvidia-0").open("r+") as file:
+        file.truncate()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        both = ids.options(num_gpus=2).remote()
+        ready, _ = dray.wait([both], timeout=0.5)
+        assert not ready
+    assert dray.get(both, timeout=20) == ["0", "1"]
 
 
 def test_who_waits_goes_on_when_the_other_driver_lets_go(host: None, drivers: Any) -> None:

@@ -2,7 +2,8 @@
 
 The kernel frees a lock when its owner dies, however it dies. A driver that finds a device locked
 waits for an event: the owner touches the file after it has unlocked it; or another one writes there
-who it is; or whoever is written there is gone.
+who it is; or whoever is written there is gone. Where that cannot be watched, since it has a PID
+namespace of its own as in a container, the driver tries again each second.
 
 Every user can write there, and so nothing that is found there is trusted: a device whose file is no
 file, cannot be opened or says nothing sensible counts as taken, until the directory changes.
@@ -16,6 +17,7 @@ import os
 import stat
 import struct
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -25,6 +27,7 @@ from dray.settings import locks_directory
 _CHANGED = 0x2 | 0x4  # IN_MODIFY and IN_ATTRIB; `man 7 inotify`
 _REPLACED = _CHANGED | 0x40 | 0x80 | 0x100 | 0x200  # also moved, made and deleted, in a directory
 _EVENT = struct.Struct("iIII")
+_TRY_AGAIN_S = 1
 
 Device = tuple[str, str]  # resource name and id
 
@@ -39,11 +42,13 @@ class Holder(NamedTuple):
         pid: A process.
         user: Its user's id.
         trouble: Reason why nothing is known.
+        pid_namespace: The number of the namespace that `pid` is of.
     """
 
     pid: int | None = None
     user: int | None = None
     trouble: str = ""
+    pid_namespace: int | None = None
 
     def __str__(self) -> str:
         if self.pid is None:
@@ -84,7 +89,8 @@ class DeviceLocks:
         self._touched: dict[int, list[Device]] = {}
         if names and self._directory is not None:
             _prepare(self._directory)
-        self._owners: dict[Device, tuple[int, int]] = {}  # pid, and a descriptor of the process
+        # The pid, if it is one here, and what can be read when the process may have ended.
+        self._owners: dict[Device, tuple[int | None, int]] = {}
 
     def take_all(self, devices: Sequence[Device]) -> Device | None:
         """Lock devices, all or none; return one that another program has, None if there is none."""
@@ -158,13 +164,14 @@ class DeviceLocks:
 
     def _wait_for(self, device: Device, fd: int) -> None:
         self._notice(f"/proc/self/fd/{fd}", _CHANGED, device)
-        pid = _read(fd).pid
-        if pid is not None and self._owners.get(device, (0, 0))[0] != pid:
-            with contextlib.suppress(OSError):  # it is gone, or has not said yet who it is
-                process = os.pidfd_open(pid)
+        owner = _read(fd)
+        pid = owner.pid if owner.pid_namespace == _own_pid_namespace() else None
+        if device not in self._owners or self._owners[device][0] != pid:
+            with contextlib.suppress(OSError):  # no descriptor is left: the file alone is watched
+                end = _end_of(pid)
                 self._forget_owner(device)
-                self._owners[device] = pid, process
-                self._watch(process, lambda: self._on_owner_gone(device))
+                self._owners[device] = pid, end
+                self._watch(end, lambda: self._on_owner_gone(device))
 
     def _on_touched(self) -> None:
         data, at = b"", 0
@@ -183,9 +190,9 @@ class DeviceLocks:
         self._on_free(device)
 
     def _forget_owner(self, device: Device) -> None:
-        _, process = self._owners.pop(device, (0, -1))
-        if process >= 0:
-            self._watch(process, None)
+        _, end = self._owners.pop(device, (None, -1))
+        if end >= 0:
+            self._watch(end, None)
 
     def close(self) -> None:
         """Let every device go; nothing is watched any more."""
@@ -214,7 +221,36 @@ def _prepare(directory: str) -> None:
 
 
 def _own_mark() -> bytes:
-    return b'{"pid": %d, "user": %d}' % (os.getpid(), os.getuid())
+    mark = '{"pid": %d, "user": %d, "pid_namespace": %d}'
+    return (mark % (os.getpid(), os.getuid(), _own_pid_namespace())).encode()
+
+
+def _own_pid_namespace() -> int:
+    """Return the number of this process's PID namespace; 0, which none has, if nothing tells it."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def _end_of(pid: int | None) -> int:
+    """Return a descriptor that can be read when a process has ended, or in a second.
+
+    Raises:
+        OSError: There are too many descriptors.
+    """
+    if pid is not None:
+        with contextlib.suppress(OSError):  # it has ended before, and a fork has its lock
+            return os.pidfd_open(pid)
+    import ctypes  # slow to import
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    alarm: int = libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC | os.O_NONBLOCK)
+    if alarm < 0:
+        raise OSError(ctypes.get_errno(), "no descriptor for a timer")
+    once = (ctypes.c_long * 4)(0, 0, _TRY_AGAIN_S, 0)  # struct itimerspec
+    libc.timerfd_settime(alarm, 0, once, None)
+    return alarm
 
 
 def _lock(fd: int) -> bool:
@@ -260,9 +296,13 @@ def _read(fd: int) -> Holder:
         return Holder()
     if not isinstance(said, dict):
         return Holder()
-    pid, user = (said.get(name) for name in ("pid", "user"))
+    pid, user, namespace = (said.get(name) for name in ("pid", "user", "pid_namespace"))
     is_pid = type(pid) is int and 0 < pid < 1 << 31
-    return Holder(pid if is_pid else None, user if type(user) is int and user >= 0 else None)
+    return Holder(
+        pid if is_pid else None,
+        user if type(user) is int and user >= 0 else None,
+        pid_namespace=namespace if type(namespace) is int and namespace > 0 else None,
+    )
 
 
 def lock_name(family: str, device: str) -> str:
@@ -273,7 +313,8 @@ def lock_name(family: str, device: str) -> str:
 def holders(names: Iterable[str]) -> dict[str, Holder]:
     """Return who holds which of some devices, for each name that is held, or cannot be looked at.
 
-    It takes no lock to find out, or somebody who tries to at that moment would wait for ever.
+    It takes no lock to find out, or somebody who tries to at that moment would wait for ever. Linux
+    tells of no locks that are held in other containers (PID namespaces): those are not among them.
     """
     directory, found = locks_directory(), {}
     if directory is None:
