@@ -68,16 +68,16 @@ print(dray.get(task.remote()))
 """
 
 
+AMD_HOST = {"files": {"dev/kfd": ""}, "modules": {"amdsmi": AMD}}
+CUDAS_VARIABLE = {"environment": {"CUDA_VISIBLE_DEVICES": "0,1"}}
+
+
 @pytest.mark.parametrize(
     ("host", "written", "form", "other", "others"),
     [
-        (
-            {"files": {"dev/kfd": ""}, "modules": {"amdsmi": AMD}},
-            "ROCR_VISIBLE_DEVICES",
-            "{}",
-            "HIP_VISIBLE_DEVICES",  # which counts among what ROCR's leaves
-            "0",
-        ),
+        # HIP counts among what ROCR's leaves.
+        (AMD_HOST, "ROCR_VISIBLE_DEVICES", "{}", "HIP_VISIBLE_DEVICES", "0"),
+        ({**AMD_HOST, **CUDAS_VARIABLE}, "ROCR_VISIBLE_DEVICES", "{}", "HIP_VISIBLE_DEVICES", "0"),
         (
             {"files": CARD, "modules": {"dpctl": INTEL}},
             "ONEAPI_DEVICE_SELECTOR",
@@ -86,7 +86,7 @@ print(dray.get(task.remote()))
             None,
         ),
     ],
-    ids=["amd", "intel"],
+    ids=["amd", "amd beside CUDA's variable", "intel"],
 )
 def test_variables_are_those_of_the_page(
     host: dict[str, Any], written: str, form: str, other: str, others: str | None

@@ -91,7 +91,9 @@ def _own_variables() -> dict[str, str | None]:
         return {}
     if was_given(written):
         return {}  # the node uses it
-    environ = {name: value for name, value in os.environ.items() if name != written}
+    # HIP obeys its own variable, which is set, and so not CUDA's.
+    hidden = (written, "CUDA_VISIBLE_DEVICES")
+    environ = {name: value for name, value in os.environ.items() if name not in hidden}
     # HIP counts among what ROCR leaves; Ray's worker dies if HIP's variable is not there.
     left = ",".join(str(place) for place in range(len(ids))) if found.name == "amd" else None
     return {written: left, **found.show(ids, environ, 0)}
