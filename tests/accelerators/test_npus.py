@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dray.accelerators import type_names
+from dray.accelerators.detect import offers
 from dray.accelerators.family import Family, Found
 from dray.accelerators.vendors.ascend import Ascend
 from dray.accelerators.vendors.furiosa import Furiosa
@@ -157,6 +158,26 @@ def test_gaudis_of_older_drivers_are_found() -> None:
         "sys/class/habanalabs/hl0/device_type": "GAUDI",
     }
     assert found(Gaudi(), files=files) == Found(count=8, type="Intel-GAUDI")
+
+
+def modules(*ids: str) -> dict[str, str]:
+    return {f"sys/class/accel/accel{i}/device/module_id": says for i, says in enumerate(ids)}
+
+
+@pytest.mark.parametrize("given", [None, 2, 4, 5])
+def test_gaudis_are_called_by_the_numbers_of_their_modules(given: int | None) -> None:
+    with FakeHost(files={**gaudi(4), **modules("6", "7", "4", "5")}):
+        offered = offers({} if given is None else {"HPU": given}, {})["HPU"]
+    expected = {None: "4567", 2: "45", 4: "4567", 5: "01234"}  # more than there are are made up
+    assert offered.ids == (*expected[given],)
+    assert offered.show(("4", "5"), {}) == {"HABANA_VISIBLE_MODULES": "4,5"}
+
+
+@pytest.mark.parametrize("says", [("0", "0"), ("0", ""), ("0", "N/A")])
+def test_gaudis_are_counted_where_the_driver_does_not_number_their_modules(
+    says: tuple[str, str],
+) -> None:
+    assert found(Gaudi(), files={**gaudi(2), **modules(*says)}).ids == ()
 
 
 def test_gaudi_and_tpu_are_not_taken_for_each_other() -> None:

@@ -101,7 +101,8 @@ def ids_on_offer(
             f"not {given:,.0f}; what is only counted can be a resource of another name"
         )
     if visible is None:
-        return tuple(map(str, range(int(given))))
+        there = () if found is None else tuple(found.ids)
+        return there[: int(given)] if given <= len(there) else (*map(str, range(int(given))),)
     if given > len(visible):
         raise ConfigError(
             f"{given:g} {family.resource} asked of this machine, but "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import ClassVar
 
 from dray.accelerators.family import Found
@@ -39,7 +40,22 @@ class Gaudi(Numbered):
             sysfs = [f"sys/class/habanalabs/{node}" for node in nodes]
         if not sysfs:
             return None
-        return Found(count=len(sysfs), type=_type(read(f"{sysfs[0]}/device_type")))
+        return Found(
+            count=len(sysfs),
+            ids=_modules([read(f"{path}/module_id") for path in sysfs]),
+            type=_type(read(f"{sysfs[0]}/device_type")),
+        )
+
+
+def _modules(driver_says: Sequence[str]) -> Sequence[str]:
+    """Return the numbers of modules; empty where the driver is too old to tell them.
+
+    Source: the kernel's Documentation/ABI/testing/sysfs-driver-habanalabs.
+    """
+    told = all(said.isdecimal() for said in driver_says)
+    if not told or len({*driver_says}) < len(driver_says):
+        return ()
+    return sorted(driver_says, key=int)
 
 
 def _type(driver_says: str) -> str | None:
