@@ -157,6 +157,14 @@ def test_nvidia_is_asked_wherever_there_is_a_driver(sign: dict[str, str]) -> Non
     assert found(Nvidia(), files=sign, modules={"pynvml": nvml(CARD)}).count == 1
 
 
+def test_nvidia_is_asked_under_wsl_where_gpus_of_all_makers_share_one_file() -> None:
+    files = {"dev/dxg": ""}
+    assert found(Nvidia(), files=files, modules={"pynvml": nvml(CARD)}).count == 1
+    broken = ("raise ModuleNotFoundError(name='pynvml')", "raise OSError('no libnvidia-ml')")
+    for stub in (nvml(), *broken):
+        assert nothing(Nvidia(), files=files, modules={"pynvml": stub})
+
+
 def test_nvidia_count_is_not_limited_by_the_variable() -> None:
     there = found(
         Nvidia(),

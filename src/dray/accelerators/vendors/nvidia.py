@@ -24,12 +24,18 @@ class Nvidia(CudaLike):
         files = host.device_files("dev/nvidia[0-9]*")
         driver = host.device_files("dev/nvidiactl") or host.is_directory("proc/driver/nvidia")
         if not files and not driver:
-            return None
+            return _under_wsl()
         found, why = ask("pynvml", _inventory)
         return found or _by_files(len(files), why or "the package nvidia-ml-py is not installed")
 
 
 FAMILY = Nvidia
+
+
+def _under_wsl() -> Found | None:
+    """The devices of Windows below this Linux, whose one file stands for GPUs of any maker."""
+    found, _ = ask("pynvml", _inventory) if host.device_files("dev/dxg") else (None, "")
+    return found if found is not None and found.count else None
 
 
 def is_slice(device: str) -> bool:
