@@ -49,7 +49,7 @@ from __future__ import annotations
 import functools
 import shlex
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dray.errors.base import DrayError as DrayError
@@ -239,7 +239,7 @@ class WorkerDiedError(EngineError):
         self.out_of_memory = out_of_memory
         self.details = details
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def __reduce__(self) -> tuple[Callable[..., WorkerDiedError], tuple[object, ...]]:
         rebuild = functools.partial(
             type(self), out_of_memory=self.out_of_memory, details=self.details
         )
@@ -283,15 +283,10 @@ class ActorError(WorkerDiedError):
         """The message."""
         return str(self)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        rebuild = functools.partial(
-            type(self),
-            out_of_memory=self.out_of_memory,
-            details=self.details,
-            actor_id=self.actor_id,
-            actor_init_failed=self.actor_init_failed,
-        )
-        return (rebuild, (self.exitcode,))
+    def __reduce__(self) -> tuple[Callable[..., WorkerDiedError], tuple[object, ...]]:
+        rebuild, given = super().__reduce__()
+        more = {"actor_id": self.actor_id, "actor_init_failed": self.actor_init_failed}
+        return (functools.partial(rebuild, **more), given)
 
 
 class ActorDiedError(ActorError):

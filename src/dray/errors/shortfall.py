@@ -47,17 +47,12 @@ class Shortfall:
         Args:
             advice: Advice on another request, in the words of the caller.
         """
+        doctor = ", look at `dray doctor`, which says what this machine has"
+        helps = self.change == "absent" and self.on_this_machine
         return (
             f"The nodes cannot offer this: {self.reason}. Nearest node: {self.nearest}. "
-            f"{advice or self.advice()}{self.doctor}, or {self.remedy}."
+            f"{advice or self.advice()}{doctor if helps else ''}, or {self.remedy}."
         )
-
-    @property
-    def doctor(self) -> str:
-        """The hint at `dray doctor`, where that helps; or empty."""
-        if self.change != "absent" or not self.on_this_machine:
-            return ""
-        return ", look at `dray doctor`, which says what this machine has"
 
     def advice(self) -> str:
         """Return what a task, an actor or a placement group could ask for instead."""

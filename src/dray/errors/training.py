@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
 from dray.errors.base import DrayError, mixed_with, text_of
@@ -67,21 +68,10 @@ class WorkerGroupError(TrainingFailedError):
         return self.message
 
     def __reduce__(self) -> tuple[object, ...]:
-        given = (self.message, self.worker_failures, self.log_path)
-        mixed = type(self) is not WorkerGroupError
-        return (_rebuild_mixed_group_error if mixed else _rebuild_group_error, given)
-
-
-def _rebuild_group_error(
-    message: str, failures: Mapping[int, BaseException], log_path: str | None
-) -> WorkerGroupError:
-    return WorkerGroupError(message, failures, log_path=log_path)
-
-
-def _rebuild_mixed_group_error(
-    message: str, failures: Mapping[int, BaseException], log_path: str | None
-) -> WorkerGroupError:
-    return as_instance_of_cause(_rebuild_group_error(message, failures, log_path))
+        plain = functools.partial(WorkerGroupError, log_path=self.log_path)
+        if type(self) is WorkerGroupError:
+            return (plain, (self.message, self.worker_failures))
+        return (as_instance_of_cause, (plain(self.message, self.worker_failures),))
 
 
 def as_instance_of_cause(error: WorkerGroupError) -> WorkerGroupError:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dray.accelerators.node_names import POD_TYPE_LABEL, SLICE_NAME_LABEL, WORKER_ID_LABEL
 from dray.scheduling.capacity import Capacity
-from dray.scheduling.placement import BundlePlacement, Demand, place_in_order
+from dray.scheduling.placement import BundlePlacement, Demand
 from dray.scheduling.requests import Node
 
 
@@ -55,10 +55,16 @@ def place_on_slices(
             chosen += hosts
     if len(chosen) < count * size:
         return None
-    with_rest = _add_rest(chosen, wanted, capacities, allowed)
-    if with_rest is None:
-        return None
-    return place_in_order(enumerate(with_rest), demand.bundles, capacities)
+    left: dict[int, Capacity] = {}
+    placements: list[BundlePlacement] = []
+    for place, each in enumerate(wanted):
+        may = [chosen[place]] if place < len(chosen) else sorted(allowed[place])
+        host = next((i for i in may if (left.get(i) or capacities[i]).fits(each)), None)
+        if host is None:
+            return None
+        left[host] = left.get(host) or capacities[host].copy()
+        placements.append(BundlePlacement(host, left[host].take(each)))
+    return placements
 
 
 def hosts_of_slices(nodes: Sequence[Node]) -> dict[str, list[int]]:
@@ -71,26 +77,3 @@ def hosts_of_slices(nodes: Sequence[Node]) -> dict[str, list[int]]:
     return {
         name: sorted(hosts, key=lambda i: host_order(nodes[i])) for name, hosts in slices.items()
     }
-
-
-def _add_rest(
-    chosen: list[int],
-    wanted: Sequence[Sequence[tuple[str, int]]],
-    capacities: Sequence[Capacity],
-    allowed: Sequence[set[int]],
-) -> list[int] | None:
-    """Place the bundles that need no slice beside those that do."""
-    if len(chosen) == len(wanted):
-        return chosen
-    left = list(capacities)
-    for place, host in enumerate(chosen):
-        left[host] = left[host].copy()
-        left[host].take(wanted[place])
-    for place in range(len(chosen), len(wanted)):
-        host = min((i for i in allowed[place] if left[i].fits(wanted[place])), default=-1)
-        if host < 0:
-            return None
-        left[host] = left[host].copy()
-        left[host].take(wanted[place])
-        chosen.append(host)
-    return chosen
