@@ -380,7 +380,7 @@ def _use(name: str, **options: Any) -> None:
 
         engine = session.current_engine()
         assert isinstance(engine, RayEngine)
-        engine.give_up_kept()
+        engine._reservations.give_up()
         if not comes_free():
             _restart(name, options)  # the end of a job frees what it has not given back
 

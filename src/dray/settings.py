@@ -52,7 +52,7 @@ def is_rays_worker() -> bool:
     Ray runs it, or it is a fork of the session's agent on its node.
     """
     forked = sys.modules.get("dray.engines.ray.workers.forked_worker")
-    if forked is not None and forked.is_one():
+    if forked is not None and forked.own_membership() is not None:
         return True
     module = sys.modules.get("ray._private.worker")
     return module is not None and module.global_worker.mode == module.WORKER_MODE

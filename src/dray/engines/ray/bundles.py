@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import os
 import threading
 import time
@@ -85,8 +84,7 @@ class PlacedBundles(Reservation):
         Ray tells them to who runs in the bundle: a task that is over at once.
         """
         return {
-            number: _looker()
-            .options(
+            number: _LOOKER.options(
                 **resources_of(bundle),
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     self.group, placement_group_bundle_index=number
@@ -144,11 +142,6 @@ def resources_of(bundle: Mapping[str, float]) -> Described:
     return {**options, "resources": further}
 
 
-@functools.cache
-def _looker() -> Any:
-    return ray.remote(max_calls=0, max_retries=0)(_look)
-
-
 def _look() -> Shown:
     ids = ray.get_runtime_context().get_accelerator_ids()
     names = [name for family in families() for name in (*family.variables, *family.also_set)]
@@ -156,3 +149,6 @@ def _look() -> Shown:
         {name: tuple(given) for name, given in ids.items() if given},
         {name: os.environ.get(name) for name in names},
     )
+
+
+_LOOKER: Any = ray.remote(max_calls=0, max_retries=0)(_look)

@@ -102,7 +102,11 @@ def preview(request: Request, present: Sequence[Node]) -> PlacementPreview:
     Which of its devices a node would give out, Ray does not tell.
     """
     left = ray._private.state.available_resources_per_node()
-    free = [_device_by_device(replace(node, resources=_free_of(node, left))) for node in present]
+    free = []
+    for node in present:
+        there = left.get(node.node_id, {})
+        unused = {name: there.get(name, 0) for name in node.resources}
+        free.append(_device_by_device(replace(node, resources=unused)))
     found = Ledger(free).preview(request)
     whole = {node.node_id: node for node in present}
     return PlacementPreview(
@@ -118,11 +122,6 @@ def _device_by_device(node: Node) -> Node:
     counts = {name: math.ceil(node.resources[name]) for name in node.families}
     ids = {name: [*map(str, range(count))] for name, count in counts.items() if count}
     return replace(node, devices=ids)
-
-
-def _free_of(node: Node, left: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    free = left.get(node.node_id, {})
-    return {name: free.get(name, 0) for name in node.resources}
 
 
 def still_lacking(

@@ -67,6 +67,8 @@ from dray.status import ProgramStatus, to_json
 
 T = TypeVar("T")
 
+_WORKER = ray.remote(RayWorker)
+
 
 class RayEngine(Engine):
     """Runs actors in a Ray cluster."""
@@ -157,10 +159,6 @@ class RayEngine(Engine):
         free = Counter(ray.available_resources())
         free.update(self._reservations.kept())
         return dict(free)
-
-    def give_up_kept(self) -> None:
-        """Give back what is kept for the next run."""
-        self._reservations.give_up()
 
     def prepare(self, modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
         self._agents.prepare(modules)
@@ -254,7 +252,14 @@ class RayEngine(Engine):
     ) -> RayActor:
         """Have Ray start a process, and serve an actor in it."""
         number = next(self._numbers)
-        actor = RayActor(number, name, mailbox, self._reader, self._silent.is_gone, self._forget)
+        actor = RayActor(
+            number,
+            name,
+            mailbox,
+            self._reader,
+            lambda node_id: self._silent.any_gone([node_id]),
+            self._forget,
+        )
         begin = self._begin(wire.dump(factory, name))
         actor.begin(begin._replace(environment={}, cwd="") if is_agent else begin)
         with self._connection():
@@ -270,7 +275,9 @@ class RayEngine(Engine):
 
     def _begin(self, payload: bytes) -> wire.Begin:
         variables = driver_environment.portable(os.environ)
-        return wire.Begin(variables, self._cwd(), list(sys.path), payload)
+        # Workers run there if their node has it; Ray has moved them if it was asked to.
+        directory = "" if self._has_working_dir else wire.working_directory()
+        return wire.Begin(variables, directory, list(sys.path), payload)
 
     def _forget(self, actor: RemoteActor) -> None:
         self._actors.pop(actor.number, None)
@@ -295,10 +302,6 @@ class RayEngine(Engine):
     def _ask_again(self, actor: RayActor, handle: Any) -> None:
         if not actor.over.is_set() and ray.is_initialized():
             self._follow(actor, handle, handle.over.remote())
-
-    def _cwd(self) -> str:
-        """Return where workers run if their node has it; Ray has moved them if asked to."""
-        return "" if self._has_working_dir else wire.working_directory()
 
     # On the reader thread.
 
@@ -354,25 +357,16 @@ class RayEngine(Engine):
                 ray.shutdown()
 
 
-@functools.cache
-def _worker_class() -> Any:
-    return ray.remote(RayWorker)
-
-
 def _make(place: Any, resources: Described, environment: RuntimeEnv) -> Any:
     """Have Ray make an actor; return its handle."""
     try:
-        return (
-            _worker_class()
-            .options(
-                **resources,
-                max_restarts=0,
-                max_task_retries=0,
-                runtime_env=environment.as_dict() or None,
-                scheduling_strategy=place,
-            )
-            .remote()
-        )
+        return _WORKER.options(
+            **resources,
+            max_restarts=0,
+            max_task_retries=0,
+            runtime_env=environment.as_dict() or None,
+            scheduling_strategy=place,
+        ).remote()
     except (ValueError, TypeError) as error:
         raise ConfigError(f"Ray refuses this worker: {error}") from error
 

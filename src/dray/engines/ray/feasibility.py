@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 
 from dray.engines.ray import cluster
 from dray.engines.runtime import ActorOptions, TaskOptions
 from dray.errors import InfeasibleError
+from dray.scheduling.placement import Demand, demand_of
 from dray.scheduling.requests import Node, Request
 
 # For how long what the nodes offer is taken as known.
 _FRESH_S = 5.0
-
-_Key = tuple[object, ...]
 
 
 class Capacity:
@@ -28,7 +26,7 @@ class Capacity:
         self._patience_s = patience_s
         self._nodes: list[Node] = []
         self._asked_at = -math.inf
-        self._fits: set[_Key] = set()
+        self._fits: set[tuple[Demand, str]] = set()
 
     def check(self, what: str, request: Request, node_id: str = "") -> None:
         """Return if the cluster can hold a request, now or later.
@@ -41,7 +39,7 @@ class Capacity:
         Raises:
             InfeasibleError: It never can, and no autoscaler will add nodes.
         """
-        key = _key(request, node_id)
+        key = (demand_of(request), node_id)
         if time.monotonic() - self._asked_at > _FRESH_S:
             self._ask()
         if key in self._fits:
@@ -90,14 +88,6 @@ def check_bundle(what: str, options: TaskOptions | ActorOptions) -> None:
             asked=asked,
             available=bundle,
         )
-
-
-def _key(request: Request, node_id: str) -> _Key:
-    def items(mapping: Mapping[str, object]) -> tuple[object, ...]:
-        return tuple(sorted(mapping.items()))
-
-    bundles, selectors = map(items, request.bundles), map(items, request.selectors)
-    return (tuple(bundles), request.strategy, tuple(selectors), node_id)
 
 
 def _named(what: str, error: InfeasibleError) -> InfeasibleError:

@@ -36,20 +36,16 @@ _METHOD = (
 )
 
 
-def of_task(options: TaskOptions, environment: RuntimeEnv) -> Described:
-    """Return what `.options()` of a remote function of Ray's takes."""
-    return {
-        **_chosen(options.given, (*_ALIKE, *_TASK)),
-        **_environment_options(options, environment),
-    }
-
-
-def of_actor(options: ActorOptions, environment: RuntimeEnv) -> Described:
-    """Return what `.options()` of an actor class of Ray's takes."""
-    return {
-        **_chosen(options.given, (*_ALIKE, *_ACTOR)),
-        **_environment_options(options, environment),
-    }
+def of_remote(options: TaskOptions | ActorOptions, environment: RuntimeEnv) -> Described:
+    """Return what `.options()` of a remote function, or of an actor class, of Ray's takes."""
+    own = _ACTOR if isinstance(options, ActorOptions) else _TASK
+    settings = _chosen(options.given, (*_ALIKE, *own))
+    strategy = _strategy(options.placement, options.given.get("scheduling_strategy"))
+    if strategy is not None:
+        settings["scheduling_strategy"] = strategy
+    if variables := (environment | options.runtime_env).as_dict():
+        settings["runtime_env"] = variables
+    return settings
 
 
 def of_method(given: Mapping[str, Any]) -> Described:
@@ -96,16 +92,6 @@ def request(options: TaskOptions | ActorOptions) -> tuple[Request, str] | None:
 
 def _chosen(given: Mapping[str, Any], names: tuple[str, ...]) -> Described:
     return {name: given[name] for name in names if given.get(name) is not None}
-
-
-def _environment_options(options: TaskOptions | ActorOptions, environment: RuntimeEnv) -> Described:
-    settings: dict[str, Any] = {}
-    strategy = _strategy(options.placement, options.given.get("scheduling_strategy"))
-    if strategy is not None:
-        settings["scheduling_strategy"] = strategy
-    if variables := (environment | options.runtime_env).as_dict():
-        settings["runtime_env"] = variables
-    return settings
 
 
 def _strategy(place: Placement, given: Any) -> Any:

@@ -86,11 +86,8 @@ class Reservations:
         if kept is not None and kept.request == request:
             nodes = {node.node_id: node for node in self._silent.others()}
             if all(place in nodes for place in kept.places):
-                devices = [
-                    {name: tuple(ids) for name, ids in shown.devices.items()}
-                    for shown in kept.shown
-                ]
                 places = [nodes[place] for place in kept.places]
+                devices = [{n: (*ids,) for n, ids in seen.devices.items()} for seen in kept.shown]
                 return PlacementPreview(places, devices, chooser="Ray")
         self.give_up()
         while True:

@@ -84,7 +84,7 @@ class RayRuntime(Runtime):
             shows = "GPU" in options.resources and self._shows_variables
             remote = self._function(function, options.max_calls, shows)
             with ray_options.quietly():
-                submit = remote.options(**ray_options.of_task(options, self._environment)).remote
+                submit = remote.options(**ray_options.of_remote(options, self._environment)).remote
         except (ValueError, TypeError) as error:
             raise refused(error, name) from error
         wrap = wrapper(options.num_returns)
@@ -106,7 +106,7 @@ class RayRuntime(Runtime):
             groups = tuple(sorted(options.concurrency_groups.items()))
             shows = "GPU" in options.resources and self._shows_variables
             remote = self._class(kind, groups, shows)
-            create = remote.options(**ray_options.of_actor(options, self._environment)).remote
+            create = remote.options(**ray_options.of_remote(options, self._environment)).remote
         except (ValueError, TypeError) as error:
             raise refused(error, name) from error
 

@@ -24,10 +24,6 @@ class SilentNodes:
         self._since.update(dict.fromkeys(gone, time.monotonic()))
         return bool(gone)
 
-    def is_gone(self, node_id: str) -> bool:
-        """Call a node, and return whether it does not answer."""
-        return self.any_gone([node_id])
-
     def ids(self) -> set[str]:
         """Return those that are left out."""
         now = time.monotonic()

@@ -26,39 +26,29 @@ def status(nodes: list[Described]) -> ProgramStatus:
     """
     address = ray.get_runtime_context().gcs_address
     found = functools.partial(
-        ProgramStatus, engine="ray", address=address, nodes=[NodeStatus.of(node) for node in nodes]
+        ProgramStatus,
+        engine="ray",
+        address=address,
+        nodes=[NodeStatus.of(node) for node in nodes],
+        actors=_actors(),
+        waiting=_pending_groups(),
     )
     try:
         from ray.util import state
 
-        limits = {
-            "address": address,
-            "limit": _MANY,
-            "timeout": _PATIENCE_S,
-            "raise_on_missing_output": False,
-        }
-        actors = state.list_actors(filters=[("state", "!=", "DEAD")], **limits)
-        over = [("state", "!=", name) for name in _OVER]
-        tasks = state.list_tasks(filters=over, detail=True, **limits)
+        tasks = state.list_tasks(
+            address=address,
+            limit=_MANY,
+            timeout=_PATIENCE_S,
+            raise_on_missing_output=False,
+            filters=[("state", "!=", name) for name in _OVER],
+            detail=True,
+        )
     except Exception as error:  # noqa: BLE001 (the dashboard may be missing, away, or another one)
-        note = f"Ray's dashboard, which knows of tasks, does not answer: {error}".strip()
-        return found(note=note, actors=_actors_from_gcs(), waiting=_pending_groups())
-    return found(
-        actors=[
-            ActorStatus(
-                actor_id=actor.actor_id,
-                class_name=actor.class_name,
-                name=actor.name or None,
-                state=actor.state,
-                pid=actor.pid,
-                node_id=actor.node_id,
-            )
-            for actor in actors
-        ],
-        tasks=[_task(task) for task in tasks],
-        task_count=len(tasks),
-        waiting=_pending_groups(),
-    )
+        return found(
+            note=f"Ray's dashboard, which knows of tasks, does not answer: {error}".strip()
+        )
+    return found(tasks=[_task(task) for task in tasks], task_count=len(tasks))
 
 
 def _pending_groups() -> list[WaitingStatus]:
@@ -80,7 +70,7 @@ def _task(task: Any) -> TaskStatus:
     )
 
 
-def _actors_from_gcs() -> list[ActorStatus]:
+def _actors() -> list[ActorStatus]:
     return [
         ActorStatus(
             actor_id=actor["ActorID"],

@@ -96,11 +96,6 @@ _membership: Membership | None = None
 _joining = threading.RLock()
 
 
-def is_one() -> bool:
-    """Return whether this process is such a worker."""
-    return _membership is not None
-
-
 def own_membership() -> Membership | None:
     """Return what this process is in the cluster; None if it is no such worker."""
     return _membership

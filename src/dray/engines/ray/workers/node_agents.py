@@ -145,26 +145,10 @@ class NodeAgent:
         self._waiting: dict[int, Callable[[], object]] = {}
         self._actors: dict[int, ForkedActor] = {}
 
-    def start(
-        self, begin: Callable[[ActorFactory, Mailbox], RayActor], modules: Sequence[str]
-    ) -> None:
-        """Have Ray start it.
-
-        Args:
-            begin: Starts an actor, whose mailbox this is, with no resources on the node.
-            modules: Modules that its first workers will need.
-        """
-        made = functools.partial(Agent, modules=tuple(modules), variables=self.variables)
-        self.link = begin(made, self)
-
     @property
     def is_idle(self) -> bool:
         """True while it has no workers."""
         return not self._actors
-
-    def prepare(self, modules: Sequence[str]) -> None:
-        """Have it import what workers will need."""
-        self.link.signal("prepare", tuple(modules))
 
     def fork(
         self,
@@ -322,7 +306,7 @@ class NodeAgents:
             node_id: The node.
             environment: The runtime environment of its workers.
             modules: Modules that they need.
-            start: Starts an actor, with a mailbox, on that node.
+            start: Starts an actor, with a mailbox and no resources, on that node.
         """
         described = json.dumps(environment.as_dict(), sort_keys=True, default=repr)
         key = (node_id, described)
@@ -336,7 +320,8 @@ class NodeAgents:
                     self._agents.pop(other).link.stop()
             agent = NodeAgent(self._membership._replace(node_id=node_id), self._isolate)
             more = self._prepared if set(modules) <= set(self._prepared) else modules
-            agent.start(start, more)
+            made = functools.partial(Agent, modules=tuple(more), variables=agent.variables)
+            agent.link = start(made, agent)
             self._agents[key] = agent
             return agent
 
@@ -346,7 +331,7 @@ class NodeAgents:
             self._prepared = tuple(modules)
             agents = list(self._agents.values())
         for agent in agents:
-            agent.prepare(modules)
+            agent.link.signal("prepare", tuple(modules))
 
     def links(self) -> set[RayActor]:
         """Return their actors."""
