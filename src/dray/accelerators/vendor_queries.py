@@ -32,6 +32,18 @@ def ask(package: str, question: Callable[[Package], T]) -> tuple[T | None, str]:
         return None, f"{package} fails: {type(error).__name__}: {error}"
 
 
+def detail(package: Package, function: str, *arguments: object) -> Any:
+    """Return what a function of a vendor's package answers, or None if it fails.
+
+    Not every device or version of a driver knows every detail, and one that is missing is no reason
+    to lose the device.
+    """
+    try:
+        return getattr(package, function)(*arguments)
+    except Exception:  # noqa: BLE001 - drivers raise what they like
+        return None
+
+
 def output_of(*command: str, timeout_s: float = 5, environ: Mapping[str, str] | None = None) -> str:
     """Return what a command prints, or "" if it is not there, fails, or takes too long."""
     import subprocess  # slow to import

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from dray import host
 from dray.accelerators.family import Found
 from dray.accelerators.id_styles import CudaLike
-from dray.accelerators.vendor_queries import Package, ask
+from dray.accelerators.vendor_queries import Package, ask, detail
 from dray.errors import ConfigError
 
 _ROCR, _HIP, _CUDA = "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"
@@ -96,13 +96,14 @@ def _devices(smi: Package) -> Found:
     devices = smi.amdsmi_get_processor_handles()
     if not devices:
         return Found(count=0, trouble="the AMD driver is there, but no GPU that dray may use")
-    about = [_ask(smi, "amdsmi_get_gpu_asic_info", device) for device in devices]
-    megabytes = _ask(smi, "amdsmi_get_gpu_vram_info", devices[0]).get("vram_size")
+    about = [detail(smi, "amdsmi_get_gpu_asic_info", device) or {} for device in devices]
+    memory = detail(smi, "amdsmi_get_gpu_vram_info", devices[0]) or {}
+    driver = detail(smi, "amdsmi_get_gpu_driver_info", devices[0]) or {}
     return Found(
         count=len(devices),
         type=_TYPES.get(_number(about[0].get("device_id"))),
-        driver=_ask(smi, "amdsmi_get_gpu_driver_info", devices[0]).get("driver_version"),
-        memory_bytes=_number(megabytes) * 2**20 or None,
+        driver=driver.get("driver_version"),
+        memory_bytes=_number(memory.get("vram_size")) * 2**20 or None,
         names=[str(info.get("market_name", "unknown")) for info in about],
     )
 
@@ -121,14 +122,6 @@ def _by_files(why: str) -> Found:
         names=types,
         trouble=f"{why}; without it only some models are known, and {len(types)} of them found",
     )
-
-
-def _ask(smi: Package, function: str, device: object) -> dict[str, Any]:
-    """Ask for details, which not every GPU or version of the driver knows."""
-    try:
-        return dict(getattr(smi, function)(device))
-    except Exception:  # noqa: BLE001 - a missing detail is no reason to lose the device
-        return {}
 
 
 def _number(value: object) -> int:

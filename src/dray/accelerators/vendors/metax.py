@@ -7,7 +7,7 @@ from typing import ClassVar
 from dray import host
 from dray.accelerators.family import Found
 from dray.accelerators.id_styles import CudaLike
-from dray.accelerators.vendor_queries import Package, ask
+from dray.accelerators.vendor_queries import Package, ask, detail
 
 
 class Metax(CudaLike):
@@ -47,8 +47,6 @@ def _devices(sml: Package) -> Found:
 
 
 def _name(sml: Package, index: int) -> str:
-    try:
-        name = sml.mxSmlExDeviceGetName(sml.mxSmlExDeviceGetHandleByIndex(index))
-    except Exception:  # noqa: BLE001 - a missing name is no reason to lose the device
-        return ""
+    handle = detail(sml, "mxSmlExDeviceGetHandleByIndex", index)
+    name = "" if handle is None else detail(sml, "mxSmlExDeviceGetName", handle) or ""
     return name.decode(errors="replace") if isinstance(name, bytes) else str(name)

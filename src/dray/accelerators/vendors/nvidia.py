@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from dray import host
 from dray.accelerators.family import Found
 from dray.accelerators.id_styles import CudaLike
-from dray.accelerators.vendor_queries import Package, ask
+from dray.accelerators.vendor_queries import Package, ask, detail
 
 
 class Nvidia(CudaLike):
@@ -58,13 +58,13 @@ def _devices(nvml: Package) -> Found:
     count = int(nvml.nvmlDeviceGetCount())
     if not count:
         return Found(count=0, trouble="the NVIDIA driver is there, but no GPU that dray may use")
-    devices = [_ask(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(count)]
+    devices = [detail(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(count)]
     lost = [str(index) for index, device in enumerate(devices) if device is None]
-    memory = _ask(nvml, "nvmlDeviceGetMemoryInfo", devices[0])
+    memory = detail(nvml, "nvmlDeviceGetMemoryInfo", devices[0])
     return Found(
         count=count,
-        type=_type_of(_text(_ask(nvml, "nvmlDeviceGetName", devices[0]))),
-        driver=_text(_ask(nvml, "nvmlSystemGetDriverVersion")) or None,
+        type=_type_of(_text(detail(nvml, "nvmlDeviceGetName", devices[0]))),
+        driver=_text(detail(nvml, "nvmlSystemGetDriverVersion")) or None,
         memory_bytes=None if memory is None else int(memory.total),
         names=[_name(nvml, device) for device in devices],
         trouble=f"NVML cannot reach the GPUs with index {', '.join(lost)}" if lost else "",
@@ -85,27 +85,21 @@ def _by_files(count: int, why: str) -> Found:
 
 def _name(nvml: Package, device: object) -> str:
     """Return a GPU's name and UUID, and the UUIDs of its MIG slices: ids may be any of these."""
-    name = _text(_ask(nvml, "nvmlDeviceGetName", device)) or "unknown"
-    uuids = [_text(_ask(nvml, "nvmlDeviceGetUUID", device)), *_slices(nvml, device)]
+    name = _text(detail(nvml, "nvmlDeviceGetName", device)) or "unknown"
+    uuids = [_text(detail(nvml, "nvmlDeviceGetUUID", device)), *_slices(nvml, device)]
     known = ", ".join(filter(None, uuids))
     return f"{name} ({known})" if known else name
 
 
 def _slices(nvml: Package, device: object) -> list[str]:
-    mode = _ask(nvml, "nvmlDeviceGetMigMode", device)
+    mode = detail(nvml, "nvmlDeviceGetMigMode", device)
     if not mode or not mode[0]:
         return []
-    most = _ask(nvml, "nvmlDeviceGetMaxMigDeviceCount", device) or 0
-    slices = [_ask(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", device, i) for i in range(most)]
-    return [_text(_ask(nvml, "nvmlDeviceGetUUID", slice)) for slice in slices if slice is not None]
-
-
-def _ask(nvml: Package, function: str, *arguments: object) -> Any:
-    """Ask for a detail, which not every GPU or version of the library knows."""
-    try:
-        return getattr(nvml, function)(*arguments)
-    except Exception:  # noqa: BLE001 - a missing detail is no reason to lose the device
-        return None
+    most = detail(nvml, "nvmlDeviceGetMaxMigDeviceCount", device) or 0
+    slices = [detail(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", device, i) for i in range(most)]
+    return [
+        _text(detail(nvml, "nvmlDeviceGetUUID", slice)) for slice in slices if slice is not None
+    ]
 
 
 def _text(value: str | bytes | None) -> str:
