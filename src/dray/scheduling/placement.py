@@ -410,8 +410,6 @@ class _PartialPlacement:
         index, parts = self.placements[leaving]
         if self.once:
             return self.capacities[index].fits(wanted)
-        if self.kinds[number].wanted == wanted:
-            return True
         capacity = self.capacities[index].copy()
         capacity.add(self.kinds[number].wanted, parts, 1)
         return capacity.fits(wanted)
