@@ -368,12 +368,8 @@ def test_a_process_that_held_a_device_is_not_used_again(
 
 def test_max_calls_0_lets_a_process_be_used_again_and_restores_its_variables(session: Any) -> None:
     session(num_gpus=1, resources={"TPU": 4})
-    names = (
-        "CUDA_VISIBLE_DEVICES",
-        "TPU_VISIBLE_CHIPS",
-        "TPU_CHIPS_PER_HOST_BOUNDS",
-        "TPU_HOST_BOUNDS",
-    )
+    chips = ("TPU_VISIBLE_CHIPS", "TPU_CHIPS_PER_HOST_BOUNDS", "TPU_HOST_BOUNDS")
+    names = ("CUDA_VISIBLE_DEVICES", *chips)
     task = look.options(num_gpus=1, resources={"TPU": 2}, max_calls=0)
     first = dray.get(task.remote(*names))
     second = dray.get(task.remote(*names))
@@ -383,6 +379,9 @@ def test_max_calls_0_lets_a_process_be_used_again_and_restores_its_variables(ses
     assert first[1]["TPU_CHIPS_PER_HOST_BOUNDS"] == "1,2,1"
     assert plain[2] == first[2]
     assert plain[1] == dict.fromkeys(names)
+    own = {"env_vars": {"TPU_VISIBLE_CHIPS": "2"}}  # with which dray's own bounds make no sense
+    chosen = dray.get(look.options(resources={"TPU": 2}, runtime_env=own).remote(*chips))
+    assert chosen[1] == {**dict.fromkeys(chips), "TPU_VISIBLE_CHIPS": "2"}
 
 
 def test_groups_reserve_devices(session: Any) -> None:

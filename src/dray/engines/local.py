@@ -72,7 +72,7 @@ class LocalEngine(Engine):
         """Return the environment variables that limit a process to some devices.
 
         What the user sets is left as it is, and a family's other variables are unset then: each
-        would count within what the other leaves.
+        would count within what the other leaves, or describe other devices.
 
         Args:
             devices: Their ids, by resource name.
@@ -89,7 +89,7 @@ class LocalEngine(Engine):
                 continue
             limits = offer.show(ids, os.environ)
             if limits and own.intersection(offer.family.variables):
-                limits |= dict.fromkeys(offer.family.variables)
+                limits = dict.fromkeys((*limits, *offer.family.variables))
             shown |= limits
         return {name: value for name, value in shown.items() if name not in own}
 
