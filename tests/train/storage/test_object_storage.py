@@ -177,6 +177,27 @@ def test_one_driver_at_a_time(
     third.storage.close()
 
 
+def test_a_driver_that_has_lost_the_run_deletes_nothing_of_the_next_one(
+    run: RemotePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAY_LEASE_S", "0.4")
+    first = opened(run)
+    first.begin_staging(0, "best")
+    lease = {"token": "x", "who": "process 1 on mars", "until": time.time() + 60}
+    (run / ".lease-000002").write_bytes(json.dumps(lease).encode())
+    storage: Any = first.storage
+    storage._lease._thread.join(10)
+    for name in (".unfinished-best", "best/model", ".unfinished-other", "other/model"):
+        (run / name).write_bytes(b"of the other driver")
+    there = run.sizes()
+    with pytest.raises(StorageError, match="process 1 on mars has taken it over"):
+        first.storage.abandon_staging(0)
+    with pytest.raises(StorageError, match="process 1 on mars has taken it over"):
+        first.storage.recover()
+    assert run.sizes() == there
+    first.storage.close()
+
+
 def test_two_drivers_that_come_at_once_where_the_storage_cannot_refuse(
     run: RemotePath, sources: list[Path]
 ) -> None:

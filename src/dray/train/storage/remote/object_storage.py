@@ -55,7 +55,7 @@ class ObjectStorage(Storage[RemotePath]):
         lease.take()
         self._lease = lease
         try:
-            self.recover()
+            self._clear_away()  # unchecked: who comes at the same instant is seen later
         except BaseException:
             self.close()
             raise
@@ -82,6 +82,10 @@ class ObjectStorage(Storage[RemotePath]):
             self._lease.check()
 
     def recover(self) -> None:
+        self._check_lease()
+        self._clear_away()
+
+    def _clear_away(self) -> None:
         names = self.path.names()
         for name in names:
             if name.startswith(_REPLACED):
@@ -142,6 +146,7 @@ class ObjectStorage(Storage[RemotePath]):
         return target
 
     def abandon_staging(self, report: int) -> None:
+        self._check_lease()
         target = self._staged.pop(report)
         self._delete(target)
         if target.name in self._replacing:
