@@ -284,6 +284,17 @@ def test_what_is_not_wrapped(storage: Path) -> None:
     assert fit(train, storage, workers=1).return_value == ["Linear"] * 4
 
 
+def test_replicas_do_not_need_what_shards_need(storage: Path) -> None:
+    """Until torch 2.5 `fully_shard` is not public."""
+
+    def train() -> str:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delattr("torch.distributed.fsdp.fully_shard")
+            return type(prepare_model(nn.Linear(2, 2))).__name__
+
+    assert fit(train, storage).return_value == "DistributedDataParallel"
+
+
 def test_one_worker_is_not_sharded(storage: Path) -> None:
     def train() -> str:
         return type(prepare_model(nn.Linear(2, 2), parallel_strategy="fsdp")).__name__

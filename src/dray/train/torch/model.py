@@ -78,7 +78,7 @@ def prepare_model(
     device = move_to_device if isinstance(move_to_device, torch.device) else get_device()
     options = dict(parallel_strategy_kwargs or {})
     wrapper = _wrapper(parallel_strategy, options, device)
-    if world_size > 1 and wrapper is _fully_shard(device):
+    if parallel_strategy == "fsdp" and world_size > 1 and wrapper is _fully_shard(device):
         return _shard(model, device, options)
     if move_to_device:
         model = model.to(device)
