@@ -17,7 +17,7 @@ from unittest import mock
 import pytest
 
 from dray.errors import ConfigError, StorageError
-from dray.train import Checkpoint
+from dray.train import Checkpoint, DataParallelTrainer, RunConfig, ScalingConfig
 from dray.train.storage.copies import Care
 from dray.train.storage.filesystem import place_at
 from dray.train.storage.manifest import Committed, Validation
@@ -309,6 +309,27 @@ def test_an_end_without_a_storage_hides_nothing(
     assert re.search(
         r"events.* cannot be written: OSError: no route to host \(\d attempts", warned[0]
     )
+
+
+def test_a_function_that_fails_while_the_storage_does_is_the_first_cause(
+    run: RemotePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAY_STORAGE_RETRY_S", "0.1")
+
+    def train() -> None:
+        outage = mock.Mock(side_effect=OSError("no route to host"))
+        for request in (*CHANGES, "ls", "info", "exists", "cat_file", "find"):
+            monkeypatch.setattr(memory, request, outage)
+        raise LookupError("its own")
+
+    trainer = DataParallelTrainer(
+        train,
+        scaling_config=ScalingConfig(num_workers=0),
+        run_config=RunConfig(name="run", storage_path="memory://tests"),
+    )
+    with pytest.raises(LookupError, match="its own"):
+        trainer.fit()
+    monkeypatch.undo()
 
 
 def test_who_waits_for_an_answer_is_told_once(

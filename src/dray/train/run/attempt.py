@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from dray.engines.base import Actor, Died
@@ -203,7 +204,7 @@ class Attempt:
         log = self.directory.log_path(self.number, rank)
         error = to_error(
             failures,
-            log if log.exists() else None,
+            log if isinstance(log, Path) and log.exists() else None,  # far away it is in parts
             self.directory.path,
             failures_so_far,
             sorted(self.at_failure),
