@@ -91,7 +91,9 @@ class Uploads:
 
     def begin(self, report: int, upload: Upload | None) -> None:
         """Take note of a report that is about to be made, and will be waited for."""
-        self._pending[report] = _UnderWay(upload)
+        under_way = self._pending[report] = _UnderWay(upload)
+        if self._given_up:
+            under_way.messages.put(None)
 
     def see_through(self, report: int) -> ReportDone | None:
         """Wait until a report is done; put this rank's share of its files in place before.
@@ -104,7 +106,7 @@ class Uploads:
         """
         under_way = self._pending[report]
         try:
-            message = None if self._given_up else under_way.messages.get()
+            message = under_way.messages.get()
             if isinstance(message, Share):
                 assert under_way.upload is not None
                 self._stage(message, under_way.upload)
