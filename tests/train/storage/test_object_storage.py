@@ -238,6 +238,20 @@ def test_an_old_checkpoint_is_deleted_while_the_next_one_of_its_name_is_uploaded
     assert {name.split("/")[0] for name in run.sizes()} == {".lease-000001"}
 
 
+def test_a_checkpoint_that_was_put_back_can_be_deleted(
+    run: RemotePath, sources: list[Path]
+) -> None:
+    directory = opened(run)
+    commit(directory, 0, "best", sources[0])
+    directory.begin_staging(1, "best")  # and a rank dies
+    directory.storage.recover()
+    (old,) = directory.sound_checkpoints()
+    directory.storage.discard(old.path)
+    assert not directory.sound_checkpoints()
+    directory.storage.close()
+    assert {name.split("/")[0] for name in run.sizes()} == {".lease-000001"}
+
+
 def test_growing_files(run: RemotePath) -> None:
     writer, reader = RunDirectory(run), RunDirectory(run)
     for attempt in range(2):

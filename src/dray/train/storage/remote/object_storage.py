@@ -98,6 +98,7 @@ class ObjectStorage(Storage[RemotePath]):
                     self._delete(self.path / name)
                 (self.path / marker).delete()
         self._staged.clear()
+        self._replacing.clear()
 
     def _put_back(self, aside: str) -> None:
         """Undo a replacement that did not come to its end; forget one that did."""
