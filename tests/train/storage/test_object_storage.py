@@ -252,6 +252,23 @@ def test_a_checkpoint_that_was_put_back_can_be_deleted(
     assert {name.split("/")[0] for name in run.sizes()} == {".lease-000001"}
 
 
+def test_who_looks_for_checkpoints_does_not_ask_for_those_that_were_deleted(
+    run: RemotePath, sources: list[Path]
+) -> None:
+    directory = opened(run)
+    for report in range(4):
+        commit(directory, report, None, sources[0])
+        if report:
+            directory.storage.discard(directory.checkpoints()[0].path)
+    read = mock.Mock(wraps=run.filesystem.cat_file)
+    with mock.patch.object(run.filesystem, "cat_file", read):
+        assert [each.report for each in directory.checkpoints()] == [3]
+    assert read.call_count == 1
+    commit(directory, 4, None, sources[0])
+    assert [each.path.name for each in directory.checkpoints()][-1] == "checkpoint_000004"
+    directory.storage.close()
+
+
 def test_growing_files(run: RemotePath) -> None:
     writer, reader = RunDirectory(run), RunDirectory(run)
     for attempt in range(2):

@@ -45,7 +45,7 @@ class ObjectStorage(Storage[RemotePath]):
         self._lease: Lease | None = None
         self._parts = Parts(path, warn_once)
         self._staged: dict[int, RemotePath] = {}
-        self._used: set[str] = set()  # names of checkpoints that no other may have again
+        self._used: set[str] = set()  # names of unfinished ones, which no other may have again
         self._replacing: set[str] = set()  # those of them that were there before
 
     # The driver's.
@@ -169,6 +169,7 @@ class ObjectStorage(Storage[RemotePath]):
         if staged.name in self._replacing:
             self._replacing.remove(staged.name)
             self._delete(self.path / f"{_REPLACED}{staged.name}")
+        self._used.discard(staged.name)
 
     def describe(self, path: RemotePath, committed: Committed, *, flush: bool) -> None:
         if path.name in self._replacing:  # it lies aside; in its place are files of the next one
@@ -186,6 +187,7 @@ class ObjectStorage(Storage[RemotePath]):
         marker.write_bytes(b"")
         self._delete(path)
         marker.delete()
+        self._used.discard(path.name)
 
     def _delete(self, folder: RemotePath) -> None:
         """Delete a folder, its manifest first."""
