@@ -6,6 +6,7 @@ then it is renamed. What is to be deleted gets another name first.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -38,6 +39,7 @@ class LocalStorage(Storage[Path]):
     def __init__(self, path: Path, warn_once: Callable[[str], object]) -> None:
         super().__init__(path, warn_once)
         self._lock: int | None = None
+        self._pid = os.getpid()
 
     def open(self) -> None:
         unwritable = (
@@ -76,6 +78,9 @@ class LocalStorage(Storage[Path]):
 
     def close(self) -> None:
         if self._lock is not None:
+            if os.getpid() == self._pid:  # the lock is that of all forks which have the file
+                with contextlib.suppress(OSError):
+                    fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
             self._lock = None
 
