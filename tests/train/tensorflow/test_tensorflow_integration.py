@@ -183,6 +183,35 @@ def test_callback_reports_what_is_asked(storage: Path) -> None:
 
 
 @on_processes
+def test_callback_reports_to_a_storage_that_is_no_directory(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow.fs")
+    (tmp_path / "far away").mkdir()
+
+    def train(config: dict[str, Any]) -> None:
+        import tensorflow as tf
+
+        from dray.train.tensorflow.keras import ReportCheckpointCallback
+
+        points = tf.data.Dataset.from_tensors(([[1.0]], [[3.0]]))
+        make_model().fit(points, verbose=0, callbacks=[ReportCheckpointCallback()])
+
+    result = TensorflowTrainer(
+        train,
+        train_loop_config={},
+        run_config=RunConfig(
+            storage_path="runs",
+            storage_filesystem=arrow.SubTreeFileSystem(
+                str(tmp_path / "far away"), arrow.LocalFileSystem()
+            ),
+        ),
+    ).fit()
+    assert result.checkpoint is not None
+    with result.checkpoint.as_directory() as path:
+        assert "model.keras" in os.listdir(path)
+    assert result.checkpoint.get_metadata()["epoch"] == 0
+
+
+@on_processes
 def test_fit_takes_a_share_of_a_dataset(storage: Path) -> None:
     def train(config: dict[str, Any]) -> list[int]:
         import tensorflow as tf

@@ -12,10 +12,8 @@ from dray.checks import plain, require
 from dray.compat.attributes import attach_getattr
 from dray.errors import ConfigError
 from dray.train.checkpoint import Checkpoint
-from dray.train.context import get_context, report
-from dray.train.reported import CheckpointUploadMode
+from dray.train.context import checkpoint_dir, get_context, report
 from dray.train.tensorflow.checkpoint import MODEL, TensorflowCheckpoint
-from dray.train.worker.current_session import current_session
 
 __all__ = ["DrayReportCheckpointCallback", "ReportCheckpointCallback"]
 
@@ -84,15 +82,12 @@ class ReportCheckpointCallback(tf.keras.callbacks.Callback):
         if event not in self._saves:
             report(metrics)
         elif get_context().get_world_rank() == 0:
-            session = current_session("ReportCheckpointCallback")
-            directory = session.name_to_upload()
-            path = get_context().get_storage().build_checkpoint_path_from_name(directory)
-            os.makedirs(path)
-            self._save(path)
-            checkpoint = Checkpoint(path)
-            numbers = {"epoch": given[0]} if event == "epoch_end" else {}
-            checkpoint.set_metadata({TensorflowCheckpoint.MODEL_FILENAME_KEY: MODEL, **numbers})
-            report(metrics, checkpoint, checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD)
+            with checkpoint_dir() as path:
+                self._save(path)
+                checkpoint = Checkpoint(path)
+                numbers = {"epoch": given[0]} if event == "epoch_end" else {}
+                checkpoint.set_metadata({TensorflowCheckpoint.MODEL_FILENAME_KEY: MODEL, **numbers})
+                report(metrics, checkpoint)
         else:
             with tempfile.TemporaryDirectory(prefix="dray-model-") as path:
                 self._save(path)  # on every rank: a variable may be the mean over all of them
