@@ -54,6 +54,54 @@ _RETRY_S = 0.005
 _SLACK_S = 10
 
 
+class JaxBackend(Backend):
+    """Gives every worker its platform, and joins several of them before the train function."""
+
+    def collectives(
+        self,
+        positions: Sequence[RankAssignment],
+        backend_config: BackendConfig,
+        environ: Mapping[str, str],
+    ) -> tuple[str, str]:
+        """Return what JAX would run on."""
+        assert isinstance(backend_config, JaxConfig)
+        family = family_at(positions[0].place)
+        platforms = _platforms(None if family is None else family.name, backend_config)
+        chosen = environ.get("JAX_PLATFORMS") or platforms or "its default"
+        _check_sharing(chosen, sharing=shares_devices(positions))
+        return f"JAX on {chosen}", ""
+
+    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        """Prepare JAX on every worker; several of them then meet at rank 0."""
+        assert isinstance(backend_config, JaxConfig)
+        workers = worker_group.workers
+        slices = [position.place.slice_name for position in worker_group.positions]
+        address = workers[0].address
+        sharing = shares_devices(worker_group.positions)
+        answers = worker_group.execute(
+            _prepare, backend_config, slices, address, sharing, _this_process()
+        )
+        for rank, trouble in enumerate(answers):
+            if trouble and (backend_config.use_gpu or backend_config.use_tpu):
+                raise ConfigError(f"rank {rank}: {trouble}")
+            if trouble:
+                worker_group.warn(f"rank {rank}: {trouble}, so it runs on the CPU")
+                break
+        if len(workers) > 1:
+            rendezvous = worker_group.execute_single(
+                0, open_rendezvous, address, backend_config.timeout_s or _RENDEZVOUS_S
+            )
+            port = worker_group.execute_single(0, _hold_port, address)
+            worker_group.execute(_join, backend_config, rendezvous, port)
+
+    def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        """Have the workers part."""
+        assert isinstance(backend_config, JaxConfig)
+        if len(worker_group) > 1:  # JAX's own limit comes first, and says more
+            limit_s = backend_config.shutdown_timeout_s + _SLACK_S
+            worker_group.execute(_shutdown_distributed, timeout_s=limit_s)
+
+
 @dataclass
 class JaxConfig(BackendConfig):
     """Options of the JAX program that the workers form.
@@ -76,6 +124,9 @@ class JaxConfig(BackendConfig):
         >>> JaxConfig(timeout_s=60).timeout_s
         60
     """
+
+    backend_cls = JaxBackend
+    framework = "jax"
 
     use_tpu: bool | None = None
     use_gpu: bool | None = None
@@ -107,16 +158,6 @@ class JaxConfig(BackendConfig):
             "jaxlib.mlir.dialects.mhlo",  # of the first jitted function
             "dray.train.jax",
         )
-
-    @property
-    def backend_cls(self) -> type[Backend]:
-        """The hooks that set JAX up."""
-        return JaxBackend
-
-    @property
-    def framework(self) -> str:
-        """JAX."""
-        return "jax"
 
 
 @checked_arguments("JaxTrainer")
@@ -174,54 +215,6 @@ class JaxTrainer(DataParallelTrainer):
             dataset_config=dataset_config,
             validation_config=validation_config,
         )
-
-
-class JaxBackend(Backend):
-    """Gives every worker its platform, and joins several of them before the train function."""
-
-    def collectives(
-        self,
-        positions: Sequence[RankAssignment],
-        backend_config: BackendConfig,
-        environ: Mapping[str, str],
-    ) -> tuple[str, str]:
-        """Return what JAX would run on."""
-        assert isinstance(backend_config, JaxConfig)
-        family = family_at(positions[0].place)
-        platforms = _platforms(None if family is None else family.name, backend_config)
-        chosen = environ.get("JAX_PLATFORMS") or platforms or "its default"
-        _check_sharing(chosen, sharing=shares_devices(positions))
-        return f"JAX on {chosen}", ""
-
-    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """Prepare JAX on every worker; several of them then meet at rank 0."""
-        assert isinstance(backend_config, JaxConfig)
-        workers = worker_group.workers
-        slices = [position.place.slice_name for position in worker_group.positions]
-        address = workers[0].address
-        sharing = shares_devices(worker_group.positions)
-        answers = worker_group.execute(
-            _prepare, backend_config, slices, address, sharing, _this_process()
-        )
-        for rank, trouble in enumerate(answers):
-            if trouble and (backend_config.use_gpu or backend_config.use_tpu):
-                raise ConfigError(f"rank {rank}: {trouble}")
-            if trouble:
-                worker_group.warn(f"rank {rank}: {trouble}, so it runs on the CPU")
-                break
-        if len(workers) > 1:
-            rendezvous = worker_group.execute_single(
-                0, open_rendezvous, address, backend_config.timeout_s or _RENDEZVOUS_S
-            )
-            port = worker_group.execute_single(0, _hold_port, address)
-            worker_group.execute(_join, backend_config, rendezvous, port)
-
-    def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """Have the workers part."""
-        assert isinstance(backend_config, JaxConfig)
-        if len(worker_group) > 1:  # JAX's own limit comes first, and says more
-            limit_s = backend_config.shutdown_timeout_s + _SLACK_S
-            worker_group.execute(_shutdown_distributed, timeout_s=limit_s)
 
 
 def _this_process() -> tuple[str, int]:

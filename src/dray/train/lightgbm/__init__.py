@@ -51,6 +51,29 @@ _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _ATTEMPTS = 100
 
 
+class LightGBMBackend(Backend):
+    """Has every worker hold a port, and tells all of them which."""
+
+    def collectives(
+        self,
+        positions: Sequence[RankAssignment],
+        backend_config: BackendConfig,
+        environ: Mapping[str, str],
+    ) -> tuple[str, str]:
+        """Return what LightGBM has."""
+        return ("sockets" if len(positions) > 1 else "no network"), ""
+
+    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        """Have all workers hold a port each; one worker needs none."""
+        if len(worker_group) == 1:
+            worker_group.execute(_know_network, [])
+            return
+        ports = worker_group.execute(_hold_port)
+        addresses = [worker.address for worker in worker_group.workers]
+        worker_group.execute(_know_network, list(zip(addresses, ports, strict=True)))
+        worker_group.collectives = "sockets"
+
+
 @dataclass
 class LightGBMConfig(BackendConfig):
     """Options of LightGBM on several workers: none so far.
@@ -61,23 +84,16 @@ class LightGBMConfig(BackendConfig):
         'lightgbm'
     """
 
+    backend_cls = LightGBMBackend
+    framework = "lightgbm"
+
     def __post_init__(self) -> None:
         self.modules = (*BackendConfig.modules, "lightgbm", "dray.train.lightgbm.callback")
-
-    @property
-    def backend_cls(self) -> type[Backend]:
-        """The hooks that find a port for every worker."""
-        return LightGBMBackend
 
     @property
     def train_func_context(self) -> Callable[[], AbstractContextManager[Any]]:
         """Return what sets up the thread that trains."""
         return _boosting
-
-    @property
-    def framework(self) -> str:
-        """LightGBM."""
-        return "lightgbm"
 
 
 class LightGBMTrainer(DataParallelTrainer):
@@ -177,29 +193,6 @@ def _train_older(form: OlderForm) -> None:
     from dray.train.lightgbm.older_form import train
 
     train(form, get_network_params())
-
-
-class LightGBMBackend(Backend):
-    """Has every worker hold a port, and tells all of them which."""
-
-    def collectives(
-        self,
-        positions: Sequence[RankAssignment],
-        backend_config: BackendConfig,
-        environ: Mapping[str, str],
-    ) -> tuple[str, str]:
-        """Return what LightGBM has."""
-        return ("sockets" if len(positions) > 1 else "no network"), ""
-
-    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """Have all workers hold a port each; one worker needs none."""
-        if len(worker_group) == 1:
-            worker_group.execute(_know_network, [])
-            return
-        ports = worker_group.execute(_hold_port)
-        addresses = [worker.address for worker in worker_group.workers]
-        worker_group.execute(_know_network, list(zip(addresses, ports, strict=True)))
-        worker_group.collectives = "sockets"
 
 
 # In the worker.

@@ -40,6 +40,26 @@ __all__ = [
 _KERAS_2 = "TF_USE_LEGACY_KERAS"
 
 
+class TensorflowBackend(Backend):
+    """Has every worker hold a port for TensorFlow, and tells all of them which."""
+
+    def collectives(
+        self,
+        positions: Sequence[RankAssignment],
+        backend_config: BackendConfig,
+        environ: Mapping[str, str],
+    ) -> tuple[str, str]:
+        """Return what TensorFlow has on CPUs; on GPUs it uses NCCL besides."""
+        return "gRPC", ""
+
+    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        """Have all workers hold a port each, and tell everybody."""
+        ports = worker_group.execute(_hold_port)
+        addresses = [worker.address for worker in worker_group.workers]
+        worker_group.execute(_know_cluster, addresses, ports)
+        worker_group.collectives = "gRPC"
+
+
 @dataclass
 class TensorflowConfig(BackendConfig):
     """Options of TensorFlow on several workers: none so far.
@@ -50,18 +70,11 @@ class TensorflowConfig(BackendConfig):
         'tensorflow'
     """
 
+    backend_cls = TensorflowBackend
+    framework = "tensorflow"
+
     def __post_init__(self) -> None:
         self.modules = (*BackendConfig.modules, "tensorflow", "dray.train.tensorflow")
-
-    @property
-    def backend_cls(self) -> type[Backend]:
-        """The hooks that tell every worker where the others are."""
-        return TensorflowBackend
-
-    @property
-    def framework(self) -> str:
-        """TensorFlow."""
-        return "tensorflow"
 
 
 @checked_arguments("TensorflowTrainer")
@@ -142,26 +155,6 @@ def _with_keras_2(config: RunConfig) -> RunConfig:
     given = dict(config.worker_runtime_env or {})
     given["env_vars"] = {_KERAS_2: "1", **config.runtime_env.env_vars}
     return dataclasses.replace(config, worker_runtime_env=given)
-
-
-class TensorflowBackend(Backend):
-    """Has every worker hold a port for TensorFlow, and tells all of them which."""
-
-    def collectives(
-        self,
-        positions: Sequence[RankAssignment],
-        backend_config: BackendConfig,
-        environ: Mapping[str, str],
-    ) -> tuple[str, str]:
-        """Return what TensorFlow has on CPUs; on GPUs it uses NCCL besides."""
-        return "gRPC", ""
-
-    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """Have all workers hold a port each, and tell everybody."""
-        ports = worker_group.execute(_hold_port)
-        addresses = [worker.address for worker in worker_group.workers]
-        worker_group.execute(_know_cluster, addresses, ports)
-        worker_group.collectives = "gRPC"
 
 
 # In the worker.

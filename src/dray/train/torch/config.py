@@ -29,6 +29,39 @@ _OF_LIGHTNING = (
 _OF_TRANSFORMERS = ("transformers", "TrainingArguments", "Seq2SeqTrainingArguments")
 
 
+class TorchBackend(Backend):
+    """Forms the process group before the train function, and takes it down after."""
+
+    share_cuda_visible_devices = True
+
+    def collectives(
+        self,
+        positions: Sequence[RankAssignment],
+        backend_config: BackendConfig,
+        environ: Mapping[str, str],
+    ) -> tuple[str, str]:
+        """Return the collective backend of a run, and what the user should know of it."""
+        from dray.train.torch.process_group import choose_backend
+
+        assert isinstance(backend_config, TorchConfig)
+        return choose_backend(positions, backend_config.backend)
+
+    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        """Have all ranks join the process group."""
+        from dray.train.torch.process_group import form_process_group
+
+        assert isinstance(backend_config, TorchConfig)
+        timeout = timedelta(seconds=backend_config.timeout_s)
+        form_process_group(worker_group, backend_config.backend, timeout)
+
+    def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        """Take the process group down on every rank."""
+        from dray.train.torch.process_group import leave_process_group
+
+        # A communicator that is stuck never lets go.
+        worker_group.execute(leave_process_group, timeout_s=Settings().parting_s)
+
+
 @dataclass
 class TorchConfig(BackendConfig):
     """Options of the workers' `torch.distributed` process group.
@@ -49,6 +82,9 @@ class TorchConfig(BackendConfig):
         >>> trainer.plan().backend
         'gloo'
     """
+
+    backend_cls = TorchBackend
+    framework = "torch"
 
     backend: str | None = None
     init_method: str = "env"
@@ -94,46 +130,3 @@ class TorchConfig(BackendConfig):
             return modules
         rest = (module for module in modules if module != "lightning.pytorch")
         return tuple(dict.fromkeys((*rest, "pytorch_lightning")))
-
-    @property
-    def backend_cls(self) -> type[Backend]:
-        """The hooks that form the process group."""
-        return TorchBackend
-
-    @property
-    def framework(self) -> str:
-        """PyTorch."""
-        return "torch"
-
-
-class TorchBackend(Backend):
-    """Forms the process group before the train function, and takes it down after."""
-
-    share_cuda_visible_devices = True
-
-    def collectives(
-        self,
-        positions: Sequence[RankAssignment],
-        backend_config: BackendConfig,
-        environ: Mapping[str, str],
-    ) -> tuple[str, str]:
-        """Return the collective backend of a run, and what the user should know of it."""
-        from dray.train.torch.process_group import choose_backend
-
-        assert isinstance(backend_config, TorchConfig)
-        return choose_backend(positions, backend_config.backend)
-
-    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """Have all ranks join the process group."""
-        from dray.train.torch.process_group import form_process_group
-
-        assert isinstance(backend_config, TorchConfig)
-        timeout = timedelta(seconds=backend_config.timeout_s)
-        form_process_group(worker_group, backend_config.backend, timeout)
-
-    def on_shutdown(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """Take the process group down on every rank."""
-        from dray.train.torch.process_group import leave_process_group
-
-        # A communicator that is stuck never lets go.
-        worker_group.execute(leave_process_group, timeout_s=Settings().parting_s)

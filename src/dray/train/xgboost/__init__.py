@@ -39,6 +39,29 @@ __all__ = [
 ]
 
 
+class XGBoostBackend(Backend):
+    """Starts a tracker on rank 0, where several workers meet."""
+
+    def collectives(
+        self,
+        positions: Sequence[RankAssignment],
+        backend_config: BackendConfig,
+        environ: Mapping[str, str],
+    ) -> tuple[str, str]:
+        """Return the communicator."""
+        return ("rabit" if len(positions) > 1 else "no communicator"), ""
+
+    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
+        """Start the tracker, and tell every rank where it is; one worker needs none."""
+        size = len(worker_group)
+        if size == 1:
+            return
+        address = worker_group.workers[0].address
+        tracker = worker_group.execute_single(0, _start_tracker, address, size)
+        worker_group.execute(_meet_at, tracker)
+        worker_group.collectives = "rabit"
+
+
 @dataclass
 class XGBoostConfig(BackendConfig):
     """Options of the workers' communicator.
@@ -55,6 +78,9 @@ class XGBoostConfig(BackendConfig):
         'xgboost'
     """
 
+    backend_cls = XGBoostBackend
+    framework = "xgboost"
+
     xgboost_communicator: str = "rabit"
 
     def __post_init__(self) -> None:
@@ -66,19 +92,9 @@ class XGBoostConfig(BackendConfig):
         self.modules = (*BackendConfig.modules, "xgboost", "dray.train.xgboost.callback")
 
     @property
-    def backend_cls(self) -> type[Backend]:
-        """The hooks that start the tracker."""
-        return XGBoostBackend
-
-    @property
     def train_func_context(self) -> Callable[[], AbstractContextManager[Any]]:
         """Return what joins the communicator, in the thread that trains."""
         return _communicator
-
-    @property
-    def framework(self) -> str:
-        """XGBoost."""
-        return "xgboost"
 
 
 class XGBoostTrainer(DataParallelTrainer):
@@ -176,29 +192,6 @@ def _train_older(form: OlderForm) -> None:
     from dray.train.xgboost.older_form import train
 
     train(form)
-
-
-class XGBoostBackend(Backend):
-    """Starts a tracker on rank 0, where several workers meet."""
-
-    def collectives(
-        self,
-        positions: Sequence[RankAssignment],
-        backend_config: BackendConfig,
-        environ: Mapping[str, str],
-    ) -> tuple[str, str]:
-        """Return the communicator."""
-        return ("rabit" if len(positions) > 1 else "no communicator"), ""
-
-    def on_start(self, worker_group: WorkerGroup, backend_config: BackendConfig) -> None:
-        """Start the tracker, and tell every rank where it is; one worker needs none."""
-        size = len(worker_group)
-        if size == 1:
-            return
-        address = worker_group.workers[0].address
-        tracker = worker_group.execute_single(0, _start_tracker, address, size)
-        worker_group.execute(_meet_at, tracker)
-        worker_group.collectives = "rabit"
 
 
 # In the worker.
