@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import inspect
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -207,8 +208,7 @@ class OlderForm:
 
 
 def train_function(
-    trainer: str,
-    known: Sequence[str],
+    trainer: type,
     train_loop: Callable[..., Any] | None,
     train_older: Callable[[OlderForm], None],
     label_column: str | None,
@@ -220,8 +220,7 @@ def train_function(
     """Return the train function of a trainer: the one it was given, or that of the older form.
 
     Args:
-        trainer: Name of the trainer.
-        known: Names of its arguments.
+        trainer: The trainer, whose last argument takes further ones.
         train_loop: The train function, if it was given one.
         train_older: The train function of the older form.
         label_column: As in `OlderForm`, like those that follow.
@@ -233,25 +232,26 @@ def train_function(
     Raises:
         ConfigError: There are both, or neither, or something of the older form is missing.
     """
+    name, known = trainer.__name__, tuple(inspect.signature(trainer).parameters)[:-1]
     if label_column is None and params is None and num_boost_round is None:
-        check_arguments(trainer, options, known)
+        check_arguments(name, options, known)
         if train_loop is None:
-            raise ConfigError(f"{trainer} needs train_loop_per_worker, or params and label_column")
+            raise ConfigError(f"{name} needs train_loop_per_worker, or params and label_column")
         return train_loop
     if train_loop is not None:
         raise ConfigError(
-            f"{trainer} takes train_loop_per_worker, or params, label_column and num_boost_round: "
+            f"{name} takes train_loop_per_worker, or params, label_column and num_boost_round: "
             "call the framework's train() with them in the function"
         )
     named = tuple(datasets or ())
     if label_column is None or TRAIN_DATASET_KEY not in named:
         raise ConfigError(
-            f"{trainer} without train_loop_per_worker needs label_column=..., and "
+            f"{name} without train_loop_per_worker needs label_column=..., and "
             f"datasets={{{TRAIN_DATASET_KEY!r}: ...}}"
         )
-    gone = {name: value for name, value in options.items() if entry_of(f"{trainer}()", name)}
-    check_arguments(trainer, gone, known)  # before a worker's train() does, which knows less
-    options = {name: value for name, value in options.items() if name not in gone}
+    gone = {each: value for each, value in options.items() if entry_of(f"{name}()", each)}
+    check_arguments(name, gone, known)  # before a worker's train() does, which knows less
+    options = {each: value for each, value in options.items() if each not in gone}
     rounds = plain(10 if num_boost_round is None else num_boost_round)
     if not is_whole(rounds, 1):
         raise ConfigError(f"num_boost_round must be 1 or more, not {num_boost_round!r}")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from dray.accelerators import families
+from dray.accelerators import family_named
 from dray.checks import require
 from dray.compat.arguments import checked_arguments
 from dray.compat.attributes import attach_getattr
@@ -32,7 +32,7 @@ from dray.train.trainer import DataParallelTrainer, checked
 from dray.train.validation import ValidationConfig
 from dray.train.worker.cpu_affinity import asked_threads
 from dray.train.worker.current_session import current_session
-from dray.train.worker.network_env import choose_interface, tell_slices
+from dray.train.worker.network_env import choose_interface, hold_port, host_port, tell_slices
 
 __all__ = ["JaxConfig", "JaxTrainer"]
 
@@ -317,8 +317,7 @@ def _platforms(family: str | None, config: JaxConfig) -> str | None:
     The CPU is always there beside the accelerator, as JAX itself has it: for callbacks, and for
     what is not worth the accelerator.
     """
-    known = {known.name: known.jax_platform for known in families()} if family else {}
-    platform = known.get(family) if family else "cpu"
+    platform = family_named(family).jax_platform if family else "cpu"
     if config.use_tpu:
         platform = "tpu"
     elif config.use_gpu and platform not in _GPU_PLATFORMS:
@@ -356,18 +355,9 @@ _held_port: socket.socket | None = None
 
 
 def _hold_port(address: str) -> int:
-    """Find a free port for rank 0's coordinator, and keep it from everybody else.
-
-    The coordinator can be given neither a listening socket nor port 0. But gRPC binds with
-    SO_REUSEPORT, so it can listen at a port that this process has bound in the same way; without
-    the option, or as another user, nobody can, and the kernel gives the port to no one. A socket
-    that does not listen gets no connections. Source: `man 7 socket`, SO_REUSEPORT.
-    """
+    """Hold a port for rank 0's coordinator."""
     global _held_port
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    _held_port = socket.socket(family, socket.SOCK_STREAM)
-    _held_port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    _held_port.bind((address, 0))
+    _held_port = hold_port(address)
     port: int = _held_port.getsockname()[1]
     return port
 
@@ -383,7 +373,7 @@ def _join(config: JaxConfig, rendezvous: RendezvousInfo, port: int) -> None:
     join_rendezvous(rendezvous, assignment.rank, assignment.world_size)
     if assignment.rank > 0:
         _wait_for_coordinator(address, port, timeout_s)
-    coordinator = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    coordinator = host_port(address, port)
     options = {
         "shutdown_timeout_seconds": math.ceil(config.shutdown_timeout_s),
         # Else JAX looks at Slurm's and others' variables for which of the devices to use.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import inspect
 import random
 import socket
 import warnings
@@ -163,8 +162,7 @@ class LightGBMTrainer(DataParallelTrainer):
         require("lightgbm", "dray[lightgbm]")
         config = checked(lightgbm_config, LightGBMConfig, "lightgbm_config")
         function = train_function(
-            "LightGBMTrainer",
-            tuple(inspect.signature(LightGBMTrainer.__init__).parameters)[1:-1],
+            LightGBMTrainer,
             train_loop_per_worker,
             _train_older,
             label_column,

@@ -6,7 +6,6 @@ import dataclasses
 import importlib.util
 import json
 import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from dray.train.trainer import DataParallelTrainer, checked
 from dray.train.validation import ValidationConfig
 from dray.train.worker.cpu_affinity import asked_threads
 from dray.train.worker.current_session import current_session
+from dray.train.worker.network_env import hold_port, host_port
 
 if TYPE_CHECKING:
     from dray.train.tensorflow.checkpoint import TensorflowCheckpoint
@@ -161,13 +161,8 @@ def _with_keras_2(config: RunConfig) -> RunConfig:
 
 
 def _hold_port() -> int:
-    """Take a port for TensorFlow, which binds it beside this socket; nobody else can.
-
-    A socket that is bound and does not listen gets no connections.
-    """
-    held = current_session("TensorflowTrainer").clean_ups.enter_context(socket.socket())
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    held.bind(("", 0))
+    """Hold a port for TensorFlow, which binds it beside this socket."""
+    held = current_session("TensorflowTrainer").clean_ups.enter_context(hold_port())
     port: int = held.getsockname()[1]
     return port
 
@@ -175,8 +170,7 @@ def _hold_port() -> int:
 def _know_cluster(addresses: Sequence[str], ports: Sequence[int]) -> None:
     """Set what TensorFlow reads when the train function makes a strategy."""
     session = current_session("TensorflowTrainer")
-    pairs = zip(addresses, ports, strict=True)
-    workers = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in pairs]
+    workers = [host_port(*pair) for pair in zip(addresses, ports, strict=True)]
     direct = ",".join(filter(None, (os.environ.get("no_proxy"), *sorted(set(addresses)))))
     variables = {
         "TF_CONFIG": json.dumps(

@@ -1,4 +1,4 @@
-"""The network environment of workers: variables for interfaces, and for slices of TPUs."""
+"""The network environment of workers: interfaces, ports, and slices of TPUs."""
 
 from __future__ import annotations
 
@@ -28,6 +28,28 @@ def choose_interface(address: str) -> None:
         if address != "127.0.0.1":
             # NCCL takes a bare name for the beginning of one: eth1 would be eth10 too.
             os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={interface}")
+
+
+def hold_port(address: str = "") -> socket.socket:
+    """Find a free port for gRPC, and keep it from everybody else until the socket is closed.
+
+    A program can give gRPC neither a listening socket nor, where others must know the port, port 0.
+    But gRPC binds with SO_REUSEPORT, so it can listen at a port that this process has bound in the
+    same way; without the option, or as another user, nobody can, and the kernel gives the port to
+    no one. A socket that does not listen gets no connections. Source: `man 7 socket`, SO_REUSEPORT.
+
+    Args:
+        address: Address that gRPC is to listen at; "" is any.
+    """
+    held = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held.bind((address, 0))
+    return held
+
+
+def host_port(address: str, port: int) -> str:
+    """Return an address and a port as URLs have them."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def tell_slices(slices: Sequence[str], rank: int, address: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from dray.train.data_config import DataConfig
 from dray.train.planning.ranks import RankAssignment
 from dray.train.run.worker_group import WorkerGroup
 from dray.train.scaling import ScalingConfig
-from dray.train.trainer import DataParallelTrainer
+from dray.train.trainer import DataParallelTrainer, checked
 from dray.train.validation import ValidationConfig
 from dray.train.worker.current_session import current_session
 
@@ -159,11 +158,9 @@ class XGBoostTrainer(DataParallelTrainer):
         **train_kwargs: Any,
     ) -> None:
         require("xgboost", "dray[xgboost]")
-        if xgboost_config is not None and not isinstance(xgboost_config, XGBoostConfig):
-            raise ConfigError(f"xgboost_config must be an XGBoostConfig, not {xgboost_config!r}")
+        config = checked(xgboost_config, XGBoostConfig, "xgboost_config")
         function = train_function(
-            "XGBoostTrainer",
-            tuple(inspect.signature(XGBoostTrainer.__init__).parameters)[1:-1],
+            XGBoostTrainer,
             train_loop_per_worker,
             _train_older,
             label_column,
@@ -175,7 +172,7 @@ class XGBoostTrainer(DataParallelTrainer):
         super().__init__(
             function,
             train_loop_config=train_loop_config,
-            backend_config=xgboost_config or XGBoostConfig(),
+            backend_config=config,
             scaling_config=scaling_config,
             run_config=run_config,
             datasets=datasets,
