@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +17,6 @@ from dray.train.storage.checkpoint_files import list_files, stage
 from dray.train.storage.checksums import fingerprint, matches
 from dray.train.storage.copies import Care
 from dray.train.storage.manifest import Committed, read_manifest, write_manifest
-from dray.train.storage.sealed import seal
 
 
 def contents(top: Path) -> dict[str, bytes]:
@@ -118,21 +114,6 @@ def test_all_is_on_the_disk_before_the_manifest_is(
     flushed.clear()
     stage(str(tmp_path / "target-True"), tmp_path / "off", names, Care(flush=False))
     assert not flushed
-
-
-def test_checksums_of_earlier_versions_are_compared(tmp_path: Path) -> None:
-    (tmp_path / "model").write_bytes(b"weights")
-    files: dict[str, Any] = {"model": [7, zlib.crc32(b"weights")]}
-    known = {"format": 2, "report": 0, "world_size": 1, "time": 1.0, "files": files, "ranks": {}}
-    (tmp_path / ".dray.json").write_bytes(seal(json.dumps(known, separators=(",", ":")).encode()))
-    read = read_manifest(tmp_path)
-    assert read is not None
-    assert read.first_damaged_file() is None
-    write_manifest(tmp_path, read)  # a run that goes on
-    assert read_manifest(tmp_path) == read
-    (tmp_path / "model").write_bytes(b"weighty")
-    assert read.first_damaged_file() == "model"
-    assert read.to_compare(checksums=False).first_damaged_file() is None
 
 
 @settings(max_examples=150)

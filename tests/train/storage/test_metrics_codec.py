@@ -140,11 +140,6 @@ def test_subclasses_of_plain_values_are_those_values() -> None:
     assert decode(encode(metrics)) == {"key": "value", "level": 3, "list": [1]}
 
 
-def test_older_records_with_whole_numbers_as_names_are_read() -> None:
-    numbered: dict[Any, int] = {1: 2}
-    assert decode({"metrics": {"1": 2}, "types": {"/1#key": "int"}}) == numbered
-
-
 CYCLIC: dict[str, Any] = {}
 CYCLIC["self"] = CYCLIC
 CYCLIC_LIST: list[Any] = []

@@ -120,20 +120,7 @@ def test_sealed_is_plain_json(record: dict[str, Any]) -> None:
     sealed = seal(json.dumps(record).encode())
     plain = json.loads(sealed)
     assert plain.pop("crc32") > -1
-    assert plain == record == unseal(sealed, required=True)
-
-
-def test_older_lines_without_a_checksum_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "lines.jsonl"
-    path.write_text('{"a":1}\n{"a":2}\n{"a"')
-    assert read(path) == (
-        [{"a": 1}, {"a": 2}],
-        [f"{path}: line 3 is damaged or cut short, and left out"],
-    )
-    file = LineFile(path)
-    file.append({"a": 3})
-    file.close()
-    assert read(path)[0] == [{"a": 1}, {"a": 2}, {"a": 3}]
+    assert plain == record == unseal(sealed)
 
 
 def test_a_deleted_file_is_not_written_for_long(

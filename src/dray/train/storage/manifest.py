@@ -18,13 +18,12 @@ from dray.train.storage.checkpoint_files import (
     METADATA_DRAFT,
     in_threads,
 )
-from dray.train.storage.checksums import OLD, Fingerprint, matches
+from dray.train.storage.checksums import Fingerprint, matches
 from dray.train.storage.metrics_codec import decode_all, json_bytes
 from dray.train.storage.place import Place, RemotePath
 from dray.train.storage.sealed import seal, unseal
 
-# Since 2 the manifest ends in a checksum of itself; since 3 checksums of files name their kind.
-_FORMAT = 3
+_FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -209,12 +208,12 @@ def parse_manifest(path: Place, text: bytes) -> Committed:
         StorageError: It is damaged.
     """
     try:
-        manifest = unseal(text, required=b'"format":1,' not in text[:16])
+        manifest = unseal(text)
         committed = Committed(
             path=path,
             report=int(manifest["report"]),
             world_size=int(manifest["world_size"]),
-            files=_checked({n: _fingerprint(*known) for n, known in manifest["files"].items()}),
+            files={name: (size, digest) for name, (size, digest) in manifest["files"].items()},
             metrics={int(rank): record for rank, record in manifest["ranks"].items()},
             time=float(manifest["time"]),
             validation=Validation(**manifest["validation"]) if "validation" in manifest else None,
@@ -231,13 +230,8 @@ def parse_manifest(path: Place, text: bytes) -> Committed:
     return committed
 
 
-def _fingerprint(size: int, checksum: str | int | None) -> Fingerprint:
-    """Return a fingerprint as a manifest has it; the checksums of older ones are numbers."""
-    return size, f"{OLD}:{checksum:08x}" if isinstance(checksum, int) else checksum
-
-
 def _checked(files: Mapping[str, Fingerprint]) -> dict[str, Fingerprint]:
-    """Return the files that stay as they were committed; older manifests name metadata too."""
+    """Return the files that stay as they were committed; users may change metadata."""
     return {
         name: known
         for name, known in files.items()

@@ -27,7 +27,6 @@ _DEEPEST = 100
 _LONGEST_INT_BITS = 2000
 # Beside a key's pointer: what it was. No pointer holds it, since in these "~" comes as "~0".
 _KEY = "~key"
-_KEY_OF_OLD = "#key"
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 # No check for circles: `encode` refuses values that are nested deeply before.
@@ -226,7 +225,7 @@ def _decode(value: Any, path: str, types: Mapping[str, str]) -> Any:
         decoded: dict[Any, Any] = {}
         for key, item in value.items():
             child = _child(path, key)
-            is_int = "int" in (types.get(child + _KEY), types.get(child + _KEY_OF_OLD))
+            is_int = types.get(child + _KEY) == "int"
             decoded[int(key) if is_int else key] = _decode(item, child, types)
         return decoded
     if isinstance(value, list):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,8 +21,6 @@ from dray.train.storage.metrics_codec import json_bytes
 
 # Returns whether a record is such as a file of lines should hold.
 Fits = Callable[[dict[str, Any]], bool]
-
-_LAST_MEMBER = re.compile(rb',\s*"([^"]*)":\s*([0-9]+)\s*}\s*\Z')
 
 _MARK = b',"crc32":'
 
@@ -41,39 +38,23 @@ def seal(text: bytes) -> bytes:
     return b'%b,"crc32":%d}' % (body, zlib.crc32(body))
 
 
-def unseal(text: bytes, *, required: bool = False) -> dict[str, Any]:
+def unseal(text: bytes) -> dict[str, Any]:
     """Return a JSON object, without its checksum.
 
-    Args:
-        text: The object.
-        required: Whether one without a checksum, as older versions wrote it, is damaged.
-
     Raises:
-        ValueError: It is no JSON object, or is not as it was written.
+        ValueError: It is no JSON object, or is not as `seal` has made it.
     """
     body, _, checksum = text.rpartition(_MARK)
     number = checksum.rstrip()[:-1]
-    if body and number.isdigit() and zlib.crc32(body) == int(number):  # as `seal` writes it
-        return _parse(text)
-    last = _LAST_MEMBER.search(text)
-    named = last is not None and last[1] == b"crc32"
-    fits = last is not None and zlib.crc32(text[: last.start()]) == int(last[2])
-    if named != fits:  # also the name can be damaged
-        raise ValueError("its checksum does not fit")
-    if required and not fits:
-        raise ValueError("its checksum is missing")
-    return _parse(text)
-
-
-def _parse(text: bytes) -> dict[str, Any]:
-    """Return a JSON object, without the checksum that it may have; ValueError if it is none."""
+    if not number.isdigit() or zlib.crc32(body) != int(number):
+        raise ValueError("its checksum is missing or does not fit")
     try:
         content = json.loads(text.decode())
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     if not isinstance(content, dict):
         raise ValueError("it is no JSON object")
-    content.pop("crc32", None)
+    del content["crc32"]
     return content
 
 

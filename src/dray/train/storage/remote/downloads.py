@@ -41,8 +41,8 @@ def _fetch(
     if lost is not None:
         raise _damaged(place, lost)
     known = {} if committed is None else committed.files
-    kinds = {name: checksum.partition(":")[0] for name, (_, checksum) in known.items() if checksum}
-    for name, found in download(place, target, sizes, kinds):
+    checked = {name for name, (_, checksum) in known.items() if checksum}
+    for name, found in download(place, target, sizes, checked):
         if name in known and found != known[name]:
             raise _damaged(place, name)
 

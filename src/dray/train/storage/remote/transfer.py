@@ -6,7 +6,7 @@ import inspect
 import itertools
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from dray.train.storage.checkpoint_files import (
     METADATA_DRAFT,
     stage,
 )
-from dray.train.storage.checksums import NEW, Fingerprint, named, new_digest
+from dray.train.storage.checksums import Fingerprint, named, new_digest
 from dray.train.storage.copies import Care
 from dray.train.storage.place import RemotePath, missing
 from dray.train.storage.remote.clients import AT_ONCE, IN_FLIGHT, PART, clients, takes_parts
@@ -81,7 +81,7 @@ def _part_options(filesystem: Any) -> dict[str, int]:
 
 
 def download(
-    source: RemotePath, target: Path, sizes: Mapping[str, int], kinds: Mapping[str, str | None]
+    source: RemotePath, target: Path, sizes: Mapping[str, int], checked: Collection[str]
 ) -> Iterator[tuple[str, Fingerprint]]:
     """Download files of a folder into a local directory; yield the fingerprint of each.
 
@@ -89,7 +89,7 @@ def download(
         source: The folder.
         target: The directory.
         sizes: The files and their sizes.
-        kinds: The algorithm of their checksums, for those whose checksum is wanted.
+        checked: Those whose checksum is wanted.
 
     Raises:
         StorageError: One cannot be read, or cannot be written here.
@@ -98,19 +98,19 @@ def download(
         with StorageError.instead(f"{target / name} cannot be written"):
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             with open(target / name, "wb", buffering=0) as file:
-                yield name, _look_at_parts((part for _, part in parts), kinds.get(name), file)
+                yield name, _look_at_parts((part for _, part in parts), name in checked, file)
 
 
-def _look_at_parts(parts: Iterator[bytes], kind: str | None, copy: Any = None) -> Fingerprint:
+def _look_at_parts(parts: Iterator[bytes], checked: bool, copy: Any = None) -> Fingerprint:
     """Return the fingerprint of a file by its parts; write them to a copy if there is one."""
-    digest, size = new_digest(kind) if kind else None, 0
+    digest, size = new_digest() if checked else None, 0
     for part in parts:
         if digest is not None:
             digest.update(part)
         if copy is not None:
             copy.write(part)
         size += len(part)
-    return size, named(digest, kind) if digest is not None and kind else None
+    return size, None if digest is None else named(digest)
 
 
 def _content(source: RemotePath, sizes: Mapping[str, int]) -> Iterator[tuple[str, bytes]]:
@@ -185,6 +185,6 @@ def look_at(place: RemotePath, names: Iterable[str]) -> dict[str, Fingerprint]:
         raise StorageError(f"{place / missing_here[0]} is not there")
     content = _content(place, {name: there[name] for name in names})
     return {
-        name: _look_at_parts((part for _, part in parts), NEW)
+        name: _look_at_parts((part for _, part in parts), True)
         for name, parts in itertools.groupby(content, key=lambda part: part[0])
     }
