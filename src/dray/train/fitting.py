@@ -163,8 +163,10 @@ class Fitting:
         termination_goes_to: GoesTo,
         pause: CollectionPause,
     ) -> Result:
-        settings = Settings()
-        progress = self._progress(directory, settings)
+        """Have a controller run to the end, where Ctrl-C, SIGTERM and `dray status` reach it."""
+        settings, output = Settings(), self.config.logging_config
+        screen, fold = open_screen(settings.progress), settings.fold_output and output.fold_repeated
+        progress = Progress(directory.name, directory.path, screen, output.log_level, fold=fold)
         with contextlib.closing(progress):  # also if the run cannot begin
             directory.warn = progress.warn
             self._describe(engine, directory, progress)
@@ -180,17 +182,19 @@ class Fitting:
                 validation=self.validation,
                 started=pause.end,
             )
-            return self._follow(engine, controller, directory, progress, termination_goes_to)
-
-    def _progress(self, directory: RunDirectory, settings: Settings) -> Progress:
-        logging_config = self.config.logging_config
-        return Progress(
-            directory.name,
-            directory.path,
-            open_screen(settings.progress),
-            logging_config.log_level,
-            fold=settings.fold_output and logging_config.fold_repeated,
-        )
+            state = State.ABORTED
+            shown = engine.show("trainings", lambda: to_json(controller.status()))
+            try:
+                termination_goes_to(controller.interrupt)
+                with interrupts_go_to(controller.interrupt):
+                    outcome = engine.drive(controller.run)
+                state = outcome.state
+            finally:
+                shown()
+                progress.close()
+                result = self._result(directory)
+                progress.summary(state, self._best(result))
+            return self._conclude(outcome, result)
 
     def _describe(self, engine: Engine, directory: RunDirectory, progress: Progress) -> None:
         """Write run.json; tell in what the run differs from the one that had its name before."""
@@ -213,29 +217,6 @@ class Fitting:
         directory.write_run(description.with_history(described, before))
         if changed:
             directory.record("changed since the last start", changes=differences)
-
-    def _follow(
-        self,
-        engine: Engine,
-        controller: Controller,
-        directory: RunDirectory,
-        progress: Progress,
-        termination_goes_to: GoesTo,
-    ) -> Result:
-        """Have the controller run to the end, where Ctrl-C, SIGTERM and `dray status` reach it."""
-        state = State.ABORTED
-        shown = engine.show("trainings", lambda: to_json(controller.status()))
-        try:
-            termination_goes_to(controller.interrupt)
-            with interrupts_go_to(controller.interrupt):
-                outcome = engine.drive(controller.run)
-            state = outcome.state
-        finally:
-            shown()
-            progress.close()
-            result = self._result(directory)
-            progress.summary(state, self._best(result))
-        return self._conclude(outcome, result)
 
     def _result(self, directory: RunDirectory) -> Result:
         """Return what the directory says; if it cannot be read, the run has ended all the same."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dray.errors import StorageError
-from dray.train.storage.remote import forks
 from dray.train.storage.remote.retry import persistently
-
-assert forks  # its import is what matters
 
 # Those that have no folders, and show an object to others when it is whole.
 _FLAT = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "tos", "memory"}
@@ -108,7 +106,7 @@ class RemotePath:
             return
         draft = f"{self.path}.draft"
         self._put_draft(draft, content)
-        replace = {"overwrite": True} if self._is_hdfs else {}
+        replace = {"overwrite": True} if self.is_renamed_whole else {}
         self.filesystem.mv(draft, self.path, **replace)
 
     def create(self, content: bytes) -> bool:
@@ -186,11 +184,6 @@ class RemotePath:
         persistently(f"{self} cannot be renamed to {target}", ask)
 
     @property
-    def is_renamed_whole(self) -> bool:
-        """Return whether a folder gets another name in one step, which moves none of its bytes."""
-        return self._is_hdfs
-
-    @property
     def _inner(self) -> Any:
         inner = self.filesystem
         while not self._is_arrows and hasattr(inner, "fs"):
@@ -198,7 +191,8 @@ class RemotePath:
         return inner
 
     @property
-    def _is_hdfs(self) -> bool:
+    def is_renamed_whole(self) -> bool:
+        """True if a folder gets another name in one step, which moves no bytes: on HDFS."""
         return type(self._inner).__module__.partition(".")[0] == "hdfs_native"
 
     @property
@@ -297,3 +291,20 @@ def path_within(place: Place) -> str:
 def modules_of(place: Place) -> tuple[str, ...]:
     """Return the modules that a process imports to reach a place."""
     return (type(place.filesystem).__module__,) if isinstance(place, RemotePath) else ()
+
+
+_kept: dict[int, Any] = {}
+
+
+def _keep_clients_of_hdfs() -> None:
+    """Hold from now on the clients that fsspec holds, which forgets all in a fork.
+
+    One that is freed waits for the threads of its own, which a fork has not: it would wait for
+    ever.
+    """
+    module = sys.modules.get("hdfs_native.fsspec")
+    for kind in () if module is None else (module.HdfsFileSystem, module.ViewfsFileSystem):
+        _kept.update((id(client), client) for client in kind._cache.values())
+
+
+os.register_at_fork(before=_keep_clients_of_hdfs)

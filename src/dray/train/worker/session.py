@@ -205,8 +205,17 @@ class TrainSession:
             upload = replace(upload, source=Checkpoint(prepared.path))
         if upload is not None or self._barrier:
             self._uploads.begin(number, upload)
-        told = self._told(number, encode(metrics), upload)
-        told = replace(told, validation=validation, prepared=prepared)
+        told = run_messages.Reported(
+            number,
+            encode(metrics),
+            None if upload is None else upload.files,
+            None if upload is None else upload.directory,
+            upload is not None and upload.in_place,
+            validation,
+            {name: tell() for name, tell in self.positions.items()} or None,
+            {name: tell() for name, tell in self.waited.items()},
+            prepared,
+        )
         self.post(told, quiet=upload is None and self._late)
         if upload is not None and upload.beside:
             self._uploads.go_on_beside(number, upload)
@@ -214,18 +223,6 @@ class TrainSession:
                 self._uploads.await_share(number)
         elif upload is not None or self._barrier:
             self._see_through(number, upload)
-
-    def _told(
-        self, number: int, record: dict[str, object], upload: Upload | None
-    ) -> run_messages.Reported:
-        """Return what the controller is told of a report."""
-        positions = {name: tell() for name, tell in self.positions.items()} or None
-        waited = {name: tell() for name, tell in self.waited.items()}
-        told = run_messages.Reported(number, record, positions=positions, waited=waited)
-        if upload is None:
-            return told
-        name, in_place = upload.directory, upload.in_place
-        return replace(told, files=upload.files, directory=name, in_place=in_place)
 
     def _prepare(self, number: int, upload: Upload) -> run_messages.Prepared | None:
         """Put the files of a checkpoint together before its report: then it costs one round trip.

@@ -23,7 +23,6 @@ AT_ONCE = 16
 
 # From so many bytes on, a second client is worth its making, which takes 0.1 s.
 _MANY = 64 << 20
-_CLIENTS = 2
 # Modules whose file systems are such; others have threads of their own, or need none.
 _KNOWN = ("gcsfs", "adlfs")
 
@@ -43,15 +42,11 @@ def clients(filesystem: Any, size: int) -> tuple[Any, ...]:
         way = persistently("S3 cannot be asked", lambda: threaded(filesystem, AT_ONCE), bulk=True)
         return (way,)
     known = type(filesystem).__module__.partition(".")[0] in _KNOWN
-    return (filesystem, *_beside(filesystem)) if known and size >= _MANY else (filesystem,)
+    return (filesystem, _beside(filesystem)) if known and size >= _MANY else (filesystem,)
 
 
 @functools.lru_cache(FILE_SYSTEMS)
-def _beside(filesystem: Any) -> tuple[Any, ...]:
-    return tuple(_like(filesystem) for _ in range(_CLIENTS - 1))
-
-
-def _like(filesystem: Any) -> Any:
+def _beside(filesystem: Any) -> Any:
     """Return a file system like another one, but for its thread."""
     import asyncio  # slow to import
 

@@ -23,9 +23,6 @@ _TELL_AFTER_S = 2.0  # once
 
 # Errors that another attempt would not change; by name if their libraries may be missing.
 _FINAL = (
-    FileNotFoundError,
-    FileExistsError,
-    PermissionError,
     IsADirectoryError,
     NotADirectoryError,
     NotImplementedError,
