@@ -79,7 +79,10 @@ class Launch:
             checkpoint=path_within(checkpoint.path) if checkpoint else None,
             positions=checkpoint.positions_of_all() if checkpoint else {},
             report_barrier=self.config.report_barrier,
-            reports_wanted=any(map(_wants_reports, self.config.callbacks or ())),
+            reports_wanted=any(
+                type(callback).after_report is not UserCallback.after_report
+                for callback in self.config.callbacks
+            ),
             working_directory=str(self.directory.working_directory) if moved else None,
             validates=self.validates,
             care=self.directory.care(flush=kept.flush, checksums=kept.checksums),
@@ -137,15 +140,17 @@ class Launch:
         return False
 
 
-def _wants_reports(callback: object) -> bool:
-    hook = getattr(type(callback), "after_report", None)
-    return hook is not UserCallback.after_report
-
-
 def run_function(group: WorkerGroup, job: bytes | Job, mailbox: Mailbox) -> None:
-    """Call the train function on every rank; the mailbox hears how each call has ended."""
-    for worker, future in zip(group.workers, group.run(job), strict=True):
-        future.add_done_callback(functools.partial(_function_ended, worker.actor, mailbox))
+    """Call the train function on every rank; the mailbox hears how each call has ended.
+
+    Args:
+        group: The workers.
+        job: The function and its arguments; pickled, if workers have processes of their own.
+        mailbox: The controller's.
+    """
+    calls = [(worker.actor, worker.actor.call("run", job)) for worker in group.workers]
+    for actor, future in calls:
+        future.add_done_callback(functools.partial(_function_ended, actor, mailbox))
 
 
 def _function_ended(actor: Actor, mailbox: Mailbox, future: Future[Ended]) -> None:

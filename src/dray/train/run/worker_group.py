@@ -15,7 +15,6 @@ from dray.errors import text_of
 from dray.scheduling.requests import Node
 from dray.train.planning.ranks import Devices, RankAssignment, WorkerPlacement, assign_ranks
 from dray.train.worker.run_messages import Assignment
-from dray.train.worker.train_worker import Ended, Job
 
 
 @dataclass(eq=False)
@@ -125,9 +124,11 @@ class WorkerGroup:
         Raises:
             RankFailed: A worker could not start its session.
         """
-        places = [
-            WorkerPlacement(self._node_of(worker, nodes), worker.devices) for worker in self.workers
-        ]
+        places = []
+        for worker in self.workers:
+            # A node that has come a moment ago may not be known yet.
+            node = nodes.get(worker.node_id) or Node(worker.node_id, worker.address, {})
+            places.append(WorkerPlacement(node, worker.devices))
         positions = assign_ranks(places)
         self.workers = [self.workers[position.bundle] for position in positions]
         for worker, position in zip(self.workers, positions, strict=True):
@@ -138,11 +139,6 @@ class WorkerGroup:
                 for worker in self.workers
             }
         )
-
-    @staticmethod
-    def _node_of(worker: WorkerState, nodes: Mapping[str, Node]) -> Node:
-        # A node that has come a moment ago may not be known yet.
-        return nodes.get(worker.node_id) or Node(worker.node_id, worker.address, {})
 
     @property
     def positions(self) -> list[RankAssignment]:
@@ -211,14 +207,6 @@ class WorkerGroup:
         """Have nobody wait for results any longer. May be called from a signal handler."""
         self._interrupted = True
         self._done.put(None)
-
-    def run(self, job: bytes | Job) -> list[Future[Ended]]:
-        """Begin the train function on every worker.
-
-        Args:
-            job: The function and its arguments; pickled, if workers have processes of their own.
-        """
-        return [worker.actor.call("run", job) for worker in self.workers]
 
     def tell(self, message: object, ranks: Sequence[int] | None = None) -> None:
         """Send a message to the given ranks, or to all, even while the train function runs."""

@@ -48,8 +48,13 @@ def list_files(directory: str) -> list[str]:
     check_directory(directory)
     with StorageError.instead(f"the checkpoint {directory} cannot be read"):
         found = sorted(_walk(directory, "", ()))
-    ours = (MANIFEST, MANIFEST_DRAFT)
-    return [n for n in found if n not in ours and not n.startswith(METADATA_DRAFT)]
+    return without_own(found)
+
+
+def without_own(names: Iterable[str]) -> list[str]:
+    """Return the names of files that are not dray's own."""
+    own = (MANIFEST, MANIFEST_DRAFT)
+    return [name for name in names if name not in own and not name.startswith(METADATA_DRAFT)]
 
 
 def _walk(top: str, below: str, above: tuple[tuple[int, int], ...]) -> Iterator[str]:
@@ -90,7 +95,8 @@ def stage(
 ) -> dict[str, Fingerprint]:
     """Bring files into the staging directory, unless they lie there; return their fingerprints.
 
-    If the care taken of them is deferred, `secure` is to follow.
+    If the care taken of them is deferred, `secure` is to follow, which adds checksums of those that
+    were not copied.
 
     Args:
         source: Directory that they are in.
@@ -102,14 +108,6 @@ def stage(
     Raises:
         StorageError: A file cannot be copied or read.
     """
-    found = _bring(source, staging, names, care, move=move)
-    return found if care.is_deferred else secure(staging, found, care)
-
-
-def _bring(
-    source: str, staging: Path, names: Sequence[str], care: Care, *, move: bool
-) -> dict[str, Fingerprint]:
-    """Bring files into the staging directory; return fingerprints, with checksums of copies."""
     if not names:  # nobody waits for this rank: the checkpoint may be there already
         return {}
     with StorageError.instead(f"the checkpoint {source} cannot be read"):
@@ -132,7 +130,8 @@ def _bring(
     ordered = sorted(names, key=movable.__contains__)  # links are read before what they mean goes
     copies = len(names) - len(movable)
     found = [*in_threads(bring, ordered[:copies]), *in_threads(bring, ordered[copies:])]
-    return dict(zip(ordered, found, strict=True))
+    brought = dict(zip(ordered, found, strict=True))
+    return brought if care.is_deferred else secure(staging, brought, care)
 
 
 def secure(directory: Path, files: Mapping[str, Fingerprint], care: Care) -> dict[str, Fingerprint]:
@@ -183,24 +182,23 @@ def _movable(top: str, names: Iterable[str]) -> set[str]:
 
 
 def _secure_file(path: Path, known: Fingerprint, care: Care) -> Fingerprint:
+    bare = care.checksums and known[1] is None
     try:
         with open(path, "rb", buffering=0) as file:
-            return _secure_open(file.fileno(), known, care)
+            descriptor = file.fileno()
+            if not care.flush or not bare or known[0] < _LARGE:
+                if care.flush:
+                    os.fsync(descriptor)
+                return digest_open(descriptor) if bare else known
+            with ThreadPoolExecutor(
+                1, "dray-files"
+            ) as beside:  # the disk is busy, and so is a core
+                flushed = beside.submit(os.fsync, descriptor)
+                found = digest_open(descriptor)
+                flushed.result()
+            return found
     except FileNotFoundError:  # somebody has deleted the checkpoint
         return known
-
-
-def _secure_open(descriptor: int, known: Fingerprint, care: Care) -> Fingerprint:
-    bare = care.checksums and known[1] is None
-    if not care.flush or not bare or known[0] < _LARGE:
-        if care.flush:
-            os.fsync(descriptor)
-        return digest_open(descriptor) if bare else known
-    with ThreadPoolExecutor(1, "dray-files") as beside:  # the disk is busy, and so is a core
-        flushed = beside.submit(os.fsync, descriptor)
-        found = digest_open(descriptor)
-        flushed.result()
-    return found
 
 
 def _folders(top: Path, names: Iterable[str]) -> list[Path]:

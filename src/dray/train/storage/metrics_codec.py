@@ -49,22 +49,12 @@ _parts_of = _encoder(ensure_ascii=False)
 _ascii_parts_of = _encoder(ensure_ascii=True)
 
 
-def encode_json(record: Mapping[str, Any]) -> str:
-    """Return a record as JSON, its text as it is."""
-    return "".join(_parts_of(record, 0))
-
-
-def json_text(record: Mapping[str, Any]) -> str:
-    """Return a record as JSON that can be written as UTF-8."""
-    text = encode_json(record)
-    if not text.isascii() and _SURROGATES.search(text):  # as in names of files that are not UTF-8
-        return "".join(_ascii_parts_of(record, 0))
-    return text
-
-
 def json_bytes(record: Mapping[str, Any]) -> bytes:
     """Return a record as JSON in UTF-8."""
-    return json_text(record).encode()
+    text = "".join(_parts_of(record, 0))
+    if not text.isascii() and _SURROGATES.search(text):  # as in names of files that are not UTF-8
+        text = "".join(_ascii_parts_of(record, 0))
+    return text.encode()
 
 
 def encode_plain(metrics: Mapping[str, Any]) -> bytes | None:

@@ -12,12 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dray.errors import StorageError
-from dray.train.storage.checkpoint_files import (
-    MANIFEST,
-    MANIFEST_DRAFT,
-    METADATA_DRAFT,
-    stage,
-)
+from dray.train.storage.checkpoint_files import stage, without_own
 from dray.train.storage.checksums import Fingerprint, named, new_digest
 from dray.train.storage.copies import Care
 from dray.train.storage.place import RemotePath, missing
@@ -168,9 +163,7 @@ def list_remote(place: RemotePath) -> list[str]:
     Raises:
         StorageError: There are none, or they cannot be listed.
     """
-    ours = (MANIFEST, MANIFEST_DRAFT)
-    found = sorted(sizes_of(place))
-    return [n for n in found if n not in ours and not n.startswith(METADATA_DRAFT)]
+    return without_own(sorted(sizes_of(place)))
 
 
 def look_at(place: RemotePath, names: Iterable[str]) -> dict[str, Fingerprint]:
