@@ -17,6 +17,7 @@ from dray.compat.arguments import check_arguments
 from dray.compat.attributes import entry_of
 from dray.errors import ConfigError, StorageError
 from dray.train.checkpoint import Checkpoint
+from dray.train.chosen_metrics import chosen, names_of
 from dray.train.constants import TRAIN_DATASET_KEY
 from dray.train.context import get_context, report
 from dray.train.datasets import get_dataset_shard
@@ -61,7 +62,7 @@ class RoundReports:
         checkpoint_at_end: bool,
         results_postprocessing_fn: Callable[[dict[str, float]], Mapping[str, float]] | None,
     ) -> None:
-        self._names = _names(metrics)
+        self._names = names_of(metrics) or None
         every = plain(frequency)
         if not is_whole(every, 0):
             raise ConfigError(f"frequency must be a number of rounds, 0 or more, not {frequency!r}")
@@ -104,28 +105,9 @@ class RoundReports:
             report(metrics, Checkpoint(directory))
 
     def _chosen(self, results: Results) -> Mapping[str, float]:
-        chosen = dict(results)
-        if self._names is not None:
-            unknown = [name for name in self._names.values() if name not in results]
-            if unknown:
-                raise ConfigError(
-                    f"metrics has {', '.join(map(repr, unknown))}, and the results are "
-                    f"{', '.join(results) or 'none: evaluate some data'}"
-                )
-            chosen = {new: results[name] for new, name in self._names.items()}
-        return chosen if self._postprocess is None else self._postprocess(chosen)
-
-
-def _names(metrics: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, str] | None:
-    """Return which results are reported under which names; None is all, under their own."""
-    if metrics is None:
-        return None
-    if isinstance(metrics, str):
-        return {metrics: metrics}
-    pairs = dict(metrics) if isinstance(metrics, Mapping) else {name: name for name in metrics}
-    if not all(isinstance(name, str) for pair in pairs.items() for name in pair):
-        raise ConfigError(f"metrics must be names of results, or a dict of names, not {metrics!r}")
-    return pairs or None
+        there = f"the results are {', '.join(results) or 'none: evaluate some data'}"
+        found = chosen(results, self._names, there)
+        return found if self._postprocess is None else self._postprocess(found)
 
 
 @contextlib.contextmanager

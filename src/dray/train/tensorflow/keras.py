@@ -12,6 +12,7 @@ from dray.checks import plain, require
 from dray.compat.attributes import attach_getattr
 from dray.errors import ConfigError
 from dray.train.checkpoint import Checkpoint
+from dray.train.chosen_metrics import chosen, names_of
 from dray.train.context import checkpoint_dir, get_context, report
 from dray.train.tensorflow.checkpoint import MODEL, TensorflowCheckpoint
 
@@ -70,7 +71,7 @@ class ReportCheckpointCallback(tf.keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self._saves = _events(checkpoint_on, "checkpoint_on")
-        self._names = _names(metrics)
+        self._names = names_of(metrics)
         for event in {*self._saves, *_events(report_metrics_on, "report_metrics_on")}:
             # Of these alone: Keras gathers the logs of each batch if anybody wants them.
             setattr(self, f"on_{event}", functools.partial(self._report, event))
@@ -97,14 +98,8 @@ class ReportCheckpointCallback(tf.keras.callbacks.Callback):
         self.model.save(os.path.join(directory, MODEL))
 
     def _chosen(self, logs: Mapping[str, Any]) -> dict[str, Any]:
-        names = {name: name for name in logs} if self._names is None else self._names
-        unknown = [name for name in names.values() if name not in logs]
-        if unknown:
-            raise ConfigError(
-                f"metrics has {', '.join(map(repr, unknown))}, and Keras has logged "
-                f"{', '.join(logs) or 'nothing'}"
-            )
-        return {new: plain(logs[name]) for new, name in names.items()}
+        found = chosen(logs, self._names, f"Keras has logged {', '.join(logs) or 'nothing'}")
+        return {name: plain(value) for name, value in found.items()}
 
 
 DrayReportCheckpointCallback = ReportCheckpointCallback
@@ -116,14 +111,6 @@ def _events(given: str | Sequence[str], what: str) -> tuple[str, ...]:
         if event not in _EVENTS:
             raise ConfigError(f"{what} has {event!r}; there are {', '.join(_EVENTS)}")
     return events
-
-
-def _names(metrics: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, str] | None:
-    if metrics is None:
-        return None
-    if isinstance(metrics, str):
-        return {metrics: metrics}
-    return dict(metrics) if isinstance(metrics, Mapping) else {name: name for name in metrics}
 
 
 attach_getattr(__name__)
