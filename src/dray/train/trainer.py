@@ -230,7 +230,8 @@ def checked(value: object, kind: type[T], name: str) -> T:
     if value is None:
         return kind()
     if not isinstance(value, kind):
-        raise ConfigError(f"{name} must be a {kind.__name__}, not {value!r}")
+        article = "an" if kind.__name__[0] in "AEIOX" else "a"
+        raise ConfigError(f"{name} must be {article} {kind.__name__}, not {value!r}")
     return value
 
 

@@ -211,7 +211,7 @@ def test_unknown_metric_names_those_that_there_are(storage: Path) -> None:
 def test_wrong_arguments() -> None:
     with pytest.raises(ConfigError, match="xgboost_communicator must be 'rabit', not 'federated'"):
         XGBoostConfig(xgboost_communicator="federated")
-    with pytest.raises(ConfigError, match="must be a XGBoostConfig, not 'rabit'"):
+    with pytest.raises(ConfigError, match="must be an XGBoostConfig, not 'rabit'"):
         XGBoostTrainer(print, xgboost_config="rabit")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="frequency must be a number of rounds"):
         RayTrainReportCallback(frequency=-1)
