@@ -46,8 +46,8 @@ def mixed_with(error: E, cause: BaseException, build: Callable[[type[E]], E]) ->
         build: Makes the new error from its type.
     """
     kind = type(cause)
-    if not isinstance(cause, Exception):
-        return error
+    if not isinstance(cause, Exception) or isinstance(cause, StopIteration | StopAsyncIteration):
+        return error  # who iterates, or awaits, would take it for an end
     try:
         home: dict[str, object] = {"__module__": type(error).__module__}
         group: Any = cause if hasattr(cause, "split") else None  # made by `__new__`, of its parts

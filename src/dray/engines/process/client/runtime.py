@@ -27,7 +27,7 @@ from dray.engines.process.objects.references import (
 )
 from dray.engines.rpc import serialization
 from dray.engines.rpc.framing import Message
-from dray.engines.rpc.serialization import Packed, pack
+from dray.engines.rpc.serialization import Buffer, Packed, pack
 from dray.engines.runtime import (
     ActorBackend,
     ActorOptions,
@@ -115,13 +115,13 @@ class ProcessRuntime(Values):
             if field.name != "group"
         }
         place["group"] = group.number if isinstance(group, ProcessGroup) else None
-        here = self.here()
-        if options.placement.kind == "default" and here.get("captures"):
-            place.update(kind="group", group=here["group"], bundle=-1, capture=True)
-        if here.get("runtime_env") and ("task_id" in here or "actor" in here):
-            rest["runtime_env"] = RuntimeEnv.parse(here["runtime_env"], "it") | options.runtime_env
+        group_here, environment_here = self.passed_on()
+        if options.placement.kind == "default" and group_here is not None:
+            place.update(kind="group", group=group_here, bundle=-1, capture=True)
+        if environment_here:
+            rest["runtime_env"] = RuntimeEnv.parse(environment_here, "it") | options.runtime_env
         given = pack((rest, place), f"the options of {name}")
-        key: bytes = blake2b(packed.data + given.data, digest_size=16).digest()
+        key = _digest(packed.data, *packed.buffers, given.data)
         known = self._known.get(key)
         if known is None:
             blob = (packed.data, [bytes(b) for b in packed.buffers])
@@ -129,6 +129,14 @@ class ProcessRuntime(Values):
             self._known[key] = known
             told.latest.append(known)
         return known
+
+    def passed_on(self) -> tuple[Any, Any]:
+        """Return the group that captures what starts here, and the runtime environment of that."""
+        here = self.here()
+        inside = "task_id" in here or "actor" in here
+        return here["group"] if here.get("captures") else None, (
+            here.get("runtime_env") if inside else None
+        )
 
     @shielded
     def _tell_function(self, key: bytes, *told: object) -> FunctionRef:
@@ -372,3 +380,12 @@ class Awaited:
 
 class ActorExit(BaseException):
     """Raised by `exit_actor`; not an Exception, so that users' handlers let it pass."""
+
+
+def _digest(*parts: Buffer) -> bytes:
+    """Return what tells byte strings, and where each ends, from others."""
+    digest = blake2b(digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return bytes(digest.digest())

@@ -422,33 +422,40 @@ class Actors(ActorOperations, CallListener):
             return
         if actor.restarts > 0:
             actor.restarts -= 1
-        self._make_again(actor, error)
+        self._make_again(actor, worker, error)
 
-    def _make_again(self, actor: ActorRecord, error: WorkerDiedError) -> None:
+    def _make_again(
+        self, actor: ActorRecord, worker: WorkerProcess, error: WorkerDiedError
+    ) -> None:
         actor.was_restarted = True
-        again: list[Task] = []
+        actor.state = "restarting"  # first: an actor without handles ends with its last call
         running, actor.running = list(actor.running.values()), {}
-        for task in running:
-            if task.retries and not task.cancelled:
-                task.retries -= 1
-                task.worker = None
-                again.append(task)
-            else:
-                lost = ActorUnavailableError(
-                    error.exitcode,
-                    details=f"{task.title} did not end: {error}; the actor is being made again, "
-                    "and the call is not, because max_task_retries is 0",
-                    actor_id=actor.actor_id,
-                )
-                self._tasks.table.end(task, failed(lost))
+        again = [task for task in running if task.retries and not task.cancelled]
+        for task in again:
+            task.retries -= 1
+            task.worker = None
         actor.waiting.extendleft(reversed(again))
-        if actor.held is not None and actor.held.broken:
+        for task in running:
+            if task.worker is not None:
+                self._tasks.table.end(task, self._lost(task, actor, error))
+        if actor.ending and not (actor.waiting or actor.held_up):
+            self._mark_dead(actor, failed(self._death(actor, worker, error)))
+        elif actor.held is not None and actor.held.broken:
             actor.held.release()
             actor.held = None
             actor.state = "waiting"
             self._place(actor)
         else:
             self._start(actor)
+
+    def _lost(self, task: Task, actor: ActorRecord, error: WorkerDiedError) -> Payload:
+        if task.cancelled:
+            return self._tasks.cancelled(task)
+        why = (
+            f"{task.title} did not end: {error}; the actor is being made again, and the call is "
+            "not, because max_task_retries is 0"
+        )
+        return failed(ActorUnavailableError(error.exitcode, details=why, actor_id=actor.actor_id))
 
     def _death(
         self, actor: ActorRecord, worker: WorkerProcess, error: WorkerDiedError

@@ -421,6 +421,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
         """End a process whose message cannot be dealt with: what it does must not hang."""
         _logger.error("a message of a worker cannot be dealt with", exc_info=error)
         if isinstance(line, WorkerProcess):
+            line.doomed = True
             self._kill(line)
 
     def _hung_up(self, line: Channel) -> None:

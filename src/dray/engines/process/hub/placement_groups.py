@@ -113,6 +113,7 @@ class Groups(GroupOperations):
                 task.retries = 0
                 self._tasks.table.end(task, error)
                 if worker is not None:
+                    worker.doomed = True  # it may be done in this moment, and would get other work
                     self._stop(worker)
         for actor in list(self._actors.all.values()):
             inside = actor.creation.kind.shape.group == record.number

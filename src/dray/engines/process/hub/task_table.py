@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import deque
 from collections.abc import Callable
 
 from dray.engines.process.hub.generators import Streams
@@ -43,6 +44,8 @@ class TaskTable:
         self.children: dict[int, dict[int, Task]] = {}
         self.cancelling: dict[int, list[tuple[Client, int]]] = {}
         self._makers: dict[int, Task] = {}  # of tasks with several results
+        self._ending: deque[tuple[Task, Payload]] = deque()
+        self._is_ending = False
 
     def accept(self, task: Task) -> None:
         """Take in a task or an actor's call; count what it has to wait for."""
@@ -99,7 +102,18 @@ class TaskTable:
         return self.running.get(number) or self._makers.get(number)
 
     def end(self, task: Task, payload: Payload) -> None:
-        """End a task or call with an error."""
+        """End a task or call with an error, and then what depends on it, however long the chain."""
+        self._ending.append((task, payload))
+        if self._is_ending:
+            return
+        self._is_ending = True
+        try:
+            while self._ending:
+                self._end_one(*self._ending.popleft())
+        finally:
+            self._is_ending = False
+
+    def _end_one(self, task: Task, payload: Payload) -> None:
         if task.over:
             return
         if task.returns == "stream":

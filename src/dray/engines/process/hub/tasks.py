@@ -286,7 +286,7 @@ class Tasks(TaskOperations):
         worker = client.worker
         if task is not None and task.worker is worker:
             if task.cancelled:
-                self.table.end(task, self._cancelled(task))
+                self.table.end(task, self.cancelled(task))
             elif retriable and task.retries:
                 task.retries -= 1
                 self._again(task)
@@ -361,7 +361,7 @@ class Tasks(TaskOperations):
     def _put_back(self, task: Task | None, shape: SchedulingClass) -> None:
         """Put a task that was sent ahead, and has not begun, to the front of its queue."""
         if task is not None and task.cancelled:
-            self.table.end(task, self._cancelled(task))
+            self.table.end(task, self.cancelled(task))
         elif task is not None:
             shape.waiting.appendleft(task)
 
@@ -408,7 +408,7 @@ class Tasks(TaskOperations):
             lease.release()
         if task is not None and not task.over:
             if task.cancelled:
-                self.table.end(task, self._cancelled(task))
+                self.table.end(task, self.cancelled(task))
             elif not isinstance(error, WorkerDiedError):
                 why = EngineError(f"{task.title} has no worker process: {error}")
                 self.table.end(task, failed(why))
@@ -431,7 +431,8 @@ class Tasks(TaskOperations):
             f"{error}{tries}; max_retries lets it run again",
         )
 
-    def _cancelled(self, task: Task) -> tuple[int, bytes]:
+    def cancelled(self, task: Task) -> tuple[int, bytes]:
+        """Return the error of a task or call that was cancelled."""
         return failed(TaskCancelledError(f"{task.title} was cancelled"))
 
     def on_cancel(
@@ -467,7 +468,7 @@ class Tasks(TaskOperations):
             return
         task.cancelled, task.forced = True, force
         if task.worker is None:
-            self.table.end(task, self._cancelled(task))
+            self.table.end(task, self.cancelled(task))
             self._withdraw(task.kind.shape)
         elif self._ahead.is_ahead(task):
             self._ahead.recall([task])

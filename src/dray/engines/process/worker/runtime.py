@@ -19,7 +19,15 @@ from dray.engines.process.objects.shared_memory import Arena, SpillFile
 from dray.engines.rpc import lifeline
 from dray.engines.rpc.actor_host import refuse_forks
 from dray.engines.rpc.framing import Inbox, Message, encode
-from dray.engines.runtime import ExecutionContext
+from dray.engines.runtime import (
+    Args,
+    ExecutionContext,
+    Function,
+    Kwargs,
+    Returned,
+    Submit,
+    TaskOptions,
+)
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import EngineError
 
@@ -73,6 +81,20 @@ class WorkerRuntime(ProcessRuntime):
 
     def here(self) -> Mapping[str, Any]:
         return running.get(self._begin)
+
+    def bind_function(self, function: Function, options: TaskOptions) -> Submit:
+        bind = super().bind_function
+        bound: tuple[object, Submit] | None = None
+
+        def submit(args: Args, kwargs: Kwargs) -> Returned:
+            """Submit a task; a worker serves tasks that pass on other things to what they start."""
+            nonlocal bound
+            current, passed_on = bound, self.passed_on()
+            if current is None or current[0] != passed_on:
+                current = bound = passed_on, bind(function, options)
+            return current[1](args, kwargs)
+
+        return submit
 
     def post(self, message: Message) -> None:
         refuse_forks(self._pid)
