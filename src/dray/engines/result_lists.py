@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 
 
-def parts_of(value: Any, count: int, name: str) -> list[Any]:
-    """Return what a returned value has for each of so many results.
+def split(value: Any, count: int, name: str) -> Iterator[Any]:
+    """Yield what each of so many results gets; a generator need not go on after that.
 
     Raises:
-        ValueError: It has another length, or none.
+        ValueError: There are fewer parts, or a value has more; what was yielded before counts.
     """
+    if inspect.isgenerator(value):
+        given = 0
+        for part in itertools.islice(value, count):
+            yield part
+            given += 1
+        if given != count:
+            raise ValueError(f"{name} yielded {given} values, but num_returns is {count}")
+    elif count == 1:
+        yield value
+    elif count:
+        yield from _parts_of(value, count, name)
+
+
+def _parts_of(value: Any, count: int, name: str) -> list[Any]:
     try:
         given = len(value)
     except TypeError:  # it is one value

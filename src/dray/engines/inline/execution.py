@@ -6,7 +6,6 @@ import asyncio
 import bdb
 import contextlib
 import inspect
-import itertools
 import os
 import sys
 import traceback
@@ -29,7 +28,7 @@ from dray.engines.inline.values import (
     store,
 )
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
-from dray.engines.result_lists import DynamicObjectRefGenerator, parts_of
+from dray.engines.result_lists import DynamicObjectRefGenerator, split
 from dray.engines.rpc import actor_host, wire
 from dray.engines.runtime import Args, ExecutionContext, Function, Returned
 from dray.engines.runtime_env import RuntimeEnv
@@ -86,6 +85,11 @@ class Work:
     retry_on: bool | tuple[type[BaseException], ...] = False
     runtime_env: RuntimeEnv = field(default_factory=RuntimeEnv)
     gate: Gate = field(default_factory=contextlib.nullcontext)
+
+    @property
+    def count(self) -> int:
+        """The number of references that it returns, if it is no stream."""
+        return self.num_returns if isinstance(self.num_returns, int) else 1
 
     def fails(self, error: Exception, left: int) -> bool:
         """Return whether an exception is its end, with so many retries left."""
@@ -174,8 +178,7 @@ def submit(work: Work, args: Args, kwargs: Mapping[str, object]) -> Returned:
     arguments = store((args, dict(kwargs)), f"an argument of {work.title}")
     if work.num_returns == "streaming":
         return InlineGenerator(work, arguments)
-    count = work.num_returns if isinstance(work.num_returns, int) else 1
-    refs = [InlineRef() for _ in range(count)]
+    refs = [InlineRef() for _ in range(work.count)]
 
     def deliver(done: Future[list[Stored | DrayError]]) -> None:
         error = work.error_of(done)
@@ -218,7 +221,10 @@ async def _perform(work: Work, arguments: Stored) -> list[Stored | DrayError]:
                     awaited = inspect.isawaitable(value) and not isinstance(value, ObjectRef)
                     if host.executor.waits and awaited:
                         value = await value
-                for part in _split(work, value):
+                if work.num_returns == "dynamic":
+                    items = [store(item, f"what {work.title} yielded") for item in value]
+                    value = DynamicObjectRefGenerator([InlineRef(settled(i)) for i in items])
+                for part in split(value, work.count, work.title):
                     results.append(store(part, f"what {work.title} returned"))
                 return results
             except bdb.BdbQuit:  # `q` in the debugger ends the program
@@ -233,31 +239,6 @@ async def _perform(work: Work, arguments: Stored) -> list[Stored | DrayError]:
                         return [*results, work.failure(error)]
                     raise work.failure(error)  # noqa: B904 (its cause is set)
             left -= 1
-
-
-def _split(work: Work, value: Any) -> Iterator[object]:
-    """Yield what each reference of a call gets; a generator need not go on after that.
-
-    Raises:
-        ValueError: There are fewer parts, or a value has more; what came before stays.
-    """
-    count = work.num_returns
-    if count == 1 and not inspect.isgenerator(value):
-        yield value
-        return
-    if count == "dynamic":
-        items = (store(item, f"what {work.title} yielded") for item in value)
-        yield DynamicObjectRefGenerator([InlineRef(settled(item)) for item in items])
-    if not isinstance(count, int) or count == 0:
-        return
-    if not inspect.isgenerator(value):
-        value = parts_of(value, count, work.title)
-    given = 0
-    for part in itertools.islice(value, count):
-        yield part
-        given += 1
-    if given < count:
-        raise ValueError(f"yielded {given} values, but num_returns is {count}")
 
 
 _END = object()  # in place of an item: there are no more

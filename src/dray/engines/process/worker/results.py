@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dray.engines.object_ref import ObjectRef
 from dray.engines.process.client.runtime import Awaited
 from dray.engines.process.worker.runtime import WorkerRuntime
-from dray.engines.result_lists import DynamicObjectRefGenerator, parts_of
+from dray.engines.result_lists import DynamicObjectRefGenerator, split
 from dray.engines.rpc import actor_host, serialization, wire
 from dray.engines.rpc.serialization import RAISED, Payload, Result, Retried, pack_result
 from dray.engines.rpc.titled_output import TitledOutput
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PartialResultsError(Exception):
-    """Raised from what a generator has raised; its values until then are results all the same."""
+    """Raised from what ends a call amid its results; those before are results all the same."""
 
     def __init__(self, values: list[Result]) -> None:
         super().__init__()
@@ -62,7 +61,11 @@ class Results:
     def pack_results(
         self, value: Any, returns: Count, name: str, number: int, most_unread: int = 0
     ) -> list[Result]:
-        """Return the payloads of what a task or call has returned."""
+        """Return the payloads of what a task or call has returned.
+
+        Raises:
+            PartialResultsError: It has not as many parts, or one of them raised.
+        """
         if returns == 1 and not inspect.isgenerator(value):
             return [self._pack(value, name)]
         if returns == "stream":
@@ -73,25 +76,10 @@ class Results:
         if returns == "dynamic":
             kept = self._kept[number] = [self.runtime.put(item) for item in value]
             return [self._pack(DynamicObjectRefGenerator(kept), name)]
-        if returns == 0:
-            return []
-        if inspect.isgenerator(value):
-            return self._pack_yielded(value, returns, name)
-        return [self._pack(item, name) for item in parts_of(value, returns, name)]
-
-    def _pack_yielded(self, items: Iterator[Any], returns: int, name: str) -> list[Result]:
-        """Return the payloads of what a generator yields; further ones are left where they are.
-
-        Raises:
-            PartialResultsError: It raised, or has yielded too few.
-        """
         values: list[Result] = []
         try:
-            for item in itertools.islice(items, returns):
-                values.append(self._pack(item, name))
-            if len(values) != returns:
-                why = f"{name} yielded {len(values)} values, but num_returns is {returns}"
-                raise ValueError(why)
+            for part in split(value, returns, name):
+                values.append(self._pack(part, name))
         except Exception as error:
             raise PartialResultsError(values) from error
         return values
