@@ -9,24 +9,16 @@ import inspect
 import os
 import uuid
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from dray.engines.inline.execution import Gate, Host, Work, run, submit
-from dray.engines.inline.values import (
-    Executor,
-    InlineRef,
-    LoopExecutor,
-    Pickled,
-    Stored,
-    settle,
-    store,
-)
+from dray.engines.inline.execution import Gate, Host, Work, begin, perform, submit
+from dray.engines.inline.values import InlineRef, Loop, Pickled, Stored, settled, store
 from dray.engines.object_ref import ObjectRef
 from dray.engines.placement_group import PlacementGroup
-from dray.engines.rpc.actor_host import exit_status, is_intended, method_of
+from dray.engines.rpc.actor_host import exit_status, is_intended, made, method_of
 from dray.engines.runtime import (
     ActorBackend,
     ActorOptions,
@@ -64,12 +56,12 @@ class InlineGroup(Pickled, Group):
     """A placement group: what it asks for is held, or will be when another group is removed."""
 
     def __init__(self, spec: GroupSpec, held: Future[Reservation]) -> None:
+        super().__init__()
         self.spec = spec
         self.bundles = spec.bundles
         self.removed = False
         self.actors: weakref.WeakSet[InlineObject] = weakref.WeakSet()
         self._held = held
-        self.register(uuid.uuid4().hex)
 
     @property
     def group_id(self) -> str:
@@ -81,7 +73,7 @@ class InlineGroup(Pickled, Group):
 
         def deliver(held: Future[Reservation]) -> None:
             gone = self.removed or held.cancelled()
-            settle(ref.outcome, itself, _removed() if gone else None)
+            settled(_removed() if gone else itself, ref.outcome)
 
         self._held.add_done_callback(deliver)
         return ref
@@ -141,10 +133,10 @@ class InlineObject(Pickled, Host, ActorBackend):
         home: ExecutionContext,
         runtime_env: RuntimeEnv,
         held: Reservation | None,
-        forget: Callable[[Reservation | None, Executor], None],
+        forget: Callable[[Reservation | None, Loop | None], None],
     ) -> None:
-        super().__init__()
-        self.register(uuid.uuid4().hex)
+        Pickled.__init__(self)
+        Host.__init__(self)
         self.class_name = options.class_name
         self.methods = options.methods
         self.options = options
@@ -165,29 +157,24 @@ class InlineObject(Pickled, Host, ActorBackend):
 
     def _make(self) -> None:
         """Make the object; if that fails, the actor is gone and its calls say why."""
-        options = self.options
-        self._gates: dict[str | None, Gate] = {None: contextlib.nullcontext()}
-        self.executor = Executor()
+        options, cls = self.options, self._cls
+        self.renew(Loop(f"dray-actor-{self.class_name}") if options.is_async else None)
+        self._gates: dict[str | None, Gate] = {}
         if options.is_async:
-            self.executor = LoopExecutor(f"dray-actor-{self.class_name}")
-            self._gates = {None: asyncio.Semaphore(options.max_concurrency or ASYNC_CONCURRENCY)}
+            self._gates[None] = asyncio.Semaphore(options.max_concurrency or ASYNC_CONCURRENCY)
             for name, limit in options.concurrency_groups.items():
                 self._gates[name] = asyncio.Semaphore(limit)
-        made = self._cls.__new__(self._cls)
 
-        def initialise(*args: object, **kwargs: Any) -> Any:
-            result = made.__init__(*args, **kwargs)
-            return wait(result) if inspect.isawaitable(result) else there()
+        def make(*args: object, **kwargs: object) -> None:
+            self._object = cls(*args, **kwargs)
 
-        async def wait(initialised: Awaitable[object]) -> None:
-            await initialised
-            there()
-
-        def there() -> None:
-            self._object = made
+        async def make_async(*args: object, **kwargs: object) -> None:
+            self._object = await made(cls, args, kwargs)
 
         work = self._work("__init__", f"__init__ of actor {self.class_name}")
-        error = run(replace(work, find=lambda: initialise), self._arguments)
+        work.find = lambda: make_async if options.is_async else make
+        [done] = begin(work, perform(work, self._arguments))
+        error = done.outcome.exception()
         # One that has exited may have been made again meanwhile, or have ended.
         if error is not None and self.gone is None and self._object is None:
             cause = error.__cause__ or error
@@ -229,7 +216,7 @@ class InlineObject(Pickled, Host, ActorBackend):
                 num_returns=num_returns,
                 retries=retries,
                 retry_on=options.retry_exceptions,
-                gate=self._gates.get(group) or self._gates[None],
+                gate=self._gates.get(group) or contextlib.nullcontext(),
             )
             returned = submit(work, args, kwargs)
             if isinstance(returned, InlineRef):
@@ -276,8 +263,8 @@ class InlineObject(Pickled, Host, ActorBackend):
             None, details=f"actor {self.class_name} is gone: {why}", actor_id=self.actor_id
         )
         self.gone.__cause__ = cause
-        executor, self.executor, self._object = self.executor, Executor(), None
-        executor.close()
+        self._object = None
+        self.renew()
         if self._held is not None:
             self._held.release()
 
@@ -288,7 +275,6 @@ class InlineObject(Pickled, Host, ActorBackend):
             return
         self._restarts += 1
         self._object = None
-        self.executor.close()
         self._make()
 
     def describe(self) -> ActorStatus:
@@ -306,4 +292,4 @@ class InlineObject(Pickled, Host, ActorBackend):
 
     def __del__(self) -> None:
         if getattr(self, "gone", True) is None:
-            self._forget(self._held, self.executor)
+            self._forget(self._held, self.loop)

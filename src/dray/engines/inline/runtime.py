@@ -23,7 +23,7 @@ from typing import Any
 
 from dray.engines.inline.actor import ExitActor, InlineGroup, InlineObject
 from dray.engines.inline.execution import Host, InlineGenerator, Work, current, submit
-from dray.engines.inline.values import Executor, InlineRef, settled, store
+from dray.engines.inline.values import InlineRef, Loop, settled, store
 from dray.engines.local import describe_node
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.runtime import (
@@ -229,14 +229,15 @@ class InlineRuntime(Runtime):
         held = self._ledger.reserve(Request([options.resources], selectors=[selector]))
         return None if held.cancel() else held.result()
 
-    def _forget(self, held: Reservation | None, executor: Executor) -> None:
+    def _forget(self, held: Reservation | None, loop: Loop | None) -> None:
         """Take what an actor leaves behind that nobody has a handle of any more.
 
         The garbage collector may be at work in the middle of the ledger, so this takes no lock.
         """
         if held is not None:
             self._forgotten.append(held)
-        executor.stop()
+        if loop is not None:
+            loop.stop()
 
     def _sweep(self) -> None:
         while self._forgotten:

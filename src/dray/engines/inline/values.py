@@ -1,4 +1,4 @@
-"""Values of the inline engine, references to them, and the threads that calls run on."""
+"""Values of the inline engine, references to them, and the event loops of its async actors."""
 
 from __future__ import annotations
 
@@ -8,52 +8,39 @@ import copy
 import threading
 import uuid
 import weakref
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Coroutine, Generator, Sequence
 from concurrent.futures import Future
-from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dray.engines.object_ref import ObjectRef
 from dray.engines.rpc import serialization
 from dray.engines.rpc.serialization import Payload
-from dray.errors import DrayError, ObjectLostError
+from dray.errors import ObjectLostError
 
 T = TypeVar("T")
 
 _known: weakref.WeakValueDictionary[str, Pickled] = weakref.WeakValueDictionary()
-_keeping: ContextVar[list[Pickled] | None] = ContextVar("dray_inline_keeping", default=None)
 
 
-def settled(value: Any = None, error: BaseException | None = None) -> Future[Any]:
-    """Return a future that is done."""
-    future: Future[Any] = Future()
-    settle(future, value, error)
-    return future
-
-
-def settle(future: Future[Any], value: Any = None, error: BaseException | None = None) -> None:
-    """Set a future to a value or, if there is one, an error."""
-    if error is None:
-        future.set_result(value)
+def settled(outcome: Any = None, future: Future[Any] | None = None) -> Future[Any]:
+    """Return a future that is done, a new one or this: an error is raised where it is asked."""
+    future = future or Future()
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
     else:
-        future.set_exception(error)
+        future.set_result(outcome)
+    return future
 
 
 class Pickled:
     """Mixed into what a pickled value holds by its id, and finds again in this process."""
 
-    key: str
-
-    def register(self, key: str) -> None:
-        """Make it known under an id."""
-        self.key = key
-        _known[key] = self
+    def __init__(self) -> None:
+        self.key = uuid.uuid4().hex
+        _known[self.key] = self
 
     def __reduce__(self) -> tuple[object, ...]:
-        kept = _keeping.get()
-        if kept is not None:
-            kept.append(self)
+        serialization.note_reference(self)
         return (_find, (self.key,))
 
 
@@ -66,12 +53,11 @@ def _find(key: str) -> Pickled:
         ) from None
 
 
-@dataclass(frozen=True)
-class Stored:
+class Stored(NamedTuple):
     """A value, pickled, and the references and actors in it, which live as long as it does."""
 
     payload: Payload
-    kept: list[Pickled] = field(repr=False)
+    kept: Sequence[object]
 
     def load(self) -> Any:
         """Return a copy of the value."""
@@ -84,30 +70,33 @@ def store(value: object, what: str) -> Stored:
     Raises:
         SerializationError: It cannot be pickled.
     """
-    kept: list[Pickled] = []
-    token = _keeping.set(kept)
-    try:
-        return Stored(serialization.pack(value, what).inline(), kept)
-    finally:
-        _keeping.reset(token)
-
-
-def nothing() -> None:
-    """Do nothing."""
+    packed = serialization.pack(value, what)
+    return Stored(packed.inline(), packed.refs)
 
 
 class InlineRef(Pickled, ObjectRef):
-    """A reference; its outcome is there already, unless an async actor still works on it."""
+    """A reference; its outcome is there already, unless an async actor still works on it.
+
+    Attributes:
+        outcome: Gets the value, or an error.
+        maker: The call that makes it, until it is over.
+        of_actor: Whether that is a call of an actor.
+    """
+
+    maker: Future[Any] | None = None
+    of_actor = False
 
     def __init__(self, outcome: Future[Stored] | None = None) -> None:
-        self._id = uuid.uuid4().bytes
+        super().__init__()
         self.outcome: Future[Stored] = outcome or Future()
-        self.cancel: Callable[[], object] = nothing
-        self.of_actor = False
-        self.register(self._id.hex())
 
     def binary(self) -> bytes:
-        return self._id
+        return bytes.fromhex(self.key)
+
+    def cancel(self) -> None:
+        """Cancel the call that makes it."""
+        if self.maker is not None:
+            self.maker.cancel()
 
     def value(self) -> Any:
         """Wait for the value and return a copy of it, or raise what came instead."""
@@ -137,62 +126,33 @@ class InlineRef(Pickled, ObjectRef):
         return self.value()
 
 
-class Executor:
-    """Runs calls on the thread that makes them, one at a time; a call may make another one."""
-
-    waits = False  # whether calls may wait for each other
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-
-    def begin(self, call: Coroutine[object, None, T]) -> Future[T]:
-        """Run a call, or begin to."""
-        try:
-            with self._lock:
-                call.send(None)
-        except StopIteration as end:
-            return settled(end.value)
-        except DrayError as error:
-            return settled(error=error)
-        raise RuntimeError("a call without a thread of its own has waited for something")
-
-    def stop(self) -> None:
-        """End what still runs, soon. May be called from anywhere."""
-
-    def close(self) -> None:
-        """End what still runs."""
-
-
-class LoopExecutor(Executor):
-    """Runs calls in an event loop on a thread of its own."""
-
-    waits = True
+class Loop:
+    """An event loop on a thread of its own."""
 
     def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=_serve, args=(self._loop,), name=name, daemon=True)
+        started: Future[asyncio.AbstractEventLoop] = Future()
+        self._over = asyncio.Event()
+
+        async def serve() -> None:
+            started.set_result(asyncio.get_running_loop())
+            await self._over.wait()
+            await asyncio.sleep(0)  # lets calls begin that came at the last moment
+
+        self._thread = threading.Thread(target=lambda: asyncio.run(serve()), name=name, daemon=True)
         self._thread.start()
+        self._loop = started.result()
 
     def begin(self, call: Coroutine[object, None, T]) -> Future[T]:
+        """Begin to run a call."""
         return asyncio.run_coroutine_threadsafe(call, self._loop)
 
     def stop(self) -> None:
+        """End what still runs, soon. May be called from anywhere."""
         with contextlib.suppress(RuntimeError):  # it is closed already
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop.call_soon_threadsafe(self._over.set)
 
     def close(self) -> None:
+        """End what still runs."""
         self.stop()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=1)  # a call that blocks cannot be ended
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    loop.run_forever()
-    loop.run_until_complete(asyncio.sleep(0))  # lets calls begin that came at the last moment
-    while tasks := asyncio.all_tasks(loop):
-        for task in tasks:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    loop.close()

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import functools
 import importlib
+import inspect
 import os
 import pickle
 import queue
@@ -24,7 +25,7 @@ from dray.errors import EngineError
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from dray.engines.runtime import Function
+    from dray.engines.runtime import Args, Function, Kwargs
 
 
 # New modules that are worth a message, and how many such messages there are at most.
@@ -175,6 +176,15 @@ def close_actor(actor: Any) -> None:
     close = getattr(actor, "close", None)
     if close is not None:
         close()
+
+
+async def made(kind: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Return an object of an actor's class, whose `__init__` may be async."""
+    if not inspect.iscoroutinefunction(kind.__init__):
+        return kind(*args, **kwargs)
+    actor = kind.__new__(kind, *args, **kwargs)
+    await actor.__init__(*args, **kwargs)
+    return actor
 
 
 def method_of(actor: Any, name: str) -> Any:

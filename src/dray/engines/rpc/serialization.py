@@ -52,13 +52,13 @@ class Packed(NamedTuple):
     Attributes:
         data: The pickle.
         buffers: Buffers outside the pickle, not copied.
-        refs: The ids of references within.
+        refs: The references within, as each notes itself: in a session of processes, by number.
         writable: Buffers that must be writable when they come back.
     """
 
     data: bytes
     buffers: Sequence[memoryview] = ()
-    refs: Sequence[int] = ()
+    refs: Sequence[Any] = ()
     writable: Sequence[int] = ()
 
     @property
@@ -73,20 +73,20 @@ class Packed(NamedTuple):
         return (INLINE, self.data, [bytes(b) for b in self.buffers], tuple(self.writable))
 
 
-def note_reference(number: int) -> bool:
+def note_reference(ref: object) -> bool:
     """Take note that a reference is being pickled; return False if nobody takes notes."""
     refs = getattr(_collecting, "refs", None)
     if refs is None:
         return False
-    refs.append(number)
+    refs.append(ref)
     return True
 
 
 @contextmanager
-def noting_references() -> Iterator[list[int]]:
+def noting_references() -> Iterator[list[Any]]:
     """Collect the references that are pickled meanwhile in this thread."""
     before = getattr(_collecting, "refs", None)
-    refs: list[int] = []
+    refs: list[Any] = []
     _collecting.refs = refs
     try:
         yield refs

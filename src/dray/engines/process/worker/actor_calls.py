@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 from dray.engines.object_ref import ObjectRef
 from dray.engines.process.client.runtime import ActorExit
 from dray.engines.process.worker.results import Results, is_too_far
-from dray.engines.rpc.actor_host import ExitForkedChildren, exit_status, is_intended, method_of
+from dray.engines.rpc.actor_host import (
+    ExitForkedChildren,
+    exit_status,
+    is_intended,
+    made,
+    method_of,
+)
 from dray.engines.rpc.framing import Message
 from dray.engines.rpc.serialization import Retried
 from dray.engines.runtime import Args, Kwargs
@@ -100,7 +106,7 @@ class ActorCalls:
             self._running.set(self._around)
             try:
                 with ExitForkedChildren():
-                    self._actor = await _made(self._kind, args, kwargs)
+                    self._actor = await made(self._kind, args, kwargs)
             except SystemExit as error:  # raised, it would end the loop
                 return error
             return None
@@ -253,12 +259,3 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
 
     asyncio.set_event_loop(loop)
     loop.run_forever()
-
-
-async def _made(kind: type, args: Args, kwargs: Kwargs) -> Any:
-    """Return an object of a class, whose `__init__` may be async."""
-    if not inspect.iscoroutinefunction(kind.__init__):  # type: ignore[misc]
-        return kind(*args, **kwargs)
-    made: Any = kind.__new__(kind, *args, **kwargs)
-    await made.__init__(*args, **kwargs)
-    return made
