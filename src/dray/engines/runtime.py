@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.runtime_env import RuntimeEnv
-from dray.scheduling.requests import Request
+from dray.scheduling.requests import Node, Request
 
 if TYPE_CHECKING:
     from dray.status import ProgramStatus
@@ -231,6 +231,17 @@ class GroupSpec:
     def request(self) -> Request:
         """The request for its bundles."""
         return Request(self.bundles, self.strategy, self.selectors)
+
+    def describe(self, group_id: str, state: str, nodes: Sequence[Node]) -> Described:
+        """Return a row of `Runtime.groups`; the nodes are those of its bundles, or none yet."""
+        return {
+            "placement_group_id": group_id,
+            "name": self.name,
+            "state": state,
+            "strategy": self.strategy,
+            "bundles": {index: dict(bundle) for index, bundle in enumerate(self.bundles)},
+            "bundles_to_node_id": {index: node.node_id for index, node in enumerate(nodes)},
+        }
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-import inspect
 import os
 import uuid
 import weakref
@@ -96,15 +95,9 @@ class InlineGroup(Pickled, Group):
     def describe(self) -> Described:
         """Return it as a row of the table of placement groups."""
         held = self._held.result() if self._held.done() and not self.removed else None
-        nodes = [node.node_id for node in held.nodes] if isinstance(held, Held) else []
-        return {
-            "placement_group_id": self.group_id,
-            "name": self.spec.name,
-            "state": "REMOVED" if self.removed else "CREATED" if held else "PENDING",
-            "strategy": self.spec.strategy,
-            "bundles": {index: dict(bundle) for index, bundle in enumerate(self.bundles)},
-            "bundles_to_node_id": dict(enumerate(nodes)),
-        }
+        nodes = held.nodes if isinstance(held, Held) else []
+        state = "REMOVED" if self.removed else "CREATED" if held else "PENDING"
+        return self.spec.describe(self.key, state, nodes)
 
 
 def _removed() -> GroupRemovedError:
@@ -129,7 +122,6 @@ class InlineObject(Pickled, Host, ActorBackend):
         cls: type,
         options: ActorOptions,
         arguments: Stored,
-        *,
         home: ExecutionContext,
         runtime_env: RuntimeEnv,
         held: Reservation | None,
@@ -196,13 +188,10 @@ class InlineObject(Pickled, Host, ActorBackend):
         )
 
     def bind(self, method: str, options: CallOptions) -> Submit:
-        function, own = getattr(self._cls, method, None), self.methods[method]
-        yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-        num_returns = "streaming" if yields and options.num_returns == 1 else options.num_returns
         retries = options.max_task_retries
         if retries is None:
             retries = self.options.max_task_retries
-        group = options.concurrency_group or own.get("concurrency_group")
+        group = options.concurrency_group or self.methods[method].get("concurrency_group")
         if group is not None and group not in self.options.concurrency_groups:
             known = ", ".join(sorted(self.options.concurrency_groups)) or "none"
             raise ConfigError(
@@ -213,7 +202,7 @@ class InlineObject(Pickled, Host, ActorBackend):
             self._check_pending()
             work = replace(
                 self._work(method, f"method {options.name} of actor {self.class_name}"),
-                num_returns=num_returns,
+                num_returns=options.num_returns,
                 retries=retries,
                 retry_on=options.retry_exceptions,
                 gate=self._gates.get(group) or contextlib.nullcontext(),

@@ -11,8 +11,9 @@ import contextlib
 import os
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from dray.engines.base import (
@@ -33,7 +34,6 @@ from dray.engines.rpc.actor_host import close_actor
 from dray.engines.runtime import Args
 from dray.errors import WorkerDiedError
 from dray.scheduling.ledger import Held
-from dray.scheduling.requests import Node
 from dray.settings import Settings
 
 T = TypeVar("T")
@@ -53,17 +53,12 @@ class InlineActor(Actor):
         self._around = contextlib.ExitStack()
 
     def make(
-        self,
-        factory: ActorFactory,
-        node: Node,
-        devices: Mapping[str, tuple[str, ...]],
-        variables: Mapping[str, str | None],
-        directory: str | None,
+        self, factory: ActorFactory, around: AbstractContextManager[None], started: Started
     ) -> None:
         """Make the actor's object, on the thread that drives the run."""
-        self._around.enter_context(in_environment(variables, directory))
+        self._around.enter_context(around)
         self._actor = factory(self._post)
-        self._mailbox.put(Started(self, node.node_id, node.address, devices))
+        self._mailbox.put(started)
 
     def _post(self, message: object, /, *, quiet: bool = False) -> None:
         self._mailbox.put(Posted(self, message))
@@ -120,16 +115,16 @@ class InlineEngine(LocalEngine):
         )
 
     def start_actor(self, spec: ActorSpec) -> Actor:
-        reservation = spec.reservation
+        reservation, jobs = spec.reservation, self._driving.jobs
         assert isinstance(reservation, Held)
-        jobs = self._driving.jobs
-        actor = InlineActor(spec.name, spec.mailbox, jobs)
-        runtime_env = self._runtime_env | spec.runtime_env
         node, devices = reservation.nodes[spec.bundle], reservation.devices[spec.bundle]
+        runtime_env = self._runtime_env | spec.runtime_env
         own = runtime_env.expanded(os.environ)
         variables = {**self.variables(devices, node, own), **own}
-        directory = runtime_env.local_directory(self.name)
-        jobs.put(lambda: actor.make(spec.factory, node, devices, variables, directory))
+        around = in_environment(variables, runtime_env.local_directory(self.name))
+        actor = InlineActor(spec.name, spec.mailbox, jobs)
+        started = Started(actor, node.node_id, node.address, devices)
+        jobs.put(lambda: actor.make(spec.factory, around, started))
         return actor
 
     def drive(self, loop: Callable[[], T]) -> T:

@@ -10,21 +10,22 @@ resources, but what can never have them is refused.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import itertools
 import math
 import os
-import time
 import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from dray.engines.inline.actor import ExitActor, InlineGroup, InlineObject
 from dray.engines.inline.execution import Host, InlineGenerator, Work, current, submit
 from dray.engines.inline.values import InlineRef, Loop, settled, store
-from dray.engines.local import describe_node
+from dray.engines.local import describe_node, nodes_of
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.runtime import (
     ActorBackend,
@@ -51,9 +52,10 @@ from dray.errors import (
     ObjectLostError,
 )
 from dray.scheduling.capacity import to_fixed
+from dray.scheduling.labels import NODE_ID
 from dray.scheduling.ledger import Held, Ledger
 from dray.scheduling.requests import Node, Request, Reservation
-from dray.status import NodeStatus, ProgramStatus
+from dray.status import ProgramStatus
 
 
 class InlineRuntime(Runtime):
@@ -90,29 +92,31 @@ class InlineRuntime(Runtime):
 
     def bind_function(self, function: Function, options: TaskOptions) -> Submit:
         copied = store(function, f"remote function {options.name}").load()
-        work = Work(
-            title=f"task {options.name}",
-            find=lambda: copied,
-            host=Host(),
-            here=self.home,
-            num_returns=options.num_returns,
-            retries=options.max_retries,
-            retry_on=options.retry_exceptions,
-            runtime_env=self.runtime_env | options.runtime_env,
-        )
 
         def call(args: Args, kwargs: Kwargs) -> Returned:
             group = self._place(options, options.resources)
-            devices = self._first_devices(options.resources)
+            ids = self._ledger.nodes[0].devices  # the first: a task ends before another one begins
+            held = {
+                n: tuple(ids[n][: math.ceil(q)]) for n, q in options.resources.items() if n in ids
+            }
+            here, around = self._surroundings(options, group, held)
             here = replace(
-                self._home_of(options, group, work.runtime_env, devices),
+                here,
                 task_id=uuid.uuid4().hex,
                 task_name=options.name,
                 task_function=f"{function.__module__}.{function.__qualname__}",
             )
-            around = self._showing(devices) | work.runtime_env
-            # Tasks of several threads do not wait for each other.
-            return submit(replace(work, here=here, host=Host(), runtime_env=around), args, kwargs)
+            work = Work(
+                title=f"task {options.name}",
+                find=lambda: copied,
+                host=Host(),  # tasks of several threads do not wait for each other
+                here=here,
+                num_returns=options.num_returns,
+                retries=options.max_retries,
+                retry_on=options.retry_exceptions,
+                runtime_env=around,
+            )
+            return submit(work, args, kwargs)
 
         return call
 
@@ -122,30 +126,20 @@ class InlineRuntime(Runtime):
         def create(args: Args, kwargs: Kwargs) -> ActorBackend:
             if options.detached:
                 warn_not_detached(f"actor {options.class_name}", "inline")
-            if options.name is not None:
-                found = self.named_actor(options.name, options.namespace)
-                if found is not None and options.get_if_exists:
-                    return found
-                if found is not None:
-                    raise NameTakenError(
-                        f"an actor is called {options.name!r} already; choose another name, or "
-                        "get that one with get_if_exists=True"
-                    )
+            found = options.name and self.named_actor(options.name, options.namespace)
+            if found and options.get_if_exists:
+                return found
+            if found:
+                raise NameTakenError(
+                    f"an actor is called {options.name!r} already; choose another name, or "
+                    "get that one with get_if_exists=True"
+                )
             group = self._place(options, options.placement_resources)
             copied = store(kind, f"actor class {options.class_name}").load()
             arguments = store((args, kwargs), f"an argument of {options.class_name}")
-            runtime_env = self.runtime_env | options.runtime_env
             held = None if group is not None else self._hold(options)
-            devices = held.devices[0] if isinstance(held, Held) else {}
-            actor = InlineObject(
-                copied,
-                options,
-                arguments,
-                home=self._home_of(options, group, runtime_env, devices),
-                runtime_env=self._showing(devices) | runtime_env,
-                held=held,
-                forget=self._forget,
-            )
+            here, around = self._surroundings(options, group, held.devices[0] if held else {})
+            actor = InlineObject(copied, options, arguments, here, around, held, self._forget)
             self._actors.add(actor)
             if options.detached:
                 self._detached.append(actor)
@@ -155,6 +149,15 @@ class InlineRuntime(Runtime):
 
         return create
 
+    def _request(
+        self, options: TaskOptions | ActorOptions, resources: Mapping[str, float]
+    ) -> Request:
+        placement = options.placement
+        selector = {**options.label_selector, **placement.hard_labels}
+        if placement.kind == "node" and not placement.soft:
+            selector[NODE_ID] = placement.node_id
+        return Request([resources], selectors=[selector])
+
     def _place(
         self, options: TaskOptions | ActorOptions, resources: Mapping[str, float]
     ) -> InlineGroup | None:
@@ -163,71 +166,55 @@ class InlineRuntime(Runtime):
         Raises:
             InfeasibleError: It can never run where it is to run.
         """
-        placement, here = options.placement, current.get()
-        selector = {**options.label_selector, **placement.hard_labels}
-        self._ledger.check(Request([resources], selectors=[selector]))
+        placement, here = options.placement, self.execution_context()
+        self._ledger.check(self._request(options, resources))
         options.runtime_env.local_directory("inline")
-        if placement.kind == "default" and here is not None and here[0].captures:
-            inherited = here[0].group
-            assert isinstance(inherited, InlineGroup)
-            return inherited
-        elsewhere = placement.node_id != self.home.node_id
-        if placement.kind == "node" and elsewhere and not placement.soft:
-            raise self._infeasible(f"there is no node {placement.node_id!r}", resources)
-        if placement.kind != "group":
+        inherits = placement.kind == "default" and here.captures
+        group = here.group if inherits else placement.group
+        if group is None:
             return None
-        group = placement.group
         assert isinstance(group, InlineGroup)
         if group.removed:
             raise ConfigError("the placement group has been removed; make a new one")
         bundles = group.bundles if placement.bundle < 0 else [group.bundles[placement.bundle]]
-        asked = to_fixed(resources)
+        asked = to_fixed(resources).items()
         if not any(
-            all(to_fixed(bundle).get(name, 0) >= units for name, units in asked.items())
-            for bundle in bundles
+            all(to_fixed(b).get(name, 0) >= units for name, units in asked) for b in bundles
         ):
-            raise self._infeasible("no bundle of its placement group is so large", resources)
+            raise InfeasibleError(
+                "This can never run: no bundle of its placement group is so large",
+                asked=resources,
+                available=self._ledger.total(),
+            )
         return group
 
-    def _home_of(
+    def _surroundings(
         self,
         options: TaskOptions | ActorOptions,
         group: InlineGroup | None,
-        runtime_env: RuntimeEnv,
         devices: Mapping[str, tuple[str, ...]],
-    ) -> ExecutionContext:
-        """Return what a task or an actor can know of itself."""
-        inherited = options.placement.kind == "default"
-        return replace(
+    ) -> tuple[ExecutionContext, RuntimeEnv]:
+        """Return what a task or an actor can know of itself, and what is put around it."""
+        placement, runtime_env = options.placement, self.runtime_env | options.runtime_env
+        shown = self._variables(devices, self._ledger.nodes[0])
+        here = replace(
             self.home,
             resources=options.resources,
             group=group,
-            captures=group is not None and (inherited or options.placement.capture),
+            captures=group is not None and (placement.kind == "default" or placement.capture),
             runtime_env=runtime_env.as_dict(),
             accelerator_ids=devices,
         )
+        variables = {name: value for name, value in shown.items() if value is not None}
+        return here, RuntimeEnv(variables) | runtime_env
 
-    def _first_devices(self, resources: Mapping[str, float]) -> dict[str, tuple[str, ...]]:
-        """Return the devices of a task: they end before another one begins, so all are free."""
-        ids = self._ledger.nodes[0].devices
-        return {n: tuple(ids[n][: math.ceil(resources[n])]) for n in resources if n in ids}
-
-    def _showing(self, devices: Mapping[str, tuple[str, ...]]) -> RuntimeEnv:
-        shown = self._variables(devices, self._ledger.nodes[0]) if devices else {}
-        return RuntimeEnv({name: value for name, value in shown.items() if value is not None})
-
-    def _infeasible(self, why: str, asked: Mapping[str, float]) -> InfeasibleError:
-        available = self._ledger.nodes[0].resources
-        return InfeasibleError(f"This can never run: {why}", asked=asked, available=available)
-
-    def _hold(self, options: ActorOptions) -> Reservation | None:
+    def _hold(self, options: ActorOptions) -> Held | None:
         """Take what an actor holds, as long as it is free; nothing here waits for it."""
         self._sweep()
         if not options.resources:
             return None
-        selector = {**options.label_selector, **options.placement.hard_labels}
-        held = self._ledger.reserve(Request([options.resources], selectors=[selector]))
-        return None if held.cancel() else held.result()
+        asked = self._ledger.reserve(self._request(options, options.resources))
+        return None if asked.cancel() else cast("Held", asked.result())
 
     def _forget(self, held: Reservation | None, loop: Loop | None) -> None:
         """Take what an actor leaves behind that nobody has a handle of any more.
@@ -258,18 +245,14 @@ class InlineRuntime(Runtime):
     def wait(
         self, refs: Sequence[ObjectRef], num_returns: int, timeout_s: float | None, fetch: bool
     ) -> tuple[list[ObjectRef], list[ObjectRef]]:
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         outcomes: list[Future[Any]] = [
             ref.upcoming() if isinstance(ref, InlineGenerator) else _own(ref).outcome
             for ref in refs
         ]
-        while True:
-            done = [ref for ref, outcome in zip(refs, outcomes, strict=True) if outcome.done()]
-            left = None if deadline is None else deadline - time.monotonic()
-            if len(done) >= num_returns or (left is not None and left <= 0):
-                break
-            pending = [outcome for outcome in outcomes if not outcome.done()]
-            concurrent.futures.wait(pending, left, concurrent.futures.FIRST_COMPLETED)
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            coming = concurrent.futures.as_completed(outcomes, timeout_s)
+            deque(itertools.islice(coming, num_returns), maxlen=0)
+        done = [ref for ref, outcome in zip(refs, outcomes, strict=True) if outcome.done()]
         ready = set(done[:num_returns])
         return [ref for ref in refs if ref in ready], [ref for ref in refs if ref not in ready]
 
@@ -290,19 +273,20 @@ class InlineRuntime(Runtime):
             actor.restart()
 
     def named_actor(self, name: str, namespace: str | None) -> ActorBackend | None:
-        wanted = (name, namespace or self.home.namespace)
-        return next((a for a in self._living() if self._name(a) == wanted), None)
+        return self._names().get((namespace or self.home.namespace, name))
 
     def named_actors(self, all_namespaces: bool) -> list[dict[str, str]]:
-        names = [self._name(actor) for actor in self._living() if actor.options.name is not None]
         return [
             {"name": name, "namespace": namespace}
-            for name, namespace in names
-            if name is not None and (all_namespaces or namespace == self.home.namespace)
+            for namespace, name in self._names()
+            if all_namespaces or namespace == self.home.namespace
         ]
 
-    def _name(self, actor: InlineObject) -> tuple[str | None, str]:
-        return actor.options.name, actor.options.namespace or self.home.namespace
+    def _names(self) -> dict[tuple[str, str], InlineObject]:
+        """Return the actors that have a name, by their namespace and that."""
+        named = [(actor, actor.options.name) for actor in self._living()]
+        own = self.home.namespace
+        return {(actor.options.namespace or own, name): actor for actor, name in named if name}
 
     def _living(self) -> list[InlineObject]:
         return [actor for actor in self._actors if actor.gone is None]
@@ -338,18 +322,17 @@ class InlineRuntime(Runtime):
         return [describe_node(node) for node in self._ledger.nodes]
 
     def cluster_resources(self) -> dict[str, float]:
-        return dict(self._ledger.nodes[0].resources)
+        return self._ledger.total()
 
     def available_resources(self) -> dict[str, float]:
         self._sweep()
         return self._ledger.available()
 
     def status(self) -> ProgramStatus:
+        self._sweep()
         return ProgramStatus(  # without tasks: whoever could ask runs in one
             engine="inline",
-            nodes=[
-                NodeStatus.of(node, available=self.available_resources()) for node in self.nodes()
-            ],
+            nodes=nodes_of(self._ledger),
             actors=[actor.describe() for actor in self._living()],
             groups=self.groups(),
         )

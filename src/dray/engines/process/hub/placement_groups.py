@@ -154,16 +154,8 @@ class Groups(GroupOperations):
     def table(self) -> list[Described]:
         """Return what is known of every group, as JSON-compatible values."""
         return [
-            {
-                "placement_group_id": f"{record.number:032x}",
-                "name": record.spec.name,
-                "state": record.state,
-                "strategy": record.spec.strategy,
-                "bundles": {i: dict(bundle) for i, bundle in enumerate(record.spec.bundles)},
-                "bundles_to_node_id": {
-                    i: node.node_id
-                    for i, node in enumerate(record.held.nodes if record.held else [])
-                },
-            }
+            record.spec.describe(
+                f"{record.number:032x}", record.state, record.held.nodes if record.held else []
+            )
             for record in self._tasks.kinds.groups.values()
         ]
