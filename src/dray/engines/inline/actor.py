@@ -199,7 +199,13 @@ class InlineObject(Pickled, Host, ActorBackend):
             )
 
         def call(args: Args, kwargs: Kwargs) -> Returned:
-            self._check_pending()
+            self._pending = [outcome for outcome in self._pending if not outcome.done()]
+            limit = self.options.max_pending_calls
+            if 0 < limit <= len(self._pending):
+                raise PendingCallsLimitExceeded(
+                    f"actor {self.class_name} has {len(self._pending)} calls that are not done, "
+                    f"and max_pending_calls is {limit}: get some results first"
+                )
             work = replace(
                 self._work(method, f"method {options.name} of actor {self.class_name}"),
                 num_returns=options.num_returns,
@@ -213,15 +219,6 @@ class InlineObject(Pickled, Host, ActorBackend):
             return returned
 
         return call
-
-    def _check_pending(self) -> None:
-        self._pending = [outcome for outcome in self._pending if not outcome.done()]
-        limit = self.options.max_pending_calls
-        if 0 < limit <= len(self._pending):
-            raise PendingCallsLimitExceeded(
-                f"actor {self.class_name} has {len(self._pending)} calls that are not done, and "
-                f"max_pending_calls is {limit}: get some results first"
-            )
 
     def leave(self, error: SystemExit) -> DrayError:
         """End the actor, as one of its calls exits; return that call's error.

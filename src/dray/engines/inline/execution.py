@@ -66,10 +66,6 @@ class Host:
         return WorkerDiedError(actor_host.exit_status(error))
 
 
-# The execution context of the calling code, and its host; None in the driver.
-current: ContextVar[tuple[ExecutionContext, Host] | None] = ContextVar("dray_inline", default=None)
-
-
 @dataclass(kw_only=True)
 class Work:
     """A task, or a call of an actor.
@@ -179,7 +175,7 @@ class Work:
     @contextlib.contextmanager
     def _within(self) -> Iterator[None]:
         """Let code know where it runs; put what a runtime environment asks for around it."""
-        token = current.set((self.here, self.host))
+        token = current.set(self)
         variables = self.runtime_env.expanded(os.environ)
         directory = self.runtime_env.local_directory("inline")
         # Calls in an event loop take turns, and a process has only one environment.
@@ -189,6 +185,10 @@ class Work:
                 yield
         finally:
             current.reset(token)
+
+
+# The call that the calling code runs in; None in the driver.
+current: ContextVar[Work | None] = ContextVar("dray_inline", default=None)
 
 
 @contextlib.contextmanager

@@ -100,17 +100,17 @@ class InlineRuntime(Runtime):
                 n: tuple(ids[n][: math.ceil(q)]) for n, q in options.resources.items() if n in ids
             }
             here, around = self._surroundings(options, group, held)
-            here = replace(
-                here,
-                task_id=uuid.uuid4().hex,
-                task_name=options.name,
-                task_function=f"{function.__module__}.{function.__qualname__}",
-            )
+            function_name = f"{function.__module__}.{function.__qualname__}"
             work = Work(
                 title=f"task {options.name}",
                 find=lambda: copied,
                 host=Host(),  # tasks of several threads do not wait for each other
-                here=here,
+                here=replace(
+                    here,
+                    task_id=uuid.uuid4().hex,
+                    task_name=options.name,
+                    task_function=function_name,
+                ),
                 num_returns=options.num_returns,
                 retries=options.max_retries,
                 retry_on=options.retry_exceptions,
@@ -306,12 +306,12 @@ class InlineRuntime(Runtime):
         return [group.describe() for group in self._groups]
 
     def execution_context(self) -> ExecutionContext:
-        here = current.get()
-        return self.home if here is None else here[0]
+        work = current.get()
+        return self.home if work is None else work.here
 
     def own_actor(self) -> ActorBackend | None:
-        here = current.get()
-        return here[1] if here is not None and isinstance(here[1], InlineObject) else None
+        work = current.get()
+        return work.host if work is not None and isinstance(work.host, InlineObject) else None
 
     def exit_actor(self) -> None:
         if self.own_actor() is None:
