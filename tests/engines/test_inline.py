@@ -297,6 +297,23 @@ def test_a_generator_that_fails() -> None:
     assert dray.get(next(items)) == 1
 
 
+def test_a_generator_that_exits_is_tried_again(tmp_path: Path) -> None:
+    @dray.remote(max_retries=1)
+    def leaving() -> Iterator[int]:
+        yield 1
+        if not (tmp_path / "left").exists():
+            (tmp_path / "left").touch()
+            sys.exit(3)
+        yield 2
+
+    assert [dray.get(ref) for ref in leaving.remote()] == [1, 2]
+    (tmp_path / "left").unlink()
+    first, last = leaving.options(max_retries=0).remote()
+    assert dray.get(first) == 1
+    with pytest.raises(WorkerDiedError):
+        dray.get(last)
+
+
 def test_waiting_and_cancelling() -> None:
     refs = [double.remote(i) for i in range(3)]
     assert dray.wait(refs, num_returns=2) == (refs[:2], refs[2:])
@@ -521,6 +538,13 @@ def test_placement_groups() -> None:
     assert dray.get(within.remote()) == (group, group.id)
     with pytest.raises(InfeasibleError, match="bundle"):
         within.options(num_cpus=2).remote()
+
+    @dray.remote
+    def too_large() -> None:
+        inner.options(num_cpus=3).remote()
+
+    with pytest.raises(InfeasibleError, match="bundle"):
+        dray.get(too_large.options(scheduling_strategy=strategy).remote())
     counter = Counter.options(scheduling_strategy=strategy).remote()
     remove_placement_group(group)
     assert other.wait(0)

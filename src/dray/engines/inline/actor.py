@@ -8,7 +8,7 @@ import contextlib
 import os
 import uuid
 import weakref
-from collections.abc import Callable
+from collections import deque
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -114,7 +114,7 @@ class InlineObject(Pickled, Host, ActorBackend):
         home: Execution context it can ask for.
         runtime_env: Runtime environment of its process.
         held: Its resources, if it holds any.
-        forget: Takes what it leaves behind when nobody has a handle any more.
+        forgotten: Takes what it holds when nobody has a handle any more.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class InlineObject(Pickled, Host, ActorBackend):
         home: ExecutionContext,
         runtime_env: RuntimeEnv,
         held: Reservation | None,
-        forget: Callable[[Reservation | None, Loop | None], None],
+        forgotten: deque[Reservation],
     ) -> None:
         Pickled.__init__(self)
         Host.__init__(self)
@@ -137,7 +137,7 @@ class InlineObject(Pickled, Host, ActorBackend):
         self._here = replace(home, actor_id=self.key, actor_name=options.name)
         self._runtime_env = runtime_env
         self._held = held
-        self._forget = forget
+        self._forgotten = forgotten
         self._restarts = 0
         self._object: Any = None
         self._pending: list[Future[Stored]] = []
@@ -277,5 +277,9 @@ class InlineObject(Pickled, Host, ActorBackend):
         )
 
     def __del__(self) -> None:
+        """End with the last handle; the garbage collector may be amid the ledger: take no lock."""
         if getattr(self, "gone", True) is None:
-            self._forget(self._held, self.loop)
+            if self._held is not None:
+                self._forgotten.append(self._held)
+            if self.loop is not None:
+                self.loop.stop()

@@ -160,7 +160,5 @@ class InlineEngine(LocalEngine):
 
 def _next(jobs: queue.SimpleQueue[_Job | None]) -> _Job | None:
     while True:
-        try:
+        with contextlib.suppress(KeyboardInterrupt):  # between jobs nothing is; the loop decides
             return jobs.get()
-        except KeyboardInterrupt:  # between jobs there is nothing to interrupt; the loop decides
-            continue

@@ -330,27 +330,23 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
             self._asked = self._work.host.begin(self._step())
         return self._asked
 
-    def _take(self) -> InlineRef | None:
-        """Return the next reference, which is there; None at the end."""
+    def _take(self, end: type[Exception]) -> InlineRef:
+        """Return the next reference, which is there; raise at the end."""
         if not self._items and not self._over:  # the step was cancelled
             self._end(self._work.error_of(self._asked))
-        return self._items.popleft() if self._items else None
+        if not self._items:
+            raise end
+        return self._items.popleft()
 
     def __next__(self) -> ObjectRef:
         wait([self.upcoming()])
-        ref = self._take()
-        if ref is None:
-            raise StopIteration
-        return ref
+        return self._take(StopIteration)
 
     async def __anext__(self) -> ObjectRef:
         upcoming = self.upcoming()
         if not upcoming.done():
             await asyncio.wait([asyncio.wrap_future(upcoming)])
-        ref = self._take()
-        if ref is None:
-            raise StopAsyncIteration
-        return ref
+        return self._take(StopAsyncIteration)
 
     def completed(self) -> ObjectRef:
         """Return a reference that is ready at the end; on the caller's thread it runs on to it."""

@@ -24,7 +24,7 @@ from typing import Any, cast
 
 from dray.engines.inline.actor import ExitActor, InlineGroup, InlineObject
 from dray.engines.inline.execution import Host, InlineGenerator, Work, current, submit
-from dray.engines.inline.values import InlineRef, Loop, settled, store
+from dray.engines.inline.values import InlineRef, settled, store
 from dray.engines.local import describe_node, nodes_of
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.runtime import (
@@ -139,7 +139,7 @@ class InlineRuntime(Runtime):
             arguments = store((args, kwargs), f"an argument of {options.class_name}")
             held = None if group is not None else self._hold(options)
             here, around = self._surroundings(options, group, held.devices[0] if held else {})
-            actor = InlineObject(copied, options, arguments, here, around, held, self._forget)
+            actor = InlineObject(copied, options, arguments, here, around, held, self._forgotten)
             self._actors.add(actor)
             if options.detached:
                 self._detached.append(actor)
@@ -216,17 +216,8 @@ class InlineRuntime(Runtime):
         asked = self._ledger.reserve(self._request(options, options.resources))
         return None if asked.cancel() else cast("Held", asked.result())
 
-    def _forget(self, held: Reservation | None, loop: Loop | None) -> None:
-        """Take what an actor leaves behind that nobody has a handle of any more.
-
-        The garbage collector may be at work in the middle of the ledger, so this takes no lock.
-        """
-        if held is not None:
-            self._forgotten.append(held)
-        if loop is not None:
-            loop.stop()
-
     def _sweep(self) -> None:
+        """Free what actors have held whose last handle is gone."""
         while self._forgotten:
             self._forgotten.popleft().release()
 
