@@ -21,9 +21,15 @@ from dray.engines.inline.values import InlineRef, Loop, Pickled, Stored, settled
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.result_lists import DynamicObjectRefGenerator, split
 from dray.engines.rpc import actor_host, wire
-from dray.engines.runtime import Args, ExecutionContext, Function, Returned
+from dray.engines.runtime import Args, ExecutionContext, Function, Kwargs, Returned
 from dray.engines.runtime_env import RuntimeEnv
-from dray.errors import DrayError, TaskCancelledError, WorkerDiedError, raised_in_task
+from dray.errors import (
+    DrayError,
+    TaskCancelledError,
+    TaskError,
+    WorkerDiedError,
+    raised_in_task,
+)
 
 T = TypeVar("T")
 
@@ -46,8 +52,9 @@ class Host:
 
     def begin(self, call: Coroutine[object, None, T]) -> Future[T]:
         """Run a call, or begin to; on threads they run one at a time, and one may make another."""
-        if self.loop is not None:
-            return self.loop.begin(call)
+        loop = self.loop
+        if loop is not None:
+            return loop.begin(call)
         try:
             with self._lock:
                 call.send(None)
@@ -110,7 +117,7 @@ class Work:
 
     async def carry_out(
         self,
-        part: Callable[[list[object], dict[str, object]], Awaitable[None]],
+        part: Callable[[Args, Kwargs], Awaitable[None]],
         arguments: Callable[[], Stored | None],
     ) -> DrayError | None:
         """Do a part of it, again if it may; return the error that is its end.
@@ -153,20 +160,20 @@ class Work:
         failure.__cause__ = error  # with its traceback, so that a debugger can look into its frames
         return failure
 
-    async def _resolve(self, arguments: Stored | None) -> tuple[list[object], dict[str, object]]:
+    async def _resolve(self, arguments: Stored | None) -> tuple[Args, Kwargs]:
         """Return a copy of the arguments, if there are any, with values in place of references.
 
         Raises:
             DrayError: One is an error, or the actor is gone by then.
         """
-        args, kwargs = ([], {}) if arguments is None else arguments.load()
+        args, kwargs = ((), {}) if arguments is None else arguments.load()
 
         async def value(argument: object) -> object:
             if not isinstance(argument, InlineRef):
                 return argument
             return argument.value() if self.host.loop is None else await argument
 
-        args = [await value(argument) for argument in args]
+        args = tuple([await value(argument) for argument in args])
         kwargs = {name: await value(argument) for name, argument in kwargs.items()}
         if self.host.gone is not None:
             raise self.host.gone
@@ -244,7 +251,7 @@ async def perform(work: Work, arguments: Stored) -> Results:
     """Run a task or a call to its end; what it raised follows its results."""
     results: Results = []
 
-    async def call(args: list[object], kwargs: dict[str, object]) -> None:
+    async def call(args: Args, kwargs: Kwargs) -> None:
         results.clear()
         async with work.gate:
             value = work.find()(*args, **kwargs)
@@ -258,7 +265,9 @@ async def perform(work: Work, arguments: Stored) -> Results:
                 results.append(store(part, f"what {work.title} returned"))
 
     error = await work.carry_out(call, lambda: arguments)
-    return results if error is None else [*results, error]
+    if error is None:
+        return results
+    return [*results, error] if isinstance(error, TaskError) else [error]  # or it died
 
 
 _END = object()  # in place of an item: there are no more
@@ -298,10 +307,10 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
         async with self._turn, self._work.gate:
             if not self._over:
                 error = await self._work.carry_out(self._advance, arguments)
-                if error is not None:
+                if error is not None and not self._over:
                     self._end(error)
 
-    async def _advance(self, args: list[object], kwargs: dict[str, object]) -> None:
+    async def _advance(self, args: Args, kwargs: Kwargs) -> None:
         items, self._iterator = self._iterator, None  # it may raise, and is to begin anew then
         if items is None:
             items = self._work.find()(*args, **kwargs)
