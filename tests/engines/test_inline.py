@@ -596,5 +596,5 @@ def test_the_debugger_works_in_a_task(how: str, tmp_path: Path) -> None:
         text=True,
         timeout=60,
     )
-    assert ("43" in done.stdout) == ("got 42" in done.stdout) == (how == "breakpoint")
+    assert ("(Pdb) 43" in done.stdout) == ("got 42" in done.stdout) == (how == "breakpoint")
     assert ("BdbQuit" in done.stderr) == (how == "quit")
