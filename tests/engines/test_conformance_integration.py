@@ -579,7 +579,7 @@ def test_the_run_is_its_directory(storage: Path, engine: str) -> None:
     manifest = (storage / "run/checkpoint_000000/.dray.json").read_text()
     assert re.sub(r'"(time|crc32)":[0-9.]+', r'"\1":0', manifest) == json.dumps(
         {
-            "format": 3,
+            "format": 1,
             "report": 0,
             "world_size": 1,
             "time": 0,

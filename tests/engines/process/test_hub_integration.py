@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dray
 from dray import session
 from dray.engines.process.hub.driver import DriverRuntime
 from dray.engines.rpc.framing import Inbox
-from dray.errors import EngineError
+from dray.errors import (
+    ActorUnavailableError,
+    EngineError,
+    GroupRemovedError,
+    TaskCancelledError,
+    TaskError,
+)
+from dray.util.placement_group import placement_group, remove_placement_group
+from dray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.support.gates import Gate
 
 
@@ -144,3 +154,138 @@ def test_processes_of_many_environments_do_not_stay() -> None:
     assert len(runtime().tasks.kinds.shapes) <= most + 4
     del trial
     until(lambda: not runtime().tasks.kinds.shapes)
+
+
+def test_functions_that_differ_in_their_data_alone_are_several() -> None:
+    def total_of(array: np.ndarray) -> Any:
+        @dray.remote
+        def total() -> float:
+            return float(array.sum())
+
+        return total
+
+    dray.init(num_cpus=1)
+    functions = [total_of(np.full(10, value)) for value in range(3)]
+    assert dray.get([function.remote() for function in functions]) == [0, 10, 20]
+
+
+@pytest.mark.parametrize("way", ["raises", "cancelled"])
+def test_a_long_chain_ends_with_its_first_link(way: str, tmp_path: Path) -> None:
+    @dray.remote(max_retries=0)
+    def first(gate: Gate) -> int:
+        gate.pass_through()
+        raise ValueError("the first one")
+
+    @dray.remote
+    def step(value: int) -> int:
+        return value
+
+    dray.init(num_cpus=1, log_to_driver=False)
+    gate = Gate(tmp_path)
+    begun = first.remote(gate)
+    last = begun
+    for _ in range(1000):
+        last = step.remote(last)
+    gate.heard()
+    if way == "cancelled":
+        dray.cancel(begun)
+    gate.open()
+    with pytest.raises(ValueError if way == "raises" else TaskCancelledError):
+        dray.get(last)
+    assert dray.get(step.remote(1)) == 1
+
+
+def test_an_iterators_end_in_a_task_is_an_error_for_who_waits() -> None:
+    @dray.remote
+    def first_of(values: list[int]) -> int:
+        return next(iter(values))
+
+    async def wait() -> object:
+        return await first_of.remote([])
+
+    dray.init(num_cpus=1)
+    with pytest.raises(TaskError, match="StopIteration"):
+        asyncio.run(wait())
+    with pytest.raises(TaskError, match="StopIteration"):
+        list(map(dray.get, [first_of.remote([1]), first_of.remote([])]))
+
+
+def test_who_is_about_to_be_killed_gets_no_more_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    @dray.remote(max_retries=0)
+    def passes(gate: Gate) -> None:
+        gate.pass_through()
+
+    dray.init(num_cpus=1, log_to_driver=False)
+    group = placement_group([{"CPU": 1}])
+    gate = Gate(tmp_path)
+    inside = PlacementGroupSchedulingStrategy(group)
+    ref = passes.options(scheduling_strategy=inside).remote(gate)
+    (pid,) = map(int, gate.heard())
+    killed: list[Any] = []
+    monkeypatch.setattr(runtime()._groups, "_stop", killed.append)  # which takes a moment
+    remove_placement_group(group)
+    gate.open()
+    with pytest.raises(GroupRemovedError):
+        dray.get(ref)
+    assert dray.get(process_id.remote()) != pid
+    assert [worker.pid for worker in killed] == [pid]
+    os.kill(pid, signal.SIGKILL)
+
+
+@dray.remote(num_cpus=0)
+def process_id() -> int:
+    return os.getpid()
+
+
+def test_an_actor_without_handles_that_dies_amid_its_calls_ends(tmp_path: Path) -> None:
+    @dray.remote(num_cpus=0, max_restarts=1)
+    class Fragile:
+        def pid(self) -> int:
+            return os.getpid()
+
+        def work(self, gate: Gate) -> int:
+            gate.pass_through()
+            return 1
+
+    dray.init(num_cpus=1, log_to_driver=False)
+    gate, actor = Gate(tmp_path), Fragile.remote()
+    pid = dray.get(actor.pid.remote())
+    lost = actor.work.remote(gate)
+    tried_again = actor.work.options(max_task_retries=1).remote(gate)
+    gate.heard()
+    del actor
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(ActorUnavailableError):
+        dray.get(lost)
+    gate.open()
+    assert dray.get(tried_again) == 1
+    until(lambda: not runtime().actors.all)
+
+
+def test_a_function_of_a_module_goes_where_its_caller_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "library_of_tasks.py").write_text(
+        "import dray\n"
+        "@dray.remote(num_cpus=0)\n"
+        "def group():\n"
+        "    return dray.get_runtime_context().get_placement_group_id()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    @dray.remote(num_cpus=0.1)
+    def caller() -> tuple[int, str | None]:
+        import library_of_tasks  # type: ignore[import-not-found]
+
+        return os.getpid(), dray.get(library_of_tasks.group.remote())
+
+    dray.init(num_cpus=2)
+    group = placement_group([{"CPU": 1}])
+    captured = PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
+    pid, found = dray.get(caller.options(scheduling_strategy=captured).remote())
+    assert found is not None
+    assert dray.get(caller.remote()) == (pid, None)
+    remove_placement_group(group)
+    assert dray.get(caller.remote()) == (pid, None)

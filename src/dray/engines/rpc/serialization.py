@@ -52,7 +52,7 @@ class Packed(NamedTuple):
     Attributes:
         data: The pickle.
         buffers: Buffers outside the pickle, not copied.
-        refs: The references within, as each notes itself: in a session of processes, by number.
+        refs: The references within, some of which may have been made for it alone.
         writable: Buffers that must be writable when they come back.
     """
 

@@ -125,7 +125,8 @@ class ProcessRuntime(Values):
         known = self._known.get(key)
         if known is None:
             blob = (packed.data, [bytes(b) for b in packed.buffers])
-            known = self._tell_function(key, what, blob, packed.refs, rest, place)
+            refs = [ref.number for ref in packed.refs]
+            known = self._tell_function(key, what, blob, refs, rest, place)
             self._known[key] = known
             told.latest.append(known)
         return known

@@ -71,7 +71,9 @@ class Values(Conversation, Runtime):
 
     def stored(self, packed: Packed | bytes) -> tuple[Payload, Sequence[int]]:
         """Return the payload of a value, and the references in it."""
-        return (packed, ()) if isinstance(packed, bytes) else (self.store(packed), packed.refs)
+        if isinstance(packed, bytes):
+            return packed, ()
+        return self.store(packed), [ref.number for ref in packed.refs]
 
     def load(self, payload: Payload) -> Any:
         """Return the value that a payload stands for.
@@ -191,10 +193,9 @@ class Values(Conversation, Runtime):
 
     @mark_shielded
     def _put(self, packed: Packed) -> ObjectRef:
-        plain = not packed.buffers and len(packed.data) <= INLINE_BYTES
-        payload = packed.data if plain else self.store(packed)
+        payload, refs = self.stored(packed)
         number = next(self._ids)
-        self.post_new((number,), self.teller("put"), number, payload, packed.refs)
+        self.post_new((number,), self.teller("put"), number, payload, refs)
         return self.new_ref(number)
 
     @shielded

@@ -189,10 +189,14 @@ class Actors(ActorOperations, CallListener):
         if actor.ending:
             self._end_if_idle(actor)
 
-    def on_unmade(self, client: Client, number: int, payload: Payload) -> None:
+    def on_unmade(
+        self, client: Client, number: int, payload: Payload, nested: Sequence[int]
+    ) -> None:
         actor = self.all.get(number)
         if actor is not None:
             actor.restarts = 0
+            for inner in nested:  # every call that is still to come may ask for the error
+                self._hub.store.hold(inner)
             self._mark_dead(actor, unmade(payload, actor.actor_id))
             if client.worker is not None:
                 self._tasks.retire(client.worker)

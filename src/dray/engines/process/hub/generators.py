@@ -143,14 +143,14 @@ class Streams(StreamOperations):
         for callback in ready:
             callback()
 
-    def end_with(self, task: Task, payload: Payload) -> None:
+    def end_with(self, task: Task, payload: Payload, nested: Sequence[int]) -> None:
         """Give a stream the error of its task as its last item."""
         stream = self._streams.get(task.number)
         if stream is None or stream.task is None or not is_error(payload):
             return
         number = -task.number  # no process gives such numbers
         self._hub.store.add(number)
-        self._hub.store.seal(number, payload)
+        self._hub.store.seal(number, payload, nested)
         stream.items.append(number)
 
     def end(self, task: Task) -> None:

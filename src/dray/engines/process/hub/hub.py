@@ -184,10 +184,10 @@ class Hub(ObjectOperations):
         self.own(client, (number,))
         self.store.seal(number, self.arrived(client, payload), nested)
 
-    def fail(self, numbers: Sequence[int], payload: Payload) -> None:
-        """Give objects an error in place of their values."""
+    def fail(self, numbers: Sequence[int], payload: Payload, nested: Sequence[int] = ()) -> None:
+        """Give objects an error in place of their values, and what it refers to."""
         for number in numbers:
-            self.store.seal(number, payload)
+            self.store.seal(number, payload, nested)
 
 
 def _release_granted(future: Future[Reservation]) -> None:

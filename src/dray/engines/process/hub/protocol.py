@@ -124,10 +124,11 @@ class TaskOperations(Protocol):
         client: Client,
         number: int,
         payload: Payload,
+        nested: Sequence[int],
         retriable: bool,
         values: Sequence[tuple[Payload, Sequence[int]]],
     ) -> None:
-        """Take the error of a task or call, and the results that it gave before."""
+        """Take the error of a task or call, what it refers to, and the results before it."""
 
     def on_cancel(
         self, client: Client, question: int, number: int, force: bool, recursive: bool
@@ -177,7 +178,9 @@ class ActorOperations(Protocol):
     def on_made(self, client: Client, number: int) -> None:
         """Note that an actor's `__init__` has returned."""
 
-    def on_unmade(self, client: Client, number: int, payload: Payload) -> None:
+    def on_unmade(
+        self, client: Client, number: int, payload: Payload, nested: Sequence[int]
+    ) -> None:
         """Note that an actor's `__init__` has raised."""
 
     def on_call(

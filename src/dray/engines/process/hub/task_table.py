@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dray.engines.process.hub.generators import Streams
 from dray.engines.process.hub.hub import Hub
@@ -44,7 +44,7 @@ class TaskTable:
         self.children: dict[int, dict[int, Task]] = {}
         self.cancelling: dict[int, list[tuple[Client, int]]] = {}
         self._makers: dict[int, Task] = {}  # of tasks with several results
-        self._ending: deque[tuple[Task, Payload]] = deque()
+        self._ending: deque[tuple[Task, Payload, Sequence[int]]] = deque()
         self._is_ending = False
 
     def accept(self, task: Task) -> None:
@@ -76,17 +76,17 @@ class TaskTable:
         for number in task.deps:
             if not store.when_ready(number, functools.partial(self._came, task)):
                 task.unready += 1
-            elif not task.over and is_error(found := store.find(number).payload):
-                self.end(task, found)
+            elif not task.over and is_error((found := store.find(number)).payload):
+                self.end(task, found.payload, found.nested)
                 return
 
     def _came(self, task: Task, number: int) -> None:
         task.unready -= 1
         if task.over:
             return
-        payload = self._hub.store.find(number).payload
-        if is_error(payload):
-            self.end(task, payload)
+        found = self._hub.store.find(number)
+        if is_error(found.payload):
+            self.end(task, found.payload, found.nested)
         elif not task.unready:
             self._became_ready(task)
 
@@ -101,25 +101,36 @@ class TaskTable:
         """Return the task or call that makes a result, unless it is over."""
         return self.running.get(number) or self._makers.get(number)
 
-    def end(self, task: Task, payload: Payload) -> None:
-        """End a task or call with an error, and then what depends on it, however long the chain."""
-        self._ending.append((task, payload))
+    def end(self, task: Task, payload: Payload, nested: Sequence[int] = ()) -> None:
+        """End a task or call with an error, and then what depends on it, however long the chain.
+
+        Args:
+            task: The task or call.
+            payload: The error.
+            nested: The objects that the error refers to.
+        """
+        for number in nested:
+            self._hub.store.hold(number)
+        self._ending.append((task, payload, nested))
         if self._is_ending:
             return
         self._is_ending = True
         try:
             while self._ending:
-                self._end_one(*self._ending.popleft())
+                task, payload, nested = self._ending.popleft()
+                self._end_one(task, payload, nested)
+                for number in nested:
+                    self._hub.store.drop(number)
         finally:
             self._is_ending = False
 
-    def _end_one(self, task: Task, payload: Payload) -> None:
+    def _end_one(self, task: Task, payload: Payload, nested: Sequence[int]) -> None:
         if task.over:
             return
         if task.returns == "stream":
-            self._streams.end_with(task, payload)
+            self._streams.end_with(task, payload, nested)
         self.close(task)  # first: what depends on it must not find it waiting
-        self._hub.fail(task.results, payload)
+        self._hub.fail(task.results, payload, nested)
         if task.actor is not None:
             task.actor.calls.on_call_over(task, payload)
 

@@ -279,6 +279,7 @@ class Tasks(TaskOperations):
         client: Client,
         number: int,
         payload: Payload,
+        nested: Sequence[int],
         retriable: bool,
         values: Sequence[tuple[Payload, Sequence[int]]],
     ) -> None:
@@ -293,7 +294,7 @@ class Tasks(TaskOperations):
             else:
                 for result, (value, nested) in zip(task.results, values, strict=False):
                     self.hub.store.seal(result, self.hub.arrived(client, value), nested)
-                self.table.end(task, payload)
+                self.table.end(task, payload, nested)
         for value, _ in values:
             self.hub.free_room(client, value)  # unless it has become a result
         self.left(number, worker)

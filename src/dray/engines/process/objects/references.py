@@ -150,9 +150,15 @@ class _Counted:
     def __del__(self) -> None:
         self.runtime.table.drop(self.number)
 
+    def __copy__(self) -> _Counted:
+        return self  # it never changes
+
+    def __deepcopy__(self, memo: object) -> _Counted:
+        return self.__copy__()
+
     def pickle_number(self) -> int:
         """Return the number, for somebody who will know it in another process."""
-        if not note_reference(self.number):
+        if not note_reference(self):
             # Pickled by somebody else's pickler: nobody can say when it will be forgotten.
             self.runtime.keep(self.number)
         return self.number
@@ -266,6 +272,10 @@ class ProcessGenerator(_Counted, ObjectRefGenerator):
     def completed(self) -> ObjectRef:
         self.runtime.on_received(self.number)
         return ProcessRef(self.runtime, self.number)
+
+    def __copy__(self) -> ProcessGenerator:
+        self._handed_on = True  # before its index is read, which another thread may move on
+        return _arrived_generator(self.number, self._index)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ProcessGenerator) and other.number == self.number

@@ -29,7 +29,7 @@ Invariants:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from dray.engines.process.objects.shared_memory import Allocator, Arena, SpillFile, round_up
 from dray.engines.rpc.serialization import SPILLED, STORED, Payload, Stored, failed
@@ -52,7 +52,7 @@ class ObjectEntry:
     def __init__(self) -> None:
         self.payload: Payload | None = None
         self.holds = 0
-        self.nested: Iterable[int] = ()
+        self.nested: Sequence[int] = ()
         self.waiting: list[Callable[[int], None]] | None = None
         self.on_unused: Callable[[], None] | None = None
 
@@ -120,7 +120,7 @@ class Store:
         """Return whether somebody refers to an object."""
         return number in self._entries
 
-    def seal(self, number: int, payload: Payload, nested: Iterable[int] = ()) -> None:
+    def seal(self, number: int, payload: Payload, nested: Sequence[int] = ()) -> None:
         """Give an object its value, if anybody refers to it."""
         entry = self._entries.get(number)
         if entry is None or entry.payload is not None:

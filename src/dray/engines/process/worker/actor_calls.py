@@ -207,7 +207,7 @@ class ActorCalls:
 
     def _tell_cancelled(self, number: int) -> None:
         self._cancelled.discard(number)
-        self._results.runtime.say("raised", number, b"", False, ())
+        self._results.runtime.say("raised", number, b"", (), False, ())
 
     async def _run_coroutine(self, message: Message, semaphore: asyncio.Semaphore) -> None:
         import asyncio  # it is there

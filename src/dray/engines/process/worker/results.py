@@ -7,12 +7,11 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dray.engines.object_ref import ObjectRef
 from dray.engines.process.client.runtime import Awaited
 from dray.engines.process.worker.runtime import WorkerRuntime
 from dray.engines.result_lists import DynamicObjectRefGenerator, split
 from dray.engines.rpc import actor_host, serialization, wire
-from dray.engines.rpc.serialization import RAISED, Payload, Result, Retried, pack_result
+from dray.engines.rpc.serialization import RAISED, Packed, Payload, Result, Retried, pack_result
 from dray.engines.rpc.titled_output import TitledOutput
 from dray.engines.runtime import Args, Kwargs
 
@@ -46,8 +45,8 @@ class Results:
     def __init__(self, runtime: WorkerRuntime) -> None:
         self.runtime = runtime
         self.output = TitledOutput()
-        # By task: what must live until its references are the hub's to hold.
-        self._kept: dict[int, list[ObjectRef]] = {}
+        # By task: references in its results, until the hub holds them for these.
+        self._kept: dict[int, Sequence[Any]] = {}
 
     def arguments(self, payload: Payload, deps: Sequence[Payload]) -> tuple[Args, Kwargs]:
         """Return the arguments of a task or call."""
@@ -67,35 +66,39 @@ class Results:
             PartialResultsError: It has not as many parts, or one of them raised.
         """
         if returns == 1 and not inspect.isgenerator(value):
-            return [self._pack(value, name)]
+            return [self._pack(value, name, number)]
         if returns == "stream":
             for index, item in enumerate(value):
                 self.send_item(number, index, item, name)
                 self.keep_pace(number, index, most_unread)
-            return [self._pack(None, name)]
+            return [self._pack(None, name, number)]
         if returns == "dynamic":
-            kept = self._kept[number] = [self.runtime.put(item) for item in value]
-            return [self._pack(DynamicObjectRefGenerator(kept), name)]
+            items = [self.runtime.put(item) for item in value]
+            return [self._pack(DynamicObjectRefGenerator(items), name, number)]
         values: list[Result] = []
         try:
             for part in split(value, returns, name):
-                values.append(self._pack(part, name))
+                values.append(self._pack(part, name, number))
         except Exception as error:
             raise PartialResultsError(values) from error
         return values
 
     def send_item(self, number: int, index: int, item: object, name: str) -> None:
         """Send what a generator has yielded."""
-        payload, nested = self._pack(item, name)
+        payload, nested = self._pack(item, name, number)
         self.runtime.say("item", number, index, next(self.runtime._ids), payload, nested)
+        self._kept.pop(number, None)
 
     def keep_pace(self, number: int, index: int, most_unread: int) -> None:
         """Wait until fewer items than that are unread."""
         if is_too_far(index, most_unread):
             self.runtime.await_answer("pace", number, index + 2 - most_unread)
 
-    def _pack(self, value: object, name: str) -> Result:
-        return self.runtime.stored(pack_result(value, f"the return value of {name}"))
+    def _pack(self, value: object, name: str, number: int) -> Result:
+        packed = pack_result(value, f"the return value of {name}")
+        if isinstance(packed, Packed) and packed.refs:
+            self._kept[number] = (*self._kept.get(number, ()), *packed.refs)
+        return self.runtime.stored(packed)
 
     def tell_results(self, number: int, values: list[Result]) -> None:
         """Tell the hub what a task or call has returned, after what it has printed."""
@@ -115,17 +118,21 @@ class Results:
         """Tell the hub what a task or call has raised, after what it has printed."""
         self.output.end()
         self.runtime.cancelled.discard(number)
-        self._kept.pop(number, None)
         values: list[Result] = []
         if isinstance(error, PartialResultsError) and error.__cause__ is not None:
             values = error.values
             error = error.__cause__
+        with serialization.noting_references() as refs:
+            dumped = wire.dump_error(error, actor_host.users_part(error))
         payload = (
             RAISED,
-            wire.dump_error(error, actor_host.users_part(error)),
+            dumped,
             f"{where} (pid {os.getpid()}, node {self.runtime._begin['node_id']})",
         )
         retried = serialization.types_of(retried)
         listed = isinstance(error, retried) if isinstance(retried, tuple) else retried is True
         retriable = listed and isinstance(error, Exception)
-        self.runtime.say(word, number, payload, *([retriable, values] if word == "raised" else []))
+        nested = [ref.number for ref in refs]
+        more = (nested, retriable, values) if word == "raised" else (nested,)
+        self.runtime.say(word, number, payload, *more)
+        self._kept.pop(number, None)

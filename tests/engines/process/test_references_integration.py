@@ -1,0 +1,143 @@
+"""References that are pickled, copied or raised: they live as long as somebody can use them."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dray
+from dray.errors import TaskError
+from dray.session import current_runtime
+
+pytestmark = pytest.mark.usefixtures("process_engine")
+
+LARGE = 1 << 20  # numbers
+
+
+@pytest.fixture(autouse=True)
+def own_session() -> Iterator[None]:
+    dray.shutdown()
+    dray.init(num_cpus=2)
+    yield
+    dray.shutdown()
+
+
+def wait_until_free() -> None:
+    """Wait until no large object is there."""
+    end = time.monotonic() + 20
+    while True:
+        objects = current_runtime().status().objects
+        assert objects is not None
+        if not objects.memory_bytes:
+            return
+        assert time.monotonic() < end, f"{objects.memory_bytes} bytes are still there"
+        time.sleep(0.01)
+
+
+class Late:
+    """A value that becomes a reference as it is pickled."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_same, (dray.put(self.value),))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+@dray.remote
+def opened(value: Any) -> Any:
+    return dray.get(value)
+
+
+@dray.remote
+def late() -> Any:
+    return Late("a result")
+
+
+@dray.remote(num_returns=2)
+def pairs() -> Iterator[Any]:
+    yield [dray.put("first")]
+    yield [dray.put("second")]
+
+
+def test_a_reference_that_is_made_for_a_value_lives_as_long_as_that() -> None:
+    assert dray.get(opened.remote(Late("an argument"))) == "an argument"
+    assert dray.get(dray.get(late.remote())) == "a result"
+    assert dray.get(dray.get(dray.put(Late("a value")))) == "a value"
+    first, second = dray.get(pairs.remote())
+    assert dray.get([*first, *second]) == ["first", "second"]
+
+
+class WithReference(Exception):
+    pass
+
+
+@dray.remote(max_retries=0)
+def fails() -> None:
+    raise WithReference(dray.put(np.ones(LARGE)))
+
+
+@dray.remote
+def depends(value: object) -> None:
+    pass
+
+
+def test_a_reference_in_an_error_lives_as_long_as_the_error() -> None:
+    ref = depends.remote(fails.remote())
+    with pytest.raises(TaskError) as caught:
+        dray.get(ref)
+    inner = caught.value.cause.args[0]
+    assert dray.get(inner).sum() == LARGE
+    del inner, caught, ref
+    wait_until_free()
+
+
+@dataclasses.dataclass
+class Record:
+    ref: Any
+
+
+def test_a_copy_of_a_reference_keeps_nothing_for_ever() -> None:
+    record = Record(dray.put(np.ones(LARGE)))
+    copies = [dataclasses.asdict(record)["ref"], copy.copy(record.ref), copy.deepcopy(record.ref)]
+    assert all(each == record.ref for each in copies)
+    del record
+    assert dray.get(copies[1]).sum() == LARGE
+    del copies
+    wait_until_free()
+
+
+@dray.remote
+def counts() -> Iterator[int]:
+    yield from range(3)
+
+
+def test_a_copy_of_a_generator_reads_on_by_itself() -> None:
+    items = counts.options(num_returns="streaming").remote()
+    assert dray.get(next(items)) == 0
+    twin = copy.copy(items)
+    assert [dray.get(ref) for ref in items] == [1, 2]
+    assert [dray.get(ref) for ref in twin] == [1, 2]
+
+
+@dray.remote
+class Holder:
+    def answer(self) -> int:
+        return 1
+
+
+def test_a_copy_of_a_handle_keeps_no_actor_for_ever() -> None:
+    holder = copy.deepcopy(Holder.options(num_cpus=2).remote())
+    assert dray.get(holder.answer.remote()) == 1
+    del holder
+    assert dray.get(Holder.options(num_cpus=2).remote().answer.remote()) == 1
