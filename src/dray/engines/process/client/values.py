@@ -85,6 +85,14 @@ class Values(Conversation, Runtime):
             return serialization.unpack(payload)
         return serialization.unpack(*self.open(payload))
 
+    def load_last(self, unread: list[Payload]) -> Any:
+        """The same for the last of several payloads, which is taken from them."""
+        return serialization.unpack(*self._open_last(unread))
+
+    @shielded
+    def _open_last(self, unread: list[Payload]) -> Opened:
+        return self.open(unread.pop())
+
     @shielded
     def open(self, payload: Payload) -> Opened:
         """Return a pickle and what it refers to; nothing of it has to be given back."""

@@ -145,30 +145,36 @@ class ActorCalls:
         return False
 
     def _refuse(self, message: Message, group: str) -> None:
+        _, number, _, payload, deps, _, details = message
+        _, name, _, _, retried, _ = details
         known = ", ".join(sorted(filter(None, self._sizes))) or "none"
         error = ConfigError(f"the actor has no concurrency group {group!r}; it has {known}")
-        _, name, _, _, retried, _ = message[6]
-        self._ended(message[1], name, retried, error)
+        self._results.runtime.return_unread([payload, *deps])
+        self._ended(number, name, retried, error)
 
     def run(self, message: Message) -> None:
         _, number, _, payload, deps, returns, details = message
-        method, name, _, _, retried, unread = details
+        method, name, _, _, retried, most_unread = details
         results = self._results
         if number in self._cancelled:
-            self._tell_cancelled(number)
+            self._tell_cancelled(message)
             return
         here = {"task_id": number, "task_name": name, "function": method}
         self._running.set({**self._around, **here})
+        unread = [payload, *deps]
         try:
-            args, kwargs = results.arguments(payload, deps)
+            args, kwargs = results.arguments(unread)
             with ExitForkedChildren():
                 value = method_of(self._actor, method)(*args, **kwargs)
                 del args, kwargs
-                values = results.pack_results(value, returns, name, number, unread)
+                values = results.pack_results(value, returns, name, number, most_unread)
         except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
             self._ended(number, name, retried, error)
         else:
             results.tell_results(number, values)
+        finally:
+            if unread:
+                results.runtime.return_unread(unread)
 
     def _ended(
         self, number: int, name: str, retried: Retried | bytes, error: BaseException
@@ -192,20 +198,22 @@ class ActorCalls:
 
         number = message[1]
         if number in self._cancelled:  # that was heard first, on a socket of its own
-            self._tell_cancelled(number)
+            self._tell_cancelled(message)
             return
         task = asyncio.get_running_loop().create_task(self._run_coroutine(message, semaphore))
         self._tasks[number] = task
-        task.add_done_callback(lambda _: self._end_coroutine(number, task))
+        task.add_done_callback(lambda _: self._end_coroutine(message, task))
         if number in self._cancelled:  # while it was not to be found there
             task.cancel()
 
-    def _end_coroutine(self, number: int, task: asyncio.Task[None]) -> None:
-        del self._tasks[number]
+    def _end_coroutine(self, message: Message, task: asyncio.Task[None]) -> None:
+        del self._tasks[message[1]]
         if task.cancelled():  # before its first step: else it tells of its end itself
-            self._tell_cancelled(number)
+            self._tell_cancelled(message)
 
-    def _tell_cancelled(self, number: int) -> None:
+    def _tell_cancelled(self, message: Message) -> None:
+        _, number, _, payload, deps, *_ = message
+        self._results.runtime.return_unread([payload, *deps])
         self._cancelled.discard(number)
         self._results.runtime.say("raised", number, b"", (), False, ())
 
@@ -213,14 +221,15 @@ class ActorCalls:
         import asyncio  # it is there
 
         _, number, _, payload, deps, returns, details = message
-        method, name, _, _, retried, unread = details
+        method, name, _, _, retried, most_unread = details
         results = self._results
+        unread = [payload, *deps]
         try:
             async with semaphore:
                 here = {"task_id": number, "task_name": name, "function": method}
                 self._running.set({**self._around, **here})
                 with ExitForkedChildren():
-                    args, kwargs = results.arguments(payload, deps)
+                    args, kwargs = results.arguments(unread)
                     value = method_of(self._actor, method)(*args, **kwargs)
                     if inspect.isawaitable(value) and not isinstance(value, ObjectRef):
                         value = await value
@@ -228,8 +237,8 @@ class ActorCalls:
                         index = 0
                         async for item in value:
                             results.send_item(number, index, item, name)
-                            if is_too_far(index, unread):
-                                await self._keep_pace(number, index, unread)
+                            if is_too_far(index, most_unread):
+                                await self._keep_pace(number, index, most_unread)
                             index += 1
                         value = ()
                     if number in self._cancelled:  # whatever it has made of that
@@ -239,13 +248,16 @@ class ActorCalls:
             self._ended(number, name, retried, error)
         else:
             results.tell_results(number, values)
+        finally:
+            if unread:
+                results.runtime.return_unread(unread)
 
-    async def _keep_pace(self, number: int, index: int, unread: int) -> None:
+    async def _keep_pace(self, number: int, index: int, most_unread: int) -> None:
         import asyncio  # it is there
 
         context, wait = contextvars.copy_context(), self._results.keep_pace
         waits = asyncio.get_running_loop().run_in_executor
-        await waits(self._pacers, context.run, wait, number, index, unread)
+        await waits(self._pacers, context.run, wait, number, index, most_unread)
 
     def cancel(self, number: int) -> None:
         self._cancelled.add(number)

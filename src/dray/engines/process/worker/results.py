@@ -48,11 +48,23 @@ class Results:
         # By task: references in its results, until the hub holds them for these.
         self._kept: dict[int, Sequence[Any]] = {}
 
-    def arguments(self, payload: Payload, deps: Sequence[Payload]) -> tuple[Args, Kwargs]:
-        """Return the arguments of a task or call."""
-        args, kwargs = self.runtime.load(payload)
-        if deps:
-            values = [self.runtime.load(dep) for dep in deps]
+    def arguments(self, unread: list[Payload]) -> tuple[Args, Kwargs]:
+        """Return the arguments of a task or call.
+
+        Args:
+            unread: Payload of the arguments, and those of what is awaited among them; what is read
+                is taken from them.
+        """
+        payload = unread[0]
+        if type(payload) is bytes and len(unread) == 1:  # the most common, and the fastest
+            unread.clear()
+            plain: tuple[Args, Kwargs] = serialization.unpack(payload)
+            return plain
+        load = self.runtime.load_last
+        unread.reverse()
+        args, kwargs = load(unread)
+        if unread:
+            values = [load(unread) for _ in range(len(unread))]
             args = tuple(values[a.index] if type(a) is Awaited else a for a in args)
             kwargs = {k: values[v.index] if type(v) is Awaited else v for k, v in kwargs.items()}
         return args, kwargs

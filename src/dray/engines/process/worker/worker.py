@@ -161,6 +161,7 @@ class TaskWorker:
         self._current = number
         devices, variables = grant or ({}, {})
         before = actor_host.set_variables(variables)
+        unread = [payload, *deps]
         try:
             if self._cancelled == number:
                 raise KeyboardInterrupt
@@ -168,7 +169,7 @@ class TaskWorker:
             here = {"task_id": number, "task_name": info["name"], "devices": devices}
             running.set({**info, **here, "function": function})
             self._results.output.begin(info["name"])
-            args, kwargs = self._results.arguments(payload, deps)
+            args, kwargs = self._results.arguments(unread)
             with ExitForkedChildren():
                 value = function(*args, **kwargs)
                 del args, kwargs
@@ -188,6 +189,8 @@ class TaskWorker:
             del value  # not before: references in it are the hub's to hold from now on
         finally:
             actor_host.set_variables(before)
+            if unread:
+                self.runtime.return_unread(unread)
 
     def _make(
         self,
@@ -215,7 +218,7 @@ class TaskWorker:
             }
             running.set(around)
             self.calls = ActorCalls(self._results, self.leave, kind, around, details, running)
-            args, kwargs = self._results.arguments(payload, deps)
+            args, kwargs = self._results.arguments([payload, *deps])
             self.runtime.may_be_interrupted = self.calls.has_threads
             self.calls.make(args, kwargs)
         except SystemExit as error:
