@@ -6,6 +6,7 @@ in `hub/`.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -198,22 +199,32 @@ class Conversation(ABC):
             if isinstance(waiter, _FutureWaiter) and self._asked.pop(number, None) is not None:
                 waiter.fail(error())
 
-    def promise(self, load: Load, *message: object, keep: object = None) -> Future[Any]:
-        """Ask the hub something; return a future of what `load` makes of the answer."""
-        return self.ask_later(load, *message, keep=keep)[1]
+    def promise(
+        self, load: Load, *message: object, keep: object = None, undo: Undo | None = None
+    ) -> Future[Any]:
+        """Ask the hub something; return a future of what `load` makes of the answer.
+
+        Args:
+            load: Makes the future's value.
+            *message: The question.
+            keep: Something that must live until the answer has come.
+            undo: Takes an answer that comes although the future was cancelled.
+        """
+        return self.ask_later(load, *message, keep=keep, undo=undo)[1]
 
     @shielded
     def ask_later(
-        self, load: Load, *message: object, keep: object = None
+        self, load: Load, *message: object, keep: object = None, undo: Undo | None = None
     ) -> tuple[int, Future[Any]]:
         """The same as `promise`; returns the question's number as well."""
         self._readers.start_background("dray-answers")
-        waiter = _FutureWaiter(load, keep)
         number = next(self._questions)
+        future = _AnswerFuture(functools.partial(self.say, "wait_over", number))
+        waiter = _FutureWaiter(future, load, keep, undo)
         self._put_question(number, waiter, message)
         if self.table.dropped or self.table.unpinned:
             self.settle()
-        return number, waiter.future
+        return number, future
 
     def give_back(self, question: int) -> None:
         """Say that what was reserved is needed no more, or that nobody waits for it any more."""
@@ -258,29 +269,50 @@ def accepted(answer: Any) -> Any:
     return answer
 
 
+class _AnswerFuture(Future[Any]):
+    """A future that may be given up until the answer is there."""
+
+    def __init__(self, give_up: Callable[[], None]) -> None:
+        super().__init__()
+        self._give_up = give_up
+
+    def cancel(self) -> bool:
+        cancelled = super().cancel()
+        if cancelled:
+            self._give_up()
+        return cancelled
+
+
 class _FutureWaiter(Waiter):
     """A waiter that no thread waits for: its answer goes into a future."""
 
-    __slots__ = ("_kept", "_load", "future")
+    __slots__ = ("_future", "_kept", "_load", "_undo")
 
-    def __init__(self, load: Load, keep: object) -> None:
+    def __init__(self, future: Future[Any], load: Load, keep: object, undo: Undo | None) -> None:
         super().__init__()
+        self._future = future
         self._load = load
         self._kept = keep  # the reference: without it the value would go as it comes
-        self.future: Future[Any] = Future()
-        self.future.set_running_or_notify_cancel()
+        self._undo = undo
 
     @shut
     def resolve(self) -> None:
+        if self._future.set_running_or_notify_cancel():
+            self._deliver()
+        elif self._undo is not None:
+            self._undo(self.value)
+        self._kept = None
+
+    def _deliver(self) -> None:
         try:
             value = self._load(self.value)
         except BaseException as error:  # noqa: BLE001 (it belongs to whoever waits)
-            self.future.set_exception(error)
+            self._future.set_exception(error)
         else:
-            self.future.set_result(value)
-        self._kept = None
+            self._future.set_result(value)
 
     @shut
     def fail(self, error: EngineError) -> None:
-        self.future.set_exception(error)
+        if self._future.set_running_or_notify_cancel():
+            self._future.set_exception(error)
         self._kept = None

@@ -226,7 +226,8 @@ class Values(Conversation, Runtime):
                 raise serialization.error_of(answer)
             return self.load(answer[0])
 
-        return self.promise(load, "fetch", [self._number_of(ref)], keep=ref)
+        number = self._number_of(ref)
+        return self.promise(load, "fetch", [number], keep=ref, undo=self.return_unread)
 
     def _known_ref(self, number: int) -> ProcessRef:
         """Return a reference that the hub has counted for this process already."""
@@ -242,7 +243,8 @@ class Values(Conversation, Runtime):
         return self._ref_of_item(number)
 
     def next_item_future(self, stream: int, index: int) -> Future[Any]:
-        return self.promise(self._ref_of_item, "next", stream, index)
+        take = self._ref_of_item
+        return self.promise(take, "next", stream, index, undo=take)
 
     @shielded
     def pass_by(self, stream: int, index: int) -> None:

@@ -103,7 +103,8 @@ class Hub(ObjectOperations):
     def forget_client(self, client: Client) -> None:
         """Take back all that a process that is gone has held."""
         self.clients.pop(client.number, None)
-        client.questions.clear()
+        for give_up in list(client.questions.values()):
+            give_up()
         for question in list(client.leases):
             self.give_back(client, question)
         for region, count in client.pins.items():

@@ -127,7 +127,7 @@ class Client:
     Attributes:
         reply: Takes the number of a question and its answer.
         worker: The worker process it is, if it is one.
-        questions: Pending waits: gathers, and for others a callback for their end.
+        questions: Pending waits: what gives each up.
         blocked: Number of its waits that lend its CPUs.
         turn: Number of reservations that its worker has had: waits from before the last one, of
             threads that a task has left, lend nothing of it.
@@ -140,7 +140,7 @@ class Client:
     holds: set[int] = field(default_factory=set)
     pins: dict[int, int] = field(default_factory=dict)
     rooms: dict[Room, Sequence[int]] = field(default_factory=dict)
-    questions: dict[int, WaitRequest | Callable[[], None]] = field(default_factory=dict)
+    questions: dict[int, Callable[[], None]] = field(default_factory=dict)
     reading: list[Stored] = field(default_factory=list)
     blocked: int = 0
     turn: int = 0

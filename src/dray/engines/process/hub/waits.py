@@ -99,18 +99,9 @@ class Waits(WaitOperations):
         return end
 
     def on_wait_over(self, client: Client, question: int) -> None:
-        gather = client.questions.get(question)
-        if gather is None:
-            return  # the answer is on its way
-        if not isinstance(gather, WaitRequest):
-            gather()
-            return
-        self._end(gather)
-        if gather.wants_values:
-            missing = len(gather.numbers) - gather.ready
-            self._hub.reply(client, question, ("missing", missing))
-        else:
-            self._answer(gather)
+        enough = client.questions.get(question)
+        if enough is not None:  # or the answer is on its way
+            enough()
 
     # A wait for several objects.
 
@@ -129,7 +120,7 @@ class Waits(WaitOperations):
             self._answer(gather)
             return
         client = gather.client
-        client.questions[gather.question] = gather
+        client.questions[gather.question] = functools.partial(self._enough, gather)
         came = gather.came = functools.partial(self._came, gather)
         for number in missing:
             if isinstance(number, int):
@@ -186,6 +177,15 @@ class Waits(WaitOperations):
             return
         ready = [i for i, n in enumerate(gather.numbers) if self._payload(n) is not None]
         self._hub.reply(client, gather.question, ready)
+
+    def _enough(self, gather: WaitRequest) -> None:
+        """Answer a process that waits no longer."""
+        self._end(gather)
+        if gather.wants_values:
+            missing = len(gather.numbers) - gather.ready
+            self._hub.reply(gather.client, gather.question, ("missing", missing))
+        else:
+            self._answer(gather)
 
     # Others work meanwhile.
 
