@@ -6,7 +6,7 @@ import contextvars
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -69,7 +69,7 @@ class ActorCalls:
         self._cancelled = results.runtime.cancelled
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._loops: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Semaphore]] = {}
-        self._pacers: ThreadPoolExecutor | None = None
+        self._plain_streams: ThreadPoolExecutor | None = None
         self._sizes = sizes = {_DEFAULT: concurrency, **groups}
         if is_async:
             self._start_loops({name: size or _ASYNC_CONCURRENCY for name, size in sizes.items()})
@@ -88,8 +88,7 @@ class ActorCalls:
         """Start a loop for each group, so that what blocks one holds up no other."""
         import asyncio  # slow to import, and only actors with async methods need it
 
-        # A thread for each generator that may have to wait for its reader, once it has to.
-        self._pacers = ThreadPoolExecutor(sum(sizes.values()), "dray-pace")
+        self._plain_streams = ThreadPoolExecutor(sum(sizes.values()), "dray-generator")
         for name, size in sizes.items():
             loop = asyncio.new_event_loop()
             self._loops[name] = loop, asyncio.Semaphore(size)
@@ -241,6 +240,9 @@ class ActorCalls:
                                 await self._keep_pace(number, index, most_unread)
                             index += 1
                         value = ()
+                    elif returns == "stream":
+                        await self._send_plain(_PlainStream(results, message, iter(value)))
+                        value = ()
                     if number in self._cancelled:  # whatever it has made of that
                         raise asyncio.CancelledError
                     values = results.pack_results(value, returns, name, number)
@@ -253,17 +255,83 @@ class ActorCalls:
                 results.runtime.return_unread(unread)
 
     async def _keep_pace(self, number: int, index: int, most_unread: int) -> None:
+        """Wait as `Results.keep_pace` does, and hold up no thread."""
         import asyncio  # it is there
 
-        context, wait = contextvars.copy_context(), self._results.keep_pace
-        waits = asyncio.get_running_loop().run_in_executor
-        await waits(self._pacers, context.run, wait, number, index, most_unread)
+        ask, read = self._results.runtime.promise, index + 2 - most_unread
+        await asyncio.wrap_future(ask(lambda answer: answer, "pace", number, read))
+
+    async def _send_plain(self, stream: _PlainStream) -> None:
+        """Send the items of a stream from threads, one after the other: it may block them."""
+        import asyncio  # it is there
+
+        number, context = stream.number, contextvars.copy_context()
+        starts = asyncio.get_running_loop().run_in_executor
+        while not stream.over:
+            sending = starts(self._plain_streams, context.run, stream.send)
+            while not sending.done():
+                try:
+                    await asyncio.wait([sending])
+                except asyncio.CancelledError:  # it stops at its next item
+                    self._cancelled.add(number)
+            if stream.error is not None:
+                try:
+                    raise stream.error
+                finally:
+                    stream.error = None  # which holds this frame
+            if not stream.over:
+                try:
+                    await self._keep_pace(number, stream.sent - 1, stream.most_unread)
+                except asyncio.CancelledError:  # its generator is closed where it has run
+                    self._cancelled.add(number)
 
     def cancel(self, number: int) -> None:
         self._cancelled.add(number)
         task = self._tasks.get(number)
         if task is not None:
             task.get_loop().call_soon_threadsafe(task.cancel)
+
+
+class _PlainStream:
+    """The items of a generator without `async`, in an actor that has async methods.
+
+    Attributes:
+        sent: Number of the items that were sent.
+        over: Whether there will be no more.
+        error: The exception that has ended it.
+    """
+
+    def __init__(self, results: Results, message: Message, items: Iterator[Any]) -> None:
+        _, self.number, *_, details = message
+        _, self._name, *_, self.most_unread = details
+        self._results = results
+        self._items = items
+        self.sent = 0
+        self.over = False
+        self.error: BaseException | None = None
+
+    def send(self) -> None:
+        """Send items until they are too far ahead of their reader, or are over."""
+        try:
+            with ExitForkedChildren():
+                self.over = self._send()
+        except BaseException as error:  # noqa: BLE001 (raised where the call is waited for)
+            self.over, self.error = True, error
+
+    def _send(self) -> bool:
+        results, cancelled = self._results, self._results.runtime.cancelled
+        while self.number not in cancelled:
+            try:
+                item = next(self._items)
+            except StopIteration:
+                return True
+            results.send_item(self.number, self.sent, item, self._name)
+            self.sent += 1
+            if is_too_far(self.sent - 1, self.most_unread):
+                return False
+        if inspect.isgenerator(self._items):
+            self._items.close()
+        return True
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
