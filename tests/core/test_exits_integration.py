@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 import dray
 from dray.errors import ActorDiedError, ActorUnavailableError, WorkerDiedError
-from tests.support.gates import count_up, counted
+from tests.support.gates import PATIENCE_S, count_up, counted
 
 NO_STATUS = "no status"
 
@@ -45,6 +46,16 @@ class ExitingAsync:
 
     async def exit(self, status: Any) -> None:
         _exit(status)
+
+    async def exit_beside(self, error: BaseException) -> str:
+        async def leave() -> None:
+            raise error
+
+        self.beside = asyncio.create_task(leave())
+        return "returned"
+
+    async def never(self) -> None:
+        await asyncio.Event().wait()
 
     async def alive(self) -> bool:
         return True
@@ -91,6 +102,32 @@ def test_zero_ends_an_actor_that_could_be_made_again(
     assert alive(actor)
     with pytest.raises(ActorDiedError, match=r"sys\.exit\(0\)"):
         dray.get(actor.exit.remote(0))
+    assert not alive(actor)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(SystemExit(3), 3), (SystemExit(), 0), (SystemExit("words"), 1), (KeyboardInterrupt(), 130)],
+    ids=["three", "none", "words", "interrupt"],
+)
+def test_what_an_async_actor_runs_beside_its_calls_may_crash_it(
+    error: BaseException, status: int, process_engine: None
+) -> None:
+    actor = dray.remote(max_restarts=1)(ExitingAsync).remote()
+    waiting = actor.never.remote()
+    assert dray.get(actor.exit_beside.remote(error)) == "returned"
+    with pytest.raises(ActorUnavailableError) as caught:
+        dray.get(waiting, timeout=PATIENCE_S)
+    assert caught.value.exitcode == status
+    assert alive(actor)
+
+
+def test_what_an_async_actor_runs_beside_its_calls_may_mean_to_exit(process_engine: None) -> None:
+    actor = dray.remote(max_restarts=-1)(ExitingAsync).remote()
+    waiting = actor.never.remote()
+    assert dray.get(actor.exit_beside.remote(SystemExit(0))) == "returned"
+    with pytest.raises(ActorDiedError, match=r"sys\.exit\(0\)"):
+        dray.get(waiting, timeout=PATIENCE_S)
     assert not alive(actor)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import inspect
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _DEFAULT = ""
 _ASYNC_CONCURRENCY = 1000
+_INTERRUPTED = 128 + signal.SIGINT  # what shells say of it
 
 
 class ActorCalls:
@@ -92,7 +94,22 @@ class ActorCalls:
         for name, size in sizes.items():
             loop = asyncio.new_event_loop()
             self._loops[name] = loop, asyncio.Semaphore(size)
-            threading.Thread(target=_run_loop, args=(loop,), name="dray-async", daemon=True).start()
+            threading.Thread(
+                target=self._run_loop, args=(loop,), name="dray-async", daemon=True
+            ).start()
+
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        import asyncio  # it is there
+
+        asyncio.set_event_loop(loop)
+        while True:  # until the process ends, which others may use to come to their end
+            try:
+                loop.run_forever()
+            except SystemExit as error:  # of a task that a method has left
+                self._exit(error)
+            except KeyboardInterrupt:
+                sys.excepthook(*sys.exc_info())
+                self._leave(_INTERRUPTED)
 
     def make(self, args: Args, kwargs: Kwargs) -> None:
         """Make the actor's object."""
@@ -180,15 +197,19 @@ class ActorCalls:
     ) -> None:
         """Tell of a call that has raised; the actor may end with it."""
         results = self._results
-        if isinstance(error, ActorExit) or (isinstance(error, SystemExit) and is_intended(error)):
-            results.runtime.say("exiting", self._around["actor"])
-            self._leave(0)
-            return
-        if isinstance(error, SystemExit):
-            self._leave(exit_status(error))
+        if isinstance(error, (ActorExit, SystemExit)):
+            self._exit(error)
             return
         where = f"method {name} of actor {self._around['name']}"
         results.tell_error(number, error, where, retried)
+
+    def _exit(self, error: ActorExit | SystemExit) -> None:
+        """End the process as an exception says."""
+        if isinstance(error, ActorExit) or is_intended(error):
+            self._results.runtime.say("exiting", self._around["actor"])
+            self._leave(0)
+        else:
+            self._leave(exit_status(error))
 
     # In the event loop.
 
@@ -332,10 +353,3 @@ class _PlainStream:
         if inspect.isgenerator(self._items):
             self._items.close()
         return True
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    import asyncio  # it is there
-
-    asyncio.set_event_loop(loop)
-    loop.run_forever()

@@ -92,7 +92,7 @@ class TaskWorker:
         if self.runtime.table.dropped or self.runtime.table.unpinned:
             self.runtime.settle()
         waiter = self._idle = Waiter()
-        if not self._work:
+        if not self._work and not self._over:  # another thread may have ended it meanwhile
             self.runtime.wait_for_work(waiter)
         self._idle = None
 
