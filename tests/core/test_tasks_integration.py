@@ -573,3 +573,22 @@ def test_what_a_task_prints_after_its_end_has_its_name(
     said: list[str] = []
     until(lambda: said.append(capfd.readouterr().out) or "late" in "".join(said))
     assert "leaves pid=" in "".join(said)
+
+
+def test_each_remote_of_a_function_takes_what_it_refers_to_anew() -> None:
+    limit = [1]
+
+    def current() -> int:
+        return limit[0]
+
+    class Current:
+        def get(self) -> int:
+            return limit[0]
+
+    first, first_class = dray.remote(current), dray.remote(Current)
+    assert dray.get([first.remote(), first_class.remote().get.remote()]) == [1, 1]
+    limit[0] = 2
+    again = [dray.remote(current).remote(), dray.remote(Current).remote().get.remote()]
+    assert dray.get(again) == [2, 2]
+    task, kind = first.options(num_cpus=0.5), first_class.options(num_cpus=0.5)
+    assert dray.get([task.remote(), kind.remote().get.remote()]) == [1, 1]

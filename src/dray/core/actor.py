@@ -13,7 +13,7 @@ from dray.compat.attributes import AbsentMember
 from dray.core.ids import Id
 from dray.core.options import CALL, CALLS, actor_options, call_options, check_options, methods_of
 from dray.core.signature import Signature
-from dray.engines.runtime import ActorBackend, ActorOptions, Returned, Submit
+from dray.engines.runtime import ActorBackend, ActorOptions, Origin, Returned, Submit
 from dray.errors import AbsentNameError, ArgumentTypeError, ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -208,13 +208,16 @@ class ActorClass:
     bind = AbsentMember()
     _remote = AbsentMember()
 
-    def __init__(self, kind: type, given: Mapping[str, object]) -> None:
-        self._hold(kind, given)
+    def __init__(
+        self, kind: type, given: Mapping[str, object], origin: Origin | None = None
+    ) -> None:
+        self._hold(kind, given, origin or Origin())
         self.__doc__ = kind.__doc__
         _ = self._options, self._init, self._signatures  # what is wrong with them is said at once
 
-    def _hold(self, kind: type, given: Mapping[str, object]) -> None:
+    def _hold(self, kind: type, given: Mapping[str, object], origin: Origin) -> None:
         self._kind = kind
+        self._origin = origin
         self._given = dict(given)
         self.__name__ = kind.__name__
 
@@ -222,7 +225,7 @@ class ActorClass:
 
     @cached_property
     def _options(self) -> ActorOptions:
-        return actor_options(self._kind, self._given)
+        return actor_options(self._kind, self._given, self._origin)
 
     @cached_property
     def _init(self) -> Signature:
@@ -275,7 +278,7 @@ class ActorClass:
 
     def options(self, **given: object) -> ActorClass:
         """Return the same class with other options."""
-        return ActorClass(self._kind, {**self._given, **given})
+        return ActorClass(self._kind, {**self._given, **given}, self._origin)
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the class itself, such as a constant or a static method."""
@@ -295,7 +298,7 @@ class ActorClass:
 
 def _unpickled(kind: type, given: Mapping[str, object]) -> ActorClass:
     found = ActorClass.__new__(ActorClass)
-    found._hold(kind, given)
+    found._hold(kind, given, Origin())
     return found
 
 

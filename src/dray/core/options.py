@@ -16,6 +16,7 @@ from dray.engines.runtime import (
     OF_EVERY_ACTOR,
     ActorOptions,
     CallOptions,
+    Origin,
     Placement,
     TaskOptions,
 )
@@ -78,7 +79,9 @@ def _plain(value: object) -> object:
     return plain(value)
 
 
-def task_options(function: Callable[..., object], given: Options) -> TaskOptions:
+def task_options(
+    function: Callable[..., object], given: Options, origin: Origin | None = None
+) -> TaskOptions:
     """Return a remote function's options.
 
     Raises:
@@ -105,6 +108,7 @@ def task_options(function: Callable[..., object], given: Options) -> TaskOptions
         retry_exceptions=_retry_exceptions(given.get("retry_exceptions")),
         **_place(given),
         given=dict(given),
+        origin=origin,
     )
 
 
@@ -119,7 +123,7 @@ def methods_of(kind: type) -> Iterator[tuple[str, Any]]:
             yield name, member
 
 
-def actor_options(kind: type, given: Options) -> ActorOptions:
+def actor_options(kind: type, given: Options, origin: Origin | None = None) -> ActorOptions:
     """Return an actor class's options.
 
     Raises:
@@ -169,6 +173,7 @@ def actor_options(kind: type, given: Options) -> ActorOptions:
         in_order=not (is_async or groups or (concurrency or 1) > 1 or given.get(_ANY_ORDER)),
         **_place(given),
         given=dict(given),
+        origin=origin,
     )
 
 

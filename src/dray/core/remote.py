@@ -12,7 +12,7 @@ from dray.compat.attributes import AbsentMember
 from dray.core.actor import ActorClass
 from dray.core.options import task_options
 from dray.core.signature import Signature
-from dray.engines.runtime import Returned, Runtime, Submit
+from dray.engines.runtime import Origin, Returned, Runtime, Submit
 from dray.errors import ArgumentTypeError, ConfigError
 
 
@@ -31,10 +31,15 @@ class RemoteFunction:
     bind = AbsentMember()
     _remote = AbsentMember()
 
-    def __init__(self, function: Callable[..., object], given: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        function: Callable[..., object],
+        given: Mapping[str, object],
+        origin: Origin | None = None,
+    ) -> None:
         self._function = function
         self._given = dict(given)
-        self._options = task_options(function, given)
+        self._options = task_options(function, given, origin or Origin())
         self._signature = Signature(function, self._options.name)
         self._bound: tuple[Runtime, Submit] | None = None
         functools.update_wrapper(self, function)
@@ -64,7 +69,7 @@ class RemoteFunction:
 
     def options(self, **given: object) -> RemoteFunction:
         """Return the same function with other options."""
-        return RemoteFunction(self._function, {**self._given, **given})
+        return RemoteFunction(self._function, {**self._given, **given}, self._options.origin)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (RemoteFunction, (self._function, self._given))

@@ -59,6 +59,13 @@ class Placement:
     soft_labels: Mapping[str, str] = field(default_factory=dict)
 
 
+class Origin:
+    """The `@remote` of a function or class, whose globals it fixes as it is first used.
+
+    All that `.options()` makes of it have the same; another `@remote` takes them anew.
+    """
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskOptions:
     """Options of a remote function, checked and in dray's own words.
@@ -75,6 +82,7 @@ class TaskOptions:
         placement: Scheduling strategy.
         runtime_env: Runtime environment, on top of the session's.
         given: The options as the user gave them.
+        origin: Its `@remote`; None is the function or class itself.
     """
 
     name: str
@@ -88,6 +96,7 @@ class TaskOptions:
     placement: Placement = field(default_factory=Placement)
     runtime_env: RuntimeEnv = field(default_factory=RuntimeEnv)
     given: Mapping[str, Any] = field(default_factory=dict)
+    origin: Origin | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +123,7 @@ class ActorOptions:
         placement: Scheduling strategy.
         runtime_env: Runtime environment, on top of the session's.
         given: The options as the user gave them.
+        origin: Its `@remote`; None is the function or class itself.
     """
 
     class_name: str
@@ -135,6 +145,7 @@ class ActorOptions:
     placement: Placement = field(default_factory=Placement)
     runtime_env: RuntimeEnv = field(default_factory=RuntimeEnv)
     given: Mapping[str, Any] = field(default_factory=dict)
+    origin: Origin | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)

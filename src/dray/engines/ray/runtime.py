@@ -38,6 +38,7 @@ from dray.engines.runtime import (
     Group,
     GroupSpec,
     Kwargs,
+    Origin,
     Returned,
     Runtime,
     Submit,
@@ -82,7 +83,7 @@ class RayRuntime(Runtime):
         self._check(name, options)
         try:
             shows = "GPU" in options.resources and self._shows_variables
-            remote = self._function(function, options.max_calls, shows)
+            remote = self._function(function, options.origin, options.max_calls, shows)
             with ray_options.quietly():
                 submit = remote.options(**ray_options.of_remote(options, self._environment)).remote
         except (ValueError, TypeError) as error:
@@ -105,7 +106,7 @@ class RayRuntime(Runtime):
         try:
             groups = tuple(sorted(options.concurrency_groups.items()))
             shows = "GPU" in options.resources and self._shows_variables
-            remote = self._class(kind, groups, shows)
+            remote = self._class(kind, options.origin, groups, shows)
             create = remote.options(**ray_options.of_remote(options, self._environment)).remote
         except (ValueError, TypeError) as error:
             raise refused(error, name) from error
@@ -307,14 +308,16 @@ def _told(context: Any, method: str) -> str:
     return "" if ask is None else ask() or ""
 
 
-def _function(function: Function, max_calls: int, shows: bool) -> Any:
+def _function(function: Function, _: Origin | None, max_calls: int, shows: bool) -> Any:
     """Return a remote function of Ray's; how many calls it has is the one thing set for good."""
     if shows and not inspect.isgeneratorfunction(function):
         function = gpu_variables.showing(function)
     return ray.remote(max_calls=max_calls)(iterable(function))
 
 
-def _class(kind: type, concurrency_groups: tuple[tuple[str, int], ...], shows: bool) -> Any:
+def _class(
+    kind: type, _: Origin | None, concurrency_groups: tuple[tuple[str, int], ...], shows: bool
+) -> Any:
     """Return an actor class of Ray's; its concurrency groups are set for good."""
     for name, member in inspect.getmembers(kind, callable):
         given = getattr(member, "__dray_method__", None)

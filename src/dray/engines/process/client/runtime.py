@@ -95,15 +95,16 @@ class ProcessRuntime(Values):
         self, what: str, target: object, options: TaskOptions | ActorOptions, name: str
     ) -> FunctionRef:
         """Tell the hub of a function or class with its options, unless it knows them."""
-        told = self._pickled.get(target)
+        origin = options.origin or target
+        told = self._pickled.get(origin)
         if told is None:
-            told = self._pickled[target] = _Told(pack(target, name))
+            told = self._pickled[origin] = _Told(pack(target, name))
         packed = told.packed
         group = options.placement.group
         rest = {
             field.name: getattr(options, field.name)
             for field in dataclasses.fields(options)
-            if field.name not in ("given", "placement")
+            if field.name not in ("given", "origin", "placement")
         }
         if "retry_exceptions" in rest:
             rest["retry_exceptions"] = serialization.pack_types(rest["retry_exceptions"])
