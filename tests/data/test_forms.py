@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 import decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -106,3 +108,18 @@ def test_an_array_of_no_dimension_is_its_number() -> None:
     rows = dray.data.range(2).map(lambda row: {"x": torch.tensor(row["id"] + 1), "y": np.array(2)})
     assert rows.sum("x") == 3
     assert rows.take(1) == [{"x": 1, "y": 2}]
+
+
+def test_frames_of_files_that_pandas_wrote_keep_all_values(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": range(10), "r": [{"a": number} for number in range(10)]})
+    frame[frame.x > 7].to_parquet(tmp_path / "part.parquet")
+    part = dray.data.read_parquet(tmp_path / "part.parquet")
+    assert part.to_pandas()["r"].tolist() == [{"a": 8}, {"a": 9}]
+    assert part.columns() == part.to_pandas().columns.tolist() == ["x", "r"]
+    same = part.map_batches(lambda batch: batch, batch_format="pandas")
+    assert same.take_all() == part.take_all()
+    indexed = pd.DataFrame({"v": [1.0, 2.0]}, index=pd.Index(["a", "b"], name="k"))
+    indexed.to_parquet(tmp_path / "indexed.parquet")
+    named = dray.data.read_parquet(tmp_path / "indexed.parquet")
+    assert named.to_pandas()["k"].tolist() == ["a", "b"]
+    assert named.groupby("k").map_groups(lambda group: group).take_all() == named.take_all()

@@ -417,6 +417,7 @@ def to_pandas(table: Table) -> Frame:
     """
     import pandas as pd
 
+    table = table.replace_schema_metadata(None)  # or pandas makes an index of columns, as it says
     values = {}
     for name in table.column_names:
         column = table.column(name)

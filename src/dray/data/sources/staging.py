@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+import operator
 import os
 import shutil
+import sys
 import tempfile
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
 from dray.data.forms.blocks import Block, Table, concat
 from dray.data.sources.base import ArrowFileSource, Source, TableSource
+from dray.data.sources.combined import UnionSource
+from dray.data.sources.writing import numbered
 from dray.errors import DataFunctionError, StorageError, describe
 
 # Rows up to this size are kept in memory; more of them go to a file.
@@ -53,46 +56,54 @@ def stage(blocks: Iterable[Block], called: str, schema: pa.Schema | None = None)
         held.append(block.table)
         size += block.table.nbytes
         if size > IN_MEMORY_BYTES:
-            return write_arrow(held, (each.table for each in rest), called)
+            every = itertools.chain([concat(held)], (each.table for each in rest))
+            return write_arrow(every, called)
     if not held:
         return TableSource(pa.table({}) if schema is None else schema.empty_table(), called)
     return TableSource(concat(held), called)
 
 
-def write_arrow(first: Iterable[Table], rest: Iterable[Table], called: str) -> ArrowFileSource:
-    """Write tables into a file of Arrow, and return it as a source.
+def write_arrow(tables: Iterable[Table], called: str) -> Source:
+    """Write tables into files of Arrow, one for rows that have the same columns, as a source.
 
     Args:
-        first: Tables that say which columns there are, of which types.
-        rest: The others.
+        tables: The tables, which have a row at least.
         called: Their name in messages.
+
+    Raises:
+        DataFunctionError: No type holds all values of a column.
+        StorageError: There is no room for them.
     """
-    scratch = Scratch()
-    path = os.path.join(scratch.path, "rows.arrow")
-    begun = concat(list(first))
-    with (
-        StorageError.instead(f"data cannot be staged in {scratch.path}"),
-        pa.OSFile(path, "wb") as file,
-        pa.ipc.new_file(file, begun.schema) as writer,
-    ):
-        for table in itertools.chain([begun], rest):
-            writer.write_table(_alike(table, begun.schema, called), _RECORD_ROWS)
-    return ArrowFileSource(path, called, scratch)
+    scratch, parts = Scratch(), []
+    with StorageError.instead(f"data cannot be staged in {scratch.path}"):
+        in_files = numbered(
+            (table for table in tables if table.num_rows), sys.maxsize, one_schema=True
+        )
+        for number, of_file in itertools.groupby(in_files, operator.itemgetter(0)):
+            path = os.path.join(scratch.path, f"{number}.arrow")
+            _, begun = next(of_file)
+            with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, begun.schema) as writer:
+                for table in itertools.chain([begun], (table for _, table in of_file)):
+                    writer.write_table(table, _RECORD_ROWS)
+            parts.append(ArrowFileSource(path, called, scratch))
+    if len(parts) == 1:
+        return parts[0]
+    _check_alike([part.schema() for part in parts], called)
+    whole = UnionSource(parts)
+    whole.name = called
+    return whole
 
 
-def _alike(table: Table, schema: pa.Schema, called: str) -> Table:
-    """Return a table with the columns and types that the first rows had."""
-    if table.schema == schema:
-        return table
-    with contextlib.suppress(KeyError):
-        table = table.select(schema.names)
-    try:
-        return table.cast(schema)
-    except (ValueError, pa.ArrowException) as error:
-        raise DataFunctionError(
-            f"rows of {called} are not alike: the first ones have {_named(schema)}, and later ones "
-            f"{_named(table.schema)} ({describe(error)})"
-        ) from error
+def _check_alike(schemas: Sequence[pa.Schema], called: str) -> None:
+    first = schemas[0]
+    for schema in schemas[1:]:
+        try:
+            concat([first.empty_table(), schema.empty_table()])
+        except pa.ArrowException as error:
+            raise DataFunctionError(
+                f"rows of {called} are not alike: the first ones have {_named(first)}, and later "
+                f"ones {_named(schema)} ({describe(error)})"
+            ) from error
 
 
 def _named(schema: pa.Schema) -> str:
@@ -102,7 +113,7 @@ def _named(schema: pa.Schema) -> str:
 def shippable(source: Source) -> Source:
     """Return a source that can be sent to many workers: what is large goes by way of a file."""
     if isinstance(source, TableSource) and source.table.nbytes > _SHIPPED_BYTES:
-        return write_arrow([source.table], [], source.name)
+        return write_arrow([source.table], source.name)
     return source
 
 

@@ -67,17 +67,23 @@ def write_files(
     with target.opened() as place:
         if place is None:
             return
-        in_files = _numbered(tables, most, one_schema=write.one_schema)
+        in_files = numbered(tables, most, one_schema=write.one_schema)
         for number, of_file in itertools.groupby(in_files, operator.itemgetter(0)):
             name = f"{place.directory}/{place.prefix}{number:06d}.{ending}"
             with place.filesystem.open_output_stream(name) as file:
                 write.write((table for _, table in of_file), file)
 
 
-def _numbered(
+def numbered(
     tables: Iterable[Table], most: int, *, one_schema: bool
 ) -> Iterator[tuple[int, Table]]:
-    """Yield tables with the numbers of their files, of which each has a number of rows at most."""
+    """Yield tables with the numbers of their files.
+
+    Args:
+        tables: The tables.
+        most: The most rows of a file.
+        one_schema: Whether all rows of a file have the same columns, of the same types.
+    """
     number, rows = -1, most
     schema: pa.Schema | None = None
     for table in tables:
@@ -128,7 +134,7 @@ def write_partitions(
     with target.opened() as place:
         if place is None:
             return
-        runs = _numbered(tables, sys.maxsize, one_schema=True)
+        runs = numbered(tables, sys.maxsize, one_schema=True)
         for number, run in itertools.groupby(runs, operator.itemgetter(0)):
             of_run = (table for _, table in run)
             begun = next(of_run)
