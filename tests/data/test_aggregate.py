@@ -239,3 +239,34 @@ def test_nan_is_a_number_and_null_in_frames_of_pandas() -> None:
     *rows, last = made.take_all()
     assert rows == [{"a": 1.0, "rows": 1}, {"a": 2.0, "rows": 1}]
     assert (bool(np.isnan(last["a"])), last["rows"]) == (True, 2)
+
+
+def test_aggregates_of_one_name_get_numbers() -> None:
+    rows = dray.data.from_items([{"k": 0, "x": float(n)} for n in range(5)] + [{"k": 0, "x": None}])
+    quarters = (Quantile("x", part) for part in (0.25, 0.5, 0.75))
+    assert rows.aggregate(*quarters) == {
+        "quantile(x)": 1.0,
+        "quantile(x)_2": 2.0,
+        "quantile(x)_3": 3.0,
+    }
+    counts = Count("x"), Count("x", ignore_nulls=True), Sum("x", alias_name="count(x)_2")
+    assert rows.groupby("k").aggregate(*counts).take_all() == [
+        {"k": 0, "count(x)": 6, "count(x)_2": 5, "count(x)_2_2": 10.0}
+    ]
+
+
+@pytest.mark.parametrize("how", ["sum", "min", "max", "mean", "std"])
+def test_a_column_may_be_aggregated_twice_and_beside_a_key_of_that_name(how: str) -> None:
+    first, second, third = f"{how}(x)", f"{how}(x)_2", f"{how}(x)_3"
+    rows = dray.data.from_items([{first: "a", "x": 1}, {first: "a", "x": 1}])
+    expected = 0.0 if how == "std" else 2 if how == "sum" else 1
+    [row] = getattr(rows.groupby(first), how)(["x", "x"]).take_all()
+    assert row == {first: "a", second: expected, third: expected}
+    assert getattr(rows, how)(["x", "x"]) == {first: expected, second: expected}
+
+
+def test_a_key_may_have_the_name_of_a_result() -> None:
+    rows = dray.data.from_items([{"count()": "a", "x": 1}, {"count()": "a", "x": 3}])
+    assert rows.groupby("count()").count().take_all() == [{"count()": "a", "count()_2": 2}]
+    summed = rows.groupby("count()").aggregate(Sum("x", alias_name="count()"))
+    assert summed.take_all() == [{"count()": "a", "count()_2": 4}]

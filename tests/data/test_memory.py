@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -34,6 +35,70 @@ def yields_memory_again(batch: Batch) -> Iterator[Batch]:
     for number in batch["id"]:
         made[:] = number
         yield {"x": made}
+
+
+class UsesAFrameAgain:
+    """Returns the same frame of pandas in each batch."""
+
+    def __init__(self) -> None:
+        self._frame = pd.DataFrame({"x": np.zeros(2)})
+
+    def __call__(self, batch: Batch) -> pd.DataFrame:
+        self._frame.loc[:, "x"] = batch["id"].astype(float)
+        return self._frame
+
+
+class UsesASeriesAgain:
+    """Returns the same column of pandas in each batch."""
+
+    def __init__(self) -> None:
+        self._column = pd.Series(np.zeros(2))
+
+    def __call__(self, batch: Batch) -> Batch:
+        self._column[:] = batch["id"].astype(float)
+        return {"x": self._column}
+
+
+class UsesAViewAgain:
+    """Returns the same memory in each batch, by arrays that may only be read."""
+
+    def __init__(self) -> None:
+        self._memory = np.zeros(2)
+
+    def __call__(self, batch: Batch) -> Batch:
+        self._memory[:] = batch["id"]
+        seen = self._memory.view()
+        seen.flags.writeable = False
+        return {"x": seen}
+
+
+class ChangesTheLastFrame:
+    """Writes to the frame that it has returned for the batch before."""
+
+    def __init__(self) -> None:
+        self._last: pd.DataFrame | None = None
+
+    def __call__(self, batch: Batch) -> pd.DataFrame:
+        if self._last is not None:
+            self._last.loc[:, "x"] = -1.0
+        self._last = pd.DataFrame({"x": batch["id"] * 1.0})
+        return self._last
+
+
+def yields_a_frame_again(batch: Batch) -> Iterator[pd.DataFrame]:
+    frame = pd.DataFrame({"x": [0.0]})
+    for number in batch["id"]:
+        frame.loc[:, "x"] = float(number)
+        yield frame
+
+
+@pytest.mark.parametrize(
+    "function",
+    [UsesAFrameAgain, UsesASeriesAgain, UsesAViewAgain, ChangesTheLastFrame, yields_a_frame_again],
+)
+def test_a_function_may_use_frames_and_views_again(function: Any) -> None:
+    rows = dray.data.range(6).map_batches(function, batch_size=2)
+    assert rows.to_pandas()["x"].tolist() == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("function", [UsesMemoryAgain, yields_memory_again])

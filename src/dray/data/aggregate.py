@@ -28,7 +28,7 @@ from dray.data.forms.blocks import (  # noqa: E402
     to_column,
     with_plain,
 )
-from dray.data.forms.names import column_named  # noqa: E402
+from dray.data.forms.names import column_named, free_names  # noqa: E402
 from dray.data.operations import UserFunction  # noqa: E402
 from dray.errors import ConfigError  # noqa: E402
 
@@ -373,9 +373,10 @@ def aggregated(table: Table, keys: Sequence[str], aggregates: Iterable[Aggregate
         asked.append(each.asked(column))
     made = groups.group_by(by, use_threads=False).aggregate([one for some in asked for one in some])
     rows = Rows(table, keys)
+    names = free_names([each.name for each in listed], keys)
     results = {
-        each.name: each.finished(rows, *(made.column(f"{column}_{how}") for column, how, _ in some))
-        for each, some in zip(listed, asked, strict=True)
+        name: each.finished(rows, *(made.column(f"{column}_{how}") for column, how, _ in some))
+        for name, each, some in zip(names, listed, asked, strict=True)
     }
     return pa.table({**{key: made.column(key) for key in keys}, **results})
 

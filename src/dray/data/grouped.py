@@ -22,7 +22,7 @@ from dray.data.forms.blocks import (
     is_number,
     with_plain,
 )
-from dray.data.forms.names import check_column
+from dray.data.forms.names import check_column, free_names
 from dray.data.operations import FunctionOperation, MapBatches, UserFunction
 from dray.data.pipeline import P
 from dray.data.pools.options import check_options, in_workers
@@ -63,7 +63,8 @@ class GroupedData(Generic[P]):
 
     def count(self) -> P:
         """Return how many rows each group has, as `count()`."""
-        return self._made(lambda: self._reduced({"count()": (None, "count")}))
+        [name] = free_names(["count()"], self._keys)
+        return self._made(lambda: self._reduced({name: (None, "count")}))
 
     def sum(self, on: Columns = None, ignore_nulls: bool = True) -> P:
         """Return the sum of columns in each group, as `sum(x)`.
@@ -88,16 +89,19 @@ class GroupedData(Generic[P]):
 
         def produce() -> Iterator[Block]:
             names = self._columns(chosen)
+            means = free_names([f"mean({name})" for name in names], self._keys)
+            numbers = free_names([f"count({name})" for name in names], [*self._keys, *means])
             wanted: Wanted = {
-                f"{how} {name}": (name, how) for name in names for how in ("sum", "count")
+                **{mean: (name, "sum") for mean, name in zip(means, names, strict=True)},
+                **{number: (name, "count") for number, name in zip(numbers, names, strict=True)},
             }
             for block in self._reduced(wanted, ignore_nulls):
                 table = block.table.select(self._keys)
-                for name in names:
-                    number = block.table.column(f"count {name}").cast(pa.float64(), safe=False)
-                    total = block.table.column(f"sum {name}").cast(pa.float64(), safe=False)
+                for mean, counted in zip(means, numbers, strict=True):
+                    number = block.table.column(counted).cast(pa.float64(), safe=False)
+                    total = block.table.column(mean).cast(pa.float64(), safe=False)
                     number = pc.if_else(pc.equal(number, 0), None, number)
-                    table = table.append_column(f"mean({name})", pc.divide(total, number))
+                    table = table.append_column(mean, pc.divide(total, number))
                 yield Block(table, block.origin)
 
         return self._made(produce)
@@ -216,7 +220,9 @@ class GroupedData(Generic[P]):
         chosen = _chosen(on)
 
         def produce() -> Iterator[Block]:
-            wanted = {f"{how}({name})": (name, how) for name in self._columns(chosen)}
+            names = self._columns(chosen)
+            results = free_names([f"{how}({name})" for name in names], self._keys)
+            wanted = {new: (name, how) for new, name in zip(results, names, strict=True)}
             return self._reduced(wanted, ignore_nulls)
 
         return self._made(produce)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from dray.data.forms.batches import rebatched
 from dray.data.forms.blocks import Block, Table, Value, concat, with_plain
-from dray.data.forms.names import check_column, column_named
+from dray.data.forms.names import check_column, column_named, free_name
 from dray.errors import ConfigError, describe
 
 _END = Block(pa.table({}))
@@ -47,21 +47,15 @@ def zipped(datasets: Sequence[Iterator[Block]]) -> Iterator[Block]:
             if beside.num_rows != table.num_rows:
                 raise ConfigError("datasets that are zipped must have as many rows as each other")
             for name in beside.column_names:
-                table = table.append_column(_free_name(name, table), beside.column(name))
+                table = table.append_column(
+                    free_name(name, table.column_names), beside.column(name)
+                )
         yield Block(table, block.origin)
     if any(next(other, _END) is not _END for other in others):
         raise ConfigError("datasets that are zipped must have as many rows as each other")
 
 
 _ZIPPED_ROWS = 4096
-
-
-def _free_name(name: str, table: Table) -> str:
-    taken, free, number = set(table.column_names), name, 0
-    while free in taken:
-        number += 1
-        free = f"{name}_{number}"
-    return free
 
 
 def sampled(blocks: Iterable[Block], fraction: float, seed: int) -> Iterator[Block]:

@@ -23,8 +23,8 @@ from dray.data.forms.blocks import (
 def handed_over(results: list[Batch]) -> tuple[Batch, bool]:
     """Return a batch that a function has returned, and whether its memory is nobody else's.
 
-    Arrays that somebody else may still write to are copied: the function may keep an array, and
-    return it again with other values. Those that only the batch refers to are not. Arrays that
+    Arrays and frames that somebody else may still write to are copied: the function may keep one,
+    and return it again with other values. Those that only the batch refers to are not. Arrays that
     nobody may write to, such as the function's own arguments, stay as they are, so that Arrow
     knows their memory for such.
 
@@ -34,7 +34,8 @@ def handed_over(results: list[Batch]) -> tuple[Batch, bool]:
     alone = _counts(results) == [_ALONE]
     batch = results[0]
     if not isinstance(batch, dict):
-        return batch, False
+        is_shared = not alone and type(batch).__module__.partition(".")[0] == "pandas"
+        return batch.copy() if is_shared else batch, False
     columns = {
         name: _kept_apart(values, alone and references == _ALONE)
         for (name, values), references in zip(batch.items(), _counts(batch.values()), strict=True)
@@ -55,10 +56,20 @@ _ALONE = _counts([object()])[0]  # for an object that a list or dict alone refer
 
 def _kept_apart(values: Value, alone: bool) -> Value:
     array = as_array(values)
-    if not isinstance(array, np.ndarray) or not array.flags.writeable or array.dtype == object:
+    if not isinstance(array, np.ndarray) or array.dtype == object or _is_fixed(array):
         return array
     alone = alone and array is values and array.flags.owndata
     return array if alone and not weakref.getweakrefcount(array) else array.copy()
+
+
+def _is_fixed(array: Array) -> bool:
+    """Return whether nobody may write to an array, nor to one that it is a view of."""
+    seen: object = array
+    while isinstance(seen, np.ndarray):
+        if seen.flags.writeable:
+            return False
+        seen = seen.base
+    return True
 
 
 def writable(batch: Batch) -> Batch:

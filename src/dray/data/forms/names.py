@@ -1,8 +1,9 @@
-"""Columns by their names, and the message where there are none."""
+"""Columns by their names: the message where there are none, and names that are free."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Container, Iterable, Mapping
 
 import pyarrow as pa
 
@@ -22,3 +23,18 @@ def column_named(table: Table, name: str) -> pa.ChunkedArray:
     """Return a column, or raise ConfigError if there is none of its name."""
     check_column(table, [name])
     return table.column(name)
+
+
+def free_name(name: str, taken: Container[str], first: int = 1) -> str:
+    """Return a name that is not taken: with a number behind it, from the first one, if it is."""
+    numbered = (f"{name}_{number}" for number in itertools.count(first))
+    return next(each for each in itertools.chain([name], numbered) if each not in taken)
+
+
+def free_names(names: Iterable[str], taken: Iterable[str]) -> list[str]:
+    """Return names that are neither taken nor each other's: the second one ends in `_2`."""
+    found, there = [], set(taken)
+    for name in names:
+        found.append(free_name(name, there, 2))
+        there.add(found[-1])
+    return found
