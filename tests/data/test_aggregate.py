@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import dray
@@ -270,3 +271,17 @@ def test_a_key_may_have_the_name_of_a_result() -> None:
     assert rows.groupby("count()").count().take_all() == [{"count()": "a", "count()_2": 2}]
     summed = rows.groupby("count()").aggregate(Sum("x", alias_name="count()"))
     assert summed.take_all() == [{"count()": "a", "count()_2": 4}]
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+def test_zero_is_one_key_whatever_its_sign(kind: pa.DataType) -> None:
+    signs = dray.data.from_arrow(pa.table({"k": pa.array([0.0, -0.0, 0.0], kind), "v": [1, 2, 3]}))
+    made = signs.groupby("k").map_groups(lambda group: {"n": [len(group)]})
+    assert made.take_all() == [{"n": 3}]
+    summed = signs.groupby("k").sum("v")
+    assert summed.take_all() == [{"k": 0.0, "sum(v)": 6}]
+    schema = summed.schema()
+    assert schema is not None
+    assert schema.base_schema.field("k").type == kind
+    others = dray.data.from_arrow(pa.table({"k": pa.array([-0.0], kind), "w": [1]}))
+    assert signs.join(others, "inner", on="k").count() == 3

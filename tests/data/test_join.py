@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 import dray.data
@@ -53,3 +55,32 @@ def test_joins_that_cannot_be() -> None:
         LEFT.join(RIGHT, "inner", on="id", right_on=["id", "x"])
     with pytest.raises(ConfigError, match="the datasets cannot be joined"):
         LEFT.join(dray.data.from_items([{"id": "a"}]), "inner").take()
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (pa.array(["a", "b"], pa.large_string()), pa.array(["b", "c"])),
+        (pa.array(["a", "b"]).dictionary_encode(), pa.array(["b", "c"])),
+        (pa.array([1, 2], pa.int32()), pa.array([2, 3])),
+        (pa.array([1, 2], pa.uint8()), pa.array([2.0, 3.5])),
+        (pa.array([None, "b"]), pa.array(["b"], pa.large_string())),
+        (pa.nulls(2), pa.array(["b"])),
+    ],
+    ids=str,
+)
+def test_keys_of_types_that_one_type_holds_are_joined(left: pa.Array, right: pa.Array) -> None:
+    first, second = (
+        dray.data.from_arrow(pa.table({"k": keys, name: range(len(keys))}))
+        for keys, name in ((left, "x"), (right, "y"))
+    )
+    pairs = [(row["x"], row["y"]) for row in first.join(second, "inner", on="k").take_all()]
+    assert pairs == ([] if left.null_count == 2 else [(1, 0)])
+    whole = second.join(first, "full_outer", on="k").take_all()
+    assert sorted(row["x"] for row in whole if row["x"] is not None) == [0, 1]
+
+
+def test_frames_of_pandas_are_joined_with_rows() -> None:
+    frame = dray.data.from_pandas(pd.DataFrame({"k": ["a", "b"]}))
+    rows = dray.data.from_items([{"k": "b", "w": 1}])
+    assert frame.join(rows, "inner", on="k").take_all() == [{"k": "b", "w": 1}]

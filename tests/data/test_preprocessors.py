@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import dray.data
@@ -170,3 +171,39 @@ def test_a_class_of_ones_own_and_names_that_are_gone() -> None:
         _ = dray.data.preprocessors.BatchMapper  # type: ignore[attr-defined]
     with pytest.raises(DeprecatedArgumentError, match="name the columns to put together"):
         Concatenator(exclude=["y"])  # type: ignore[call-arg]
+
+
+def _of(**columns: pa.Array) -> dray.data.Dataset:
+    return dray.data.from_arrow(pa.table(columns))
+
+
+def test_small_types_of_numbers_do_not_overflow() -> None:
+    bytes_ = _of(x=pa.array([200, 3], pa.uint8()), y=pa.array([150, 4], pa.uint8()))
+    assert Normalizer(["x", "y"]).transform(bytes_).take_all() == [
+        {"x": 0.8, "y": 0.6},
+        {"x": 0.6, "y": 0.8},
+    ]
+    least = _of(x=pa.array([-128, 64], pa.int8()))
+    assert MaxAbsScaler(["x"]).fit_transform(least).take_all() == [{"x": -1.0}, {"x": 0.5}]
+
+
+def test_encoders_have_no_category_for_nan() -> None:
+    nan = float("nan")
+    rows = _of(x=pa.array([3.0, nan, 1.0, 2.0]), many=pa.array([[3.0, nan], [1.0], [nan], [2.0]]))
+    ordered = OrdinalEncoder(["x", "many"]).fit_transform(rows).take_all()
+    assert [row["x"] for row in ordered] == [2, None, 0, 1]
+    assert [row["many"] for row in ordered] == [[2, None], [0], [None], [1]]
+    labels = [row["x"] for row in LabelEncoder("x").fit_transform(rows).take_all()]
+    assert labels == [2, None, 0, 1]
+    categories = Categorizer(["x"]).fit_transform(rows).to_pandas()["x"].cat.categories
+    assert categories.tolist() == [1.0, 2.0, 3.0]
+    hot = MultiHotEncoder(["many"]).fit_transform(OneHotEncoder(["x"]).fit_transform(rows))
+    vectors = hot.take_all()
+    assert [row["x"].tolist() for row in vectors] == [[0, 0, 1], [0, 0, 0], [1, 0, 0], [0, 1, 0]]
+    assert [row["many"].tolist() for row in vectors] == [[0, 0, 1], [1, 0, 0], [0, 0, 0], [0, 1, 0]]
+
+
+def test_nan_is_one_value_whatever_the_block() -> None:
+    rows = dray.data.range(3).map_batches(lambda batch: {"x": [float("nan")]}, batch_size=1)
+    [value] = rows.unique("x")
+    assert np.isnan(value)

@@ -241,6 +241,8 @@ class AbsMax(Max):
 
     def of_values(self, values: Column) -> Column:
         """Return what is aggregated in place of the column's values."""
+        if pa.types.is_signed_integer(values.type):  # whose least has no counterpart
+            values = values.cast(pa.int64())
         return pc.abs(values)
 
 

@@ -126,13 +126,25 @@ class Pipeline:
     def arrow_schema(self) -> pa.Schema | None:
         """Return the schema of the rows; None if there are none to tell.
 
-        A few rows are read and go through the operations, if there is no other way.
+        A few rows are read and go through the operations, if there is no other way; more of them
+        until one is left, if none of the few is.
         """
         schema = self.source.schema()
         if not self._operations and schema is not None:
             return schema
-        table = next((block.table for block in self._applied(self._first_rows())), None)
-        return None if table is None else table.schema.remove_metadata()
+        probed = self._probed()
+        if probed is None or not probed.num_rows:
+            made = (block.table for block in self._applied(self.source.open()))
+            probed = next((table for table in made if table.num_rows), probed)
+        return None if probed is None else probed.schema.remove_metadata()
+
+    def probed_schema(self) -> pa.Schema | None:
+        """Return the schema of what operations make of a few rows; None if that is nothing."""
+        probed = self._probed()
+        return None if probed is None else probed.schema.remove_metadata()
+
+    def _probed(self) -> Table | None:
+        return next((block.table for block in self._applied(self._first_rows())), None)
 
     def schema(self, fetch_if_missing: bool = True) -> Schema | None:
         """Return the names and types of the columns; None if there are no rows to tell.
@@ -275,7 +287,7 @@ def written_down(
     Args:
         blocks: The rows.
         called: Their name in messages.
-        schema: Returns their schema; asked only if there are none, since operations may run again.
+        schema: Returns their schema; asked only if there are none, since operations run again.
     """
     made = stage(blocks, called)
     return made if made.rows or made.schema() else stage((), called, schema())

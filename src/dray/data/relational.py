@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -70,7 +71,8 @@ def unique(blocks: Iterable[Block], column: str) -> list[Value]:
     """Return the values of a column, each once, in the order in which they come first."""
     found: dict[Value, None] = {}
     for block in blocks:
-        found.update(dict.fromkeys(pc.unique(column_named(block.table, column)).to_pylist()))
+        values = pc.unique(column_named(block.table, column)).to_pylist()
+        found.update(dict.fromkeys(math.nan if value != value else value for value in values))
     return list(found)
 
 
@@ -127,16 +129,21 @@ class Join:
 
     def _numbers(self, left: Table, right: Table) -> Table:
         """Return the keys and the numbers of the rows of each pair; Arrow joins no tensors."""
-        sides = []
-        for table, keys, number in ((left, self.on, _LEFT), (right, self.right_on, _RIGHT)):
-            check_column(table, keys)
-            named = {_KEY.format(n): table.column(key) for n, key in enumerate(keys)}
-            sides.append(pa.table({**named, number: pa.array(np.arange(table.num_rows))}))
-        keys = [_KEY.format(n) for n in range(len(self.on))]
+        keyed = []
+        for table, on in ((left, self.on), (right, self.right_on)):
+            check_column(table, on)
+            names = [_KEY.format(n) for n in range(len(on))]
+            keyed.append(with_plain(table.select(on).rename_columns(names), names))
+        keys = keyed[0].column_names
         try:
+            schema = pa.unify_schemas([k.schema for k in keyed], promote_options="permissive")
+            sides = [
+                table.cast(schema).append_column(number, pa.array(np.arange(table.num_rows)))
+                for table, number in zip(keyed, (_LEFT, _RIGHT), strict=True)
+            ]
             how = self.how.replace("_", " ")
             joined = sides[0].join(sides[1], keys, join_type=how, use_threads=False)
-        except pa.ArrowInvalid as error:
+        except pa.ArrowException as error:
             raise ConfigError(f"the datasets cannot be joined: {describe(error)}") from error
         order = [(name, "ascending") for name in (_LEFT, _RIGHT) if name in joined.column_names]
         return joined.take(pc.sort_indices(joined, sort_keys=order))

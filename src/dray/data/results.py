@@ -127,7 +127,7 @@ class Results(Pipeline):
         ready = isinstance(self.source, TableSource) and not self._operations
         if ready and self._seed is None:
             return self
-        return type(self)(written_down(self.blocks(), self.source.name, self.arrow_schema))
+        return type(self)(written_down(self.blocks(), self.source.name, self.probed_schema))
 
     def to_pandas(self, limit: int | None = None) -> Frame:
         """Return all rows as a pandas.DataFrame.
@@ -146,7 +146,7 @@ class Results(Pipeline):
     def to_arrow(self) -> Table:
         """Return all rows as a pyarrow.Table."""
         tables = [block.table for block in self.blocks()]
-        schema = None if tables else self.arrow_schema()
+        schema = None if tables else self.probed_schema()
         return concat(tables) if tables else (schema or pa.schema([])).empty_table()
 
     def to_arrow_refs(self) -> list[ObjectRef]:

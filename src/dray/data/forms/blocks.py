@@ -19,6 +19,7 @@ require("pyarrow", "dray[data]")
 import numpy as np  # noqa: E402 (what is above says how to install it)
 import numpy.typing as npt  # noqa: E402
 import pyarrow as pa  # noqa: E402
+import pyarrow.compute as pc  # noqa: E402
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,11 +87,14 @@ with contextlib.suppress(pa.ArrowKeyError):  # it does
 
 
 def with_plain(table: Table, names: Iterable[str]) -> Table:
-    """Return a table without dictionaries in some columns, by which Arrow does not group."""
+    """Return a table with some columns as Arrow groups by them: no dictionaries, one zero."""
     for name in names:
-        kind = table.schema.field(name).type
-        if pa.types.is_dictionary(kind):
-            table = put_column(table, name, table.column(name).cast(kind.value_type))
+        column = table.column(name)
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if pa.types.is_floating(column.type):
+            column = pc.add(column.cast(pa.float64()), 0.0).cast(column.type)
+        table = put_column(table, name, column)
     return table
 
 

@@ -57,7 +57,7 @@ class OneHotEncoder(_HotEncoder):
 
     def _categories(self, ds: Dataset, name: str) -> dict[Value, int]:
         counted = ds.groupby(name).count().take_all()
-        values = [row[name] for row in counted if row[name] is not None]
+        values = [row[name] for row in counted if _is_category(row[name])]
         most = self._most.get(name)
         if most is not None:
             counts = {row[name]: row["count()"] for row in counted}
@@ -94,7 +94,7 @@ class LabelEncoder(Preprocessor):
         [(self._column, self._output)] = outputs([label_column], output_column and [output_column])
 
     def _learned(self, ds: Dataset) -> dict[str, Value]:
-        values = sorted(value for value in ds.unique(self._column) if value is not None)
+        values = _ordered(ds.unique(self._column))
         return {f"unique_values({self._column})": _order(values)}
 
     def _changed(self, table: Table) -> Table:
@@ -119,12 +119,21 @@ def _sorted_values(ds: Dataset, name: str, *, in_lists: bool = True) -> list[Val
     """Return the values of a column in order, each once; of lists, those that are in them."""
     schema = ds.arrow_schema()
     if schema is not None and not pa.types.is_nested(schema.field(name).type):
-        return sorted(value for value in ds.unique(name) if value is not None)
+        return _ordered(ds.unique(name))
     found: set[Value] = set()
     for block in ds.select_columns([name]).blocks():
         for value in block.table.column(name).to_pylist():
             found.update(value or () if in_lists else [_hashable(value)])
-    return sorted(value for value in found if value is not None)
+    return _ordered(found)
+
+
+def _is_category(value: Value) -> bool:
+    """Return whether a value is neither None nor NaN."""
+    return value is not None and bool(value == value)
+
+
+def _ordered(values: Iterable[Value]) -> list[Value]:
+    return sorted(filter(_is_category, values))
 
 
 def _order(values: Iterable[Value]) -> dict[Value, int]:
@@ -191,8 +200,8 @@ class MultiHotEncoder(_HotEncoder):
     def _categories(self, ds: Dataset, name: str) -> dict[Value, int]:
         counts: Counter[Value] = Counter()
         for row in ds.select_columns([name]).iter_rows():
-            counts.update(list(row[name]))
-        return _order(sorted(value for value, _ in counts.most_common(self._most.get(name))))
+            counts.update(filter(_is_category, row[name]))
+        return _order(_ordered(value for value, _ in counts.most_common(self._most.get(name))))
 
     def _column(self, name: str, column: Column) -> Column:
         places = self.stats_[f"unique_values({name})"]

@@ -49,6 +49,7 @@ class Normalizer(Preprocessor):
     def _changed(self, table: Table) -> Table:
         columns = [column_named(table, name) for name, _ in self._pairs]
         values = np.stack([column_to_numpy(column) for column in columns], axis=1)
+        values = values.astype(np.float64)
         values = values / _NORMS[self._norm](values)[:, None]
         for (_, output), column in zip(self._pairs, values.T, strict=True):
             table = put_column(table, output, to_column(np.ascontiguousarray(column)))
