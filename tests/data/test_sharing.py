@@ -192,3 +192,26 @@ def test_an_iteration_that_is_left_is_over(tmp_path: Path) -> None:
     assert iterator.position.taken == 1
     assert len(list(iterator.iter_rows())) == 10
     assert (iterator.position.epoch, iterator.position.taken) == (2, 0)
+
+
+def test_more_text_than_a_chunk_of_arrow_holds_is_shuffled_and_shared() -> None:
+    part = pa.array([f"{number:03}" + "x" * (1 << 20) for number in range(64)])
+    texts = pa.chunked_array([part] * 40)  # 2.5 GiB, in the memory of one part
+    rows = dray.data.from_arrow(pa.table({"id": pa.array(range(len(texts))), "s": texts}))
+    shuffled = rows.random_shuffle(seed=0)
+    for one in (shuffled.iterator(), *rows.streaming_split(2), *shuffled.streaming_split(2)):
+        [batch] = itertools.islice(one.iter_batches(batch_size=32), 1)
+        assert [int(text[:3]) for text in batch["s"]] == [number % 64 for number in batch["id"]]
+
+
+def test_rows_of_any_chunks_are_shuffled_alike() -> None:
+    table = pa.table({"id": range(100), "s": [str(number) for number in range(100)]})
+    alone, cut = (
+        dray.data.from_arrow(pa.Table.from_batches(table.to_batches(size))).random_shuffle(seed=0)
+        for size in (100, 7)
+    )
+    assert alone.take_all() == cut.take_all()
+    in_order = cut.sort("id", descending=True)
+    assert in_order.take_all() == table.to_pylist()[::-1]
+    none = dray.data.from_arrow(table).filter(lambda row: row["id"] < 0)
+    assert none.sort("id").columns() == ["id", "s"]

@@ -24,10 +24,10 @@ from dray.data.forms.blocks import (  # noqa: E402
     Table,
     Value,
     table_rows,
-    taken,
     to_column,
     with_plain,
 )
+from dray.data.forms.chunks import Chunks  # noqa: E402
 from dray.data.forms.names import column_named, free_names  # noqa: E402
 from dray.data.operations import UserFunction  # noqa: E402
 from dray.errors import ConfigError  # noqa: E402
@@ -57,11 +57,11 @@ class Rows(NamedTuple):
     """Rows that are aggregated.
 
     Attributes:
-        table: The rows.
+        chunks: The rows.
         keys: The columns whose values make groups; none is one group.
     """
 
-    table: Table
+    chunks: Chunks
     keys: Sequence[str]
 
 
@@ -128,7 +128,7 @@ class AggregateFn:
         return to_column([self._of_group(rows, numbers) for numbers in found.to_pylist()])
 
     def _of_group(self, rows: Rows, numbers: list[int]) -> Value:
-        group = taken(rows.table, np.array(numbers, np.int64))
+        group = rows.chunks.take(np.array(numbers, np.int64))
         values = tuple(group.column(key)[0].as_py() for key in rows.keys)
         key = values[0] if len(values) == 1 else values or None
         try:
@@ -374,7 +374,7 @@ def aggregated(table: Table, keys: Sequence[str], aggregates: Iterable[Aggregate
         groups = groups.append_column(column, each.prepared(table))
         asked.append(each.asked(column))
     made = groups.group_by(by, use_threads=False).aggregate([one for some in asked for one in some])
-    rows = Rows(table, keys)
+    rows = Rows(Chunks(table), keys)
     names = free_names([each.name for each in listed], keys)
     results = {
         name: each.finished(rows, *(made.column(f"{column}_{how}") for column, how, _ in some))

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dray.data.forms.batches import rebatched
-from dray.data.forms.blocks import Block, Table, Value, concat, with_plain
+from dray.data.forms.blocks import Block, Table, Value, column_to_numpy, concat, with_plain
 from dray.data.forms.names import check_column, column_named, free_name
+from dray.data.sources.base import TableSource
 from dray.errors import ConfigError, describe
 
 _END = Block(pa.table({}))
@@ -31,7 +32,11 @@ def sorted_blocks(
     order = ["descending" if fall else "ascending" for fall in falls]
     pairs = list(zip(keys, order, strict=True))
     by = with_plain(table.select(keys), keys)
-    yield Block(table.take(pc.sort_indices(by, sort_keys=pairs)), "the sorted rows")
+    rows = column_to_numpy(pc.sort_indices(by, sort_keys=pairs)).astype(np.int64)
+    source = TableSource(table.combine_chunks())
+    step = source.block_rows()
+    for begin in range(0, max(1, table.num_rows), step):
+        yield Block(source.take(rows[begin : begin + step]), "the sorted rows")
 
 
 def zipped(datasets: Sequence[Iterator[Block]]) -> Iterator[Block]:

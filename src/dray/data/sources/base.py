@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.fs
 
 from dray.data.forms.blocks import Block, RowNumbers, Table, rows_to_table, taken, to_row
+from dray.data.forms.chunks import Chunks
 from dray.errors import StorageError
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class TableSource(_InPieces):
 
     def __init__(self, table: Table, called: str = "the table") -> None:
         self.table = table.combine_chunks() if _has_many_chunks(table) else table
+        self._chunks = Chunks(self.table)
         self.name = called
         self.rows = table.num_rows
         self.row_bytes = table.nbytes / max(1, table.num_rows)
@@ -117,7 +119,7 @@ class TableSource(_InPieces):
         return self.table.slice(start, stop - start)
 
     def take(self, rows: RowNumbers) -> Table:
-        return taken(self.table, rows)
+        return self._chunks.take(rows)
 
     def schema(self) -> pa.Schema | None:
         return self.table.schema
@@ -127,10 +129,11 @@ class TableSource(_InPieces):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self.table.schema) as writer:
             writer.write_table(self.table)
-        return {**vars(self), "table": sink.getvalue().to_pybytes()}
+        return {**vars(self), "table": sink.getvalue().to_pybytes(), "_chunks": None}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state, table=pa.ipc.open_stream(state["table"]).read_all())
+        self._chunks = Chunks(self.table)
 
 
 def _has_many_chunks(table: Table) -> bool:
@@ -184,33 +187,33 @@ class ArrowFileSource(_InPieces):
     def __init__(self, path: str, called: str, owner: object = None) -> None:
         self._path, self.name = path, called
         self._owner = owner  # deletes the file when nobody has this any more
-        self._open_table: Table | None = None
-        table = self._mapped()
+        self._open_chunks: Chunks | None = None
+        table = self._mapped().table
         self.rows = table.num_rows
         self.row_bytes = table.nbytes / max(1, table.num_rows)
 
-    def _mapped(self) -> Table:
-        if self._open_table is None:
+    def _mapped(self) -> Chunks:
+        if self._open_chunks is None:
             if not os.path.exists(self._path):
                 raise StorageError(
                     f"{self.name} was written to {self._path} by the program, and this node "
                     "does not see it: set TMPDIR in the program to a directory that all nodes share"
                 )
             with pa.memory_map(self._path) as file:
-                self._open_table = pa.ipc.open_file(file).read_all()
-        return self._open_table
+                self._open_chunks = Chunks(pa.ipc.open_file(file).read_all())
+        return self._open_chunks
 
     def _piece(self, start: int, stop: int) -> Table:
-        return self._mapped().slice(start, stop - start)
+        return self._mapped().table.slice(start, stop - start)
 
     def take(self, rows: RowNumbers) -> Table:
-        return taken(self._mapped(), rows)
+        return self._mapped().take(rows)
 
     def schema(self) -> pa.Schema | None:
-        return self._mapped().schema
+        return self._mapped().table.schema
 
     def __getstate__(self) -> dict[str, object]:
-        return {**vars(self), "_open_table": None, "_owner": None}
+        return {**vars(self), "_open_chunks": None, "_owner": None}
 
 
 class Indexed(Protocol):

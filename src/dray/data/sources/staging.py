@@ -9,19 +9,18 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
 from dray.data.forms.blocks import Block, Table, concat
-from dray.data.sources.base import ArrowFileSource, Source, TableSource
+from dray.data.sources.base import BLOCK_BYTES, ArrowFileSource, Source, TableSource
 from dray.data.sources.combined import UnionSource
 from dray.data.sources.writing import numbered
 from dray.errors import DataFunctionError, StorageError, describe
 
 # Rows up to this size are kept in memory; more of them go to a file.
 IN_MEMORY_BYTES = 64 << 20
-_RECORD_ROWS = 1 << 16
 
 
 class Scratch:
@@ -83,8 +82,10 @@ def write_arrow(tables: Iterable[Table], called: str) -> Source:
             path = os.path.join(scratch.path, f"{number}.arrow")
             _, begun = next(of_file)
             with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, begun.schema) as writer:
-                for table in itertools.chain([begun], (table for _, table in of_file)):
-                    writer.write_table(table, _RECORD_ROWS)
+                for table in _in_large_chunks(
+                    itertools.chain([begun], (table for _, table in of_file))
+                ):
+                    writer.write_table(table)
             parts.append(ArrowFileSource(path, called, scratch))
     if len(parts) == 1:
         return parts[0]
@@ -92,6 +93,19 @@ def write_arrow(tables: Iterable[Table], called: str) -> Source:
     whole = UnionSource(parts)
     whole.name = called
     return whole
+
+
+def _in_large_chunks(tables: Iterable[Table]) -> Iterator[Table]:
+    """Yield rows in chunks of a block's size at least, among which each is found sooner."""
+    held, size = [], 0
+    for batch in itertools.chain.from_iterable(table.to_batches() for table in tables):
+        held.append(batch)
+        size += batch.nbytes
+        if size >= BLOCK_BYTES:
+            yield pa.Table.from_batches(held).combine_chunks()
+            held, size = [], 0
+    if held:
+        yield pa.Table.from_batches(held).combine_chunks()
 
 
 def _check_alike(schemas: Sequence[pa.Schema], called: str) -> None:

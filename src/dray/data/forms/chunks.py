@@ -1,0 +1,43 @@
+"""The chunks of a table, from which rows are taken without a copy of the others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from dray.data.forms.blocks import RowNumbers, Table, taken
+
+
+class Chunks:
+    """A table whose rows are taken from each of its chunks alone.
+
+    Arrow would put the chunks of a column together first: a copy of all, and an error if texts are
+    more than 2 GiB.
+
+    Args:
+        table: The rows.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self._batches = table.to_batches()
+        self._ends = np.cumsum([batch.num_rows for batch in self._batches])
+
+    def take(self, rows: RowNumbers) -> Table:
+        """Return a copy of rows by their numbers."""
+        if len(self._batches) < 2:
+            return taken(self.table, rows)
+        if not len(rows):
+            return self.table.slice(0, 0)
+        order = np.argsort(rows, kind="stable")
+        rising = np.asarray(rows)[order]
+        parts, begin = [], 0
+        for number in np.unique(np.searchsorted(self._ends, rising, side="right")).tolist():
+            batch, after = self._batches[number], int(self._ends[number])
+            end = int(np.searchsorted(rising, after))
+            chosen = rising[begin:end] - (after - batch.num_rows)
+            parts.append(taken(pa.Table.from_batches([batch]), chosen))
+            begin = end
+        places: RowNumbers = np.empty(len(order), np.int64)
+        places[order] = np.arange(len(order))
+        return taken(pa.concat_tables(parts).combine_chunks(), places)
