@@ -7,6 +7,7 @@ import decimal
 import json
 import os
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -324,3 +325,26 @@ def test_options_of_readers(tmp_path: Path) -> None:
         assert "columns" not in str(raised.value)
     with pytest.raises(AbsentArgumentError, match=r"it takes paths, .*shuffle, .*read_options"):
         dray.data.read_csv(tmp_path, zzzzzz=1)
+
+
+def test_parts_of_which_the_first_lacks_tensors_of_several_shapes() -> None:
+    parts = [
+        dray.data.from_items([{"id": 0}]),
+        dray.data.from_items([{"id": 1, "t": np.ones((2, 2))}]),
+        dray.data.from_items([{"id": 2, "t": np.ones((2, 3))}]),
+    ]
+    first, *others = parts
+    [batch] = first.union(*others).iter_batches(batch_size=3)
+    assert [getattr(each, "shape", each) for each in batch["t"]] == [None, (2, 2), (2, 3)]
+
+
+def test_many_columns_are_put_together_in_time() -> None:
+    """Take as long as columns there are, and not as their square."""
+    names = [f"c{number}" for number in range(2000)]
+    parts = [dray.data.from_arrow(pa.table({name: [n] for name in names})) for n in range(20)]
+    first, *others = parts
+    begun = time.process_time()
+    [batch] = first.union(*others).drop_columns(names[:1000]).iter_batches(batch_size=20)
+    assert time.process_time() - begun < 2
+    assert len(batch) == 1000
+    assert batch[names[-1]].tolist() == list(range(20))

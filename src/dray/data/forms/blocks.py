@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -271,9 +272,15 @@ def concat(tables: Sequence[Table]) -> Table:
     """Return the rows of several tables as one; types that differ are widened."""
     if len(tables) == 1:
         return tables[0]
-    for name in tables[0].column_names:
-        kinds = {table.schema.field(name).type for table in tables if name in table.column_names}
-        if len(kinds) > 1 and any(isinstance(kind, pa.FixedShapeTensorType) for kind in kinds):
+    schemas = [table.schema for table in tables]
+    if all(schema.equals(schemas[0]) for schema in schemas[1:]):
+        return pa.concat_tables(tables)
+    kinds: dict[str, set[pa.DataType]] = {}
+    for field in itertools.chain.from_iterable(schemas):
+        kinds.setdefault(field.name, set()).add(field.type)
+    for name, of_column in kinds.items():
+        tensors = any(isinstance(kind, pa.FixedShapeTensorType) for kind in of_column)
+        if tensors and len(of_column) > 1:
             tables = _with_ragged(tables, name)
     return pa.concat_tables(tables, promote_options="permissive")
 
@@ -374,7 +381,7 @@ def column_to_values(column: Column) -> list[Value]:
     """Return a column as Python values; tensors as arrays."""
     if isinstance(column.type, PickledType):
         storage = one_chunk(column).storage
-        return [pickle.loads(value) for value in storage.to_pylist()]
+        return [None if each is None else pickle.loads(each) for each in storage.to_pylist()]
     if isinstance(column.type, pa.FixedShapeTensorType):
         if not column.null_count:
             return list(column_to_numpy(column))
