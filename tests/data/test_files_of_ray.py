@@ -72,3 +72,16 @@ def test_values_in_the_names_of_directories(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="style must be"):
         Partitioning("hiv")
     assert importlib.import_module("dray.data.datasource").Partitioning is Partitioning
+
+
+def test_tensors_of_several_shapes_that_ray_has_written(tmp_path: Path) -> None:
+    data = pa.array([[0, 1, 2, 3, 4, 5], [6, 7]], pa.large_list(pa.uint8()))
+    lists = pa.StructArray.from_arrays([data, pa.array([[2, 3], [1, 2]])], ["data", "shape"])
+    told = {
+        "ARROW:extension:name": "ray.data.arrow_variable_shaped_tensor",
+        "ARROW:extension:metadata": "2",
+    }
+    schema = pa.schema([pa.field("image", lists.type, metadata=told)])
+    pq.write_table(pa.table([lists], schema=schema), tmp_path / "a.parquet")
+    rows = dray.data.read_parquet(tmp_path)
+    assert [row["image"].tolist() for row in rows.take_all()] == [[[0, 1, 2], [3, 4, 5]], [[6, 7]]]

@@ -42,6 +42,7 @@ def read_parquet(
     file_extensions: Sequence[str] | None = None,
     shuffle: FileOrder = None,
     schema: pa.Schema | None = None,
+    allow_pickle: bool = False,
     **options: object,
 ) -> Dataset:
     """Return files of Parquet as a dataset; their ends are read now, the rest when it is used.
@@ -58,10 +59,11 @@ def read_parquet(
         shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
         schema: The columns and their types; default: those of all files, where a column that a
             file lacks is None, and has a type that holds the values of all files.
+        allow_pickle: Whether to load values that were pickled, which may run any code.
         options: Options of Ray's that dray does not need.
 
     Raises:
-        ConfigError: There are no such files or columns.
+        ConfigError: There are no such files or columns, or one is pickled.
         StorageError: One cannot be read, or not together with the others.
     """
     _known_options(read_parquet, options)
@@ -69,7 +71,10 @@ def read_parquet(
     label = _labels(partitioning, include_paths)
     order = None if shuffle is None else Shuffle(shuffle)
     lanes = override_num_blocks
-    return Dataset(files.parquet_source(found, on, columns, lanes, label, order, schema))
+    source = files.parquet_source(
+        found, on, columns, lanes, label, order, schema, allow_pickle=allow_pickle
+    )
+    return Dataset(source)
 
 
 def read_csv(

@@ -63,7 +63,10 @@ class Block(NamedTuple):
 
 
 class PickledType(pa.ExtensionType):  # type: ignore[misc]
-    """The type of columns whose values Arrow has no type for: each is pickled."""
+    """The type of columns whose values Arrow has no type for: each is pickled.
+
+    It is not registered with Arrow, which would see it in files of strangers, and run their code.
+    """
 
     def __init__(self) -> None:
         super().__init__(pa.large_binary(), "dray.pickled")
@@ -82,9 +85,19 @@ class PickledType(pa.ExtensionType):  # type: ignore[misc]
         return hash(self.extension_name)
 
 
-# Arrow is to know the type in files and messages.
-with contextlib.suppress(pa.ArrowKeyError):  # it does
-    pa.register_extension_type(PickledType())
+def with_pickles(table: Table, schema: pa.Schema) -> Table:
+    """Return a table that Arrow has read, with columns that are pickled as the schema says."""
+    for field in schema:
+        if isinstance(field.type, PickledType):
+            table = put_column(table, field.name, as_pickled(table.column(field.name)))
+    return table
+
+
+def as_pickled(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column of pickles as one of their values; they must come from whom you trust."""
+    kind = PickledType()
+    storage = [getattr(chunk, "storage", chunk).cast(kind.storage_type) for chunk in column.chunks]
+    return pa.chunked_array([pa.ExtensionArray.from_storage(kind, each) for each in storage], kind)
 
 
 def with_plain(table: Table, names: Iterable[str]) -> Table:
@@ -221,11 +234,11 @@ def _from_values(values: list[Value]) -> Column:
             if len(alike) == 1 and arrays[0].dtype.kind in _OF_TENSORS:
                 return _from_array(np.stack(arrays))
             if any(array.ndim != 1 for array in arrays):
-                return _pickled(values)
+                return pickled(values)
     for nan_is_null in (False, True):  # it stays among numbers, and is null among strings
         with contextlib.suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
             return pa.array(values, _type_in_ns(values), from_pandas=nan_is_null)
-    return _pickled(values)
+    return pickled(values)
 
 
 def _type_in_ns(values: Sequence[Value]) -> pa.DataType | None:
@@ -246,7 +259,8 @@ def _as_numpy(value: Value) -> Value:
     return array if array.ndim else array.item()
 
 
-def _pickled(values: Iterable[object]) -> Column:
+def pickled(values: Iterable[object]) -> pa.ExtensionArray:
+    """Return values of any type as an Arrow array; None stays what it is to them."""
     try:
         storage = pa.array([cloudpickle.dumps(value) for value in values], pa.large_binary())
     except (pickle.PicklingError, TypeError, AttributeError) as error:

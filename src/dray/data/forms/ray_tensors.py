@@ -1,31 +1,73 @@
-"""Columns of tensors in files of Ray Data: lists, with their shape beside the type."""
+"""Columns of tensors in files, as Ray Data has them: lists, with their shape beside the type."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from dray.data.forms.blocks import Column, PickledType, Table
+from dray.data.forms.blocks import (
+    Array,
+    Column,
+    PickledType,
+    Table,
+    as_pickled,
+    column_to_numpy,
+    column_to_values,
+    pickled,
+)
 
+_EXTENSION, _TOLD = b"ARROW:extension:name", b"ARROW:extension:metadata"
 _NAMES = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
+_OF_SEVERAL_SHAPES = "ray.data.arrow_variable_shaped_tensor"
+_PICKLES = ("dray.pickled", "ray.data.arrow_pickled_object")
 
 
-def with_tensors(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of a file, with tensors in place of Ray's lists."""
-    return pa.schema([_with_tensor(field) for field in schema])
+def with_tensors(schema: pa.Schema, *, pickles: bool = False) -> pa.Schema:
+    """Return the schema of a file, with tensors in place of Ray's lists.
+
+    Args:
+        schema: The schema.
+        pickles: Whether columns of pickles become their values.
+    """
+    return pa.schema([_with_tensor(field, pickles=pickles) for field in schema])
 
 
-def _with_tensor(field: pa.Field) -> pa.Field:
-    kind = field.type
-    if isinstance(kind, pa.BaseExtensionType):  # Ray is imported here
-        name, storage = kind.extension_name, kind.storage_type
-        shape = list(getattr(kind, "shape", ()))
+def pickled_columns(schema: pa.Schema) -> list[str]:
+    """Return the columns of a file that are, or have in them, pickles, which may run any code."""
+    return [field.name for field in schema if _has_pickles(field)]
+
+
+def _has_pickles(field: pa.Field) -> bool:
+    kind = getattr(field.type, "storage_type", field.type)
+    if pa.types.is_dictionary(kind):
+        return _has_pickles(pa.field("", kind.value_type))
+    inside = (kind.field(number) for number in range(kind.num_fields))
+    return _extension(field) in _PICKLES or any(map(_has_pickles, inside))
+
+
+def _extension(field: pa.Field) -> str:
+    """Return the name of a field's extension of Arrow's types; "" if it has none."""
+    if isinstance(field.type, pa.BaseExtensionType):  # such as Ray's, if it is imported here
+        return str(field.type.extension_name)
+    name: bytes = (field.metadata or {}).get(_EXTENSION, b"")
+    return name.decode()
+
+
+def _with_tensor(field: pa.Field, *, pickles: bool = False) -> pa.Field:
+    kind, name = field.type, _extension(field)
+    if isinstance(kind, pa.BaseExtensionType):
+        storage, shape = kind.storage_type, list(getattr(kind, "shape", ()))
     else:
-        told = field.metadata or {}
-        name, storage = told.get(b"ARROW:extension:name", b"").decode(), kind
-        shape = _shape(told.get(b"ARROW:extension:metadata", b""))
+        storage = kind
+        shape = _shape((field.metadata or {}).get(_TOLD, b""))
+    ragged = name == _OF_SEVERAL_SHAPES and _is_struct(kind)
+    if ragged or (pickles and name in _PICKLES):
+        return pa.field(field.name, PickledType())
     if name not in _NAMES or not shape:
         return field
     try:
@@ -79,7 +121,11 @@ def _as_field(table: Table, field: pa.Field) -> Column:
 def _cast(column: Column, kind: pa.DataType) -> Column:
     if pa.types.is_null(column.type):
         return pa.nulls(len(column), kind)
-    if not isinstance(kind, pa.FixedShapeTensorType) or column.type == kind:
+    if column.type == kind:
+        return column
+    if isinstance(kind, PickledType):
+        return _of_shapes(column) if _is_struct(column.type) else as_pickled(column)
+    if not isinstance(kind, pa.FixedShapeTensorType):
         return column.cast(kind)
     size = math.prod(kind.shape)
     chunks = []
@@ -88,3 +134,53 @@ def _cast(column: Column, kind: pa.DataType) -> Column:
         fixed = lists.cast(pa.list_(kind.value_type, size))
         chunks.append(pa.ExtensionArray.from_storage(kind, fixed))
     return pa.chunked_array(chunks, kind)
+
+
+def _is_struct(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_struct(getattr(kind, "storage_type", kind)))
+
+
+def _of_shapes(column: pa.ChunkedArray) -> Column:
+    """Return lists that have their shapes beside them as tensors."""
+    chunks = []
+    for chunk in column.chunks:
+        data, shapes = getattr(chunk, "storage", chunk).flatten()
+        lists = zip(column_to_numpy(data), shapes.to_pylist(), strict=True)
+        tensors = [None if one is None else one.reshape(shape) for one, shape in lists]
+        chunks.append(pickled(tensors))
+    return pa.chunked_array(chunks, PickledType())
+
+
+def without_pickles(table: Table) -> Table:
+    """Return a table for a file: tensors of several shapes become lists, as Ray writes them."""
+    for index, field in enumerate(table.schema):
+        if not isinstance(field.type, PickledType):
+            continue
+        values = column_to_values(table.column(index))
+        there = [value for value in values if value is not None]
+        if not there:
+            table = table.set_column(index, field.name, pa.nulls(len(values)))
+        elif all(isinstance(value, np.ndarray) and value.dtype.kind in "iufb" for value in there):
+            dtypes = {value.dtype for value in there}
+            if len(dtypes) == 1:
+                table = table.set_column(index, *_as_lists(field.name, values, dtypes.pop()))
+    return table
+
+
+def _as_lists(
+    name: str, values: Sequence[Array | None], dtype: np.dtype[Any]
+) -> tuple[pa.Field, pa.Array]:
+    native = dtype.newbyteorder("=")
+    flat = [None if one is None else np.ascontiguousarray(one, native).ravel() for one in values]
+    shapes = [None if one is None else one.shape for one in values]
+    lists = pa.StructArray.from_arrays(
+        [
+            pa.array(flat, pa.large_list(pa.from_numpy_dtype(native))),
+            pa.array(shapes, pa.list_(pa.int64())),
+        ],
+        ["data", "shape"],
+        mask=pa.array([one is None for one in values]),
+    )
+    dimensions = next(one.ndim for one in values if one is not None)
+    told = {_EXTENSION: _OF_SEVERAL_SHAPES, _TOLD: str(dimensions)}
+    return pa.field(name, lists.type, metadata=told), lists

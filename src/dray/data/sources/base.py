@@ -5,13 +5,21 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.fs
 
-from dray.data.forms.blocks import Block, RowNumbers, Table, rows_to_table, taken, to_row
+from dray.data.forms.blocks import (
+    Block,
+    RowNumbers,
+    Table,
+    rows_to_table,
+    taken,
+    to_row,
+    with_pickles,
+)
 from dray.data.forms.chunks import Chunks
 from dray.errors import StorageError
 
@@ -129,10 +137,13 @@ class TableSource(_InPieces):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self.table.schema) as writer:
             writer.write_table(self.table)
-        return {**vars(self), "table": sink.getvalue().to_pybytes(), "_chunks": None}
+        sent = (sink.getvalue().to_pybytes(), self.table.schema)
+        return {**vars(self), "table": sent, "_chunks": None}
 
-    def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state, table=pa.ipc.open_stream(state["table"]).read_all())
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        sent, schema = state["table"]
+        table = with_pickles(pa.ipc.open_stream(sent).read_all(), schema)
+        vars(self).update(state, table=table)
         self._chunks = Chunks(self.table)
 
 
@@ -182,11 +193,18 @@ class RangeSource(_InPieces):
 
 
 class ArrowFileSource(_InPieces):
-    """A file of Arrow that is mapped into memory, and is read from the disk as rows are used."""
+    """A file of Arrow that is mapped into memory, and is read from the disk as rows are used.
 
-    def __init__(self, path: str, called: str, owner: object = None) -> None:
-        self._path, self.name = path, called
-        self._owner = owner  # deletes the file when nobody has this any more
+    Args:
+        path: The file.
+        schema: Its schema.
+        called: The rows in messages.
+        owner: Deletes the file when nobody has this any more.
+    """
+
+    def __init__(self, path: str, schema: pa.Schema, called: str, owner: object) -> None:
+        self._path, self._schema, self.name = path, schema, called
+        self._owner = owner
         self._open_chunks: Chunks | None = None
         table = self._mapped().table
         self.rows = table.num_rows
@@ -200,7 +218,8 @@ class ArrowFileSource(_InPieces):
                     "does not see it: set TMPDIR in the program to a directory that all nodes share"
                 )
             with pa.memory_map(self._path) as file:
-                self._open_chunks = Chunks(pa.ipc.open_file(file).read_all())
+                table = pa.ipc.open_file(file).read_all()
+            self._open_chunks = Chunks(with_pickles(table, self._schema))
         return self._open_chunks
 
     def _piece(self, start: int, stop: int) -> Table:
@@ -210,7 +229,7 @@ class ArrowFileSource(_InPieces):
         return self._mapped().take(rows)
 
     def schema(self) -> pa.Schema | None:
-        return self._mapped().table.schema
+        return self._schema
 
     def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_open_chunks": None, "_owner": None}

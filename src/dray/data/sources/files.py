@@ -150,6 +150,8 @@ def parquet_source(
     label: Callable[[str], Labels],
     shuffle: Shuffle | None = None,
     schema: pa.Schema | None = None,
+    *,
+    allow_pickle: bool = False,
 ) -> Source:
     """Return files of Parquet as a source; the ends of all of them are read here.
 
@@ -161,11 +163,12 @@ def parquet_source(
         label: Returns the values that all rows of a file have from its path.
         shuffle: The order of files in each epoch; None is the one that they have.
         schema: The columns of all files, and their types; None takes what the files have.
+        allow_pickle: Whether to load pickled values.
 
     Raises:
         NoSuchFileError: One is not there.
         StorageError: One cannot be read, or not together with the others.
-        ConfigError: A column is not there.
+        ConfigError: A column is not there, or pickled.
     """
     import pyarrow.parquet as pq
 
@@ -176,7 +179,10 @@ def parquet_source(
     with ThreadPoolExecutor(min(_READERS, len(files)), "dray-parquet") as readers:
         ends = list(readers.map(read_end, files))
     labels = [dict(label(path)) for path in files]
-    whole = unified(files, ends) if schema is None else with_tensors(schema)
+    if schema is None:
+        whole = unified(files, ends, columns, allow_pickle=allow_pickle)
+    else:
+        whole = with_tensors(schema)
     if not any(labels) and shuffle is None:
         source = ParquetSource(files, filesystem, ends, whole, lanes)
         return _with_columns(source, files[0], columns, {})

@@ -7,30 +7,50 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from dray.data.forms.ray_tensors import of_several_shapes, with_tensors
-from dray.errors import StorageError, describe
+from dray.data.forms.ray_tensors import of_several_shapes, pickled_columns, with_tensors
+from dray.errors import ConfigError, StorageError, describe
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 
-def unified(files: Sequence[str], ends: Sequence[pq.FileMetaData]) -> pa.Schema:
+def unified(
+    files: Sequence[str],
+    ends: Sequence[pq.FileMetaData],
+    columns: Sequence[str] | None = None,
+    *,
+    allow_pickle: bool = False,
+) -> pa.Schema:
     """Return a schema with the columns of all files, each of a type that holds its values.
 
     Args:
         files: The paths of files of Parquet.
         ends: Their ends.
+        columns: Those that are to be read; None is all.
+        allow_pickle: Whether they may be pickled.
 
     Raises:
         StorageError: There is no such type for a column.
+        ConfigError: A column is pickled.
     """
     whose: dict[pa.Schema, str] = {}
     for path, schema in _new_ones(files, ends):
-        whose.setdefault(with_tensors(schema), path)
+        if not allow_pickle:
+            _check_no_pickles(schema, columns, path)
+        whose.setdefault(with_tensors(schema, pickles=allow_pickle), path)
     if len(whose) == 1:
         return next(iter(whose))
     names = dict.fromkeys(name for schema in whose for name in schema.names)
     return pa.schema([(name, _type_for_all(name, whose)) for name in names])
+
+
+def _check_no_pickles(schema: pa.Schema, columns: Sequence[str] | None, path: str) -> None:
+    for name in pickled_columns(schema):
+        if columns is None or name in columns:
+            raise ConfigError(
+                f"{path} has pickled values in column {name!r}, and to load them may run any code: "
+                "give allow_pickle=True if you trust whoever wrote it, or columns= without it"
+            )
 
 
 def _new_ones(
@@ -47,8 +67,8 @@ def _new_ones(
         if told in seen and seen[told].equals(end.schema):
             continue
         seen[told] = end.schema
-        schema = end.schema.to_arrow_schema()
-        if last is None or not schema.equals(last, check_metadata=False):
+        schema = end.schema.to_arrow_schema().remove_metadata()
+        if last is None or not schema.equals(last, check_metadata=True):
             yield path, schema
         last = schema
 

@@ -86,7 +86,7 @@ def write_arrow(tables: Iterable[Table], called: str) -> Source:
                     itertools.chain([begun], (table for _, table in of_file))
                 ):
                     writer.write_table(table)
-            parts.append(ArrowFileSource(path, called, scratch))
+            parts.append(ArrowFileSource(path, begun.schema, called, scratch))
     if len(parts) == 1:
         return parts[0]
     _check_alike([part.schema() for part in parts], called)

@@ -10,7 +10,7 @@ import json
 import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import pyarrow as pa
 from dray.data.forms.batches import rebatched
 from dray.data.forms.blocks import Block, Row, Table, Value, column_to_numpy, table_rows
 from dray.data.forms.names import check_column, column_named
-from dray.data.forms.ray_tensors import in_schema
+from dray.data.forms.ray_tensors import in_schema, without_pickles
 from dray.data.sources.target import Target
 from dray.errors import ConfigError
 
@@ -33,10 +33,12 @@ class Writer:
     Attributes:
         write: Writes tables, of which there is one at least, to an open file.
         one_schema: Whether all rows of a file have the same columns, of the same types.
+        prepare: Makes of a table what the file holds.
     """
 
     write: Callable[[Iterator[Table], pa.NativeFile], object]
     one_schema: bool = False
+    prepare: Callable[[Table], Table] = lambda table: table
 
 
 def write_files(
@@ -63,7 +65,7 @@ def write_files(
     """
     most = rows or (_FILE_ROWS if joined else 1)
     cut = blocks if rows is None else rebatched(blocks, itertools.repeat(rows))
-    tables = (block.table for block in cut if block.table.num_rows)
+    tables = (write.prepare(block.table) for block in cut if block.table.num_rows)
     with target.opened() as place:
         if place is None:
             return
@@ -128,7 +130,7 @@ def write_partitions(
     """
     from pyarrow import dataset as arrow
 
-    tables = (block.table for block in blocks if block.table.num_rows)
+    tables = (without_pickles(block.table) for block in blocks if block.table.num_rows)
     most = rows or _FILE_ROWS
     of_group = min(options.pop("row_group_size", None) or most, most)
     with target.opened() as place:
@@ -167,7 +169,8 @@ def to_parquet(row_group_size: int | None = None, **options: Any) -> Writer:
 
     import pyarrow.parquet as pq
 
-    return _of_arrow(functools.partial(pq.ParquetWriter, **options), row_group_size)
+    writer = _of_arrow(functools.partial(pq.ParquetWriter, **options), row_group_size)
+    return replace(writer, prepare=without_pickles)
 
 
 def to_csv(**options: Any) -> Writer:
