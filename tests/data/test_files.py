@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import dray.data
+from dray.data.accepted import dataset_of
 from dray.data.sources import files
 from dray.errors import AbsentError, ConfigError, StorageError
 
@@ -229,3 +230,42 @@ def test_parts_of_shuffled_files_are_the_same_rows_in_each_epoch(tmp_path: Path)
     ordered = epochs(both.filter(lambda row: row["x"] % 2 == 0))
     assert len({tuple(epoch) for epoch in ordered}) == 4
     assert sorted(ordered[0]) == sorted([*range(0, 24, 2)] * 2)
+
+
+@pytest.mark.parametrize("ending", ["csv", "json", "jsonl"])
+@pytest.mark.parametrize("codec", ["gz/gzip", "bz2/bz2", "br/brotli", "lz4/lz4", "zst/zstd"])
+def test_files_of_text_may_be_packed(ending: str, codec: str, tmp_path: Path) -> None:
+    packed, codec = codec.split("/")
+    text = b"x\n1\n2\n" if ending == "csv" else b'{"x": 1}\n{"x": 2}\n'
+    for number, name in enumerate((f"{ending}.{packed}", f"{ending.upper()}.{packed.upper()}")):
+        with pa.CompressedOutputStream(str(tmp_path / f"{number}.{name}"), codec) as file:
+            file.write(text)
+    read = getattr(dray.data, f"read_{ending.removesuffix('l')}")
+    assert read(tmp_path).take_all() == [{"x": 1}, {"x": 2}] * 2
+    assert dataset_of(str(tmp_path / f"1.{name}"), "train").take_all() == [{"x": 1}, {"x": 2}]
+
+
+def test_endings_of_files_ignore_case_and_texts_are_no_csv(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    (tmp_path / "B.CSV").write_text("x\n2\n")
+    (tmp_path / "README.txt").write_text("how to read it\n")
+    assert sorted(row["x"] for row in dray.data.read_csv(tmp_path).take_all()) == [1, 2]
+    assert dray.data.read_csv(tmp_path, file_extensions=["CSV"]).count() == 2
+    assert dray.data.read_csv(tmp_path / "README.txt").columns() == ["how to read it"]
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_directories_that_a_glob_names_are_read(remote: bool, tmp_path: Path) -> None:
+    dray.data.from_items([{"k": n % 3, "x": n} for n in range(6)]).write_parquet(
+        tmp_path, partition_cols=["k"]
+    )
+    (tmp_path / "k=0" / "_SUCCESS").write_text("")
+    place = f"file://{tmp_path}" if remote else str(tmp_path)
+    for pattern in ("k=*", "*", "k=*/**/*.parquet"):
+        rows = dray.data.read_parquet(f"{place}/{pattern}").take_all()
+        assert sorted(row["x"] for row in rows) == list(range(6))
+        assert all(row["k"] == str(row["x"] % 3) for row in rows)
+    (tmp_path / "k=0" / "_SUCCESS").unlink()
+    assert dray.data.read_parquet(f"{place}/**").count() == 6
+    some = dray.data.read_parquet(f"{place}/k=[01]")
+    assert sorted(row["x"] for row in some.take_all()) == [0, 1, 3, 4]

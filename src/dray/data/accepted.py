@@ -53,11 +53,12 @@ def dataset_of(value: Any, name: str) -> Dataset:
 
 
 def _of_path(path: str) -> Dataset:
-    if path.endswith((".csv", ".csv.gz")):
+    ending = path.lower()
+    if ending.endswith(read_api.CSV):
         return read_api.read_csv(path)
-    if path.endswith((".tsv", ".tsv.gz")):
+    if ending.endswith(read_api.TSV):
         return read_api.read_csv(path, parse_options=pyarrow.csv.ParseOptions(delimiter="\t"))
-    if path.endswith((".json", ".jsonl", ".json.gz", ".jsonl.gz")):
+    if ending.endswith(read_api.JSON):
         return read_api.read_json(path)
     return read_api.read_parquet(path)
 

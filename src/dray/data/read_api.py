@@ -103,9 +103,9 @@ def read_csv(
             for `pyarrow.fs.FileSystem.open_input_stream`.
         options: `read_options`, `parse_options` and `convert_options` of `pyarrow.csv`.
     """
-    found, on = files.find_files(paths, file_extensions or _CSV, filesystem)
-    label = _labels(partitioning, include_paths)
     of_arrow = _known_options(read_csv, options, _OF_CSV)
+    found, on = files.find_files(paths, file_extensions or (*CSV, *TSV), filesystem)
+    label = _labels(partitioning, include_paths)
     opening = arrow_open_stream_args or {}
     return _in_order(files.csv_source, found, shuffle, on, of_arrow, label, opening)
 
@@ -138,9 +138,9 @@ def read_json(
             for `pyarrow.fs.FileSystem.open_input_stream`.
         options: `read_options` and `parse_options` of `pyarrow.json`.
     """
-    found, on = files.find_files(paths, file_extensions or _JSON, filesystem)
-    label = _labels(partitioning, include_paths)
     of_arrow = _known_options(read_json, options, _OF_JSON)
+    found, on = files.find_files(paths, file_extensions or JSON, filesystem)
+    label = _labels(partitioning, include_paths)
     opening = arrow_open_stream_args or {}
     return _in_order(files.json_source, found, shuffle, on, of_arrow, label, opening)
 
@@ -325,8 +325,10 @@ _OF_CSV = ("read_options", "parse_options", "convert_options")
 _OF_JSON = ("read_options", "parse_options")
 _SQL_ROWS = 4096
 _PARQUET = (".parquet", ".pq")
-_CSV = (".csv", ".csv.gz", ".tsv", ".txt")
-_JSON = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
+CSV, TSV, JSON = (
+    tuple(ending + packed for ending in endings for packed in ("", *files.PACKED))
+    for endings in ((".csv",), (".tsv",), (".json", ".jsonl"))
+)
 _IMAGES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp")
 
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _READERS = 16
+# Endings of packed files of text, and Arrow's names of how they are.
+PACKED = {".gz": "gzip", ".bz2": "bz2", ".br": "brotli", ".lz4": "lz4", ".zst": "zstd"}
 # Files of text up to this size are read whole, so that a column's type fits all of its values.
 _WHOLE_BYTES = 256 << 20
 _TEXT_BLOCK_BYTES = 16 << 20
@@ -76,10 +78,15 @@ def _local_files(name: str, endings: Sequence[str]) -> list[str]:
         inside = glob.glob(os.path.join(glob.escape(path), "**", "*"), recursive=True)
         return [file for file in _data_files(path, inside, endings) if os.path.isfile(file)]
     if not os.path.exists(path) and glob.has_magic(path):
-        return sorted(glob.glob(path, recursive=True))
+        matches = sorted(glob.glob(path, recursive=True))
+        return _each_once(_local_files(match, endings) for match in matches)
     if not os.path.exists(path):
         raise NoSuchFileError(f"there is no file {name}")
     return [path]
+
+
+def _each_once(lists: Iterable[Sequence[str]]) -> list[str]:
+    return list(dict.fromkeys(itertools.chain.from_iterable(lists)))
 
 
 def _data_files(directory: str, files: Iterable[str], endings: Sequence[str]) -> list[str]:
@@ -93,7 +100,8 @@ def _data_files(directory: str, files: Iterable[str], endings: Sequence[str]) ->
         parts = file.strip("/").removeprefix(directory.strip("/")).split("/")
         return not any(part.startswith(("_", ".")) and "=" not in part for part in parts)
 
-    return sorted(file for file in files if file.endswith(tuple(endings)) and is_shown(file))
+    wanted = tuple(ending.lower() for ending in endings)
+    return sorted(file for file in files if file.lower().endswith(wanted) and is_shown(file))
 
 
 def _remote_files(
@@ -111,14 +119,19 @@ def _remote_files(
         names = [on._strip_protocol(name) for name in names]
     elif isinstance(filesystem, pa.fs.FileSystem):
         on = ArrowFSWrapper(filesystem)
+
+    def listed(name: str, *, is_directory: bool) -> list[str]:
+        return _data_files(name, on.find(name), endings) if is_directory else [name]
+
     found: list[str] = []
     for name in names:
         if glob.has_magic(name):
-            found += sorted(on.glob(name))
-        elif on.isdir(name):
-            found += _data_files(name, on.find(name), endings)
+            matches = sorted(on.glob(name, detail=True).items())
+            found += _each_once(
+                listed(match, is_directory=told["type"] == "directory") for match, told in matches
+            )
         else:
-            found.append(name)
+            found += listed(name, is_directory=on.isdir(name))
     if isinstance(filesystem, pa.fs.FileSystem):
         return found, filesystem
     return found, pa.fs.PyFileSystem(pa.fs.FSSpecHandler(on))
@@ -325,7 +338,8 @@ def _text_source(
     def parts(path: str) -> Iterator[Table]:
         with _naming(path):
             size = filesystem.get_file_info(path).size
-            opened = functools.partial(filesystem.open_input_stream, path, **opening)
+            packed = {"compression": PACKED.get(os.path.splitext(path)[1].lower())}
+            opened = functools.partial(filesystem.open_input_stream, path, **{**packed, **opening})
             if size is None or size > _WHOLE_BYTES:
                 for batch in read_part(opened):
                     yield pa.Table.from_batches([batch])
