@@ -316,9 +316,10 @@ class Dataset(Parts):
         """Return a dataset of the first rows."""
         if not is_whole(plain(limit), 0):
             raise ConfigError(f"limit takes a number of rows, 0 or more, not {limit!r}")
-        rows = self.source.rows
-        if rows is not None and self._seed is None and self._keeps_rows_surely():
-            return Dataset(part_of(self.source, 0, min(limit, rows)), self._operations)
+        ready = self.with_added_columns()
+        rows = ready.source.rows
+        if rows is not None and ready._seed is None and ready._keeps_rows_surely():
+            return Dataset(part_of(ready.source, 0, min(limit, rows)), ready._operations)
         return self.derived(lambda: first_rows(self.blocks(), limit), f"the first {limit} rows")
 
     def union(self, *other: Dataset) -> Dataset:

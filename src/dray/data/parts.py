@@ -103,8 +103,9 @@ class Parts(Results):
 
     def _ready_to_cut(self: R) -> R:
         """Return the same rows in order, each with a number; what functions make is made once."""
-        known = self._seed is None and self._keeps_rows_surely()
-        return self.countable() if known else self.materialize()
+        ready = self.with_added_columns()
+        known = ready._seed is None and ready._keeps_rows_surely()
+        return ready.countable() if known else ready.materialize()
 
     def streaming_split(
         self, n: int, *, equal: bool = False, locality_hints: object = None

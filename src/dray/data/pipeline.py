@@ -16,7 +16,7 @@ from dray.data.forms.blocks import Block, Row, Table, table_rows
 from dray.data.forms.names import check_column
 from dray.data.numbering.order import Order
 from dray.data.numbering.reading import read_numbers
-from dray.data.operations import Checked, Operation
+from dray.data.operations import AddColumn, Checked, Operation
 from dray.data.pools.advice import advised
 from dray.data.sources.base import BlocksSource, Source, TableSource
 from dray.data.sources.combined import SliceSource
@@ -90,7 +90,20 @@ class Pipeline:
     def shuffled(self: P, seed: int | None) -> P:
         """Return the same rows in a random order, which a seed decides; None is a random one."""
         chosen = random.getrandbits(32) if seed is None else int(seed)
-        return type(self)(self.source, self._operations, chosen)
+        ready = self.with_added_columns()
+        return type(self)(ready.source, ready._operations, chosen)
+
+    def with_added_columns(self: P) -> P:
+        """Return the same rows, whose added columns are made before rows are moved or left out.
+
+        A function makes them of batches, and may look at the rows beside a row.
+        """
+        adds = [isinstance(getattr(o, "operation", o), AddColumn) for o in self._operations]
+        last = max((number for number, added in enumerate(adds, 1) if added), default=0)
+        if not last:
+            return self
+        before = type(self)(self.source, self._operations[:last], self._seed)
+        return type(self)(BlocksSource(before.blocks, self.source.name), self._operations[last:])
 
     # Rows, in this process.
 
