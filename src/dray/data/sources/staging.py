@@ -59,7 +59,7 @@ def stage(blocks: Iterable[Block], called: str, schema: pa.Schema | None = None)
             return write_arrow(every, called)
     if not held:
         return TableSource(pa.table({}) if schema is None else schema.empty_table(), called)
-    return TableSource(concat(held), called)
+    return TableSource(concat(held).combine_chunks(), called)
 
 
 def write_arrow(tables: Iterable[Table], called: str) -> Source:
