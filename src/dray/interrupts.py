@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import signal
 import socket
 import sys
@@ -223,13 +224,16 @@ def unwrap() -> None:
         _arrivals.pop().close()
 
 
-def begin_process() -> None:
+def _begin_fork() -> None:
     """Forget what a fork has from its parent."""
     pending.clear()
     _sleepers.clear()
     if _arrivals:
         _have_written(-1)
         _arrivals.clear()
+
+
+os.register_at_fork(after_in_child=_begin_fork)
 
 
 def arrivals() -> socket.socket:

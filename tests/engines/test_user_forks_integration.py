@@ -1,18 +1,21 @@
-"""What a user's function forks ends as a script's fork would, and never speaks for the worker."""
+"""A fork of a worker or of the driver ends as a script's would, and never speaks for its parent."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dray
 import dray.train
+from dray.errors import EngineError
 from dray.train import DataParallelTrainer, RunConfig
 
 pytestmark = pytest.mark.usefixtures("process_engine")
@@ -41,6 +44,19 @@ def status_of_a_fork(end: Callable[[], Any]) -> Any:
         return end()
     _, status = os.waitpid(child, 0)
     return os.waitstatus_to_exitcode(status)
+
+
+def in_a_fork(act: Callable[[], object]) -> None:
+    """Do something in a fork of this process that has to succeed, and ends there at once."""
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+        except BaseException:  # noqa: BLE001 (what follows is done in the parent alone)
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 ends = pytest.mark.parametrize(
@@ -153,3 +169,98 @@ def test_a_fork_in_an_actor(kind: Any, options: Any, end: Callable[[], Any], sta
 def test_a_fork_in_the_making_of_an_actor() -> None:
     actor = dray.remote(ForksAtOnce).remote()
     assert dray.get(actor.fork.remote(exits_with_three)) == (0, 3)
+
+
+def test_references_of_a_task_die_in_silence_in_its_forks() -> None:
+    @dray.remote
+    def task(references: list[Any]) -> Any:
+        def let_go() -> None:
+            sys.unraisablehook = lambda _: os._exit(3)
+            references.clear()
+
+        in_a_fork(let_go)
+        return dray.get(references)
+
+    assert dray.get(task.remote([dray.put(1), dray.put(2)])) == [1, 2]
+
+
+def test_a_fork_of_a_task_cannot_call() -> None:
+    @dray.remote
+    def task(handle: Any) -> Any:
+        call = handle.say
+
+        def refused() -> None:
+            with pytest.raises(EngineError, match="was forked off the worker"):
+                call.remote("the fork's")
+
+        in_a_fork(refused)
+        return dray.get(call.remote("the task's"))
+
+    assert dray.get(task.remote(Echo.remote())) == "the task's"
+
+
+# Of the driver.
+
+
+@dray.remote(num_cpus=0)
+class Echo:
+    def say(self, value: Any) -> Any:
+        return value
+
+
+def test_handles_that_die_in_a_fork_of_the_driver_leave_the_actor_alive() -> None:
+    handles = [Echo.remote()]
+    assert dray.get(handles[0].say.remote(1)) == 1
+    in_a_fork(handles.clear)
+    assert dray.get(handles[0].say.remote(2)) == 2
+
+
+def test_references_that_die_in_a_fork_of_the_driver_leave_the_values() -> None:
+    dray.shutdown()
+    dray.init(num_cpus=1, object_store_memory=4 << 20)
+    references = [dray.put(np.full(1 << 20, number, np.uint8)) for number in range(6)]
+    views = dray.get(references[-2:])
+    in_a_fork(lambda: (references.clear(), views.clear()))
+    assert [set(value) for value in dray.get(references)] == [{number} for number in range(6)]
+
+
+def test_a_fork_of_the_driver_cannot_use_its_session() -> None:
+    actor, reference = Echo.remote(), dray.put(1)
+    assert dray.get(actor.say.remote(0)) == 0
+    say = actor.say
+
+    def refused() -> None:
+        for call in (
+            lambda: say.remote("the fork's"),
+            lambda: say.remote(np.zeros(1 << 20)),
+            lambda: reference.future(),
+            lambda: dray.kill(actor),
+            lambda: dray.get(reference),
+        ):
+            with pytest.raises(EngineError, match=rf"was forked off process {os.getppid()}"):
+                call()
+
+    in_a_fork(refused)
+    assert dray.get(say.remote("the parent's")) == "the parent's"
+    assert dray.get(reference) == 1
+
+
+def test_a_fork_of_the_driver_may_have_a_session_of_its_own() -> None:
+    actor = Echo.remote()
+    assert dray.get(actor.say.remote(0)) == 0
+
+    def use_one() -> None:
+        with dray.init(num_cpus=1):
+            assert dray.get(Echo.remote().say.remote(1)) == 1
+
+    in_a_fork(use_one)
+    assert dray.get(actor.say.remote(2)) == 2
+
+
+def test_a_signal_of_a_fork_does_not_wake_the_driver() -> None:
+    dray.get(dray.put(1))
+
+    def writes_to_no_socket_of_its_parent() -> None:
+        assert signal.set_wakeup_fd(-1) == -1
+
+    in_a_fork(writes_to_no_socket_of_its_parent)

@@ -368,7 +368,6 @@ def run_to_end(serve: Callable[[], int | None]) -> NoReturn:
     Args:
         serve: Returns the exit status; None is 0.
     """
-    interrupts.begin_process()
     try:
         status = serve() or 0
         _end_loky()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -41,8 +43,10 @@ class Conversation(ABC):
         self._asked: dict[int, Waiter] = {}
         self._questions = itertools.count(1)
         self._closed = False
+        self._pid = os.getpid()
         self.lock = HubLock()
         self.table = references.ReferenceCounter(self._tell, self.settle)
+        _conversations.add(self)
 
     @abstractmethod
     def post(self, message: Message) -> None:
@@ -93,7 +97,9 @@ class Conversation(ABC):
             return
         self.lock.acquire()
         try:
-            if not self._closed:
+            if self._closed:
+                self.refuse_forks()
+            else:
                 self.post(message)
         finally:
             self.lock.release()
@@ -131,7 +137,29 @@ class Conversation(ABC):
     def check_open(self) -> None:
         """Raise an EngineError if this session has ended. With the lock held."""
         if self._closed:
+            self.refuse_forks()
             raise of_end(EngineError("this session has ended; call dray.init() again"))
+
+    def refuse_forks(self) -> None:
+        """Refuse to speak for a process in a fork of it.
+
+        Raises:
+            EngineError: This is such a fork.
+        """
+        if os.getpid() != self._pid:
+            raise EngineError(
+                f"process {os.getpid()} was forked off process {self._pid}, whose session this is, "
+                "and cannot use it: call dray there and pass the values on, or begin a session of "
+                "this process with dray.init()"
+            )
+
+    def leave_to_parent(self) -> None:
+        """Say and hear nothing any more: this process was just forked off the one that does."""
+        self._closed = True
+        self.lock = HubLock()  # another thread of the parent may have had it
+        self.lock.closed = True
+        self.table.dropped.clear()
+        self.table.unpinned.clear()
 
     def answered(self, number: int, answer: object) -> None:
         """Take an answer of the hub's."""
@@ -217,6 +245,7 @@ class Conversation(ABC):
         self, load: Load, *message: object, keep: object = None, undo: Undo | None = None
     ) -> tuple[int, Future[Any]]:
         """The same as `promise`; returns the question's number as well."""
+        self.check_open()
         self._readers.start_background("dray-answers")
         number = next(self._questions)
         future = _AnswerFuture(functools.partial(self.say, "wait_over", number))
@@ -260,6 +289,17 @@ class Conversation(ABC):
         if table.dropped or table.unpinned:
             self.settle()
         return answer
+
+
+_conversations: weakref.WeakSet[Conversation] = weakref.WeakSet()
+
+
+def _leave_all_to_parent() -> None:
+    for conversation in list(_conversations):
+        conversation.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
 def accepted(answer: Any) -> Any:

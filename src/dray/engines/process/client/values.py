@@ -183,6 +183,8 @@ class Values(Conversation, Runtime):
     def _number_of(self, ref: Any) -> int:
         runtime = getattr(ref, "runtime", None)
         if runtime is not self:
+            if isinstance(runtime, Conversation):
+                runtime.refuse_forks()
             raise ObjectLostError(
                 f"{ref!r} belongs to a session that has ended, and its value with it; make it "
                 "again after dray.init()"

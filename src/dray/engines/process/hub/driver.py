@@ -244,6 +244,10 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
             runtime_env=self._runtime_env.as_dict(),
         )
 
+    def leave_to_parent(self) -> None:
+        super().leave_to_parent()
+        self.hub.lock = self.lock
+
     # Workers.
 
     def _start_worker(self, node: Node, runtime_env: RuntimeKey) -> WorkerProcess:

@@ -55,7 +55,6 @@ class WorkerRuntime(ProcessRuntime):
         self._disk = disk
         self._begin = begin
         self._on_work = on_work
-        self._pid = os.getpid()
         self._spin = AdaptiveSpin(host.cpu_count())
         # Whether another thread may want to end the main thread's waiting.
         self.may_be_interrupted = False
@@ -97,12 +96,14 @@ class WorkerRuntime(ProcessRuntime):
         return submit
 
     def post(self, message: Message) -> None:
-        refuse_forks(self._pid)
         data = encode(message)
         try:
             self._sock.sendall(data)
         except OSError:  # the driver is gone, and with it the reason to live
             lifeline.end_with_family()
+
+    def refuse_forks(self) -> None:
+        refuse_forks(self._pid)
 
     def read(self, timeout_s: float | None) -> None:
         """Wait for something from the hub, and deal with it."""
