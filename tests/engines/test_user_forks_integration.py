@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 import dray
 import dray.train
 from dray.errors import EngineError
 from dray.train import DataParallelTrainer, RunConfig
+from tests.support.gates import PATIENCE_S, Gate, until
 
 pytestmark = pytest.mark.usefixtures("process_engine")
 
@@ -264,3 +268,52 @@ def test_a_signal_of_a_fork_does_not_wake_the_driver() -> None:
         assert signal.set_wakeup_fd(-1) == -1
 
     in_a_fork(writes_to_no_socket_of_its_parent)
+
+
+# Ends.
+
+
+def start_child(gate: Gate) -> int:
+    """Start a child that is no daemon, and does not end."""
+    fork = multiprocessing.get_context("fork")
+    child = fork.Process(target=gate.pass_through)
+    child.start()
+    assert child.pid is not None
+    return child.pid
+
+
+def test_a_worker_of_tasks_ends_although_a_child_of_it_runs(gate: Gate) -> None:
+    dray.shutdown()
+    dray.init(num_cpus=1, num_gpus=1)
+
+    @dray.remote(num_gpus=1)
+    def of_a_worker_of_its_own() -> tuple[int, int]:
+        return os.getpid(), start_child(gate)
+
+    first, child = dray.get(of_a_worker_of_its_own.remote())
+    second, _ = dray.get(of_a_worker_of_its_own.remote(), timeout=PATIENCE_S)
+    assert first != second
+    until(lambda: not psutil.pid_exists(child))
+
+
+class Parent:
+    def start(self, gate: Gate) -> int:
+        return start_child(gate)
+
+    def start_pool(self) -> list[int]:
+        self.pool = ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
+        return list(self.pool.map(abs, [-1]))
+
+
+def test_an_actor_ends_although_a_child_of_it_runs(gate: Gate) -> None:
+    dray.shutdown()
+    dray.init(num_cpus=1)
+    actor = dray.remote(num_cpus=1)(Parent).remote()
+    child = dray.get(actor.start.remote(gate))
+    assert psutil.pid_exists(child)
+    del actor
+    successor = dray.remote(num_cpus=1)(Parent).remote()
+    assert dray.get(successor.start_pool.remote(), timeout=PATIENCE_S) == [1]
+    until(lambda: not psutil.pid_exists(child))
+    del successor
+    until(lambda: dray.available_resources()["CPU"] == 1)

@@ -361,16 +361,29 @@ def _disown_siblings() -> None:
     children -= {child for child in children if child._parent_pid != os.getpid()}
 
 
+def _kill_children() -> None:
+    """Kill the children that a script would wait for; its daemons end as those of a script."""
+    if "multiprocessing.process" in sys.modules:
+        for child in tuple(sys.modules["multiprocessing.process"]._children):
+            if not child.daemon and child.exitcode is None:
+                with contextlib.suppress(ProcessLookupError):  # a thread of its pool was faster
+                    os.kill(child.pid, signal.SIGKILL)
+
+
 @interrupts.bottom
-def run_to_end(serve: Callable[[], int | None]) -> NoReturn:
+def run_to_end(serve: Callable[[], int | None], *, waits_for_children: bool = True) -> NoReturn:
     """Run what a worker process is for, then end the process.
 
     Args:
         serve: Returns the exit status; None is 0.
+        waits_for_children: Whether its children by `multiprocessing` end before it, as those of a
+            script; or with it.
     """
     try:
         status = serve() or 0
         _end_loky()
+        if not waits_for_children:
+            _kill_children()
         _leave(status)
     except BaseException:  # noqa: BLE001 (the process ends here, whatever it was)
         sys.excepthook(*sys.exc_info())

@@ -312,7 +312,7 @@ def run(control: int, fds: Sequence[int]) -> NoReturn:
             SpillFile(disk),
         ).serve()
 
-    actor_host.run_to_end(serve)
+    actor_host.run_to_end(serve, waits_for_children=False)
 
 
 def attach_when_used(sock: socket.socket) -> None:
