@@ -175,3 +175,56 @@ def test_the_soft_limit_of_open_files_is_raised_and_set_back(tmp_path: Path) -> 
     )
     said = dict(line.split(": ", 1) for line in done.stdout.splitlines())
     assert said == {"of workers": "{64}", "raised": "True", "afterwards": "64"}, done.stderr
+
+
+MANY_AT_ONCE = """
+import signal
+import psutil
+
+@dray.remote(num_cpus=0)
+class Actor:
+    def pid(self):
+        return os.getpid()
+
+dray.init(num_cpus=1)
+first = Actor.remote()
+server = psutil.Process(dray.get(first.pid.remote())).parent()
+server.suspend()  # as one that imports what workers need
+try:
+    actors = [Actor.remote() for _ in range(115)]  # five descriptors each
+    calls = [actor.pid.remote() for actor in actors]
+    dray.kill(actors.pop())
+    unheard = calls.pop()
+finally:
+    server.resume()
+pids = dray.get([first.pid.remote(), *calls], timeout=60)
+print("made:", len(set(pids)), flush=True)
+try:
+    dray.get(unheard, timeout=60)
+except dray.exceptions.RayActorError as error:
+    print("killed:", type(error).__name__, flush=True)
+while len(server.children()) > len(pids):
+    threading.Event().wait(0.01)
+print("serves:", dray.get(Actor.remote().pid.remote(), timeout=60) > 0, flush=True)
+"""
+
+
+@pytest.mark.skipif(
+    os.getuid() == 0 and not shutil.which("setpriv"), reason="no limit of descriptors holds root"
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="of Linux")
+def test_more_actors_at_once_than_descriptors_may_be_on_their_way(tmp_path: Path) -> None:
+    command = [sys.executable, str(write(tmp_path / "many.py", MANY_AT_ONCE))]
+    if os.getuid() == 0:
+        bound = "--bounding-set=-sys_resource,-sys_admin"
+        command[:0] = ["setpriv", "--inh-caps=-all", bound]
+    done = subprocess.run(
+        command,
+        env=environment(tmp_path),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512)),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    said = dict(line.split(": ", 1) for line in done.stdout.splitlines())
+    assert said == {"made": "115", "killed": "ActorDiedError", "serves": "True"}, done.stderr

@@ -122,8 +122,9 @@ class ForkServer:
         if not data:
             raise EOFError
         kind, number, value = wire.REQUEST.unpack(data)
-        if self._is_for_heir(kind, number, value):
-            self._hand_on(data, fds)
+        if self._is_for_heir(kind, number, value) and self._hands_on(data, fds):
+            for fd in fds:
+                os.close(fd)
         elif kind == wire.KILL:
             self._kill(number)
         elif kind == wire.CANCEL:
@@ -138,15 +139,16 @@ class ForkServer:
             return not value & wire.UNLEARNED
         return number not in self._workers.values()
 
-    def _hand_on(self, data: bytes, fds: list[int]) -> None:
+    def _hands_on(self, data: bytes, fds: list[int]) -> bool:
+        """Hand a request on; return False if too many descriptors are on their way."""
         assert self._heir is not None
         try:
             socket.send_fds(self._heir.socket, [data], fds)
-        except OSError:
+        except OSError as error:
+            if error.errno == errno.ETOOMANYREFS:
+                return False
             raise EOFError from None
-        finally:
-            for fd in fds:
-                os.close(fd)
+        return True
 
     def _learn(self, modules: Sequence[str]) -> None:
         """Begin to import what workers have told: in a fork, which makes the next workers."""

@@ -8,13 +8,13 @@ import os
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from dray.engines.launch import driver_fork, system_limits
 from dray.engines.launch.driver_fork import Clone
 from dray.engines.launch.fresh_interpreter import interpreter
+from dray.engines.launch.requests import Requests, is_shortage
 from dray.engines.launch.system_limits import OpenFiles
 from dray.engines.rpc import lifeline, wire
 from dray.errors import EngineError
@@ -61,17 +61,25 @@ class Server:
         method: Way to make them.
         share_imports: Whether it may be a fork of the driver.
         open_files: Limit of open files of this process.
+        run: Has the thread that calls `hear` do something.
 
     Raises:
         EngineError: There is no room for its process, or for what leads to it.
     """
 
     def __init__(
-        self, basis: Basis, entry: str, method: str, share_imports: bool, open_files: OpenFiles
+        self,
+        basis: Basis,
+        entry: str,
+        method: str,
+        share_imports: bool,
+        open_files: OpenFiles,
+        run: Callable[[Callable[[], object]], object],
     ) -> None:
         self.basis = basis
         self.actors: dict[int, tuple[Forked, Node]] = {}
-        self._lock = threading.Lock()
+        self._run = run
+        self._is_gone = False
         self._environment = dict(os.environ)
         self._modules = frozenset(basis.modules)
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
@@ -89,6 +97,7 @@ class Server:
                 why = system_limits.describe(error.errno or 0)
                 raise EngineError(f"the fork server could not be started: {why}") from error
             ours.pop_all()
+        self._requests = Requests(self.control, open_files, self._on_refused)
         if isinstance(self._process, Clone):
             self._modules |= frozenset(sys.modules)
 
@@ -110,19 +119,27 @@ class Server:
             node: Node that it counts as running on.
             fds: Descriptors of its standard output and error, and those that its entry takes.
             learned: Whether it may have what earlier workers have imported.
+
+        Raises:
+            EngineError: The server is gone, or the system gives no more.
         """
-        with self._lock:
-            self.actors[actor.number] = (actor, node)
-            try:
-                as_before = learned and os.environ == self._environment
-                unlearned = 0 if as_before else wire.UNLEARNED
-                request = wire.REQUEST.pack(wire.FORK, actor.number, len(fds) | unlearned)
-                socket.send_fds(self.control, [request], fds)
-            except OSError as error:
-                self.actors.pop(actor.number, None)
-                raise EngineError(
-                    f"the fork server is gone (status {self._process.poll()}): {error}"
-                ) from error
+        self.actors[actor.number] = (actor, node)
+        as_before = learned and os.environ == self._environment
+        unlearned = 0 if as_before else wire.UNLEARNED
+        try:
+            self._requests.send(wire.FORK, actor.number, len(fds) | unlearned, fds)
+        except OSError as error:
+            self.actors.pop(actor.number, None)
+            if is_shortage(error):
+                raise _not_started(error.errno or 0) from error
+            self._is_gone = True
+            raise EngineError(
+                f"the fork server is gone (status {self._process.poll()}): {error}"
+            ) from error
+
+    def _on_refused(self, number: int, error: OSError) -> None:
+        actor, _ = self.actors.pop(number)
+        self._run(functools.partial(actor.on_failure, _not_started(error.errno or 0)))
 
     def hear(self) -> Callable[[], object] | None:
         """Take a notice; return what tells the worker that it is of, or None if this has ended."""
@@ -133,13 +150,14 @@ class Server:
         if len(data) < wire.NOTICE.size:
             return None
         kind, number, value, killed = wire.NOTICE.unpack(data)
+        if kind != wire.EXITED:
+            self._requests.take_answer()
         if kind == wire.STARTED:
             actor, node = self.actors[number]
             return functools.partial(actor.on_start, value, node)
         actor, _ = self.actors.pop(number)
         if kind == wire.FAILED:
-            why = f"its process could not be started: {system_limits.describe(value)}"
-            return functools.partial(actor.on_failure, EngineError(why))
+            return functools.partial(actor.on_failure, _not_started(value))
         return functools.partial(actor.on_exit, value, killed)
 
     def bury(self) -> list[Callable[[], object]]:
@@ -167,22 +185,22 @@ class Server:
         return functools.partial(actor.on_exit, None, False)
 
     def ended(self) -> bool:
-        """Return whether the server process is over."""
-        return self._process.poll() is not None
+        """Return whether the server process is over, or about to be."""
+        return self._is_gone or self._process.poll() is not None
 
     def kill(self, number: int) -> None:
         """Ask for a worker's end; nothing happens if it is over already."""
-        with self._lock, contextlib.suppress(OSError):
-            self.control.sendall(wire.REQUEST.pack(wire.KILL, number, 0))
+        with contextlib.suppress(OSError):
+            self._requests.send(wire.KILL, number)
 
     def cancel(self, number: int, task: int) -> None:
         """Have a worker hear that a task is cancelled; nothing happens if it is over already."""
-        with self._lock, contextlib.suppress(OSError):
-            self.control.sendall(wire.REQUEST.pack(wire.CANCEL, number, task))
+        with contextlib.suppress(OSError):
+            self._requests.send(wire.CANCEL, number, task)
 
     def dismiss_if_idle(self) -> bool:
         """Ask the server to end, if it has no workers; return whether it will."""
-        with self._lock, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
             if not self.actors:
                 self.control.shutdown(socket.SHUT_WR)
         return not self.actors
@@ -192,6 +210,11 @@ class Server:
         self.control.close()
         os.close(self._lifeline)
         self._process.wait()
+        self._requests.close()
+
+
+def _not_started(number: int) -> EngineError:
+    return EngineError(f"its process could not be started: {system_limits.describe(number)}")
 
 
 def _start_server(

@@ -59,6 +59,12 @@ def describe(number: int) -> str:
             f"{text}: the limit of open files (ulimit -n) is {soft}, at most {hard}; raise it, or "
             "use fewer workers at a time"
         )
+    if number == errno.ETOOMANYREFS:
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return (
+            f"{text}: of this user's open files {soft} may be on their way between processes "
+            "(ulimit -n); raise it, or start fewer workers at a time"
+        )
     if number == errno.EAGAIN:
         parts = []
         soft = resource.getrlimit(resource.RLIMIT_NPROC)[0]

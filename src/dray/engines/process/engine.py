@@ -282,7 +282,14 @@ class ProcessEngine(LocalEngine):
                 for old, other in list(self._servers.items()):
                     if basis.variables and old.variables and other.dismiss_if_idle():
                         self._dismissed.add(self._servers.pop(old))
-                server = Server(basis, _ENTRY, self._method, self._share_imports, self._open_files)
+                server = Server(
+                    basis,
+                    _ENTRY,
+                    self._method,
+                    self._share_imports,
+                    self._open_files,
+                    self._reader.run,
+                )
                 self._servers[basis] = server
                 self._reader.start()
                 self._reader.watch(server.control, lambda: self._on_notice(server))
@@ -327,7 +334,7 @@ class ProcessEngine(LocalEngine):
             except EngineError:
                 self._reader.run(lambda: actor.on_exit(None, killed=True))
                 with self._lock:
-                    if self._servers.get(server.basis) is server:
+                    if server.ended() and self._servers.get(server.basis) is server:
                         del self._servers[server.basis]
                 raise
         return actor

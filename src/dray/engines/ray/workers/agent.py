@@ -210,7 +210,7 @@ class Agent:
             for old, server in list(self._servers.items()):
                 if server.dismiss_if_idle():
                     del self._servers[old]
-            server = Server(basis, _ENTRY, "fork", False, self._open_files)
+            server = Server(basis, _ENTRY, "fork", False, self._open_files, self._reader.run)
             self._servers[basis] = server
             self._reader.watch(server.control, lambda: self._on_notice(server))
             return server
