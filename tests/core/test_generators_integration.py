@@ -178,7 +178,7 @@ def test_many_items() -> None:
     assert [dray.get(ref) for ref in numbers.remote(500)] == list(range(500))
 
 
-@pytest.mark.parametrize("how", ["task", "async method"])
+@pytest.mark.parametrize("how", ["task", "method", "async method"])
 def test_back_pressure_holds_the_generator_up(gate: Gate, how: str, core_engine: str) -> None:
     if core_engine == "ray" and how == "async method":
         pytest.skip("Ray itself holds up no async generator")
@@ -191,12 +191,19 @@ def test_back_pressure_holds_the_generator_up(gate: Gate, how: str, core_engine:
 
     @dray.remote
     class Eager:
+        def eager(self, gate: Gate) -> Iterator[int]:
+            for i in range(6):
+                gate.ring(i)
+                yield i
+
+    @dray.remote
+    class AsyncEager:
         async def eager(self, gate: Gate) -> AsyncIterator[int]:
             for i in range(6):
                 gate.ring(i)
                 yield i
 
-    actor = Eager.remote()
+    actor = (Eager if how == "method" else AsyncEager).remote()
     work = eager if how == "task" else actor.eager
     items = work.options(_generator_backpressure_num_objects=2).remote(gate)
     ahead = gate.heard(2)

@@ -89,3 +89,13 @@ def test_what_an_actor_knows_of_its_place() -> None:
     assert first["resources"] == {"CPU": 1}
     assert first["restarted"] is False
     assert first["variables"]["DRAY_TEST_X"] == "1"
+
+
+@pytest.mark.parametrize("asked", [{"memory": 1000}, {"resources": {"special": 0.1}}])
+def test_actors_that_ask_for_something_else_hold_no_cpu(asked: dict[str, Any]) -> None:
+    @dray.remote(**asked)
+    class Holder:
+        def held(self) -> dict[str, float]:
+            return dray.get_runtime_context().get_assigned_resources()
+
+    assert dray.get(Holder.remote().held.remote()).keys() == {*asked.get("resources", asked)}

@@ -40,6 +40,8 @@ def of_remote(options: TaskOptions | ActorOptions, environment: RuntimeEnv) -> D
     """Return what `.options()` of a remote function, or of an actor class, of Ray's takes."""
     own = _ACTOR if isinstance(options, ActorOptions) else _TASK
     settings = _chosen(options.given, (*_ALIKE, *own))
+    if isinstance(options, ActorOptions) and options.placement_resources == options.resources:
+        settings.setdefault("num_cpus", 0)  # beside other resources, Ray would hold one for life
     strategy = _strategy(options.placement, options.given.get("scheduling_strategy"))
     if strategy is not None:
         settings["scheduling_strategy"] = strategy
@@ -62,6 +64,7 @@ def of_call(method: str, options: CallOptions) -> Described:
         "max_task_retries": options.max_task_retries,
         "concurrency_group": options.concurrency_group,
         "name": None if options.name == method else options.name,
+        "_generator_backpressure_num_objects": options.most_unread or None,
     }
     return _chosen(settings, tuple(settings))
 
