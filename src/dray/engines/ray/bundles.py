@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
@@ -18,11 +17,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from dray.accelerators import families, families_on
 from dray.engines.runtime import Described
-from dray.errors import EngineError, NodeDiedError
+from dray.errors import NodeDiedError
 from dray.scheduling.requests import Request, Reservation
 
-# For Ray to start a process, also on a node that is busy.
-_PATIENCE_S = 60.0
 # After which its node may be gone.
 _LOOK_AGAIN_S = 2.0
 
@@ -101,16 +98,15 @@ class PlacedBundles(Reservation):
     ) -> list[Shown]:
         """Return the devices of each bundle: they are the same for as long as the group is there.
 
+        Ray may first have to make the job's runtime environment, which takes as long as it takes.
+
         Raises:
             NodeDiedError: A node is gone. Ray would look for another one first, and wait for it.
         """
-        since = time.monotonic()
         while futures.wait(looks.values(), timeout=_LOOK_AGAIN_S).not_done:
             with wanted():
                 if self.broken:
                     raise NodeDiedError(None, details="its node is gone")
-            if time.monotonic() - since > _PATIENCE_S:
-                raise EngineError(f"Ray starts no process in a bundle for {_PATIENCE_S:.0f} s")
         found = {number: look.result() for number, look in looks.items()}
         return [found.get(number, Shown({}, {})) for number in range(len(self.bundles))]
 
