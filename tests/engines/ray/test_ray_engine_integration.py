@@ -265,6 +265,39 @@ def test_a_connection_of_the_users_own_is_used_and_left_open(
     assert done.stdout.split()[-2:] == ["red", "True"], done.stderr
 
 
+def test_what_the_users_own_connection_has_settled_is_refused(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    script = write(
+        tmp_path / "script.py",
+        """
+        import dray, ray, ray.util.client
+        ray.init(address=os.environ["RAY_ADDRESS"], logging_level="ERROR", namespace="a")
+        def refused(**arguments):
+            try:
+                dray.init(engine="ray", **arguments)
+            except dray.errors.ConfigError as error:
+                print("refused:", error)
+        refused(num_gpus=8, resources={"unicorn": 1})
+        refused(namespace="b")
+        refused(runtime_env={"working_dir": "."})
+        refused(runtime_env={"py_modules": [ray, "https://host/a.zip"]})
+        with dray.init(engine="ray", namespace="a", runtime_env={"working_dir": "s3://b/a.zip"}):
+            print("taken")
+        ray.util.client.ray.is_connected = lambda: True
+        refused()
+        """,
+    )
+    done = run(script, tmp_path, RAY_ADDRESS=cluster.address)
+    first, second, third, fourth, taken, client = done.stdout.splitlines()[-6:]
+    assert first.startswith("refused: num_gpus, resources: what a cluster offers is declared by")
+    assert "the namespace 'a'; give it to ray.init()" in second
+    assert third.startswith("refused: runtime_env: working_dir: ")
+    assert fourth.startswith("refused: runtime_env: py_modules: ")
+    assert taken == "taken"
+    assert "Ray Client is not supported" in client
+
+
 def test_nobody_without_the_key_is_heard(storage: Path) -> None:
     listener = dray.session.current_engine()._listener  # type: ignore[attr-defined]
     assert listener._address[0] in {node["NodeManagerAddress"] for node in dray.nodes()}

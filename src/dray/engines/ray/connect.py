@@ -20,6 +20,12 @@ from dray.engines.runtime import Described
 from dray.errors import ClusterUnreachableError, ConfigError
 
 _PATIENCE_S = 5.0
+_NO_CLIENT = (
+    "Ray Client is not supported, because workers could not reach this process; run the program "
+    "on a node of the cluster, best with `ray job submit`"
+)
+# Fields whose files Ray takes from the disk of the program, for a whole job alone.
+_UPLOADED = ("working_dir", "py_modules")
 
 
 def connect(options: Options) -> bool:
@@ -38,27 +44,15 @@ def connect(options: Options) -> bool:
             "ray.cluster_utils.Cluster makes one of several nodes on this machine"
         )
     if ray.is_initialized():
-        if options.address not in (None, "auto"):
-            raise ConfigError(
-                f"address={options.address!r}: this process is connected to a Ray cluster already; "
-                "leave the address out to use that one, or call ray.shutdown() first"
-            )
+        _check_fits_connection(options)
         return False
     address = _address(options.address)
     if address == "local":
         _initialise(options, "local", **_own_resources(options), **options.of_a_cluster)
         return True
-    given = [name.lstrip("_") for name, value in _own_resources(options).items() if value]
-    if given:
-        raise ConfigError(
-            f"{', '.join(given)}: what a cluster offers is declared by its nodes (`ray start "
-            "--num-cpus=... --resources=... --labels=...`); with address='local' it works here"
-        )
+    _refuse_own_resources(options)
     if address.startswith("ray://"):
-        raise ConfigError(
-            f"address={address!r}: Ray Client is not supported, because workers could not reach "
-            "this process; run the program on a node of the cluster, best with `ray job submit`"
-        )
+        raise ConfigError(f"address={address!r}: {_NO_CLIENT}")
     if address != "auto":
         _probe(address)
         _greet(address)
@@ -66,6 +60,50 @@ def connect(options: Options) -> bool:
         _probe(last_started)
     _initialise(options, address)
     return True
+
+
+def _check_fits_connection(options: Options) -> None:
+    """Return if options say nothing that the program's own `ray.init()` has settled otherwise.
+
+    Raises:
+        ConfigError: They do, or Ray Client made the connection.
+    """
+    if ray.util.client.ray.is_connected():
+        raise ConfigError(f"ray.init('ray://...'): {_NO_CLIENT}")
+    if options.address not in (None, "auto"):
+        raise ConfigError(
+            f"address={options.address!r}: this process is connected to a Ray cluster already; "
+            "leave the address out to use that one, or call ray.shutdown() first"
+        )
+    _refuse_own_resources(options)
+    namespace = ray.get_runtime_context().namespace
+    if options.namespace not in (None, namespace):
+        raise ConfigError(
+            f"namespace={options.namespace!r}: this process is connected to a Ray cluster already, "
+            f"in the namespace {namespace!r}; give it to ray.init()"
+        )
+    environment = options.runtime_env.as_dict()
+    local = [name for name in _UPLOADED if _is_local(environment.get(name))]
+    if local:
+        raise ConfigError(
+            f"runtime_env: {' and '.join(local)}: Ray carries local files to the nodes as it "
+            "connects, and this process is connected already; give them to ray.init()"
+        )
+
+
+def _is_local(given: Any) -> bool:
+    """Return whether any of a path, a module or several of them is no URL."""
+    several = given if isinstance(given, list | tuple) else [given]
+    return any(one is not None and "://" not in str(one) for one in several)
+
+
+def _refuse_own_resources(options: Options) -> None:
+    given = [name.lstrip("_") for name, value in _own_resources(options).items() if value]
+    if given:
+        raise ConfigError(
+            f"{', '.join(given)}: what a cluster offers is declared by its nodes (`ray start "
+            "--num-cpus=... --resources=... --labels=...`); with address='local' it works here"
+        )
 
 
 def _address(given: str | None) -> str:
