@@ -17,6 +17,8 @@ from typing import Any
 
 import psutil
 import pytest
+import ray
+from ray.core.generated import autoscaler_pb2
 
 import dray.train
 from dray.engines.ray import cluster
@@ -170,6 +172,33 @@ def test_a_node_that_goes_as_it_is_given_is_replaced_by_the_next_one(
         assert removed.wait(60)
         own_cluster.add(num_gpus=1)
         assert asked.result(100).return_value == 7
+
+
+def test_a_node_that_is_drained_is_no_room(own_cluster: Cluster, storage: Path) -> None:
+    def trainer(num_workers: Any) -> DataParallelTrainer:
+        return DataParallelTrainer(
+            lambda: dray.train.get_context().get_world_size(),
+            scaling_config=ScalingConfig(num_workers=num_workers),
+            run_config=RunConfig(storage_path=storage),
+        )
+
+    assert trainer((1, 4)).fit().return_value == 4
+    drain(own_cluster, own_cluster.nodes[0])
+    assert trainer((1, 4)).fit().return_value == 2
+    assert not trainer(3).plan().fits
+    assert trainer(2).plan().fits
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(trainer(4).fit)  # it is not refused, as the node is there still
+        own_cluster.nodes.append(own_cluster.add(num_cpus=2))
+        assert asked.result(PATIENCE_S).return_value == 4
+
+
+def drain(cluster: Cluster, node: Any) -> None:
+    """Have Ray put nothing new on a node, as before it is taken away."""
+    head = ray._raylet.GcsClient(address=cluster.address)
+    preemption = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    deadline_ms = int(time.time() * 1000) + 120_000
+    assert head.drain_node(node.node_id, preemption, "a test", deadline_ms)[0]
 
 
 def test_a_node_that_is_missing_is_waited_for(

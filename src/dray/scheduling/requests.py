@@ -22,6 +22,7 @@ class Node:
         devices: Of accelerators the ids, by resource name, in the node's order; a cluster engine
             may not know them.
         families: Of accelerators the family's name, by resource name.
+        leaves: Whether it is about to go, and takes nothing new.
     """
 
     node_id: str
@@ -30,6 +31,7 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     devices: Mapping[str, Sequence[str]] = field(default_factory=dict)
     families: Mapping[str, str] = field(default_factory=dict)
+    leaves: bool = False
 
     @property
     def title(self) -> str:

@@ -32,10 +32,15 @@ _LOOK_AGAIN_S = 0.5
 
 def nodes() -> list[Node]:
     """Return the nodes that are alive."""
-    return [_node(entry, entry["Resources"]) for entry in ray.nodes() if entry["Alive"]]
+    leaving = ray._private.state.state.get_draining_nodes()
+    return [
+        _node(entry, entry["Resources"], leaves=entry["NodeID"] in leaving)
+        for entry in ray.nodes()
+        if entry["Alive"]
+    ]
 
 
-def _node(entry: Mapping[str, Any], resources: Mapping[str, float]) -> Node:
+def _node(entry: Mapping[str, Any], resources: Mapping[str, float], *, leaves: bool) -> Node:
     offered = {name: amount for name, amount in resources.items() if name not in _INTERNAL}
     return Node(
         entry["NodeID"],
@@ -43,6 +48,7 @@ def _node(entry: Mapping[str, Any], resources: Mapping[str, float]) -> Node:
         offered,
         entry.get("Labels") or {},
         families={name: family.name for name, family in families_on(offered).items()},
+        leaves=leaves,
     )
 
 
@@ -102,13 +108,14 @@ def preview(request: Request, present: Sequence[Node]) -> PlacementPreview:
     Which of its devices a node would give out, Ray does not tell.
     """
     left = ray._private.state.available_resources_per_node()
+    staying = [node for node in present if not node.leaves]
     free = []
-    for node in present:
+    for node in staying:
         there = left.get(node.node_id, {})
         unused = {name: there.get(name, 0) for name in node.resources}
         free.append(_device_by_device(replace(node, resources=unused)))
     found = Ledger(free).preview(request)
-    whole = {node.node_id: node for node in present}
+    whole = {node.node_id: node for node in staying}
     return PlacementPreview(
         None if found.nodes is None else [whole[node.node_id] for node in found.nodes],
         found.devices,

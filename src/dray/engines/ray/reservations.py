@@ -22,7 +22,7 @@ from dray.engines.ray.tpu_slices import ask_for_slices, whole_hosts
 from dray.errors import EngineError, InfeasibleError
 from dray.scheduling.labels import NODE_ID
 from dray.scheduling.pending import PendingRequests
-from dray.scheduling.requests import PlacementPreview, Request, Reservation
+from dray.scheduling.requests import Node, PlacementPreview, Request, Reservation
 
 _WAIT_STEP_S = 3600
 # For how long Ray shows what was given back as taken; it tells nobody when that ends. A request
@@ -84,7 +84,7 @@ class Reservations:
         """Return where bundles would lie now."""
         kept = self._kept
         if kept is not None and kept.request == request:
-            nodes = {node.node_id: node for node in self._silent.others()}
+            nodes = self._staying()
             if all(place in nodes for place in kept.places):
                 places = [nodes[place] for place in kept.places]
                 devices = [{n: (*ids,) for n, ids in seen.devices.items()} for seen in kept.shown]
@@ -98,6 +98,10 @@ class Reservations:
             if since_s > _LAG_OF_THE_IMPOSSIBLE_S and self.lacking(request) is not None:
                 return found
             time.sleep(_LAG_S / 40)  # Ray tells nobody that a resource is free
+
+    def _staying(self) -> dict[str, Node]:
+        """Return by id the nodes that answer and are not about to go."""
+        return {node.node_id: node for node in self._silent.others() if not node.leaves}
 
     def lacking(self, request: Request) -> InfeasibleError | None:
         """Return what the nodes that answer lack for a request, if anything."""
@@ -184,7 +188,8 @@ class Reservations:
             kept, self._kept = self._kept, None
         if kept is None:
             return None
-        if kept.request == request and not kept.broken:
+        stays = kept.request == request and not kept.broken
+        if stays and self._staying().keys() >= {*kept.places}:
             return kept.again()
         self._remove(kept)
         return None

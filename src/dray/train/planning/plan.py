@@ -217,7 +217,7 @@ def choose_size(engine: Engine, scaling: ScalingConfig) -> tuple[int, PlacementP
 
 def sizes_with_room(engine: Engine, scaling: ScalingConfig) -> range:
     """Return the numbers of workers for which there is enough, if nobody else used it."""
-    free = [(node, node.resources) for node in engine.nodes()]
+    free = [(node, node.resources) for node in engine.nodes() if not node.leaves]
     return _with_room(scaling.sizes, scaling, free)
 
 
