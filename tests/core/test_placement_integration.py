@@ -286,6 +286,19 @@ def test_a_removed_group_is_known_as_long_as_somebody_has_it(zones: str) -> None
     assert not set(placement_group_table()) - before
 
 
+def test_what_is_asked_of_a_removed_group_is_refused() -> None:
+    group = placement_group([{"CPU": 1}], name="removed")
+    again = get_placement_group("removed")
+    assert dray.get(node.options(name="before", **within(group, 0)).remote())
+    remove_placement_group(group)
+    for known in (group, again):
+        for bundle in (0, -1):
+            with pytest.raises(ConfigError, match="has been removed"):
+                node.options(**within(known, bundle)).remote()
+            with pytest.raises(ConfigError, match="has been removed"):
+                Special.options(resources={}, num_cpus=1, **within(known, bundle)).remote()
+
+
 def test_what_was_bound_to_a_group_does_not_run_once_it_is_removed(zones: str) -> None:
     if zones == "ray":
         pytest.skip("what becomes of it there is for Ray")

@@ -32,6 +32,9 @@ NOT_METHODS = {
 # made, the second calls a function with the actor's object, the third ends the actor.
 OF_EVERY_ACTOR = ("__ray_ready__", "__ray_call__", "__ray_terminate__")
 
+# Message of the ConfigError for work in a placement group that is no more.
+GROUP_REMOVED = "the placement group has been removed; make a new one"
+
 
 @dataclass(frozen=True)
 class Placement:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 from collections.abc import Mapping, Sequence
 
 import ray
@@ -17,10 +18,13 @@ from dray.engines.object_ref import ObjectRef
 from dray.engines.placement_group import PlacementGroup
 from dray.engines.ray.errors import translate
 from dray.engines.ray.references import RayRef, show_as
-from dray.engines.runtime import Described, Group
+from dray.engines.runtime import GROUP_REMOVED, Described, Group
+from dray.errors import ConfigError
 
 # Ray waits for whole seconds, and has no way to say "without limit".
 _LONG_S = 3600
+# For how long a group that was there is taken to be there still.
+_FRESH_S = 5.0
 
 
 class RayGroup(Group):
@@ -28,6 +32,8 @@ class RayGroup(Group):
 
     def __init__(self, ray_group: RaysGroup) -> None:
         self.ray_group = ray_group
+        self._seen_at = -math.inf
+        self._removed = False
 
     @functools.cached_property
     def bundles(self) -> Sequence[Mapping[str, float]]:  # type: ignore[override]
@@ -64,9 +70,22 @@ class RayGroup(Group):
         """Return whether all bundles are set aside now."""
         return bool(placement_group_table(self.ray_group).get("state") == "CREATED")
 
+    def check(self) -> None:
+        """Return if it has not been removed, as far as is known: what waits for it would hang.
+
+        Raises:
+            ConfigError: It has been.
+        """
+        if not self._removed and time.monotonic() - self._seen_at > _FRESH_S:
+            self._removed = placement_group_table(self.ray_group).get("state") == "REMOVED"
+            self._seen_at = time.monotonic()
+        if self._removed:
+            raise ConfigError(GROUP_REMOVED)
+
     def remove(self) -> None:
         """Give the bundles back, and kill what runs in them."""
         remove_placement_group(self.ray_group)
+        self._removed = True
 
     def __reduce__(self) -> tuple[object, ...]:
         return (RayGroup, (self.ray_group,))

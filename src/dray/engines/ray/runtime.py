@@ -91,6 +91,7 @@ class RayRuntime(Runtime):
         wrap = wrapper(options.num_returns)
 
         def call(args: Args, kwargs: Kwargs) -> Returned:
+            _check_group(options)
             try:
                 return wrap(submit(*bare(args), **bare_named(kwargs)))
             except Exception as error:
@@ -124,6 +125,7 @@ class RayRuntime(Runtime):
         return gpu_variables.differs()
 
     def _check(self, name: str, options: TaskOptions | ActorOptions) -> None:
+        _check_group(options)
         wanted = ray_options.request(options)
         if wanted is not None:
             self._capacity.check(name, *wanted)
@@ -300,6 +302,12 @@ class RayRuntime(Runtime):
 
     def status(self) -> ProgramStatus:
         return status(self.nodes())
+
+
+def _check_group(options: TaskOptions | ActorOptions) -> None:
+    """Return if the placement group that was asked for, if any, is there: Ray would wait for it."""
+    if isinstance(options.placement.group, RayGroup):
+        options.placement.group.check()
 
 
 def _told(context: Any, method: str) -> str:

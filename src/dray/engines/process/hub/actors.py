@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from dray.engines.process.hub.functions import GROUP_REMOVED
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.protocol import ActorOperations
 from dray.engines.process.hub.records import (
@@ -24,6 +23,7 @@ from dray.engines.process.hub.tasks import Tasks
 from dray.engines.process.hub.worker_pool import Pool
 from dray.engines.rpc.framing import Message, encode_all
 from dray.engines.rpc.serialization import Payload, failed, unmade
+from dray.engines.runtime import GROUP_REMOVED
 from dray.errors import (
     ActorDiedError,
     ActorUnavailableError,

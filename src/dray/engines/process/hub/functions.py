@@ -13,6 +13,7 @@ from dray.engines.process.hub.records import (
     GroupRecord,
     SchedulingClass,
 )
+from dray.engines.runtime import GROUP_REMOVED
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError, DrayError, InfeasibleError
 from dray.scheduling.labels import NODE_ID
@@ -21,7 +22,6 @@ from dray.scheduling.placement import Demand
 from dray.scheduling.requests import Request
 
 BUNDLE_LABEL = "dray.io/bundle"
-GROUP_REMOVED = "the placement group has been removed; make a new one"
 
 
 class FunctionTable(KindOperations):
