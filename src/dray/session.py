@@ -282,7 +282,7 @@ def shutdown(*, wait_for_processes: bool = False, _exiting_interpreter: bool = F
 def current_engine() -> Engine:
     """Return this process's engine, and start the default one if there is none."""
     global _engine, _ahead
-    if _engine is not None and not _ahead and _is_owner():  # as with every call
+    if _engine is not None and not (_ahead or _engine.lost) and _is_owner():  # as with every call
         return _engine
     _refuse_at_end()  # before imports, which fail in the very end
     from dray import engines
@@ -291,12 +291,20 @@ def current_engine() -> Engine:
     with _lock:
         _ahead = False
         if _is_owner() and _engine is not None:
-            return _engine
+            return _start_again(_engine) if _engine.lost else _engine
         if not _is_owner() or _join is None:
             return _start(None, Options(wait_for_nodes_s=_patience(None)))
         _engine = engines.load_nested(current_runtime())
         _end_at_exit()
         return _engine
+
+
+def _start_again(lost: Engine) -> Engine:
+    """Close an engine that is lost, and start one like it."""
+    options = _options
+    assert options is not None
+    shutdown()
+    return _start(lost.name, options)
 
 
 def prepare(modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
@@ -333,7 +341,7 @@ def current_runtime() -> Runtime:
                 _runtime = _runtime or _join()
         if _runtime is not None:
             return _runtime
-        if _engine is not None and not _ahead:  # as with every call
+        if _engine is not None and not (_ahead or _engine.lost):  # as with every call
             return _engine.runtime
     return current_engine().runtime
 

@@ -282,6 +282,14 @@ class Engine(ABC):
         """Return a future that `close` cancels, for who waits for nothing else of this engine."""
 
     @property
+    def lost(self) -> bool:
+        """True once it is of no use any more, though nobody has closed it.
+
+        An engine whose ground others may take away overrides this; the session starts another one.
+        """
+        return False
+
+    @property
     @abstractmethod
     def runtime(self) -> Runtime:
         """Tasks, actors and objects of this engine, as the driver sees them."""

@@ -265,6 +265,40 @@ def test_a_connection_of_the_users_own_is_used_and_left_open(
     assert done.stdout.split()[-2:] == ["red", "True"], done.stderr
 
 
+def test_a_connection_of_the_users_own_may_be_made_again(tmp_path: Path, cluster: Cluster) -> None:
+    script = write(
+        tmp_path / "script.py",
+        """
+        import dray, ray, time
+        def connect():
+            ray.init(address=os.environ["RAY_ADDRESS"], logging_level="ERROR")
+        @dray.remote
+        def seven():
+            return 7
+        connect()
+        print(">", fit(lambda: 1).return_value, dray.get(seven.remote()))
+        ray.shutdown()
+        connect()
+        print(">", fit(lambda: 2).return_value, dray.get(seven.remote()))
+        ray.shutdown()
+        connect()
+        print(">", dray.get(seven.remote()), fit(lambda: 3).return_value)
+        try:
+            threading.Timer(4, ray.shutdown).start()
+            fit(lambda: time.sleep(100))
+        except dray.errors.DrayError as error:
+            print(">", str(error).splitlines()[0])
+        dray.shutdown()
+        print(">", ray.is_initialized())
+        """,
+    )
+    done = run(script, tmp_path, RAY_ADDRESS=cluster.address, DRAY_ENGINE="ray")
+    said = [line for line in done.stdout.splitlines() if line.startswith("> ")]
+    assert said[:3] == ["> 1 7", "> 2 7", "> 7 3"], done.stderr
+    assert "the program has closed its connection to Ray" in said[3]
+    assert said[4] == "> False"
+
+
 def test_what_the_users_own_connection_has_settled_is_refused(
     tmp_path: Path, cluster: Cluster
 ) -> None:

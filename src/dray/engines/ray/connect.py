@@ -62,6 +62,11 @@ def connect(options: Options) -> bool:
     return True
 
 
+def own_connection() -> object:
+    """Return what stands for this process's connection to Ray, and no other one; None is none."""
+    return ray._private.worker.global_worker.node
+
+
 def _check_fits_connection(options: Options) -> None:
     """Return if options say nothing that the program's own `ray.init()` has settled otherwise.
 

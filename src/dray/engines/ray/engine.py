@@ -50,7 +50,7 @@ from ray.util.scheduling_strategies import (
 
 from dray.engines.ray import cluster
 from dray.engines.ray.bundles import PlacedBundles, resources_of
-from dray.engines.ray.connect import connect
+from dray.engines.ray.connect import connect, own_connection
 from dray.engines.ray.reservations import Reservations
 from dray.engines.ray.runtime import RayRuntime
 from dray.engines.ray.silent_nodes import SilentNodes
@@ -68,6 +68,7 @@ from dray.status import ProgramStatus, to_json
 T = TypeVar("T")
 
 _WORKER = ray.remote(RayWorker)
+_LOST = "the program has closed its connection to Ray"
 
 
 class RayEngine(Engine):
@@ -81,6 +82,7 @@ class RayEngine(Engine):
         self.shows_output = options.log_to_driver
         forked_worker.join()
         self._owns_connection = connect(options)
+        self._own_connection = own_connection()
         # What Ray has taken for the whole job needs not be said again for every actor.
         self._runtime_env = RuntimeEnv() if self._owns_connection else options.runtime_env
         self._has_working_dir = options.runtime_env.working_dir is not None
@@ -122,7 +124,11 @@ class RayEngine(Engine):
         For who comes later, Ray would connect to a cluster of its choice, or start one.
         """
         with self._connection_lock:
-            yield self._connected and ray.is_initialized()
+            yield self._connected and not self.lost
+
+    @property
+    def lost(self) -> bool:
+        return own_connection() is not self._own_connection
 
     @property
     def _listener(self) -> WorkerListener:
@@ -257,7 +263,7 @@ class RayEngine(Engine):
             name,
             mailbox,
             self._reader,
-            lambda node_id: self._silent.any_gone([node_id]),
+            self._is_gone,
             self._forget,
         )
         begin = self._begin(wire.dump(factory, name))
@@ -278,6 +284,21 @@ class RayEngine(Engine):
         # Workers run there if their node has it; Ray has moved them if it was asked to.
         directory = "" if self._has_working_dir else wire.working_directory()
         return wire.Begin(variables, directory, list(sys.path), payload)
+
+    def _is_gone(self, node_id: str) -> bool:
+        """Call a node, and return whether it does not answer.
+
+        Raises:
+            EngineError: This engine is lost.
+        """
+        try:
+            gone = not self.lost and self._silent.any_gone([node_id])
+        except Exception:
+            if not self.lost:
+                raise
+        if self.lost:
+            raise EngineError(_LOST)
+        return gone
 
     def _forget(self, actor: RemoteActor) -> None:
         self._actors.pop(actor.number, None)
@@ -300,7 +321,7 @@ class RayEngine(Engine):
         call.future().add_done_callback(told)
 
     def _ask_again(self, actor: RayActor, handle: Any) -> None:
-        if not actor.over.is_set() and ray.is_initialized():
+        if not actor.over.is_set() and not self.lost:
             self._follow(actor, handle, handle.over.remote())
 
     # On the reader thread.
@@ -341,7 +362,7 @@ class RayEngine(Engine):
         for actor in list(self._actors.values()):
             if actor not in links:
                 actor.kill()
-        self._agents.close()
+        self._agents.close(waits=not self.lost)
         self._reader.stop()
         self._reader.do_tasks()
         for actor in list(self._actors.values()):
@@ -352,8 +373,8 @@ class RayEngine(Engine):
             self._status_socket.close()
         self._reader.close()
         with self._connection():
-            if self._owns_connection:
-                self._connected = False
+            self._connected = False
+            if self._owns_connection and not self.lost:
                 ray.shutdown()
 
 

@@ -338,9 +338,13 @@ class NodeAgents:
         with self._lock:
             return {agent.link for agent in self._agents.values()}
 
-    def close(self) -> None:
-        """End all, once the workers that were killed have ended, and wait for it for a moment."""
-        deadline = time.monotonic() + _PATIENCE_S
+    def close(self, *, waits: bool) -> None:
+        """End all, once the workers that were killed have ended, and wait for it for a moment.
+
+        Args:
+            waits: Whether somebody tells of their ends.
+        """
+        deadline = time.monotonic() + (_PATIENCE_S if waits else 0)
         with self._lock:
             agents = list(self._agents.values())
         for agent in agents:

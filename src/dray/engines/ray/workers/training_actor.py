@@ -35,7 +35,8 @@ class RayActor(RemoteActor):
         name: Its name in messages.
         mailbox: Gets its events.
         reader: The engine's reader thread.
-        is_gone: Calls a node by its id, and tells whether it does not answer.
+        is_gone: Calls a node by its id, and tells whether it does not answer; raises EngineError if
+            nobody can tell any more.
         on_over: Called when the end has been told.
 
     Attributes:
@@ -107,6 +108,10 @@ class RayActor(RemoteActor):
             return
         try:
             gone = self._is_gone(self._hello.node_id)
+        except EngineError as error:
+            cause = error
+            self._reader.run(lambda: self.on_death_cause(cause))
+            return
         except Exception:
             if self.over.is_set():  # and nobody is connected to Ray any more
                 return
