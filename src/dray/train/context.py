@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from dray.checks import is_number, plain
 from dray.compat.attributes import AbsentMember, attach_getattr
@@ -212,7 +212,9 @@ def report(
     taken from the lowest of them. With `RunConfig(report_barrier=True)` every report returns when
     every rank has made it, and its checkpoint, if one rank brought any, is committed.
 
-    A report that every rank has made is kept, whatever fails afterwards. Its checkpoint is safe
+    A report that fails on one rank counts on all of them, without a checkpoint, and every rank that
+    waits for one hears why: whoever catches the error goes on with the next report. A report that
+    every rank has made is kept, whatever fails afterwards. Its checkpoint is safe
     from kills when this returns, and from a power cut soon after: its files are flushed beside the
     train function, and the rank's next report of a checkpoint waits for that.
 
@@ -247,10 +249,9 @@ def report(
             checkpoint of NO_UPLOAD or of `checkpoint_upload_fn` is not in the run's directory, or
             any other has that directory in it; or `validation` comes without a checkpoint, or the
             trainer has no `validation_config`.
-        StorageError: The metrics cannot be written, and the report does not count; or a file of
-            the checkpoint cannot be copied: then every rank that waits for it hears so, and the
-            report counts without one; or the disk has not taken the checkpoint of the report
-            before, which is deleted, and this report is not made.
+        StorageError: The metrics cannot be written, or a file of the checkpoint cannot be copied;
+            or this report is made as it is to be, and the checkpoint of one before could not be
+            copied, or is deleted, as the disk has not taken it.
         NotInTrainingError: Called outside a train function.
 
     Example:
@@ -262,41 +263,76 @@ def report(
         {'epoch': 2, 'loss': 0.1}
     """
     session = current_session("report")
-    mode = checkpoint_upload_mode
-    if mode is not _SYNC and not isinstance(mode, CheckpointUploadMode):
-        raise ConfigError(f"checkpoint_upload_mode must be a CheckpointUploadMode, not {mode!r}")
-    if checkpoint is None and validation is False:  # most are such, and are to cost little
+    mode, delete = checkpoint_upload_mode, delete_local_checkpoint_after_upload
+    if checkpoint is None and validation is False and mode is _SYNC:  # most are such, and cheap
         session.report(metrics)
         return
-    asked = _asked(validation, checkpoint, session)
-    name = checkpoint_dir_name
-    if name is not None:
-        check_checkpoint_name(name)
-    local = _checked(checkpoint, "checkpoint")
-    delete = delete_local_checkpoint_after_upload
+    with contextlib.ExitStack() as until_done:
+        try:
+            if not isinstance(mode, CheckpointUploadMode):
+                raise ConfigError(
+                    f"checkpoint_upload_mode must be a CheckpointUploadMode, not {mode!r}"
+                )
+            asked = _asked(validation, checkpoint, session)
+            if checkpoint_dir_name is not None:
+                check_checkpoint_name(checkpoint_dir_name)
+            if checkpoint is None:
+                upload = None
+            else:
+                how = _How(mode, checkpoint_dir_name, delete, checkpoint_upload_fn)
+                upload = _upload(session, _checked(checkpoint, "checkpoint"), how, until_done)
+        except Exception as error:
+            session.report_without(metrics, error)
+            raise
+        session.report(metrics, upload, asked)
+
+
+@dataclass(frozen=True)
+class _How:
+    """The way of a checkpoint into the run: arguments of `report`."""
+
+    mode: CheckpointUploadMode
+    name: str | None
+    delete: bool | None
+    bring: Callable[[Checkpoint, str], Checkpoint] | None
+
+
+def _upload(
+    session: TrainSession, local: Checkpoint, how: _How, until_done: contextlib.ExitStack
+) -> Upload:
+    """Return what the report of a checkpoint brings, after a look at all that can be seen before.
+
+    Args:
+        session: The rank's.
+        local: Checkpoint of the rank.
+        how: Its way into the run.
+        until_done: Keeps what is needed until the report is made.
+
+    Raises:
+        ConfigError: It cannot be reported so.
+        StorageError: It cannot be read.
+    """
+    mode = how.mode
+    if mode is CheckpointUploadMode.NO_UPLOAD:
+        return _lying_in_run(local, session)
+    delete = how.delete
     if delete is None:
         delete = mode.default_delete_local_checkpoint_after_upload()
-    if mode is CheckpointUploadMode.NO_UPLOAD:
-        session.report(metrics, _lying_in_run(local, session), asked)
-        return
-    if delete or checkpoint_upload_fn is None:
+    if delete or how.bring is None:
         _check_apart(local, session)
     delete = delete and _may_be_deleted(local, session)
-    if isinstance(local.place, RemotePath) and checkpoint_upload_fn is None:
-        with local.as_directory() as path:  # from one storage to another, by way of this node
-            copy = Checkpoint(path)
-            session.report(metrics, Upload(copy, tuple(files_of(copy)), name), asked)
-        return
+    if isinstance(local.place, RemotePath) and how.bring is None:
+        # From one storage to another, by way of this node.
+        copy = Checkpoint(until_done.enter_context(local.as_directory()))
+        return Upload(copy, tuple(files_of(copy)), how.name)
     delete_at = local.path if delete else None
     if mode is CheckpointUploadMode.ASYNC:
-        upload = _upload_beside(session, local, checkpoint_upload_fn, name)
-        upload = replace(upload, local=upload.local or delete_at)
-    elif checkpoint_upload_fn is None:
-        upload = Upload(local, tuple(files_of(local)), name, local=delete_at)
-    else:
-        made = checkpoint_upload_fn(local, name or session.name_to_upload())
-        upload = replace(_lying_in_run(_checked(made, _MADE), session), local=delete_at)
-    session.report(metrics, upload, asked)
+        upload = _upload_beside(session, local, how.bring, how.name)
+        return replace(upload, local=upload.local or delete_at)
+    if how.bring is None:
+        return Upload(local, tuple(files_of(local)), how.name, local=delete_at)
+    made = how.bring(local, how.name or session.name_to_upload())
+    return replace(_lying_in_run(_checked(made, _MADE), session), local=delete_at)
 
 
 def _asked(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -16,11 +18,13 @@ import dray.train
 from dray.errors import StorageError
 from dray.train import (
     Checkpoint,
+    CheckpointUploadMode,
     DataParallelTrainer,
     FailureConfig,
     Result,
     RunConfig,
     ScalingConfig,
+    UserCallback,
 )
 from tests.support.gates import Gate
 
@@ -205,3 +209,138 @@ def test_whatever_a_rank_raises_while_it_copies_the_others_hear_of_it(storage: P
     result = fit(train, storage)
     assert result.return_value == "both went on"
     assert [metrics for _, metrics in result.best_checkpoints] == [{"step": 1}]
+
+
+def shards(result: Result) -> list[dict[str, str]]:
+    """The files of each checkpoint of a run, without its manifest."""
+    return [
+        {path.name: path.read_text() for path in Path(checkpoint.path).glob("of-*")}
+        for checkpoint, _ in result.best_checkpoints
+    ]
+
+
+def dangling_link(saved: Path) -> dict[str, Any]:
+    (saved / "link").symlink_to(saved / "nowhere")
+    return {}
+
+
+def upload_fails(saved: Path) -> dict[str, Any]:
+    def upload(checkpoint: Checkpoint, name: str) -> Checkpoint:
+        raise ConnectionError("upload failed")
+
+    return {"checkpoint_upload_fn": upload}
+
+
+def no_metric(saved: Path) -> dict[str, Any]:
+    return {"metrics": {"loss": object()}}
+
+
+def no_room_for_metrics(saved: Path) -> dict[str, Any]:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+    return {}
+
+
+def no_checkpoint(saved: Path) -> dict[str, Any]:
+    return {"checkpoint": str(saved)}
+
+
+SYNC, ASYNC = CheckpointUploadMode.SYNC, CheckpointUploadMode.ASYNC
+
+
+@pytest.mark.parametrize(
+    ("spoil", "mode"),
+    [
+        (dangling_link, SYNC),
+        (dangling_link, ASYNC),
+        (upload_fails, SYNC),  # else it is the upload that fails, after the report
+        (no_metric, SYNC),
+        (no_metric, ASYNC),
+        (no_room_for_metrics, SYNC),
+        (no_checkpoint, SYNC),
+    ],
+)
+def test_a_report_that_fails_on_one_rank_counts_on_all(
+    storage: Path, spoil: Any, mode: CheckpointUploadMode
+) -> None:
+    """Whoever goes on does so with the next report, so that no checkpoint mixes two steps."""
+
+    def train() -> int:
+        rank, caught = dray.train.get_context().get_world_rank(), 0
+        for step in range(4):
+            saved = storage / f"saved-{rank}-{step}"
+            saved.mkdir(parents=True)
+            (saved / f"of-{rank}").write_text(f"step {step}")
+            spoilt = spoil(saved) if rank == 1 and step == 1 else {}
+            options = {"metrics": {"step": step}, "checkpoint": Checkpoint(saved), **spoilt}
+            try:
+                dray.train.report(checkpoint_upload_mode=mode, **options)
+            except (OSError, ValueError):
+                caught += 1
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+            dray.train.get_all_reported_checkpoints()  # waits until the report is done
+        return caught
+
+    result = fit(train, storage)
+    assert result.return_value == 1
+    wanted = [{"of-0": f"step {step}", "of-1": f"step {step}"} for step in (0, 2, 3)]
+    assert shards(result) == wanted
+    assert [metrics["step"] for _, metrics in result.best_checkpoints] == [0, 2, 3]
+
+
+def test_metrics_that_cannot_be_kept_cost_no_other_rank_its_checkpoint(storage: Path) -> None:
+    class Count(UserCallback):
+        def __init__(self) -> None:
+            self.seen: list[Any] = []
+
+        def after_report(self, run_context: Any, metrics: Any, checkpoint: Any) -> None:
+            self.seen.append((metrics, checkpoint is not None))
+
+    def train() -> None:
+        rank = dray.train.get_context().get_world_rank()
+        if rank == 1:
+            save(0, storage)
+        else:
+            with pytest.raises(ValueError, match="'loss' is a builtins"):
+                dray.train.report({"loss": object()})
+        dray.train.report({"step": 1})
+
+    def save(step: int, storage: Path) -> None:
+        saved = storage / "saved"
+        saved.mkdir()
+        dray.train.report({"step": step}, Checkpoint(saved))
+
+    count = Count()
+    result = fit(train, storage, callbacks=[count])
+    assert count.seen == [([{"step": 0}], True), ([{"step": 1}, {"step": 1}], False)]
+    assert [metrics for _, metrics in result.best_checkpoints] == [{"step": 0}]
+    assert result.metrics == {"step": 1}
+
+
+def test_a_report_that_tells_of_an_upload_before_is_made(storage: Path) -> None:
+    def train() -> int:
+        rank, caught = dray.train.get_context().get_world_rank(), 0
+        saved = storage / f"saved-{rank}"
+        saved.mkdir(parents=True)
+        (saved / f"of-{rank}").write_text("step 0")
+        if rank == 0:
+            dray.train.collective.barrier()  # until the other one's files are gone
+        dray.train.report({}, Checkpoint(saved), checkpoint_upload_mode=ASYNC)
+        if rank == 1:
+            shutil.rmtree(saved)
+            dray.train.collective.barrier()
+        dray.train.get_all_reported_checkpoints()  # waits until the report is done
+        saved.mkdir(exist_ok=True)
+        for step in (1, 2, 3):
+            (saved / f"of-{rank}").write_text(f"step {step}")
+            try:
+                dray.train.report({"step": step}, Checkpoint(saved))
+            except StorageError:
+                caught += 1
+        return caught
+
+    result = fit(train, storage)
+    assert result.return_value == 1
+    assert shards(result) == [
+        {"of-0": f"step {step}", "of-1": f"step {step}"} for step in (1, 2, 3)
+    ]

@@ -142,7 +142,7 @@ def test_a_report_that_finds_no_room_raises_and_leaves_no_half_line(storage: Pat
     assert f"{storage}/run/metrics/rank-00000.jsonl cannot be written" in result.return_value[1]
     lines = (storage / "run/metrics/rank-00000.jsonl").read_text().splitlines()
     assert [json.loads(line)["metrics"]["step"] for line in lines] == [0, 2]
-    assert [json.loads(line)["report"] for line in lines] == [0, 1]
+    assert [json.loads(line)["report"] for line in lines] == [0, 2]
 
 
 def test_a_report_without_room_ends_the_run_with_the_path(storage: Path) -> None:

@@ -115,7 +115,9 @@ class Attempt:
                 self.group.tell(run_messages.Share(entry.report, staging, files), [rank])
         for entry in self._book.complete():
             checkpoint = self._commit(entry)
-            yield [decode(entry.told[rank].metrics) for rank in sorted(entry.told)], checkpoint
+            records = entry.metrics()
+            if records or checkpoint is not None:
+                yield [decode(record) for record in records.values()], checkpoint
         for rank, asked in list(self._listings):
             awaited = asked.validated and self.store.to_validate()
             if self._book.is_done(asked.below) and not awaited:

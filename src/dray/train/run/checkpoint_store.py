@@ -156,7 +156,7 @@ class CheckpointStore:
             entry.report,
             world_size,
             entry.staged,
-            {rank: told.metrics for rank, told in entry.told.items()},
+            entry.metrics(),
             time.time(),
             None if asked is None else Validation(PENDING, asked),
             {rank: told.positions for rank, told in entry.told.items() if told.positions},

@@ -261,7 +261,7 @@ class Controller:
         if isinstance(message, bytes):
             message = run_messages.reported_in(message)
         if isinstance(message, run_messages.Reported):
-            if rank == 0:
+            if rank == 0 and message.metrics:
                 self.progress.reported(message)
             self._grace.renew(self._state, attempt)
         waits = attempt.take(rank, message)

@@ -68,6 +68,21 @@ class PendingReport:
         named = (told.directory for told in self.told.values() if told.in_place == in_place)
         return next((name for name in named if name is not None), None)
 
+    def metrics(self) -> dict[int, dict[str, object]]:
+        """Return rank -> its metrics, encoded, in the order of ranks, of those that have any."""
+        told = ((rank, self.told[rank].metrics) for rank in sorted(self.told))
+        return {rank: metrics for rank, metrics in told if metrics}
+
+    @property
+    def is_lost(self) -> bool:
+        """True if a rank could not make all of it: nothing is gained by waiting for the others."""
+        return any(told.trouble is not None for told in self.told.values())
+
+    def take_trouble(self, rank: int, trouble: str | None) -> None:
+        """Take note that a rank's files cannot be had; the first reason counts."""
+        if trouble is not None and self.trouble is None:
+            self.trouble = f"rank {rank}: {trouble}"
+
     @property
     def validation(self) -> dict[str, object] | None:
         """The wish of the lowest rank that asks for a validation, as `Reported` has it."""
@@ -159,6 +174,7 @@ class ReportTracker:
         entry.told[rank] = message
         if message.files is not None:
             entry.files[rank] = message.files
+            entry.take_trouble(rank, message.trouble)
         if message.files is not None or self._barrier:
             entry.waiting[rank] = now
 
@@ -170,8 +186,7 @@ class ReportTracker:
             entry.staging.discard(rank)
             if message.is_due:
                 entry.to_secure.add(rank)
-            if message.trouble is not None and entry.trouble is None:
-                entry.trouble = f"rank {rank}: {message.trouble}"
+            entry.take_trouble(rank, message.trouble)
 
     def ended(self, rank: int, now: float = 0.0) -> None:
         """Take note that a rank's function has ended: it makes no more reports."""
@@ -259,7 +274,11 @@ class ReportTracker:
             return False
         last = self._failed_at
         for newest in self._at_work.at:
-            to_make = [entry for entry in self._open.values() if newest < entry.report <= last]
+            to_make = [
+                entry
+                for entry in self._open.values()
+                if newest < entry.report <= last and not entry.is_lost
+            ]
             if len(to_make) == 1 or any(now - entry.since < within_s for entry in to_make[:1]):
                 return True
         return False

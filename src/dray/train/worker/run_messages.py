@@ -115,6 +115,7 @@ class Reported:
     """A rank has made a report; with `files`, it waits for the checkpoint's commit.
 
     Attributes:
+        metrics: Its metrics, encoded; empty if that could not be done.
         directory: The name that the checkpoint is to have, if it was given one.
         in_place: Whether the files lie in the run's directory already, under that name.
         validation: Wish for a validation, as `ValidationTaskConfig.to_json` says it, or empty;
@@ -122,6 +123,8 @@ class Reported:
         positions: Dataset -> the rank's position in it.
         waited: Dataset -> seconds that the rank has waited for its rows in this attempt.
         prepared: The files, if they are put together already.
+        trouble: Reason why it has no files, though it was to bring some, or not its metrics; None
+            if all is well.
     """
 
     report: int
@@ -133,6 +136,7 @@ class Reported:
     positions: dict[str, object] | None = None
     waited: dict[str, float] | None = None
     prepared: Prepared | None = None
+    trouble: str | None = None
 
 
 def line_of(report: int, attempt: int, now: float, members: bytes) -> bytes:

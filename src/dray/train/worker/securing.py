@@ -28,7 +28,7 @@ class Securing:
         post: Pushes a message to the controller.
 
     Attributes:
-        current: Ends when the last files are on the disk; None if nothing has been under way since.
+        error: The failure of a flush, until `check` raises it.
     """
 
     def __init__(self, care: Care, post: Post) -> None:
@@ -36,7 +36,8 @@ class Securing:
         self._post = post
         self._staged: dict[int, Mapping[str, Fingerprint]] = {}
         self._thread = ThreadPoolExecutor(1, "dray-securing")
-        self.current: Future[None] | None = None
+        self._current: Future[None] | None = None  # the last one
+        self.error: BaseException | None = None
 
     def staged(self, report: int, files: Mapping[str, Fingerprint]) -> bool:
         """Take note of the files that a rank has staged; return whether they are to be secured."""
@@ -50,7 +51,7 @@ class Securing:
     def begin(self, done: ReportDone) -> None:
         """Begin to secure the files of a report that is done, if that is awaited."""
         if self._is_awaited(done):
-            self.current = self._thread.submit(self._secure, done)
+            self._current = self._thread.submit(self._secure_beside, done)
 
     def see_through(self, done: ReportDone) -> None:
         """Do so on this thread.
@@ -60,6 +61,12 @@ class Securing:
         """
         if self._is_awaited(done):
             self._secure(done)
+
+    def _secure_beside(self, done: ReportDone) -> None:
+        try:
+            self._secure(done)
+        except BaseException as error:  # noqa: BLE001 (a report of the rank raises it)
+            self.error = self.error or error
 
     def _is_awaited(self, done: ReportDone) -> bool:
         if not done.provisional:
@@ -77,27 +84,21 @@ class Securing:
             raise
         self._post(Secured(done.report, dict(files)))
 
-    def check(self, *, wait: bool) -> None:
+    def wait(self) -> None:
+        """Wait until all is on the disk, or is not taken by it."""
+        if self._current is not None:
+            self._current.result()
+
+    def check(self) -> None:
         """Raise what has failed, once.
 
-        Args:
-            wait: Whether to wait until all is on the disk.
-
         Raises:
             StorageError: The disk does not take the files of a checkpoint.
         """
-        if wait or (self.current is not None and self.current.done()):
-            self.wait()
-
-    def wait(self) -> None:
-        """Wait until all is on the disk.
-
-        Raises:
-            StorageError: The disk does not take the files of a checkpoint.
-        """
-        current, self.current = self.current, None
-        if current is not None:
-            current.result()
+        error = self.error
+        if error is not None:
+            self.error = None
+            raise error.with_traceback(None)  # all of it is of this file
 
     def close(self) -> None:
         """Wait for what has begun, and end the thread."""

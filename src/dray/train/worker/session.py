@@ -146,16 +146,19 @@ class TrainSession:
         except BaseException as error:
             stopped = isinstance(error, SystemExit) and error.code in (None, 0)
             if stopped or isinstance(error, TrainingStopped):
-                self._uploads.finish()
-                self._securing.wait()
+                self._finish()
             else:
                 self._uploads.finish_begun()
             with contextlib.suppress(StorageError):  # the function's own error says more
                 self._directory.storage.flush()
             raise
+        self._finish()
+        self._directory.storage.flush()
+
+    def _finish(self) -> None:
         self._uploads.finish()
         self._securing.wait()
-        self._directory.storage.flush()
+        self._securing.check()
 
     def report(
         self,
@@ -169,28 +172,79 @@ class TrainSession:
             metrics: Metrics of the report.
             upload: Checkpoint to keep, before this returns or beside the train function.
             validation: Wish for a validation, as in `Reported`.
+
+        Raises:
+            ConfigError: The metrics hold something else than metrics.
+            StorageError: The metrics or the checkpoint cannot be written; or one of an earlier
+                report could not, and this one is made.
         """
         # Most are made between steps, whose work has filled the caches: a function that is called
         # here costs microseconds then, not nanoseconds.
         if os.getpid() != self._pid:
             refuse_forks(self._pid)
         with self._lock:
-            if self._uploads.error is not None:
-                self._uploads.check()
-            if self._securing.current is not None:
-                self._securing.check(wait=upload is not None and not upload.beside)
             number = self._report
-            plain = encode_plain(metrics)
-            members = json_bytes(encode(metrics))[1:-1] if plain is None else b'"metrics":' + plain
-            line = run_messages.line_of(number, self._attempt, time.time(), members)
-            self._metrics.append_text(line)
+            try:
+                plain = encode_plain(metrics)
+                members = (
+                    json_bytes(encode(metrics))[1:-1] if plain is None else b'"metrics":' + plain
+                )
+                line = run_messages.line_of(number, self._attempt, time.time(), members)
+                self._metrics.append_text(line)
+            except Exception as error:
+                self._tell_failed({}, error, brings=upload is not None)
+                raise
             self._report = number + 1
             if upload is None and not self._barrier and not self.positions:
                 self.post(line, quiet=self._late)
             else:
                 self._tell(number, metrics, upload, validation)
+            if self._uploads.error is not None:
+                self._uploads.check()
+            if self._securing.error is not None:
+                self._securing.check()
         if self._stop_at is not None and number >= self._stop_at.result():
             raise TrainingStopped
+
+    def report_without(self, metrics: Mapping[str, object], error: Exception) -> None:
+        """Make a report whose checkpoint this rank cannot bring, so that no rank waits for it.
+
+        Args:
+            metrics: Metrics of the report, which are kept if they can be.
+            error: Reason for it, which the other ranks hear.
+        """
+        refuse_forks(self._pid)
+        with self._lock:
+            encoded: dict[str, object] = {}
+            with contextlib.suppress(Exception):  # the first error says more
+                members = json_bytes(encode(metrics))[1:-1]
+                line = run_messages.line_of(self._report, self._attempt, time.time(), members)
+                self._metrics.append_text(line)
+                encoded = encode(metrics)
+            self._tell_failed(encoded, error, brings=True)
+
+    def _tell_failed(self, metrics: dict[str, object], error: Exception, *, brings: bool) -> None:
+        """Tell the controller of a report that has failed here: the other ranks count it as well.
+
+        Otherwise what a rank that goes on reports next would join what the others have reported
+        before.
+        """
+        number, files = self._report, () if brings else None
+        self._report = number + 1
+        trouble = str(error) if isinstance(error, StorageError) else describe(error)
+        self.post(self._reported(number, metrics, files=files, trouble=trouble))
+
+    def _reported(
+        self, number: int, metrics: dict[str, object], **details: Any
+    ) -> run_messages.Reported:
+        """Return the word of a report, with where this rank is in its datasets."""
+        return run_messages.Reported(
+            number,
+            metrics,
+            positions={name: tell() for name, tell in self.positions.items()} or None,
+            waited={name: tell() for name, tell in self.waited.items()},
+            **details,
+        )
 
     def _tell(
         self,
@@ -200,21 +254,21 @@ class TrainSession:
         validation: dict[str, object] | None,
     ) -> None:
         """Tell the controller of a report with more than metrics; wait for what it waits for."""
+        if upload is not None and not upload.beside:
+            self._securing.wait()
         prepared = None if upload is None else self._prepare(number, upload)
         if upload is not None and prepared is not None:
             upload = replace(upload, source=Checkpoint(prepared.path))
         if upload is not None or self._barrier:
             self._uploads.begin(number, upload)
-        told = run_messages.Reported(
+        told = self._reported(
             number,
             encode(metrics),
-            None if upload is None else upload.files,
-            None if upload is None else upload.directory,
-            upload is not None and upload.in_place,
-            validation,
-            {name: tell() for name, tell in self.positions.items()} or None,
-            {name: tell() for name, tell in self.waited.items()},
-            prepared,
+            files=None if upload is None else upload.files,
+            directory=None if upload is None else upload.directory,
+            in_place=upload is not None and upload.in_place,
+            validation=validation,
+            prepared=prepared,
         )
         self.post(told, quiet=upload is None and self._late)
         if upload is not None and upload.beside:
