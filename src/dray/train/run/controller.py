@@ -62,7 +62,7 @@ from dray.train.run.events import Alarm, Due, Signal
 from dray.train.run.failure import FailurePolicy, Outcome
 from dray.train.run.grace import Grace
 from dray.train.run.growth import Growth
-from dray.train.run.launch import Launch, run_function
+from dray.train.run.launch import Launch
 from dray.train.run.output.progress import Progress
 from dray.train.run.output.rank_logs import Logs
 from dray.train.run.state import ANY, AT_WORK, FINAL, Action, Event, State, advance
@@ -391,7 +391,7 @@ class Controller:
         if self._stops.asked:  # before they begin, so that the first report is the last
             self._workers.ask_to_stop()
             self.mailbox.put(Signal.STOP_REQUESTED)
-        run_function(self._workers.group, self.job, self.mailbox)
+        self._launch.run(self._workers.group, self.job, self.mailbox)
         self.started()
 
     def _tear_down(self) -> None:
@@ -410,7 +410,8 @@ class Controller:
         self._call_back("after_exception", failures)
         amiss = self._store.leave_out_damaged(failures.values())
         wanted = not self._stops.asked
-        again = self._outcome.tries_again(failures, wanted=wanted, free=amiss)
+        lost = self._launch.has_lost_node(failures.values())
+        again = self._outcome.tries_again(failures, wanted=wanted, free=amiss, lost_node=lost)
         if not again:
             self._outcome.error = attempt.error(self._policy.total)
         amid = self._validations.under_way

@@ -13,7 +13,6 @@ from dray.errors import (
     DrayError,
     EngineError,
     InfeasibleError,
-    NodeDiedError,
     RemoteTraceback,
     SerializationError,
     TrainingFailedError,
@@ -254,7 +253,12 @@ class Outcome:
             self.progress.warn(f"after the failure, on the driver: {describe(error)}")
 
     def tries_again(
-        self, failures: Mapping[int, BaseException], *, wanted: bool, free: bool
+        self,
+        failures: Mapping[int, BaseException],
+        *,
+        wanted: bool,
+        free: bool,
+        lost_node: bool,
     ) -> bool:
         """Take the end of an attempt that has failed; return whether there is another one.
 
@@ -263,14 +267,13 @@ class Outcome:
             wanted: Whether the user still wants the run to go on.
             free: Whether it failed on a damaged checkpoint, which is left out the next time, and
                 counts for no failure.
+            lost_node: Whether it failed because a node was lost.
         """
         if free and wanted:
             return True
         rank, cause = next(iter(failures.items()))
-        lost = any(isinstance(error, NodeDiedError) for error in failures.values())
-        again = self.policy.failed(lost_node=lost) and wanted
+        again = self.policy.failed(lost_node=lost_node) and wanted
         if again:
-            self.progress.warn(
-                f"rank {rank} failed ({describe(cause)}); restarting ({self.policy.count(lost)})"
-            )
+            count = self.policy.count(lost_node)
+            self.progress.warn(f"rank {rank} failed ({describe(cause)}); restarting ({count})")
         return again

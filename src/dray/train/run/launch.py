@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from dray.engines.base import Actor, ActorSpec, Engine, Mailbox
-from dray.errors import describe
+from dray.errors import NodeDiedError, describe
 from dray.scheduling.requests import Reservation
 from dray.settings import Settings
 from dray.train.backend import Backend, BackendConfig
@@ -135,27 +136,33 @@ class Launch:
             who, failure = "the framework", error
         else:
             return True
-        if not is_death(failure):  # the controller tells of a death
+        if not self._is_death(failure):  # the controller tells of a death
             progress.warn(f"{who} failed to shut down cleanly: {describe(failure)}")
         return False
 
+    def run(self, group: WorkerGroup, job: bytes | Job, mailbox: Mailbox) -> None:
+        """Call the train function on every rank; the mailbox hears how each call has ended.
 
-def run_function(group: WorkerGroup, job: bytes | Job, mailbox: Mailbox) -> None:
-    """Call the train function on every rank; the mailbox hears how each call has ended.
+        Args:
+            group: The workers.
+            job: The function and its arguments; pickled, if workers have processes of their own.
+            mailbox: The controller's.
+        """
+        calls = [(worker.actor, worker.actor.call("run", job)) for worker in group.workers]
+        for actor, future in calls:
+            future.add_done_callback(functools.partial(self._function_ended, actor, mailbox))
 
-    Args:
-        group: The workers.
-        job: The function and its arguments; pickled, if workers have processes of their own.
-        mailbox: The controller's.
-    """
-    calls = [(worker.actor, worker.actor.call("run", job)) for worker in group.workers]
-    for actor, future in calls:
-        future.add_done_callback(functools.partial(_function_ended, actor, mailbox))
+    def _function_ended(self, actor: Actor, mailbox: Mailbox, future: Future[Ended]) -> None:
+        error = future.exception()
+        if error is None:
+            mailbox.put(FunctionReturned(actor, future.result()))
+        elif not self._is_death(error):  # `Died` says whether the death was ours
+            mailbox.put(FunctionFailed(actor, error))
 
+    def _is_death(self, error: BaseException) -> bool:
+        """Return whether a worker has ended; in this process whatever fails was raised."""
+        return self.engine.distributed and is_death(error)
 
-def _function_ended(actor: Actor, mailbox: Mailbox, future: Future[Ended]) -> None:
-    error = future.exception()
-    if error is None:
-        mailbox.put(FunctionReturned(actor, future.result()))
-    elif not is_death(error):  # `Died` says whether the death was ours
-        mailbox.put(FunctionFailed(actor, error))
+    def has_lost_node(self, failures: Iterable[BaseException]) -> bool:
+        """Return whether one of the failures is the end of a node, and no error of a function's."""
+        return any(isinstance(error, NodeDiedError) and self._is_death(error) for error in failures)
