@@ -29,7 +29,9 @@ from dray.train.backend import Backend, BackendConfig
 from tests.support.fleets import Reports
 
 
-def fit(function: Callable[..., Any], storage: Path, workers: int = 1, **given: Any) -> Result:
+def fit(
+    function: Callable[..., Any], storage: Path | str, workers: int = 1, **given: Any
+) -> Result:
     config = given.pop("run_config", {})
     return DataParallelTrainer(
         function,
@@ -103,6 +105,31 @@ def test_storage_says_where_the_run_is(process_engine: None, tmp_path: Path) -> 
     ).return_value
     run = str(tmp_path / "run")
     assert found == (str(tmp_path), "run", run, f"{run}/mine", "mine")
+
+
+@pytest.mark.parametrize("where", ["directory", "memory://copied"])
+def test_what_is_only_copied_into_a_run_is_no_checkpoint_of_it(
+    process_engine: None, tmp_path: Path, where: str
+) -> None:
+    def save() -> None:
+        with dray.train.checkpoint_dir() as path:
+            Path(path, "weights").touch()
+            checkpoint = Checkpoint(path)
+            checkpoint.set_metadata({"a": 1})
+            dray.train.report({"step": 1}, checkpoint)
+
+    def copy(config: dict[str, Any]) -> tuple[Checkpoint | None, list[str]]:
+        storage = dray.train.get_context().get_storage()
+        kept = storage.persist_current_checkpoint(config["saved"], "mine")
+        saved = config["saved"].to_directory(storage.build_checkpoint_path_from_name("downloaded"))
+        assert os.listdir(kept.path) == os.listdir(saved)
+        return dray.train.get_checkpoint(), sorted(os.listdir(saved))
+
+    saved = fit(save, tmp_path / where if where == "directory" else where, workers=0).checkpoint
+    for _ in range(2):
+        result = fit(copy, tmp_path, train_loop_config={"saved": saved}, workers=0)
+        assert result.return_value == (None, [".metadata.json", "weights"])
+        assert result.checkpoint is None
 
 
 class Sharing(BackendConfig):

@@ -13,7 +13,7 @@ from typing import Any
 
 from dray.compat.attributes import with_absent_members
 from dray.errors import ConfigError, StorageError, shown
-from dray.train.storage.checkpoint_files import METADATA, METADATA_DRAFT
+from dray.train.storage.checkpoint_files import METADATA, METADATA_DRAFT, without_own
 from dray.train.storage.filesystem import arrow_filesystem, place_at, shown_filesystem
 from dray.train.storage.manifest import Committed
 from dray.train.storage.paths import check_directory, local_path
@@ -119,6 +119,9 @@ class Checkpoint:
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
         """Copy the checkpoint's files.
 
+        The copy is yours: it is no checkpoint of the run that has the original, nor, in the
+        directory of another run, one of that.
+
         Args:
             path: Target directory, made if missing; default: a new temporary directory, which is
                 yours to delete.
@@ -144,9 +147,13 @@ class Checkpoint:
             if isinstance(self._place, RemotePath):
                 fetch(self._place, target)
             else:
-                shutil.copytree(self.path, target, dirs_exist_ok=True)
+                shutil.copytree(self.path, target, ignore=self._own_of, dirs_exist_ok=True)
             undo.pop_all()
         return str(target)
+
+    def _own_of(self, directory: str, names: list[str]) -> set[str]:
+        """Return the names in a directory that are no files of the checkpoint."""
+        return set(names).difference(without_own(names)) if directory == self._path else set()
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:

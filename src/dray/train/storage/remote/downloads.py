@@ -19,19 +19,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from dray.errors import StorageError
-from dray.train.storage.checkpoint_files import MANIFEST
+from dray.train.storage.checkpoint_files import MANIFEST, without_own
 from dray.train.storage.manifest import Committed, parse_manifest
 from dray.train.storage.place import RemotePath
 from dray.train.storage.remote.transfer import download, sizes_of
 
 
 def fetch(place: RemotePath, target: Path) -> None:
-    """Download a checkpoint into a directory, and compare it with its manifest, if it has one.
+    """Download the files of a checkpoint, and compare them with its manifest, if it has one.
 
     Raises:
         StorageError: It is not there, is damaged, or cannot be read or written.
     """
-    _fetch(place, target, sizes_of(place), _manifest(place))
+    sizes = sizes_of(place)
+    of_files = {name: sizes[name] for name in without_own(sizes)}
+    _fetch(place, target, of_files, _manifest(place))
 
 
 def _fetch(
