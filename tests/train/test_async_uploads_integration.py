@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import tempfile
 import threading
+import warnings
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -96,6 +99,51 @@ def test_uploads_are_committed_in_order_and_their_sources_deleted(
     assert os.listdir(last) == ["of-0"]
     shutil.rmtree(last)
     assert contents(result.checkpoint) == {"of-0": "kept", "of-1": "kept"}
+
+
+def test_a_directory_that_all_ranks_report_is_deleted_once(
+    process_engine: None, storage: Path
+) -> None:
+    def train() -> None:
+        for step in range(5):
+            shared = storage / f"shared-{step}"
+            shared.mkdir(parents=True, exist_ok=True)
+            for file in range(100):
+                (shared / f"of-{rank()}-{file}").write_text(str(step))
+            dray.train.collective.barrier()
+            dray.train.report({"step": step}, Checkpoint(shared), checkpoint_upload_mode=ASYNC)
+
+    result = fit(train, storage, workers=3)
+    assert not list(storage.glob("shared-*"))
+    assert len(contents(result.checkpoint)) == 300
+
+
+def test_of_a_linked_directory_the_link_is_deleted(process_engine: None, storage: Path) -> None:
+    def train() -> None:
+        checkpoint, link = saved("there"), storage / "latest"
+        link.symlink_to(checkpoint.path)
+        dray.train.report({}, Checkpoint(link), checkpoint_upload_mode=ASYNC)
+
+    result = fit(train, storage, workers=1)
+    assert contents(result.checkpoint) == {"of-0": "there"}
+    assert not (storage / "latest").is_symlink()
+    assert len(list(storage.glob("local-*/of-0"))) == 1
+
+
+def test_a_directory_that_cannot_be_deleted_costs_no_checkpoint(
+    process_engine: None, storage: Path
+) -> None:
+    def train() -> list[str]:
+        refused = mock.patch("os.rmdir", side_effect=PermissionError("not yours"))
+        with refused, warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            dray.train.report({}, saved("there"), delete_local_checkpoint_after_upload=True)
+        return [str(each.message) for each in told]
+
+    result = fit(train, storage, workers=1)
+    assert contents(result.checkpoint) == {"of-0": "there"}
+    (told,) = result.return_value
+    assert re.search(r"the checkpoint is kept, and .*/local-.* could not be deleted", told)
 
 
 def test_an_upload_that_fails_ends_the_run_with_its_cause(

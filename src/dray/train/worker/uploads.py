@@ -8,10 +8,12 @@ enough, and what waits its turn is a path: no memory grows with it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import shutil
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -46,14 +48,22 @@ class Upload:
     local: str | None = None
 
     def conclude(self) -> None:
-        """Delete the local directory, which the run may have taken, of a committed checkpoint.
+        """Delete the local directory, if it is there still, of a committed checkpoint.
 
-        Raises:
-            StorageError: It cannot be deleted.
+        The run may have taken it; other ranks that have reported the same one delete it as well.
         """
-        if self.local is not None and os.path.exists(self.local):
-            with StorageError.instead(f"the checkpoint {self.local} cannot be deleted"):
-                shutil.rmtree(self.local)
+        if self.local is None:
+            return
+        if os.path.islink(self.local):
+            with contextlib.suppress(OSError):
+                os.unlink(self.local)
+        else:
+            shutil.rmtree(self.local, ignore_errors=True)
+        if os.path.lexists(self.local):
+            warnings.warn(
+                f"the checkpoint is kept, and its directory {self.local} could not be deleted",
+                stacklevel=2,
+            )
 
 
 class _UnderWay:
