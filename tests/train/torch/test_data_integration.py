@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import random
+import warnings
 from collections import OrderedDict, UserDict, defaultdict, namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from dray.errors import ConfigError
 from dray.train.torch import prepare_data_loader
 from dray.train.torch.data import DeviceDataLoader
 from tests.support.torch_runs import fit
@@ -217,6 +219,37 @@ class TestShares:
             return disturbed == undisturbed, items == alone
 
         assert fit(train, storage, num_workers=2).return_value == (True, True)
+
+
+@pytest.mark.parametrize("drawn", [4, 30])
+def test_a_sampler_that_draws_another_number_of_rows_does_not_resume(
+    process_engine: None, storage: Path, drawn: int
+) -> None:
+    def train_loop() -> None:
+        rows = TensorDataset(torch.arange(20))
+        loader = DataLoader(rows, 5, sampler=RandomSampler(rows, num_samples=drawn))
+        with pytest.raises(ConfigError, match="has a RandomSampler of its own"):
+            prepare_data_loader(loader, resumable=True)
+
+    fit(train_loop, storage, num_workers=1)
+
+
+def test_a_loader_without_batches_says_why(process_engine: None, storage: Path) -> None:
+    def train_loop() -> list[str]:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for rows, drop_last in ((1, False), (7, True), (9, False)):
+                loader = DataLoader(range(rows), batch_size=4, drop_last=drop_last)
+                loader = prepare_data_loader(loader, resumable=True)
+                read = sum(len(batch) for batch in loader)
+                assert read == (4 if rows == 9 else 0)
+        return [str(each.message) for each in told]
+
+    why = "an epoch of this loader has no batches: "
+    assert fit(train_loop, storage, num_workers=2).return_value == [
+        why + "1 rows are fewer than the 2 ranks",
+        why + "drop_last leaves out 3 rows, fewer than 4",
+    ]
 
 
 # What a batch may be.

@@ -67,7 +67,8 @@ def prepare_data_loader(
             used.
         resumable: Whether each checkpoint of the run says what ranks have seen of the epoch, so
             that a run that goes on from it sees the rest, also with another number of ranks. The
-            loader must shuffle or run in order; all rows are seen, and no row twice.
+            loader must shuffle or run in order; no row is seen twice, and all are but for those
+            that are left over at an epoch's end, fewer than there are ranks: each gets as many.
 
     Returns:
         The loader to iterate over.

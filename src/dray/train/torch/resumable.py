@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -41,12 +42,16 @@ def resumable_loader(loader: DataLoader[Any], session: TrainSession) -> Any:
             "an IterableDataset has no rows by number: give it to the trainer as datasets={...}, "
             "and read get_dataset_shard(...).iter_torch_batches(), which goes on amid an epoch"
         )
-    shuffles = type(sampler) is RandomSampler and not sampler.replacement
+    shuffles = (
+        type(sampler) is RandomSampler
+        and not sampler.replacement
+        and sampler.num_samples == len(sampler.data_source)
+    )
     ordered = type(sampler) is SequentialSampler
     if not (shuffles or ordered) or loader.batch_size is None:
         raise ConfigError(
-            "resumable=True takes a loader with a batch_size that shuffles or runs in order, and "
-            f"this one has a {type(sampler).__name__} of its own"
+            "resumable=True takes a loader with a batch_size that shuffles all rows or runs in "
+            f"order, and this one has a {type(sampler).__name__} of its own"
         )
     rows = len(sampler)
     name = f"loader {len(session.positions)}"
@@ -107,6 +112,13 @@ class ResumableBatches:
         own = share(left, self.rank, self.num_replicas, equal=True)
         return batch_sizes(own, self.batch_size, drop_last=self.drop_last)
 
+    def why_none(self) -> str:
+        """Return why a whole epoch has no batches for this rank."""
+        share = self._rows // self.num_replicas
+        if share:
+            return f"drop_last leaves out {share} rows, fewer than {self.batch_size}"
+        return f"{self._rows} rows are fewer than the {self.num_replicas} ranks"
+
     def __iter__(self) -> Iterator[list[int]]:
         import numpy as np
 
@@ -148,7 +160,12 @@ class ResumableLoader(WrappedLoader):
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches that are left of the epoch."""
         bookmark = self._batches.bookmark
-        sizes = self._batches.sizes(bookmark.begin())
+        position = bookmark.begin()
+        sizes = self._batches.sizes(position)
+        if not sizes and not position.seen.count():
+            warnings.warn(
+                f"an epoch of this loader has no batches: {self._batches.why_none()}", stacklevel=2
+            )
         for batch, size in zip(self._loader, sizes, strict=True):
             bookmark.take(size)
             yield batch
