@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from dray.checks import is_whole, plain
 from dray.compat.arguments import check_arguments
@@ -24,6 +24,7 @@ from dray.train.datasets import get_dataset_shard
 from dray.train.worker.cpu_affinity import asked_threads
 
 Results = Mapping[str, float]
+Reporting = TypeVar("Reporting")
 
 
 def limit_threads(library: ctypes.CDLL) -> None:
@@ -50,6 +51,9 @@ class RoundReports:
         checkpoint_at_end: Whether it is saved after the last round.
         results_postprocessing_fn: Makes what is reported from the chosen results.
 
+    Attributes:
+        filename: As it was given.
+
     Raises:
         ConfigError: An argument is malformed.
     """
@@ -68,10 +72,14 @@ class RoundReports:
             raise ConfigError(f"frequency must be a number of rounds, 0 or more, not {frequency!r}")
         if not isinstance(filename, str) or not filename or os.path.basename(filename) != filename:
             raise ConfigError(f"filename must be the name of a file, not {filename!r}")
-        self._filename = filename
+        self.filename = filename
         self._frequency = every
         self.at_end = checkpoint_at_end
         self._postprocess = results_postprocessing_fn
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget what another training has saved."""
         self._saved_at = -1
 
     def is_due(self, rounds: int) -> bool:
@@ -101,7 +109,7 @@ class RoundReports:
             report(metrics)
             return
         with tempfile.TemporaryDirectory(prefix="dray-model-") as directory:
-            save(os.path.join(directory, self._filename))
+            save(os.path.join(directory, self.filename))
             report(metrics, Checkpoint(directory))
 
     def _chosen(self, results: Results) -> Mapping[str, float]:
@@ -176,12 +184,13 @@ class OlderForm:
             )
         return frame.drop(columns=[self.label_column]), frame[self.label_column]
 
-    def options_with(self, report: type) -> dict[str, Any]:
-        """Return the further arguments, with a callback that reports, unless they have one."""
+    def reporting(self, kind: type[Reporting]) -> tuple[Reporting, dict[str, Any]]:
+        """Return the callback that reports, a new one unless the arguments have one, and those."""
         callbacks = list(self.options.get("callbacks") or [])
-        if not any(isinstance(callback, report) for callback in callbacks):
-            callbacks.append(report())
-        return {**self.options, "callbacks": callbacks}
+        given = [callback for callback in callbacks if isinstance(callback, kind)]
+        report = given[0] if given else kind()
+        with_it = callbacks if given else [*callbacks, report]
+        return report, {**self.options, "callbacks": with_it}
 
     @property
     def evaluated(self) -> list[str]:

@@ -213,6 +213,26 @@ def test_the_older_form_boosts_on_datasets(tmp_path: Path) -> None:
     assert (again.metrics, again.checkpoint) == (result.metrics, result.checkpoint)
 
 
+def test_the_older_form_goes_on_from_a_file_of_another_name(tmp_path: Path) -> None:
+    rows = [{"x": float(number % 50), "y": int(number % 50 > 20)} for number in range(200)]
+
+    def fit(rounds: int) -> Result:
+        return LightGBMTrainer(
+            label_column="y",
+            params={"verbosity": -1, "num_threads": 1},
+            num_boost_round=rounds,
+            datasets={"train": rows},
+            run_config=RunConfig(name="older", storage_path=tmp_path),
+            callbacks=[RayTrainReportCallback(filename="trees.txt")],
+        ).fit()
+
+    fit(2)
+    checkpoint = fit(5).checkpoint
+    assert checkpoint is not None
+    model = RayTrainReportCallback.get_model(checkpoint, filename="trees.txt")
+    assert model.current_iteration() == 5
+
+
 @on_processes
 def test_the_older_form_keeps_the_model_of_a_training_that_stops_early(tmp_path: Path) -> None:
     rows, labels = tumours()

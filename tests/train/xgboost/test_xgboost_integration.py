@@ -261,6 +261,36 @@ def test_the_older_form_boosts_on_datasets_and_goes_on(storage: Path) -> None:
 
 
 @on_processes
+def test_the_older_form_goes_on_from_a_file_of_another_name(storage: Path) -> None:
+    def fit(rounds: int) -> Result:
+        return XGBoostTrainer(
+            label_column="y",
+            params={},
+            num_boost_round=rounds,
+            datasets={"train": pd.DataFrame({"x": np.arange(80.0), "y": np.arange(80) % 2})},
+            run_config=RunConfig(name="older", storage_path=storage),
+            callbacks=[RayTrainReportCallback(filename="trees.json")],
+            verbose_eval=False,
+        ).fit()
+
+    fit(2)
+    checkpoint = fit(5).checkpoint
+    assert checkpoint is not None
+    model = RayTrainReportCallback.get_model(checkpoint, filename="trees.json")
+    assert model.num_boosted_rounds() == 5
+
+
+def test_a_callback_saves_the_model_of_each_training(storage: Path) -> None:
+    def train() -> None:
+        data = xgboost.DMatrix(np.eye(4), [0, 0, 1, 1])
+        callback = RayTrainReportCallback()
+        for depth in (1, 2):
+            xgboost.train({"max_depth": depth}, data, 3, callbacks=[callback])
+
+    result = XGBoostTrainer(train, run_config=RunConfig(storage_path=storage)).fit()
+    assert len(result.best_checkpoints) == 2
+
+
 def test_checkpoint_holds_a_model(tmp_path: Path) -> None:
     model = xgboost.train({}, xgboost.DMatrix(np.eye(2), [0, 1]), 3)
     checkpoint = XGBoostCheckpoint.from_model(model, path=str(tmp_path / "kept"))

@@ -64,6 +64,11 @@ class RayTrainReportCallback:
         )
         self.order = _ORDER
 
+    @property
+    def filename(self) -> str:
+        """Name of the model's file in a checkpoint."""
+        return self._reports.filename
+
     @classmethod
     def get_model(cls, checkpoint: Checkpoint, filename: str = CHECKPOINT_NAME) -> lightgbm.Booster:
         """Load the model of a checkpoint.

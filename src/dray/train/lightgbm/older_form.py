@@ -21,13 +21,13 @@ def train(form: OlderForm, network: Mapping[str, Any]) -> None:
         network: Parameters by which ranks reach each other.
     """
     checkpoint = get_checkpoint()
-    model = None if checkpoint is None else RayTrainReportCallback.get_model(checkpoint)
+    report, options = form.reporting(RayTrainReportCallback)
+    model = None if checkpoint is None else report.get_model(checkpoint, report.filename)
     left = form.num_boost_round - (0 if model is None else model.current_iteration())
     if left <= 0:
         return
     table = lightgbm.Dataset(*form.rows(TRAIN_DATASET_KEY))
     evaluated = [lightgbm.Dataset(*form.rows(name), reference=table) for name in form.evaluated]
-    options = form.options_with(RayTrainReportCallback)
     trained = lightgbm.train(
         {"tree_learner": "data", **form.params, **network},
         table,

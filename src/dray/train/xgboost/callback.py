@@ -62,6 +62,11 @@ class RayTrainReportCallback(TrainingCallback):  # type: ignore[misc]
         )
         self._last: dict[str, float] = {}
 
+    @property
+    def filename(self) -> str:
+        """Name of the model's file in a checkpoint."""
+        return self._reports.filename
+
     @classmethod
     def get_model(cls, checkpoint: Checkpoint, filename: str = CHECKPOINT_NAME) -> xgboost.Booster:
         """Load the model of a checkpoint.
@@ -80,8 +85,9 @@ class RayTrainReportCallback(TrainingCallback):  # type: ignore[misc]
             return xgboost.Booster(model_file=path)
 
     def before_training(self, model: Any) -> Any:
-        """Forget the results of another training."""
+        """Forget another training."""
         self._last = {}
+        self._reports.begin()
         return model
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Any]) -> bool:

@@ -13,7 +13,8 @@ from dray.train.xgboost.callback import RayTrainReportCallback
 def train(form: OlderForm) -> None:
     """Boost the rounds that are left, on this rank's share of the rows."""
     checkpoint = get_checkpoint()
-    model = None if checkpoint is None else RayTrainReportCallback.get_model(checkpoint)
+    report, options = form.reporting(RayTrainReportCallback)
+    model = None if checkpoint is None else report.get_model(checkpoint, report.filename)
     left = form.num_boost_round - (0 if model is None else model.num_boosted_rounds())
     if left <= 0:
         return
@@ -24,7 +25,7 @@ def train(form: OlderForm) -> None:
         left,
         evals=[(table, name) for name, table in tables.items()],
         xgb_model=model,
-        **form.options_with(RayTrainReportCallback),
+        **options,
     )
 
 
