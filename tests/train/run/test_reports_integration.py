@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 
 import dray.train
-from dray.errors import StorageError
+from dray.errors import SerializationError, StorageError
 from dray.train import (
     Checkpoint,
     CheckpointUploadMode,
@@ -26,7 +26,7 @@ from dray.train import (
     ScalingConfig,
     UserCallback,
 )
-from tests.support.gates import Gate
+from tests.support.gates import Gate, until
 
 pytestmark = pytest.mark.usefixtures("process_engine")
 
@@ -344,3 +344,36 @@ def test_a_report_that_tells_of_an_upload_before_is_made(storage: Path) -> None:
     assert shards(result) == [
         {"of-0": f"step {step}", "of-1": f"step {step}"} for step in (1, 2, 3)
     ]
+
+
+@pytest.mark.timeout(60)
+def test_a_rank_may_report_beside_a_collective(storage: Path) -> None:
+    """The ranks come to them in another order, each of them to the first one in a thread."""
+
+    def train() -> str:
+        saved = storage / f"saved-{dray.train.get_context().get_world_rank()}"
+        saved.mkdir(parents=True)
+        report = threading.Thread(target=dray.train.report, args=({}, Checkpoint(saved)))
+        if dray.train.get_context().get_world_rank() == 0:
+            report.start()
+            until(lambda: (storage / "run/metrics/rank-00000.jsonl").stat().st_size > 0)
+            dray.train.collective.barrier()
+        else:
+            dray.train.collective.barrier()
+            report.start()
+        report.join()
+        return "both came"
+
+    assert fit(train, storage).return_value == "both came"
+
+
+@pytest.mark.timeout(60)
+def test_data_that_cannot_be_sent_counts_as_no_collective(storage: Path) -> None:
+    def train() -> object:
+        broadcast = dray.train.collective.broadcast_from_rank_zero
+        if dray.train.get_context().get_world_rank() == 0:
+            with pytest.raises(SerializationError, match="broadcast data"):
+                broadcast(threading.Lock())
+        return broadcast("plain")
+
+    assert fit(train, storage).return_value == "plain"

@@ -91,6 +91,9 @@ class TrainSession:
         self._stop_at: Future[int] | None = None  # once a stop is asked for, the report
         self._answers: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._lock = threading.Lock()
+        # Collectives are beside reports: a thread may wait for other ranks in one of either.
+        self._results: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._joining = threading.Lock()
         self._securing = Securing(run.care, post)
         self._uploads = Uploads(self._stage, self._securing.see_through)
         self._directory = RunDirectory(run.place)
@@ -123,6 +126,8 @@ class TrainSession:
             self.checkpoint = Checkpoint.at(self.assignment.run.place_of(message.path))
         if isinstance(message, run_messages.Share | run_messages.ReportDone):
             self._uploads.take(message)
+        elif isinstance(message, run_messages.CollectiveResult):
+            self._results.put(message)
         else:
             self._answers.put(message)
 
@@ -130,6 +135,7 @@ class TrainSession:
         """End a wait, now or later, for a controller that answers no more."""
         self._uploads.give_up()
         self._answers.put(_OVER)
+        self._results.put(_OVER)
         if self._stop_at is not None:
             self._stop(0)
 
@@ -379,31 +385,38 @@ class TrainSession:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:
-                answer = self._answer(deadline)
+                answer = _told(self._answers, deadline)
             except queue.Empty:
                 return None
             if isinstance(answer, run_messages.Listed) and answer.request == self._requests:
                 return answer
 
-    def _answer(self, deadline: float | None = None) -> object:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        answer = self._answers.get(timeout=left)
-        if answer is _OVER:
-            raise TrainingStopped
-        return answer
-
     def join(self, name: str, data: object = None) -> Any:
-        """Wait until all ranks have come to the same collective; return rank 0's data."""
-        with self._lock:
+        """Wait until all ranks have come to the same collective; return rank 0's data.
+
+        Raises:
+            SerializationError: The data cannot be sent; then this rank has not come to it.
+        """
+        sent = wire.dump(data, "broadcast data")
+        with self._joining:
             sequence = self._sequence
             self._sequence += 1
-            self.post(
-                run_messages.CollectiveArrival(sequence, name, wire.dump(data, "broadcast data"))
-            )
+            self.post(run_messages.CollectiveArrival(sequence, name, sent))
             while True:
-                answer = self._answer()
-                if (
-                    isinstance(answer, run_messages.CollectiveResult)
-                    and answer.sequence == sequence
-                ):
+                answer = _told(self._results)
+                assert isinstance(answer, run_messages.CollectiveResult)
+                if answer.sequence == sequence:
                     return wire.load(answer.data)
+
+
+def _told(answers: queue.SimpleQueue[object], deadline: float | None = None) -> object:
+    """Wait for the controller's next answer.
+
+    Raises:
+        TrainingStopped: It gives none any more.
+    """
+    left = None if deadline is None else max(0.0, deadline - time.monotonic())
+    answer = answers.get(timeout=left)
+    if answer is _OVER:
+        raise TrainingStopped
+    return answer
