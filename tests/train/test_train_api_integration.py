@@ -73,6 +73,18 @@ def test_a_framework_puts_a_context_around_the_train_function(
     assert "b is over" in Path(result.path, "logs/attempt-000/rank-00000.log").read_text()
 
 
+def test_a_runtime_env_may_be_set_until_the_run_begins(
+    process_engine: None, tmp_path: Path
+) -> None:
+    config = RunConfig(storage_path=tmp_path)
+    config.worker_runtime_env = {"env_vars": {"SET_LATE": "1"}}
+    trainer = DataParallelTrainer(lambda: os.environ["SET_LATE"], run_config=config)
+    assert trainer.fit().return_value == "1"
+    config.worker_runtime_env = {"variables": {}}
+    with pytest.raises(ConfigError, match="worker_runtime_env has no variables"):
+        DataParallelTrainer(print, run_config=config).fit()
+
+
 class Groups(BackendConfig):
     @property
     def backend_cls(self) -> type[Backend]:

@@ -204,9 +204,6 @@ class RunConfig:
             backend or version: "warn" says what has changed and goes on, "error" refuses,
             "ignore" goes on.
 
-    Attributes:
-        runtime_env: `worker_runtime_env`, parsed.
-
     Raises:
         ConfigError: A value is malformed, or a deprecated argument is given.
 
@@ -237,7 +234,6 @@ class RunConfig:
     shared_storage: bool = False
     report_barrier: bool = False
     on_mismatch: Literal["warn", "error", "ignore"] = "warn"
-    runtime_env: RuntimeEnv = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         refuse_arrays(vars(self))
@@ -266,8 +262,7 @@ class RunConfig:
             )
         if self.name is not None:
             check_name(self.name, "RunConfig.name")
-        _ = self.storage
-        self.runtime_env = RuntimeEnv.parse(self.worker_runtime_env, "worker_runtime_env")
+        _ = self.storage, self.runtime_env  # they raise what is malformed
 
     storage_context = AbsentMember()
 
@@ -276,3 +271,8 @@ class RunConfig:
         """The place that `storage_path` and `storage_filesystem` name."""
         path = "~/dray_results" if self.storage_path is None else self.storage_path
         return place_at(path, self.storage_filesystem, "storage_path")
+
+    @property
+    def runtime_env(self) -> RuntimeEnv:
+        """The runtime environment of `worker_runtime_env`, which may be set until `fit()`."""
+        return RuntimeEnv.parse(self.worker_runtime_env, "worker_runtime_env")

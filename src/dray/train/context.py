@@ -223,7 +223,8 @@ def report(
         checkpoint: A directory whose files are to be kept. They are copied, and the directory stays
             yours, unless it is one of `checkpoint_dir()`: that is taken as it is.
         checkpoint_dir_name: The checkpoint's name in the run directory, where it may not be that of
-            the run's own files. Default: `checkpoint_` and a number.
+            the run's own files. If ranks differ, the lowest one counts. Default: `checkpoint_` and
+            a number.
         checkpoint_upload_mode: SYNC copies the files. NO_UPLOAD leaves them where they are, which
             must be a directory in the run's own, such as
             `get_context().get_storage().build_checkpoint_path_from_name(name)`: then they are

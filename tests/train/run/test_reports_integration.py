@@ -377,3 +377,17 @@ def test_data_that_cannot_be_sent_counts_as_no_collective(storage: Path) -> None
         return broadcast("plain")
 
     assert fit(train, storage).return_value == "plain"
+
+
+def test_the_lowest_rank_names_the_checkpoint(storage: Path) -> None:
+    def train() -> None:
+        rank = dray.train.get_context().get_world_rank()
+        if rank == 0:  # the last one to report
+            until(lambda: (storage / "run/metrics/rank-00001.jsonl").stat().st_size > 0)
+        saved = storage / f"saved-{rank}"
+        saved.mkdir(parents=True)
+        dray.train.report({}, Checkpoint(saved), checkpoint_dir_name=f"of-rank-{rank}")
+
+    result = fit(train, storage)
+    assert result.checkpoint is not None
+    assert Path(result.checkpoint.path).name == "of-rank-0"

@@ -63,9 +63,9 @@ class PendingReport:
 
     @property
     def directory(self) -> str | None:
-        """The checkpoint's name, if a rank gave one: of those whose files lie there, or of all."""
-        in_place = self.in_place
-        named = (told.directory for told in self.told.values() if told.in_place == in_place)
+        """The lowest rank's name for the checkpoint: of those whose files lie there, or of all."""
+        in_place, words = self.in_place, (self.told[rank] for rank in sorted(self.told))
+        named = (told.directory for told in words if told.in_place == in_place)
         return next((name for name in named if name is not None), None)
 
     def metrics(self) -> dict[int, dict[str, object]]:
