@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import linecache
@@ -447,3 +448,26 @@ def test_a_name_of_another_training_is_told_and_kept(
     changes = [event["changes"] for event in events if "changed" in event["event"]]
     assert [len(each) for each in changes] == [2, 1]
     assert changes[0][1] == "scaling_config.num_workers was 2, and is 1 now"
+
+
+@pytest.mark.usefixtures("process_engine")
+def test_a_process_that_goes_on_after_its_function_is_told(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    monkeypatch.setenv("DRAY_PROGRESS", "1")
+    monkeypatch.setenv("DRAY_WAIT_WARNING_S", "0.2")
+
+    def goes_on() -> None:
+        while (storage / "run/events.jsonl").read_text().count('"waiting"') < 4:  # two lines
+            threading.Event().wait(0.02)
+
+    def train() -> int:
+        if dray.train.get_context().get_world_rank() == 1:
+            atexit.register(goes_on)
+        return 7
+
+    assert fit(train, storage).return_value == 7
+    first, second = events(storage, "waiting")
+    assert (first["missing"], second["missing"]) == ([1], [1])
+    said = capfd.readouterr().err
+    assert "rank 1 has not ended, though all functions have returned, for 0 s (rank 1: pid" in said

@@ -57,6 +57,7 @@ class Attempt:
     at_failure: set[int] = field(default_factory=set)
     stop_at: int | None = None
     patient: bool = True
+    _all_returned_at: float | None = None  # by the monotonic clock
     _stopped: set[int] = field(default_factory=set)
     _next_reports: dict[int, int] | None = None  # of ranks, once they were asked to stop
     _listings: list[tuple[int, run_messages.Listing]] = field(default_factory=list)
@@ -188,6 +189,8 @@ class Attempt:
             self._stopped.add(rank)
         note = self._book.stopped if stopped else self._book.ended
         note(rank, time.monotonic())
+        if not self.running:
+            self._all_returned_at = time.monotonic()
         self._agree_to_stop()
 
     def failed(self, rank: int, error: BaseException) -> None:
@@ -245,8 +248,12 @@ class Attempt:
         return self.patient and self._book.is_behind(time.monotonic(), within_s)
 
     def waits(self) -> list[Wait]:
-        """Return who is waited for."""
-        return [*self._book.waits(), *self._collectives.waits()]
+        """Return who is waited for; once all functions have returned, whose process goes on."""
+        if self._all_returned_at is None:
+            return [*self._book.waits(), *self._collectives.waits()]
+        ranks = sorted(rank for rank in map(self.group.rank_of, self.alive) if rank is not None)
+        what = "ended, though all functions have returned,"
+        return [Wait(what, tuple(ranks), (), self._all_returned_at)] if ranks else []
 
     def told_waits(self) -> list[str]:
         """Return who is waited for, in words. May be called from any thread."""

@@ -496,5 +496,5 @@ class Controller:
         Signal.LOOK_AT_VALIDATION: (_take_validation, ANY),
         Signal.RETRY_VALIDATION: (_take_validation, ANY),
         Signal.GRACE_EXPIRED: (_grace_over, AT_WORK - {State.RUNNING} | {State.FINISHING}),
-        Signal.LOOK_AT_WAITS: (_look_at_waits, AT_WORK),
+        Signal.LOOK_AT_WAITS: (_look_at_waits, AT_WORK | {State.FINISHING}),
     }

@@ -99,7 +99,7 @@ AT_WORK = frozenset(
 )
 
 _KILL = (Action.KILL_WORKERS,)
-_SHUT_DOWN = (Action.TEAR_DOWN, Action.STOP_WORKERS)
+_SHUT_DOWN = (Action.TEAR_DOWN, Action.WATCH, Action.STOP_WORKERS)
 _AWAIT_VALIDATIONS = (Action.RELEASE, Action.AWAIT_VALIDATIONS)
 
 TABLE: dict[tuple[State, Event], Step] = {

@@ -21,7 +21,7 @@ class Wait:
     """Ranks that have not come to where others are.
 
     Attributes:
-        what: Awaited action, such as "made report 3", "come to barrier()" or "returned".
+        what: Awaited action, such as "made report 3", "come to barrier()", "returned" or "ended".
         missing: The ranks that have not.
         waiting: The ranks that wait for them.
         since: Start of the wait, in seconds of the clock that is used.
