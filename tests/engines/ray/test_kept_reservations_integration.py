@@ -89,7 +89,7 @@ def test_who_takes_a_request_back_does_not_wait_until_its_devices_are_known(
     look = ray.remote(max_calls=0, max_retries=0)(lambda: gate.pass_through())
     with monkeypatch.context() as with_devices:
         with_devices.setattr(bundles, "families_on", lambda bundle: bundle)
-        with_devices.setattr(bundles, "_LOOKER", look)
+        with_devices.setattr(bundles, "_looker", lambda: look)
         asked = reservations.reserve(Request([{"CPU": 1}]))
         gate.heard()
         began = time.monotonic()

@@ -146,6 +146,25 @@ def test_a_run_needs_no_actors_but_an_agent_on_each_node(storage: Path) -> None:
     assert len(dray.session.current_engine()._actors) <= 2  # type: ignore[attr-defined]
 
 
+def test_no_two_workers_draw_the_same_ids(storage: Path) -> None:
+    """Ray's random numbers go on in a fork where its parent is."""
+
+    def train() -> None:
+        import ray.data  # draws ids; the next workers must not find it imported
+        from ray._raylet import WorkerID
+
+        assert ray.data
+        (storage / WorkerID.from_random().hex()).touch()
+
+    for number in range(3):
+        DataParallelTrainer(
+            train,
+            scaling_config=ScalingConfig(num_workers=3),
+            run_config=RunConfig(name=str(number), storage_path=storage / "runs"),
+        ).fit()
+    assert len([file for file in storage.iterdir() if file.is_file()]) == 9
+
+
 def test_workers_can_use_ray_themselves(storage: Path) -> None:
     """It joins the cluster for that, in its session's namespace; references load there."""
 

@@ -24,6 +24,8 @@ _OF_A_RANK = {
     *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"),
     *("MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "JAX_PLATFORMS"),
 }
+# Parts of Ray that draw random ids as they are imported: all forks would go on with the same ones.
+_DRAW_IDS = ("ray.data", "ray.rllib", "ray.serve", "ray.train", "ray.tune")
 
 
 class UnfitError(Exception):
@@ -68,6 +70,7 @@ def import_fit(modules: Iterable[str]) -> None:
         UnfitError: This process must not have forks any more, because of the last package.
     """
     helpers = lifeline.children(os.getpid())
+    draw_ids = [name for name in _DRAW_IDS if name not in sys.modules]
     with _recorded_variables() as asked:
         for name in modules:
             if name in sys.modules:
@@ -80,6 +83,7 @@ def import_fit(modules: Iterable[str]) -> None:
             if (
                 asked & _OF_A_RANK
                 or driver_fork.uses_devices()
+                or any(part in sys.modules for part in draw_ids)
                 or lifeline.children(os.getpid()) != helpers
                 or not _forks_alone()
             ):

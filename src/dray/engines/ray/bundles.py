@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -81,7 +82,8 @@ class PlacedBundles(Reservation):
         Ray tells them to who runs in the bundle: a task that is over at once.
         """
         return {
-            number: _LOOKER.options(
+            number: _looker()
+            .options(
                 **resources_of(bundle),
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     self.group, placement_group_bundle_index=number
@@ -147,4 +149,6 @@ def _look() -> Shown:
     )
 
 
-_LOOKER: Any = ray.remote(max_calls=0, max_retries=0)(_look)
+@functools.cache
+def _looker() -> Any:
+    return ray.remote(max_calls=0, max_retries=0)(_look)

@@ -67,7 +67,6 @@ from dray.status import ProgramStatus, to_json
 
 T = TypeVar("T")
 
-_WORKER = ray.remote(RayWorker)
 _LOST = "the program has closed its connection to Ray"
 
 
@@ -378,16 +377,30 @@ class RayEngine(Engine):
                 ray.shutdown()
 
 
+@functools.cache
+def _worker_class() -> Any:
+    """Return Ray's class of training workers.
+
+    Ray draws an id for it. Drawn as this module is imported, that would begin Ray's random numbers
+    in the fork server of an agent, and all of its forks would go on with the same ones.
+    """
+    return ray.remote(RayWorker)
+
+
 def _make(place: Any, resources: Described, environment: RuntimeEnv) -> Any:
     """Have Ray make an actor; return its handle."""
     try:
-        return _WORKER.options(
-            **resources,
-            max_restarts=0,
-            max_task_retries=0,
-            runtime_env=environment.as_dict() or None,
-            scheduling_strategy=place,
-        ).remote()
+        return (
+            _worker_class()
+            .options(
+                **resources,
+                max_restarts=0,
+                max_task_retries=0,
+                runtime_env=environment.as_dict() or None,
+                scheduling_strategy=place,
+            )
+            .remote()
+        )
     except (ValueError, TypeError) as error:
         raise ConfigError(f"Ray refuses this worker: {error}") from error
 
