@@ -300,11 +300,10 @@ def current_engine() -> Engine:
 
 
 def _start_again(lost: Engine) -> Engine:
-    """Close an engine that is lost, and start one like it."""
-    options = _options
-    assert options is not None
-    shutdown()
-    return _start(lost.name, options)
+    """Close an engine that is lost, and start one like it; if that fails, the next use tries it."""
+    assert _options is not None
+    lost.close()
+    return _start(lost.name, _options)
 
 
 def prepare(modules: Sequence[str], runtime_env: RuntimeEnv) -> None:
