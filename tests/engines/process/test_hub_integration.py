@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from dray.errors import (
 )
 from dray.util.placement_group import placement_group, remove_placement_group
 from dray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-from tests.support.gates import Gate
+from tests.support.gates import Gate, until
 
 
 @pytest.fixture(autouse=True)
@@ -41,14 +41,6 @@ def runtime() -> DriverRuntime:
     found = session.current_runtime()
     assert isinstance(found, DriverRuntime)
     return found
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_a_result_counts_though_its_process_ends_before_it_is_read(

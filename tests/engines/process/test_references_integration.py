@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import dray
 from dray.errors import TaskError
 from dray.session import current_runtime
+from tests.support.gates import until
 
 pytestmark = pytest.mark.usefixtures("process_engine")
 
@@ -28,16 +28,11 @@ def own_session() -> Iterator[None]:
     dray.shutdown()
 
 
-def wait_until_free() -> None:
-    """Wait until no large object is there."""
-    end = time.monotonic() + 20
-    while True:
-        objects = current_runtime().status().objects
-        assert objects is not None
-        if not objects.memory_bytes:
-            return
-        assert time.monotonic() < end, f"{objects.memory_bytes} bytes are still there"
-        time.sleep(0.01)
+def memory_is_free() -> bool:
+    """Return whether no large object is there."""
+    objects = current_runtime().status().objects
+    assert objects is not None
+    return not objects.memory_bytes
 
 
 class Late:
@@ -99,7 +94,7 @@ def test_a_reference_in_an_error_lives_as_long_as_the_error() -> None:
     inner = caught.value.cause.args[0]
     assert dray.get(inner).sum() == LARGE
     del inner, caught, ref
-    wait_until_free()
+    until(memory_is_free)
 
 
 @dataclasses.dataclass
@@ -114,7 +109,7 @@ def test_a_copy_of_a_reference_keeps_nothing_for_ever() -> None:
     del record
     assert dray.get(copies[1]).sum() == LARGE
     del copies
-    wait_until_free()
+    until(memory_is_free)
 
 
 @dray.remote

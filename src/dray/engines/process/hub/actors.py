@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 
 from dray.engines.process.hub.hub import Hub
 from dray.engines.process.hub.protocol import ActorOperations
@@ -138,11 +137,7 @@ class Actors(ActorOperations, CallListener):
     def _place(self, actor: ActorRecord) -> None:
         shape = actor.creation.kind.shape
         actor.asked = shape.ledger.reserve_checked(shape.demand)
-        actor.asked.add_done_callback(functools.partial(self._on_granted, actor))
-
-    def _on_granted(self, actor: ActorRecord, asked: Future[Reservation]) -> None:
-        if not asked.cancelled():
-            self._hub.lock.later(lambda: self._granted(actor, asked.result()))
+        self._hub.when_granted(actor.asked, functools.partial(self._granted, actor))
 
     def _granted(self, actor: ActorRecord, held: Reservation) -> None:
         if actor.state == "dead":

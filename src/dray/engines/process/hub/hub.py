@@ -39,7 +39,7 @@ Invariants, on which the rest is built:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from dray.engines.process.hub.protocol import ObjectOperations
@@ -71,6 +71,17 @@ class Hub(ObjectOperations):
 
     def refuse(self, client: Client, question: int, error: DrayError) -> None:
         self.reply(client, question, ("refused", failed(error)))
+
+    def when_granted(
+        self, asked: Future[Reservation], then: Callable[[Reservation], object]
+    ) -> None:
+        """Call back, with the lock held, once a request is met; not if it was taken back."""
+
+        def met(_: Future[Reservation]) -> None:
+            if not asked.cancelled():
+                self.lock.later(lambda: then(asked.result()))
+
+        asked.add_done_callback(met)
 
     # References.
 

@@ -5,9 +5,9 @@ A group is there until it is removed, and known as such as long as somebody has 
 
 from __future__ import annotations
 
+import functools
 import pickle
 from collections.abc import Callable
-from concurrent.futures import Future
 
 from dray.engines.placement_group import PlacementGroup
 from dray.engines.process.hub.actors import Actors
@@ -75,11 +75,7 @@ class Groups(GroupOperations):
             self._names[spec.name] = number
         self._hub.reply(client, question, None)
         record.asked = self._tasks.ledger.reserve_checked(demand)
-        record.asked.add_done_callback(lambda f: self._on_granted(record, f))
-
-    def _on_granted(self, record: GroupRecord, future: Future[Reservation]) -> None:
-        if not future.cancelled():
-            self._hub.lock.later(lambda: self._granted(record, future.result()))
+        self._hub.when_granted(record.asked, functools.partial(self._granted, record))
 
     def _granted(self, record: GroupRecord, held: Reservation) -> None:
         assert isinstance(held, Held)

@@ -32,7 +32,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 
 from dray.engines.process.hub.functions import FunctionTable
 from dray.engines.process.hub.generators import Streams
@@ -145,11 +144,7 @@ class Tasks(TaskOperations):
                 self._granted(shape, held)
                 return
         shape.asked = shape.ledger.reserve_checked(shape.demand)
-        shape.asked.add_done_callback(functools.partial(self._on_granted, shape))
-
-    def _on_granted(self, shape: SchedulingClass, asked: Future[Reservation]) -> None:
-        if not asked.cancelled():
-            self.hub.lock.later(lambda: self._granted(shape, asked.result()))
+        self.hub.when_granted(shape.asked, functools.partial(self._granted, shape))
 
     def _granted(self, shape: SchedulingClass, held: Reservation) -> None:
         assert isinstance(held, Held)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dray.engines.object_ref import ObjectRef
 from dray.engines.process.client.runtime import ActorExit
-from dray.engines.process.worker.results import Results, is_too_far
+from dray.engines.process.worker.results import Results, is_too_far, read_before_next
 from dray.engines.rpc.actor_host import (
     ExitForkedChildren,
     exit_status,
@@ -279,7 +279,7 @@ class ActorCalls:
         """Wait as `Results.keep_pace` does, and hold up no thread."""
         import asyncio  # it is there
 
-        ask, read = self._results.runtime.promise, index + 2 - most_unread
+        ask, read = self._results.runtime.promise, read_before_next(index, most_unread)
         await asyncio.wrap_future(ask(lambda answer: answer, "pace", number, read))
 
     async def _send_plain(self, stream: _PlainStream) -> None:

@@ -32,6 +32,11 @@ def is_too_far(index: int, most_unread: int) -> bool:
     return 0 < most_unread <= index + 1
 
 
+def read_before_next(index: int, most_unread: int) -> int:
+    """Return how many items must have been read before the one that follows an item is made."""
+    return index + 2 - most_unread
+
+
 class Results:
     """Loads the arguments of tasks and calls, and packs what comes of them.
 
@@ -104,7 +109,7 @@ class Results:
     def keep_pace(self, number: int, index: int, most_unread: int) -> None:
         """Wait until fewer items than that are unread."""
         if is_too_far(index, most_unread):
-            self.runtime.await_answer("pace", number, index + 2 - most_unread)
+            self.runtime.await_answer("pace", number, read_before_next(index, most_unread))
 
     def _pack(self, value: object, name: str, number: int) -> Result:
         packed = pack_result(value, f"the return value of {name}")
