@@ -223,10 +223,11 @@ class TrainSession:
         with self._lock:
             encoded: dict[str, object] = {}
             with contextlib.suppress(Exception):  # the first error says more
-                members = json_bytes(encode(metrics))[1:-1]
+                found = encode(metrics)
+                members = json_bytes(found)[1:-1]
                 line = run_messages.line_of(self._report, self._attempt, time.time(), members)
                 self._metrics.append_text(line)
-                encoded = encode(metrics)
+                encoded = found
             self._tell_failed(encoded, error, brings=True)
 
     def _tell_failed(self, metrics: dict[str, object], error: Exception, *, brings: bool) -> None:
