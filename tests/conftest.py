@@ -181,7 +181,20 @@ def _variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _temporary_files() -> set[str]:
     names = os.listdir(tempfile.gettempdir())
-    return {n for n in names if not n.startswith((*_NOT_OURS, "pytest-of-"))}
+    return {n for n in names if not n.startswith((*_NOT_OURS, "pytest-of-")) and not _is_probe(n)}
+
+
+def _is_probe(name: str) -> bool:
+    """Return whether Python tries the directory with this file, or a worker died as it did.
+
+    A process writes one of eight characters, and removes it at once, where it first asks tempfile
+    for the directory: an idle worker that imports a library while this test ends, for example.
+    """
+    path = Path(tempfile.gettempdir(), name)
+    try:
+        return len(name) == 8 and path.is_file() and path.read_bytes() in (b"", b"blat")
+    except FileNotFoundError:
+        return True
 
 
 def _children() -> set[psutil.Process]:
