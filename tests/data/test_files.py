@@ -95,6 +95,15 @@ def test_what_lies_beside_data_is_not_read(place: str, tmp_path: Path) -> None:
     assert dray.data.read_parquet(root).count() == 2 * len(ROWS)
 
 
+def test_directories_that_are_named_are_read_whatever_they_are_called(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    places = [f"file://{tmp_path}/shown", f"file://{tmp_path}/.cache/_data"]
+    for place in places:
+        dray.data.range(3).write_parquet(place)
+    for filesystem in (None, fsspec.filesystem("file"), pa.fs.LocalFileSystem()):
+        assert dray.data.read_parquet(places, filesystem=filesystem).count() == 6
+
+
 def test_options_of_arrow(tmp_path: Path) -> None:
     dray.data.range(3).write_parquet(tmp_path / "a", compression="gzip")
     [file] = os.listdir(tmp_path / "a")

@@ -116,9 +116,9 @@ def _remote_files(
         options = {"anon": True} if "anonymous@" in names[0] else {}
         names = [name.replace("anonymous@", "") for name in names]
         on = fsspec.core.url_to_fs(names[0], **options)[0]
-        names = [on._strip_protocol(name) for name in names]
     elif isinstance(filesystem, pa.fs.FileSystem):
         on = ArrowFSWrapper(filesystem)
+    names = [on._strip_protocol(name) for name in names]
 
     def listed(name: str, *, is_directory: bool) -> list[str]:
         return _data_files(name, on.find(name), endings) if is_directory else [name]
