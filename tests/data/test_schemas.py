@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
 
 import dray.data
 
@@ -28,3 +33,18 @@ def test_rows_of_which_none_pass_are_made_once_to_be_kept() -> None:
     rows = dray.data.range(100).filter(passes).map(lambda row: {"a": row["id"]})
     assert rows.materialize().count() == 0
     assert len(seen) < 110
+
+
+def test_rows_that_are_none_keep_their_columns(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pq.write_table(pa.table({"id": pa.array([], pa.int64())}), tmp_path / "0.parquet")
+    for rows in (
+        dray.data.range(0),
+        dray.data.range(5).limit(0),
+        dray.data.read_parquet(tmp_path),
+        dray.data.from_pandas(pandas.DataFrame({"id": pandas.Series([], dtype=int)})),
+    ):
+        assert rows.to_arrow().schema == pa.schema([("id", pa.int64())])
+        assert list(rows.to_pandas().columns) == ["id"]
+        assert list(rows.random_shuffle().to_pandas().columns) == ["id"]
+        assert rows.materialize().columns() == ["id"]

@@ -136,28 +136,22 @@ class Pipeline:
     def _applied(self, blocks: Iterator[Block]) -> Iterator[Block]:
         return applied(self._operations, blocks)
 
-    def arrow_schema(self) -> pa.Schema | None:
+    def arrow_schema(self, *, read_on: bool = True) -> pa.Schema | None:
         """Return the schema of the rows; None if there are none to tell.
 
-        A few rows are read and go through the operations, if there is no other way; more of them
-        until one is left, if none of the few is.
+        A few rows are read and go through the operations, if there is no other way.
+
+        Args:
+            read_on: Whether more rows are read until one is left, if none of the few is.
         """
         schema = self.source.schema()
         if not self._operations and schema is not None:
             return schema
-        probed = self._probed()
-        if probed is None or not probed.num_rows:
+        probed = next((block.table for block in self._applied(self._first_rows())), None)
+        if read_on and (probed is None or not probed.num_rows):
             made = (block.table for block in self._applied(self.source.open()))
             probed = next((table for table in made if table.num_rows), probed)
         return None if probed is None else probed.schema.remove_metadata()
-
-    def probed_schema(self) -> pa.Schema | None:
-        """Return the schema of what operations make of a few rows; None if that is nothing."""
-        probed = self._probed()
-        return None if probed is None else probed.schema.remove_metadata()
-
-    def _probed(self) -> Table | None:
-        return next((block.table for block in self._applied(self._first_rows())), None)
 
     def schema(self, fetch_if_missing: bool = True) -> Schema | None:
         """Return the names and types of the columns; None if there are no rows to tell.

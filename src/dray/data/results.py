@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -127,7 +128,8 @@ class Results(Pipeline):
         ready = isinstance(self.source, TableSource) and not self._operations
         if ready and self._seed is None:
             return self
-        return type(self)(written_down(self.blocks(), self.source.name, self.probed_schema))
+        schema = functools.partial(self.arrow_schema, read_on=False)
+        return type(self)(written_down(self.blocks(), self.source.name, schema))
 
     def to_pandas(self, limit: int | None = None) -> Frame:
         """Return all rows as a pandas.DataFrame.
@@ -146,7 +148,7 @@ class Results(Pipeline):
     def to_arrow(self) -> Table:
         """Return all rows as a pyarrow.Table."""
         tables = [block.table for block in self.blocks()]
-        schema = None if tables else self.probed_schema()
+        schema = None if tables else self.arrow_schema(read_on=False)
         return concat(tables) if tables else (schema or pa.schema([])).empty_table()
 
     def to_arrow_refs(self) -> list[ObjectRef]:
