@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -39,39 +38,50 @@ def of_json(path: Path, *values: Any) -> dray.data.Dataset:
     ],
     ids=str,
 )
-def test_rows_whose_columns_differ_stay_as_they_are(first: Any, later: Any, tmp_path: Path) -> None:
+def test_rows_whose_columns_differ_have_those_of_all(
+    first: Any, later: Any, tmp_path: Path
+) -> None:
     rows = of_json(tmp_path, first, later, first)
     names = {**first, **later}
     whole = [{name: row.get(name) for name in names} for row in (first, later, first)]
-
-    def filled(made: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{name: row.get(name) for name in names} for row in made]
-
-    assert filled(rows.iter_rows()) == whole
     staged = rows.materialize()
     assert staged.count() == 3
-    assert filled(staged.iter_rows()) == whole
+    assert list(staged.iter_rows()) == whole
+    for name in names:
+        assert staged.select_columns([name]).take_all() == [{name: row[name]} for row in whole]
+    tables = list(staged.iter_batches(batch_size=1, batch_format="pyarrow"))
     schema = staged.schema()
     assert schema is not None
-    assert set(schema.names) == set(names)
-    shuffled = filled(rows.random_shuffle(seed=0).iter_rows())
+    assert all(table.schema == schema.base_schema for table in tables)
+    shuffled = list(rows.random_shuffle(seed=0).iter_rows())
     assert all(shuffled.count(row) == whole.count(row) for row in whole)
     shared = [row for share in rows.streaming_split(3) for row in share.iter_rows()]
-    assert filled(shared) == whole
+    assert shared == whole
 
 
+@pytest.mark.parametrize("in_memory", [0, 1 << 20], ids=["in a file", "in memory"])
 @pytest.mark.parametrize("later", ["0012", True, [1]])
-def test_values_that_no_type_holds_together_are_an_error(later: Any, tmp_path: Path) -> None:
+def test_values_that_no_type_holds_together_are_an_error(
+    later: Any, in_memory: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "IN_MEMORY_BYTES", in_memory)
+    rows = of_json(tmp_path, {"x": 1}, {"x": later})
     with pytest.raises(
-        DataFunctionError, match="rows of 2 files are not alike: the first ones have x int64"
+        DataFunctionError, match=r"rows of 2 files are not alike: .*x has incompatible types"
     ):
-        of_json(tmp_path, {"x": 1}, {"x": later}).materialize()
+        rows.materialize()
+    with pytest.raises(DataFunctionError, match=r"rows are not alike: .*x has incompatible types"):
+        rows.take_batch(2)
 
 
 def test_tensors_of_several_shapes_are_staged() -> None:
-    rows = dray.data.range(4).map_batches(
-        lambda batch: {"x": np.ones((1, int(batch["id"][0]) + 1, 2))}, batch_size=1
-    )
+    def made(batch: dict[str, Any]) -> dict[str, Any]:
+        number = int(batch["id"][0])
+        return {"x": np.ones((1, number + 1, 2)), "n": [(1, 0.5)[number % 2]]}
+
+    rows = dray.data.range(4).map_batches(made, batch_size=1)
+    numbers = [batch["n"].dtype for batch in rows.materialize().iter_batches(batch_size=1)]
+    assert numbers == [np.float64] * 4
     shapes = [row["x"].shape for row in rows.materialize().iter_rows()]
     assert shapes == [(1, 2), (2, 2), (3, 2), (4, 2)]
     assert sorted(row["x"].shape for row in rows.random_shuffle(seed=0).iter_rows()) == shapes

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import cloudpickle
 
 from dray.checks import require
-from dray.errors import ConfigError, describe
+from dray.errors import ConfigError, DataFunctionError, describe
 
 require("numpy", "dray[data]")
 require("pyarrow", "dray[data]")
@@ -282,8 +282,16 @@ def taken(table: Table, rows: RowNumbers) -> Table:
     return table.take(_numbers(np.ascontiguousarray(rows, np.int64), pa.int64()))
 
 
-def concat(tables: Sequence[Table]) -> Table:
-    """Return the rows of several tables as one; types that differ are widened."""
+def concat(tables: Sequence[Table], called: str = "rows") -> Table:
+    """Return the rows of several tables as one; types that differ are widened.
+
+    Args:
+        tables: The tables.
+        called: Their name in messages.
+
+    Raises:
+        DataFunctionError: No type holds all values of a column.
+    """
     if len(tables) == 1:
         return tables[0]
     schemas = [table.schema for table in tables]
@@ -294,9 +302,18 @@ def concat(tables: Sequence[Table]) -> Table:
         kinds.setdefault(field.name, set()).add(field.type)
     for name, of_column in kinds.items():
         tensors = any(isinstance(kind, pa.FixedShapeTensorType) for kind in of_column)
-        if tensors and len(of_column) > 1:
+        if tensors and len(of_column - {pa.null()}) > 1:
             tables = _with_ragged(tables, name)
-    return pa.concat_tables(tables, promote_options="permissive")
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise DataFunctionError(f"{called} are not alike: {describe(error)}") from error
+
+
+def in_columns(table: Table, schema: pa.Schema) -> Table:
+    """Return a table with the columns of a schema, of types that hold the values of both."""
+    none = pa.Table.from_batches([], schema)
+    return table if table.schema.equals(schema) else concat([none, table])
 
 
 def _with_ragged(tables: Sequence[Table], name: str) -> list[Table]:

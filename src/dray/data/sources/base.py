@@ -15,6 +15,7 @@ from dray.data.forms.blocks import (
     Block,
     RowNumbers,
     Table,
+    in_columns,
     rows_to_table,
     taken,
     to_row,
@@ -198,12 +199,16 @@ class ArrowFileSource(_InPieces):
     Args:
         path: The file.
         schema: Its schema.
+        columns: The columns that its rows are to have, with their types.
         called: The rows in messages.
         owner: Deletes the file when nobody has this any more.
     """
 
-    def __init__(self, path: str, schema: pa.Schema, called: str, owner: object) -> None:
+    def __init__(
+        self, path: str, schema: pa.Schema, columns: pa.Schema, called: str, owner: object
+    ) -> None:
         self._path, self._schema, self.name = path, schema, called
+        self._columns = in_columns(schema.empty_table(), columns).schema
         self._owner = owner
         self._open_chunks: Chunks | None = None
         table = self._mapped().table
@@ -223,13 +228,13 @@ class ArrowFileSource(_InPieces):
         return self._open_chunks
 
     def _piece(self, start: int, stop: int) -> Table:
-        return self._mapped().table.slice(start, stop - start)
+        return in_columns(self._mapped().table.slice(start, stop - start), self._columns)
 
     def take(self, rows: RowNumbers) -> Table:
-        return self._mapped().take(rows)
+        return in_columns(self._mapped().take(rows), self._columns)
 
     def schema(self) -> pa.Schema | None:
-        return self._schema
+        return self._columns
 
     def __getstate__(self) -> dict[str, object]:
         return {**vars(self), "_open_chunks": None, "_owner": None}

@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
@@ -17,7 +17,7 @@ from dray.data.forms.blocks import Block, Table, concat
 from dray.data.sources.base import BLOCK_BYTES, ArrowFileSource, Source, TableSource
 from dray.data.sources.combined import UnionSource
 from dray.data.sources.writing import numbered
-from dray.errors import DataFunctionError, StorageError, describe
+from dray.errors import StorageError
 
 # Rows up to this size are kept in memory; more of them go to a file.
 IN_MEMORY_BYTES = 64 << 20
@@ -59,7 +59,7 @@ def stage(blocks: Iterable[Block], called: str, schema: pa.Schema | None = None)
             return write_arrow(every, called)
     if not held:
         return TableSource(pa.table({}) if schema is None else schema.empty_table(), called)
-    return TableSource(concat(held).combine_chunks(), called)
+    return TableSource(concat(held, f"rows of {called}").combine_chunks(), called)
 
 
 def write_arrow(tables: Iterable[Table], called: str) -> Source:
@@ -73,7 +73,7 @@ def write_arrow(tables: Iterable[Table], called: str) -> Source:
         DataFunctionError: No type holds all values of a column.
         StorageError: There is no room for them.
     """
-    scratch, parts = Scratch(), []
+    scratch, written = Scratch(), []
     with StorageError.instead(f"data cannot be staged in {scratch.path}"):
         in_files = numbered(
             (table for table in tables if table.num_rows), sys.maxsize, one_schema=True
@@ -86,10 +86,11 @@ def write_arrow(tables: Iterable[Table], called: str) -> Source:
                     itertools.chain([begun], (table for _, table in of_file))
                 ):
                     writer.write_table(table)
-            parts.append(ArrowFileSource(path, begun.schema, called, scratch))
+            written.append((path, begun.schema))
+    columns = concat([schema.empty_table() for _, schema in written], f"rows of {called}").schema
+    parts = [ArrowFileSource(*of_file, columns, called, scratch) for of_file in written]
     if len(parts) == 1:
         return parts[0]
-    _check_alike([part.schema() for part in parts], called)
     whole = UnionSource(parts)
     whole.name = called
     return whole
@@ -106,22 +107,6 @@ def _in_large_chunks(tables: Iterable[Table]) -> Iterator[Table]:
             held, size = [], 0
     if held:
         yield pa.Table.from_batches(held).combine_chunks()
-
-
-def _check_alike(schemas: Sequence[pa.Schema], called: str) -> None:
-    first = schemas[0]
-    for schema in schemas[1:]:
-        try:
-            concat([first.empty_table(), schema.empty_table()])
-        except pa.ArrowException as error:
-            raise DataFunctionError(
-                f"rows of {called} are not alike: the first ones have {_named(first)}, and later "
-                f"ones {_named(schema)} ({describe(error)})"
-            ) from error
-
-
-def _named(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def shippable(source: Source) -> Source:
