@@ -5,17 +5,22 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import queue
 import re
 import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dray.settings import Settings
+from dray.train.run.output import progress
+from dray.train.run.output.line_dedup import LineDeduplicator
+from dray.train.run.output.screens import Screen
 from tests.support.programs import environment, run, write
 
 # Two ranks with nested bars each, which stop half way until the test has looked.
@@ -221,6 +226,26 @@ for thread in threads: thread.join()
         assert "RUNNING" not in text
         assert "\r" not in text
         assert "\x1b[A" not in text
+
+
+def test_a_line_of_two_ranks_is_told_of_before_another_line_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mailbox: queue.SimpleQueue[object] = queue.SimpleQueue()
+    told: list[str] = []
+
+    class Telling(Screen):
+        def lines(self, texts: Sequence[str], stream: str = "stdout") -> None:
+            told.extend(texts)
+            if "[repeated" in texts[-1]:
+                mailbox.put("shown")
+
+    monkeypatch.setattr(progress, "LineDeduplicator", lambda: LineDeduplicator(window_s=0.02))
+    shows = progress.Progress("run", tmp_path, Telling())
+    for rank in (0, 1):
+        shows.output(rank, "stdout", b"epoch 0 begins\n")
+    assert shows.next_event(mailbox) == "shown"
+    assert told == ["(rank 0) epoch 0 begins", "(rank 1) epoch 0 begins [repeated 1x]"]
 
 
 def test_folding_is_turned_off_by_rays_variable_and_by_drays(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from pathlib import Path
 from typing import Any
@@ -330,8 +331,20 @@ def test_repeated_lines_are_folded() -> None:
     assert list(folder.flush()) == []
 
 
+def test_repetitions_are_due_when_the_window_of_their_line_ends() -> None:
+    folder = LineDeduplicator(window_s=5)
+    fed = [(0, "alone", 0), (0, "a", 1), (0, "b", 2), (1, "b", 3), (1, "a", 3)]
+    due = [(list(folder.feed(rank, "stdout", text, now)), folder.due)[1] for rank, text, now in fed]
+    assert due == [math.inf, math.inf, math.inf, 7, 6]
+    assert [shown.line for shown in folder.expire(6)] == ["(rank 1) a [repeated 1x]"]
+    assert folder.due == 7
+    assert [shown.line for shown in folder.expire(7)] == ["(rank 1) b [repeated 1x]"]
+    assert folder.due == math.inf
+
+
 def test_a_line_says_how_often_it_came_in_plain_words() -> None:
-    assert Shown(1, "stdout", "hello", 1, (1,)).line == "(rank 1) hello"
+    assert Shown(1, "stdout", "hello").line == "(rank 1) hello"
+    assert Shown(1, "stdout", "hello", 1, (1,)).line == "(rank 1) hello [repeated 1x]"
     assert Shown(0, "stdout", "hello", 2, (0,)).line == "(rank 0) hello [repeated 2x]"
     assert describe_ranks([1, 2, 3]) == "ranks 1-3"
     assert describe_ranks([0, 2, 5, 6, 7]) == "ranks 0, 2 and 5-7"

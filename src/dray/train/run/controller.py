@@ -172,7 +172,7 @@ class Controller:
                 self._call_back("before_run")
                 self._move(Event.BEGIN)
             while self._state not in FINAL:
-                event = self.mailbox.get()
+                event = self.progress.next_event(self.mailbox)
                 with self._failing_as_controller():
                     self._take(event)
             with self._failing_as_controller():

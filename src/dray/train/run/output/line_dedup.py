@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ class Shown:
     def line(self) -> str:
         """The line with its rank, and how often it came again."""
         again = ""
-        if self.repeated > 1:
+        if self.repeated:
             across = "" if self.ranks == (self.rank,) else f" across {describe_ranks(self.ranks)}"
             again = f" [repeated {self.repeated}x{across}]"
         return f"(rank {self.rank}) {self.text}{again}"
@@ -64,9 +65,13 @@ class LineDeduplicator:
     Args:
         window_s: A line that comes again within this time, from any rank, is a repetition; with
             0 every line is shown.
+
+    Attributes:
+        due: The time to call `expire`, as nobody need feed another line.
     """
 
     def __init__(self, window_s: float = 5.0) -> None:
+        self.due = math.inf
         self._window_s = window_s
         self._seen: OrderedDict[str, _Seen] = OrderedDict()  # in the order of their first coming
 
@@ -79,10 +84,11 @@ class LineDeduplicator:
             text: The line.
             now: The time, in seconds.
         """
-        yield from self._expire(now)
+        yield from self.expire(now)
         seen = self._seen.get(text)
         if text.strip() and seen is not None:
             seen.ranks.append(rank)
+            self.due = min(self.due, seen.at + self._window_s)
             return
         if text.strip():
             self._seen[text] = _Seen(stream, now)
@@ -90,14 +96,18 @@ class LineDeduplicator:
 
     def flush(self) -> Iterator[Shown]:
         """Yield what was held back."""
-        yield from self._expire(float("inf"))
+        yield from self.expire(math.inf)
 
-    def _expire(self, now: float) -> Iterator[Shown]:
+    def expire(self, now: float) -> Iterator[Shown]:
+        """Yield the repetitions of lines whose window is over."""
         while self._seen:
             text, seen = next(iter(self._seen.items()))
-            if now - seen.at < self._window_s:
-                return
+            if now < seen.at + self._window_s:
+                break
             del self._seen[text]
             if seen.ranks:
                 ranks = tuple(sorted(set(seen.ranks)))
                 yield Shown(seen.ranks[0], seen.stream, text, len(seen.ranks), ranks)
+        if self.due <= now:
+            held = (seen.at + self._window_s for seen in self._seen.values() if seen.ranks)
+            self.due = next(held, math.inf)

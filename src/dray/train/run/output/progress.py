@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import logging
 import math
+import queue
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -129,6 +130,15 @@ class Progress:
         rows = self._rows.setdefault((rank, stream), Rows())
         self._show(now, [(rank, stream, text) for text in rows.feed(data, now)])
         self._screen_status()
+
+    def next_event(self, mailbox: queue.SimpleQueue[object]) -> object:
+        """Return what comes next into a mailbox, and show meanwhile which lines came again."""
+        while True:
+            left_s = self._folder.due - time.monotonic()
+            try:
+                return mailbox.get(timeout=max(0.0, left_s) if math.isfinite(left_s) else None)
+            except queue.Empty:
+                self._print(list(self._folder.expire(time.monotonic())))
 
     def training(self, waits: Sequence[str]) -> TrainingStatus:
         """Return what `dray status` shows of the run. May be called from any thread.
