@@ -46,6 +46,14 @@ def seconds(timeout: Any) -> float | None:
     return None if timeout > _FOR_EVER_S else float(timeout)
 
 
+def check_flags(config: object, *names: str) -> None:
+    """Raise ConfigError if one of a config's fields of these names is neither True nor False."""
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name} must be True or False, not {value!r}")
+
+
 def refuse_arrays(given: Mapping[str, object]) -> None:
     """Refuse arguments that are arrays or tensors: no later check could compare them.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import operator
 import threading
 import types
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import pytest
 from dray.errors import ConfigError
 from dray.train import (
     CheckpointConfig,
+    DataConfig,
     DataParallelTrainer,
     FailureConfig,
     LoggingConfig,
@@ -49,6 +51,11 @@ from dray.train.torch import TorchConfig, TorchTrainer
         (RunConfig, {"worker_runtime_env": {"env_vars": {"": "1"}}}, "names are not empty"),
         (RunConfig, {"worker_runtime_env": {"env_vars": {"A": "1\0"}}}, "null character"),
         (RunConfig, {"worker_runtime_env": [1]}, "must be a dict"),
+        (RunConfig, {"worker_runtime_env": {"working_dir": 3}}, "path of a directory, not 3"),
+        (RunConfig, {"report_barrier": "False"}, "report_barrier must be True or False"),
+        (RunConfig, {"shared_storage": "no"}, "shared_storage must be True or False, not 'no'"),
+        (DataConfig, {"equal": "False"}, "equal must be True or False, not 'False'"),
+        (DataConfig, {"resume": 1}, "resume must be True or False, not 1"),
         (RunConfig, {"storage_path": "nosuch://bucket/x"}, "fsspec knows no nosuch://"),
         (RunConfig, {"storage_path": 5}, "storage_path must be the path of a directory, not 5"),
     ],
@@ -56,6 +63,48 @@ from dray.train.torch import TorchConfig, TorchTrainer
 def test_other_configs_that_are_refused(kind: Any, options: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         kind(**options)
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "value", "message"),
+    [
+        ("scaling", "num_workers", -1, "num_workers must be 0 .* or more, not -1"),
+        ("scaling", "num_workers", "2", "num_workers must be a whole number"),
+        ("run", "name", "../esc", "the name of one directory"),
+        ("run.failure_config", "max_failures", -2, "max_failures must be -1"),
+        ("run.checkpoint_config", "num_to_keep", -1, "num_to_keep must be None .* or 1 or more"),
+        ("run.logging_config", "log_level", "loud", "log_level must be one of DEBUG"),
+        ("backend", "timeout_s", "5", "timeout_s must be a number of seconds"),
+        ("dataset", "equal", "no", "equal must be True or False"),
+    ],
+)
+def test_what_is_set_after_a_trainer_is_made_is_checked_when_it_begins(
+    config: str, name: str, value: Any, message: str, tmp_path: Path
+) -> None:
+    configs: dict[str, Any] = {
+        "scaling": ScalingConfig(num_workers=0),
+        "run": RunConfig(storage_path=tmp_path / "runs"),
+        "backend": TorchConfig(),
+        "dataset": DataConfig(),
+    }
+    given = {f"{kind}_config": config for kind, config in configs.items()}
+    trainer = DataParallelTrainer(lambda: None, **given)
+    setattr(operator.attrgetter(config)(types.SimpleNamespace(**configs)), name, value)
+    for begin in (trainer.plan, trainer.fit):
+        with pytest.raises(ConfigError, match=message):
+            begin()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_level_may_be_set_in_small_letters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRAY_PROGRESS", "0")
+    run = RunConfig(storage_path=tmp_path)
+    scaling = ScalingConfig(num_workers=0)
+    trainer = DataParallelTrainer(lambda: None, scaling_config=scaling, run_config=run)
+    run.logging_config.log_level = "debug"
+    assert trainer.fit().error is None
 
 
 def test_storage_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -71,6 +71,10 @@ class RuntimeEnv:
                     "names are not empty and have no '=', and nothing has a null character"
                 )
         directory = fields.pop("working_dir", None)
+        if not isinstance(directory, str | os.PathLike | None):
+            raise ConfigError(
+                f"{what}['working_dir'] must be the path of a directory, not {directory!r}"
+            )
         return cls(dict(variables), None if directory is None else os.fspath(directory), fields)
 
     def __or__(self, other: RuntimeEnv) -> RuntimeEnv:

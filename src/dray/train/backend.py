@@ -80,6 +80,9 @@ class BackendConfig:
         """The framework's name, such as "torch"."""
         return None
 
+    def check(self) -> None:
+        """Raise ConfigError if an option, which may have been set since, is malformed."""
+
     def to_dict(self) -> dict[str, Any]:
         """Return the options, by name."""
         options = getattr(self, "__dataclass_fields__", ())

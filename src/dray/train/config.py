@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
-from dray.checks import is_whole, plain, refuse_arrays
+from dray.checks import check_flags, is_whole, plain, refuse_arrays
 from dray.compat.absent_names import GIVEN_UP
 from dray.compat.arguments import check_arguments, checked_arguments
 from dray.compat.attributes import AbsentMember, entry_of
@@ -69,6 +69,10 @@ class FailureConfig:
     preemption_grace_s: float = field(default=0.0, repr=False)
 
     def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Raise ConfigError if a field, which may have been set since, is malformed."""
         refuse_arrays(vars(self))
         _check_absent(self, FailureConfig)
         for name in ("max_failures", "max_preemption_failures"):
@@ -117,6 +121,10 @@ class CheckpointConfig:
     checksums: bool = True
 
     def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Raise ConfigError if a field, which may have been set since, is malformed."""
         refuse_arrays(vars(self))
         _check_absent(self, CheckpointConfig)
         keep = self.num_to_keep = plain(self.num_to_keep)
@@ -133,9 +141,7 @@ class CheckpointConfig:
                 f"checkpoint_score_order must be 'max' or 'min', not "
                 f"{self.checkpoint_score_order!r}"
             )
-        for name in ("flush", "checksums"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        check_flags(self, "flush", "checksums")
 
 
 @checked_arguments("LoggingConfig")
@@ -161,13 +167,16 @@ class LoggingConfig:
     fold_repeated: bool = True
 
     def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Raise ConfigError if a field, which may have been set since, is malformed."""
         refuse_arrays(vars(self))
         level = self.log_level.upper() if isinstance(self.log_level, str) else self.log_level
         if level not in _LEVELS:
             raise ConfigError(f"log_level must be one of {', '.join(_LEVELS)}, not {level!r}")
-        if not isinstance(self.fold_repeated, bool):
-            raise ConfigError(f"fold_repeated must be True or False, not {self.fold_repeated!r}")
         self.log_level = level
+        check_flags(self, "fold_repeated")
 
 
 @checked_arguments("RunConfig")
@@ -236,6 +245,10 @@ class RunConfig:
     on_mismatch: Literal["warn", "error", "ignore"] = "warn"
 
     def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Raise ConfigError if a field, which may have been set since, is malformed."""
         refuse_arrays(vars(self))
         _check_absent(self, RunConfig)
         for name, kind in (
@@ -248,6 +261,8 @@ class RunConfig:
                 setattr(self, name, kind())
             elif not isinstance(value, kind):
                 raise ConfigError(f"{name} must be a dray.train.{kind.__name__}, not {value!r}")
+            else:
+                value.check()
         if not isinstance(self.callbacks, Sequence | None):
             raise ConfigError(f"callbacks must be a list of callbacks, not {self.callbacks!r}")
         self.callbacks = list(self.callbacks or ())
@@ -256,6 +271,7 @@ class RunConfig:
                 raise ConfigError(
                     f"callbacks must be instances of dray.train.UserCallback, not {callback!r}"
                 )
+        check_flags(self, "shared_storage", "report_barrier")
         if self.on_mismatch not in ("warn", "error", "ignore"):
             raise ConfigError(
                 f"on_mismatch must be 'warn', 'error' or 'ignore', not {self.on_mismatch!r}"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dray.checks import check_flags
 from dray.compat.arguments import checked_arguments
 from dray.errors import ArgumentTypeError, ConfigError
 
@@ -49,11 +50,16 @@ class DataConfig:
     resume: bool = True
 
     def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Raise ConfigError if a field, which may have been set since, is malformed."""
         chosen = self.datasets_to_split
         if chosen != "all" and (isinstance(chosen, str) or not isinstance(chosen, Sequence)):
             raise ArgumentTypeError(
                 f"`datasets_to_split` should be 'all' or a list of names, not {chosen!r}"
             )
+        check_flags(self, "equal", "resume")
 
     @staticmethod
     def default_ingest_options() -> ExecutionOptions:

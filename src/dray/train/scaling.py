@@ -12,7 +12,7 @@ from dray.accelerators import check_quantities, families, family_of
 from dray.accelerators.node_names import ACCELERATOR_TYPE, ACCELERATOR_TYPE_QUANTITY, POD_TYPE_LABEL
 from dray.accelerators.tpu_topology import Slice
 from dray.accelerators.type_names import check_type
-from dray.checks import is_number, is_whole, plain, refuse_arrays
+from dray.checks import check_flags, is_number, is_whole, plain, refuse_arrays
 from dray.compat.arguments import checked_arguments
 from dray.compat.attributes import AbsentMember
 from dray.errors import ConfigError, join_names
@@ -85,10 +85,14 @@ class ScalingConfig:
     from_placement_group_factory = AbsentMember()
 
     def __post_init__(self) -> None:
+        self.check()
+        self._warn_of_no_accelerator()
+        self._warn_of_deprecated()
+
+    def check(self) -> None:
+        """Raise ConfigError if a field, which may have been set since, is malformed."""
         refuse_arrays(vars(self))
-        for flag in ("use_gpu", "use_tpu", "pin_workers"):
-            if not isinstance(getattr(self, flag), bool):
-                raise ConfigError(f"{flag} must be True or False, not {getattr(self, flag)!r}")
+        check_flags(self, "use_gpu", "use_tpu", "pin_workers")
         # Copies of one's own: other mappings may not travel to workers.
         self.resources_per_worker = _copied(self.resources_per_worker)
         self.trainer_resources = _copied(self.trainer_resources)
@@ -99,14 +103,13 @@ class ScalingConfig:
                 f"placement_strategy must be one of {', '.join(STRATEGIES)}, "
                 f"not {self.placement_strategy!r}"
             )
+        self._check_resources(self.trainer_resources, "trainer_resources")
         self._check_resources(self.resources_per_worker, "resources_per_worker")
         self._check_accelerators()
         if self.accelerator_type is not None:
             check_type(self.accelerator_type, "accelerator_type")
         self._check_tpu()
-        self._check_no_accelerator()
         self._check_selectors()
-        self._check_deprecated()
         chosen = self.label_selector
         if chosen is not None:
             self.label_selector = (
@@ -193,7 +196,7 @@ class ScalingConfig:
                 "CPU"
             )
 
-    def _check_no_accelerator(self) -> None:
+    def _warn_of_no_accelerator(self) -> None:
         """Warn of a type without an accelerator, with which Ray too trains on CPUs."""
         kind, given = self.accelerator_type, self.resources_per_worker or {}
         if kind is None or self.use_gpu or self.use_tpu or _accelerators(to_fixed(given)):
@@ -268,10 +271,9 @@ class ScalingConfig:
         for index, selector in enumerate(chosen):
             check_selector(selector, f"label_selector[{index}]")
 
-    def _check_deprecated(self) -> None:
+    def _warn_of_deprecated(self) -> None:
         if self.trainer_resources is None:
             return
-        self._check_resources(self.trainer_resources, "trainer_resources")
         warnings.warn(
             "trainer_resources is deprecated: the controller needs nothing, and by default nothing "
             "is reserved for it; remove the argument",

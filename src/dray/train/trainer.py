@@ -163,6 +163,10 @@ class DataParallelTrainer:
         # Slow to import, and workers import their framework meanwhile.
         from dray.train.fitting import Fitting
 
+        self._scaling.check()
+        self._config.check()
+        self._backend_config.check()
+        self._datasets.config.check()
         return Fitting(
             self._function,
             self._takes_config,

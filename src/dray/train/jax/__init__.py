@@ -140,6 +140,17 @@ class JaxConfig(BackendConfig):
     }
 
     def __post_init__(self) -> None:
+        self.check()
+        self.modules = (
+            *BackendConfig.modules,
+            "jax",
+            "jax.experimental.multihost_utils",
+            "jaxlib.mlir.dialects.mhlo",  # of the first jitted function
+            "dray.train.jax",
+        )
+
+    def check(self) -> None:
+        """Raise ConfigError if an option, which may have been set since, is malformed."""
         for name in ("use_tpu", "use_gpu"):
             if not isinstance(getattr(self, name), bool | None):
                 raise ConfigError(
@@ -151,13 +162,6 @@ class JaxConfig(BackendConfig):
         self.shutdown_timeout_s = check_seconds(self.shutdown_timeout_s, "shutdown_timeout_s")
         if self.use_tpu and self.use_gpu:
             raise ConfigError("use_tpu=True and use_gpu=True exclude each other; drop one")
-        self.modules = (
-            *BackendConfig.modules,
-            "jax",
-            "jax.experimental.multihost_utils",
-            "jaxlib.mlir.dialects.mhlo",  # of the first jitted function
-            "dray.train.jax",
-        )
 
 
 @checked_arguments("JaxTrainer")

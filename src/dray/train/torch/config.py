@@ -104,13 +104,7 @@ class TorchConfig(BackendConfig):
     }
 
     def __post_init__(self) -> None:
-        if self.init_method not in ("env", "tcp"):
-            raise ConfigError(f"init_method must be 'env' or 'tcp', not {self.init_method!r}")
-        self.timeout_s = check_seconds(self.timeout_s, "timeout_s")
-        if self.backend is not None:
-            if not isinstance(self.backend, str) or not self.backend:
-                raise ConfigError(f"backend must be a name such as 'gloo', not {self.backend!r}")
-            self.backend = self.backend.lower()  # as PyTorch itself takes it
+        self.check()
         self.modules = (
             *BackendConfig.modules,
             "torch",
@@ -121,6 +115,16 @@ class TorchConfig(BackendConfig):
             "dray.train.torch.model",
             "dray.train.torch.process_group",
         )
+
+    def check(self) -> None:
+        """Raise ConfigError if an option, which may have been set since, is malformed."""
+        if self.init_method not in ("env", "tcp"):
+            raise ConfigError(f"init_method must be 'env' or 'tcp', not {self.init_method!r}")
+        self.timeout_s = check_seconds(self.timeout_s, "timeout_s")
+        if self.backend is not None:
+            if not isinstance(self.backend, str) or not self.backend:
+                raise ConfigError(f"backend must be a name such as 'gloo', not {self.backend!r}")
+            self.backend = self.backend.lower()  # as PyTorch itself takes it
 
     def modules_for(self, function: Callable[..., Any]) -> tuple[str, ...]:
         """Return what to import before workers start; of Lightning the package in use alone."""

@@ -83,12 +83,16 @@ class XGBoostConfig(BackendConfig):
     xgboost_communicator: str = "rabit"
 
     def __post_init__(self) -> None:
+        self.check()
+        self.modules = (*BackendConfig.modules, "xgboost", "dray.train.xgboost.callback")
+
+    def check(self) -> None:
+        """Raise ConfigError if an option, which may have been set since, is malformed."""
         if self.xgboost_communicator != "rabit":
             raise ConfigError(
                 f"xgboost_communicator must be 'rabit', not {self.xgboost_communicator!r}: dray "
                 "has no other one"
             )
-        self.modules = (*BackendConfig.modules, "xgboost", "dray.train.xgboost.callback")
 
     @property
     def train_func_context(self) -> Callable[[], AbstractContextManager[Any]]:
