@@ -18,7 +18,7 @@ import pytest
 import dray.data
 from dray.data.accepted import dataset_of
 from dray.data.sources import files
-from dray.errors import AbsentError, ConfigError, StorageError
+from dray.errors import AbsentError, ConfigError, NoSuchFileError, StorageError
 
 ROWS = [{"x": number, "name": f"n{number % 3}"} for number in range(10)]
 
@@ -254,13 +254,16 @@ def test_files_of_text_may_be_packed(ending: str, codec: str, tmp_path: Path) ->
     assert dataset_of(str(tmp_path / f"1.{name}"), "train").take_all() == [{"x": 1}, {"x": 2}]
 
 
-def test_endings_of_files_ignore_case_and_texts_are_no_csv(tmp_path: Path) -> None:
+def test_endings_of_files_ignore_case(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x\n1\n")
     (tmp_path / "B.CSV").write_text("x\n2\n")
-    (tmp_path / "README.txt").write_text("how to read it\n")
-    assert sorted(row["x"] for row in dray.data.read_csv(tmp_path).take_all()) == [1, 2]
+    assert dray.data.read_csv(tmp_path, file_extensions=["csv"]).count() == 2
     assert dray.data.read_csv(tmp_path, file_extensions=["CSV"]).count() == 2
-    assert dray.data.read_csv(tmp_path / "README.txt").columns() == ["how to read it"]
+    (tmp_path / "c.txt").write_text("x\n3\n")
+    (tmp_path / "part-0").write_text("x\n4\n")
+    assert sorted(row["x"] for row in dray.data.read_csv(tmp_path).take_all()) == [1, 2, 3, 4]
+    with pytest.raises(NoSuchFileError, match=r"there are no files at .* that end in \.parquet, "):
+        dray.data.read_parquet(tmp_path)
 
 
 @pytest.mark.parametrize("remote", [False, True])

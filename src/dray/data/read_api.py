@@ -97,14 +97,14 @@ def read_csv(
         override_num_blocks: Nothing; Ray's.
         partitioning: Names of directories that are values; default: such as `kind=a`.
         include_paths: Whether there is a column `path`.
-        file_extensions: Endings of the files that count in a directory.
+        file_extensions: Endings of the files that count in a directory; default: all files.
         shuffle: "files" or a FileShuffleConfig, for another order of files in each epoch.
         arrow_open_stream_args: Such as `{"compression": "gzip"}`, where endings do not say it; as
             for `pyarrow.fs.FileSystem.open_input_stream`.
         options: `read_options`, `parse_options` and `convert_options` of `pyarrow.csv`.
     """
     of_arrow = _known_options(read_csv, options, _OF_CSV)
-    found, on = files.find_files(paths, file_extensions or (*CSV, *TSV), filesystem)
+    found, on = files.find_files(paths, file_extensions or ("",), filesystem)
     label = _labels(partitioning, include_paths)
     opening = arrow_open_stream_args or {}
     return _in_order(files.csv_source, found, shuffle, on, of_arrow, label, opening)

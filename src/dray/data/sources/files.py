@@ -68,7 +68,8 @@ def find_files(
     else:
         found, chosen = _remote_files(names, endings, filesystem)
     if not found:
-        raise NoSuchFileError(f"there are no files at {', '.join(names) or 'no path'}")
+        ending = f" that end in {', '.join(endings)}" if any(endings) else ""
+        raise NoSuchFileError(f"there are no files at {', '.join(names) or 'no path'}{ending}")
     return found, chosen
 
 
