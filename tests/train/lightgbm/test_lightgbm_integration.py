@@ -255,6 +255,27 @@ def test_the_older_form_keeps_the_model_of_a_training_that_stops_early(tmp_path:
     assert "valid-binary_logloss" in result.metrics
 
 
+@pytest.mark.parametrize("engine_name", ["inline"], indirect=True)
+def test_a_callback_saves_the_model_of_each_training_that_stops_early(tmp_path: Path) -> None:
+    def train() -> None:
+        rows = np.arange(99.0)[:, None]
+        callback = RayTrainReportCallback()
+        for _ in range(2):
+            data = lightgbm.Dataset(rows, rows[:, 0])
+            worse = lightgbm.Dataset(rows, -rows[:, 0])
+            callback.save_stopped(
+                lightgbm.train(
+                    {"verbosity": -1, "num_threads": 1, "early_stopping_round": 1},
+                    data,
+                    valid_sets=[worse],
+                    callbacks=[callback],
+                )
+            )
+
+    result = LightGBMTrainer(train, run_config=RunConfig(storage_path=tmp_path)).fit()
+    assert len(result.best_checkpoints) == 2
+
+
 def test_checkpoint_holds_a_model(tmp_path: Path) -> None:
     rows = np.arange(99.0)
     data = lightgbm.Dataset(rows[:, None], rows)

@@ -88,6 +88,8 @@ class RayTrainReportCallback:
 
     def __call__(self, env: Any) -> None:
         """Report a round."""
+        if env.iteration == env.begin_iteration:
+            self._reports.begin()
         rounds = env.iteration + 1
         last = rounds == env.end_iteration
         due = self._reports.is_due(rounds) or (last and self._reports.at_end)
