@@ -114,7 +114,7 @@ class UserCallback(RayTrainCallback):
 
         Args:
             run_context: Run that it concerns.
-            metrics: One dict a rank, in the order of ranks.
+            metrics: One dict a rank, in the order of ranks; an empty one if its report has failed.
             checkpoint: The checkpoint of this report, committed, or None.
         """
 

@@ -212,11 +212,11 @@ def report(
     taken from the lowest of them. With `RunConfig(report_barrier=True)` every report returns when
     every rank has made it, and its checkpoint, if one rank brought any, is committed.
 
-    A report that fails on one rank counts on all of them, without a checkpoint, and every rank that
-    waits for one hears why: whoever catches the error goes on with the next report. A report that
-    every rank has made is kept, whatever fails afterwards. Its checkpoint is safe
-    from kills when this returns, and from a power cut soon after: its files are flushed beside the
-    train function, and the rank's next report of a checkpoint waits for that.
+    A report that fails on one rank counts on all of them. If that rank was to bring files, there is
+    no checkpoint, and every rank that waits for one hears why. Whoever catches the error goes on
+    with the next report. A report that every rank has made is kept, whatever fails afterwards. Its
+    checkpoint is safe from kills when this returns, and from a power cut soon after: its files are
+    flushed beside the train function, and the rank's next report of a checkpoint waits for that.
 
     Args:
         metrics: Name to value: Python or numpy scalars, None, strings, and dicts or lists of them.

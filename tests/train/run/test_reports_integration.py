@@ -312,7 +312,7 @@ def test_metrics_that_cannot_be_kept_cost_no_other_rank_its_checkpoint(storage: 
 
     count = Count()
     result = fit(train, storage, callbacks=[count])
-    assert count.seen == [([{"step": 0}], True), ([{"step": 1}, {"step": 1}], False)]
+    assert count.seen == [([{}, {"step": 0}], True), ([{"step": 1}, {"step": 1}], False)]
     assert [metrics for _, metrics in result.best_checkpoints] == [{"step": 0}]
     assert result.metrics == {"step": 1}
 

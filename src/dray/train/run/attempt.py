@@ -116,9 +116,9 @@ class Attempt:
                 self.group.tell(run_messages.Share(entry.report, staging, files), [rank])
         for entry in self._book.complete():
             checkpoint = self._commit(entry)
-            records = entry.metrics()
-            if records or checkpoint is not None:
-                yield [decode(record) for record in records.values()], checkpoint
+            records = [entry.told[rank].metrics for rank in sorted(entry.told)]
+            if any(records) or checkpoint is not None:
+                yield [decode(record) if record else {} for record in records], checkpoint
         for rank, asked in list(self._listings):
             awaited = asked.validated and self.store.to_validate()
             if self._book.is_done(asked.below) and not awaited:
