@@ -200,7 +200,8 @@ class MultiHotEncoder(_HotEncoder):
     def _categories(self, ds: Dataset, name: str) -> dict[Value, int]:
         counts: Counter[Value] = Counter()
         for row in ds.select_columns([name]).iter_rows():
-            counts.update(filter(_is_category, row[name]))
+            values = () if row[name] is None else row[name]
+            counts.update(filter(_is_category, values))
         return _order(_ordered(value for value, _ in counts.most_common(self._most.get(name))))
 
     def _column(self, name: str, column: Column) -> Column:
