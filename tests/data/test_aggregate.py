@@ -75,6 +75,8 @@ def test_aggregates_of_groups_and_of_all_rows() -> None:
     assert sorted(whole["unique(kind)"]) == ["a", "b"]
     assert whole["sum(x)"] is None
     assert ROWS.limit(0).aggregate(Max("x")) is None
+    least = dray.data.from_items([{"x": -(2**63)}, {"x": 1}])
+    assert least.aggregate(AbsMax("x")) == {"abs_max(x)": 2**63}
     with pytest.raises(ConfigError, match="there is no column 'z'"):
         ROWS.aggregate(Max("z"))
     with pytest.raises(ConfigError, match=r"aggregate takes such as Mean\('x'\)"):

@@ -243,7 +243,10 @@ class AbsMax(Max):
         """Return what is aggregated in place of the column's values."""
         if pa.types.is_signed_integer(values.type):  # whose least has no counterpart
             values = values.cast(pa.int64())
-        return pc.abs(values)
+        try:
+            return pc.abs_checked(values)
+        except pa.ArrowInvalid:  # the least one of these has a counterpart without a sign alone
+            return pc.abs(values).cast(pa.uint64(), safe=False)
 
 
 class Mean(OfColumn):
