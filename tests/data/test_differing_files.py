@@ -108,6 +108,7 @@ def test_tensors_of_several_shapes_stay_as_they_are(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.filterwarnings("ignore:the values of column .* are written as pickles")
 def test_what_arrow_has_no_type_for_is_written_and_read(tmp_path: Path) -> None:
     """Tensors of several sizes, say; the type that stands for them could not be compared."""
     made: list[dict[str, Any]] = [

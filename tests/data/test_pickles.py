@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -86,7 +87,8 @@ def test_values_without_a_type_stay_as_they_are(
     sent = dray.data.Dataset(pickle.loads(pickle.dumps(made.source)))
     for source in (made, sent):
         assert [row["x"] for row in source.take_all()] == VALUES
-    made.write_parquet(tmp_path / "out")
+    with pytest.warns(UserWarning, match=r"column 'x' are written as pickles: .*allow_pickle=True"):
+        made.write_parquet(tmp_path / "out")
     again = dray.data.read_parquet(tmp_path / "out", allow_pickle=True)
     assert [row["x"] for row in again.take_all()] == VALUES
 
@@ -102,3 +104,21 @@ def test_tensors_of_several_shapes_are_written_without_pickles(dtype: Any, tmp_p
         read = [row["x"] for row in dray.data.read_parquet(tmp_path / folder).take_all()]
         assert [getattr(each, "shape", None) for each in read] == shapes
         assert {each.dtype for each in read if each is not None} == {np.dtype(dtype)}
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"), [(1, np.float64), (np.float32("nan"), np.float64), (2**53 + 1, None)]
+)
+def test_tensors_of_several_types_are_written_as_one_that_holds_them(
+    value: Any, dtype: Any, tmp_path: Path
+) -> None:
+    tensors = [np.full((2, 3), value), np.full((1, 4), 0.5)]
+    rows = dray.data.from_items([{"x": tensor} for tensor in tensors])
+    if dtype is None:
+        with pytest.warns(UserWarning, match="are written as pickles"):
+            rows.write_parquet(tmp_path)
+        return
+    rows.write_parquet(tmp_path)
+    read = [row["x"] for row in dray.data.read_parquet(tmp_path).take_all()]
+    assert [each.dtype for each in read] == [dtype, dtype]
+    assert all(map(functools.partial(np.array_equal, equal_nan=True), read, tensors))

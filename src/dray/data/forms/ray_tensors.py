@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from dray.data.forms.blocks import (
     Column,
     PickledType,
     Table,
+    Value,
     as_pickled,
     column_to_numpy,
     column_to_values,
@@ -160,11 +162,32 @@ def without_pickles(table: Table) -> Table:
         there = [value for value in values if value is not None]
         if not there:
             table = table.set_column(index, field.name, pa.nulls(len(values)))
-        elif all(isinstance(value, np.ndarray) and value.dtype.kind in "iufb" for value in there):
-            dtypes = {value.dtype for value in there}
-            if len(dtypes) == 1:
-                table = table.set_column(index, *_as_lists(field.name, values, dtypes.pop()))
+        elif (dtype := _type_of_all(there)) is not None:
+            table = table.set_column(index, *_as_lists(field.name, values, dtype))
+        else:
+            warnings.warn(
+                f"the values of column {field.name!r} are written as pickles: "
+                "read_parquet(..., allow_pickle=True) alone reads them",
+                stacklevel=2,
+            )
     return table
+
+
+def _type_of_all(values: Sequence[Value]) -> np.dtype[Any] | None:
+    """Return the type that holds the numbers of all arrays as they are; None if there is none."""
+    if not all(isinstance(value, np.ndarray) and value.dtype.kind in "iufb" for value in values):
+        return None
+    dtype = np.result_type(*{value.dtype for value in values})
+    known = dtype.itemsize <= 8  # to Arrow
+    return dtype if known and all(_is_same(value, dtype) for value in values) else None
+
+
+def _is_same(array: Array, dtype: np.dtype[Any]) -> bool:
+    if array.dtype == dtype:
+        return True
+    with np.errstate(invalid="ignore"):
+        there_and_back = array.astype(dtype).astype(array.dtype)
+    return np.array_equal(there_and_back, array, equal_nan=True)
 
 
 def _as_lists(
