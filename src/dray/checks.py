@@ -32,6 +32,26 @@ def is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def seed_of(seed: object, called: str = "seed") -> int:
+    """Return a seed; None is a random one.
+
+    Args:
+        seed: The seed.
+        called: Its name in messages.
+
+    Raises:
+        ConfigError: It is no whole number, or below 0.
+    """
+    chosen = plain(seed)
+    if chosen is None:
+        import random
+
+        return random.getrandbits(32)
+    if not is_whole(chosen, 0):
+        raise ConfigError(f"{called} must be a whole number, 0 or more, not {seed!r}")
+    return chosen
+
+
 def seconds(timeout: Any) -> float | None:
     """Return how long to wait; None is without limit, and so is what nobody lives to see.
 

@@ -84,7 +84,7 @@ def checked_arguments(callee: str) -> Callable[[F], F]:
 
         function = target.__init__ if inspect.isclass(target) else target
         parameters = inspect.signature(function).parameters
-        names = [name for name in parameters if name != "self"]
+        names = parameter_names(function)
         known = frozenset(names)
         by_position = [n for n, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
 
@@ -104,6 +104,14 @@ def checked_arguments(callee: str) -> Callable[[F], F]:
         return answering  # type: ignore[return-value]
 
     return decorate
+
+
+def parameter_names(function: Callable[..., object]) -> list[str]:
+    """Return the names of what a function takes, without `self` and `**others`."""
+    import inspect
+
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.name != "self" and p.kind is not p.VAR_KEYWORD]
 
 
 def _by_position(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import pyarrow.compute as pc
 
-from dray.checks import is_number, is_whole, plain
+from dray.checks import is_number, is_whole, plain, seed_of
 from dray.compat.attributes import with_absent_members
 from dray.data import relational
 from dray.data.aggregate import AggregateFn
@@ -94,7 +93,7 @@ class Dataset(Parts):
         function = UserFunction(
             fn, "map", fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
         )
-        return self._with(in_workers(MapRows(function), workers))
+        return self._with(in_workers(Dataset.map, MapRows(function), workers))
 
     def map_batches(
         self,
@@ -139,7 +138,7 @@ class Dataset(Parts):
         )
         chosen = check_format(batch_format)
         operation = MapBatches(function, batch_size, chosen, copied=not zero_copy_batch)
-        return self._with(in_workers(operation, workers))
+        return self._with(in_workers(Dataset.map_batches, operation, workers))
 
     def flat_map(
         self,
@@ -164,7 +163,7 @@ class Dataset(Parts):
         function = UserFunction(
             fn, "flat_map", fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
         )
-        return self._with(in_workers(FlatMapRows(function), workers))
+        return self._with(in_workers(Dataset.flat_map, FlatMapRows(function), workers))
 
     def filter(
         self,
@@ -199,15 +198,17 @@ class Dataset(Parts):
             if not isinstance(chosen, Expr | pc.Expression):
                 raise ConfigError(f"expr must be an expression such as col('x') > 3, not {expr!r}")
             passing = UserFunction(Condition(chosen), "filter")
-            return self._with(in_workers(MapTables(passing, keeps_rows=False), workers))
+            return self._with(
+                in_workers(Dataset.filter, MapTables(passing, keeps_rows=False), workers)
+            )
         function = UserFunction(
             fn, "filter", fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
         )
-        return self._with(in_workers(FilterRows(function), workers))
+        return self._with(in_workers(Dataset.filter, FilterRows(function), workers))
 
     def select_columns(self, cols: str | Sequence[str], **workers: object) -> Dataset:
         """Return a dataset with some columns alone; files of Parquet are read for them alone."""
-        check_options("Dataset.select_columns", workers)
+        check_options(Dataset.select_columns, workers)
         names = [cols] if isinstance(cols, str) else list(cols)
         chosen = self.only(names)
         if chosen is not self:
@@ -216,7 +217,7 @@ class Dataset(Parts):
 
     def drop_columns(self, cols: Sequence[str], **workers: object) -> Dataset:
         """Return a dataset without some columns."""
-        check_options("Dataset.drop_columns", workers)
+        check_options(Dataset.drop_columns, workers)
         names = [cols] if isinstance(cols, str) else list(cols)
         return self._with(OnTables(functools.partial(dropped, names), own=True))
 
@@ -224,7 +225,7 @@ class Dataset(Parts):
         self, names: Mapping[str, str] | Sequence[str], **workers: object
     ) -> Dataset:
         """Return a dataset with other names of columns: old -> new, or all of them."""
-        check_options("Dataset.rename_columns", workers)
+        check_options(Dataset.rename_columns, workers)
         chosen = dict(names) if isinstance(names, Mapping) else list(names)
         return self._with(OnTables(functools.partial(renamed, chosen), own=True))
 
@@ -246,7 +247,7 @@ class Dataset(Parts):
             [{'id': 0, 'odd': False}, {'id': 1, 'odd': True}]
         """
         function = UserFunction(Columns([{column_name: expr}], "with_column"), "with_column")
-        return self._with(in_workers(MapTables(function), workers))
+        return self._with(in_workers(Dataset.with_column, MapTables(function), workers))
 
     def with_columns(
         self,
@@ -266,7 +267,7 @@ class Dataset(Parts):
         """
         given = [part for part in (exprs, *more_exprs) if part is not None]
         function = UserFunction(Columns(given, "with_columns"), "with_columns")
-        return self._with(in_workers(MapTables(function), workers))
+        return self._with(in_workers(Dataset.with_columns, MapTables(function), workers))
 
     def add_column(
         self,
@@ -286,13 +287,15 @@ class Dataset(Parts):
         """
         function = UserFunction(fn, "add_column")
         added = AddColumn(function, col, check_format(batch_format))
-        return self._with(in_workers(added, workers))
+        return self._with(in_workers(Dataset.add_column, added, workers))
 
     def on_tables(self, function: Callable[[Table], Table]) -> Dataset:
         """Return a dataset of what a function makes of blocks, each a table of as many rows."""
         return self._with(OnTables(function))
 
-    def random_shuffle(self, *, seed: int | None = None, **_: object) -> Dataset:
+    def random_shuffle(
+        self, *, seed: int | None = None, num_blocks: int | None = None, **workers: object
+    ) -> Dataset:
         """Return a dataset whose rows are in a random order, another one in every epoch.
 
         Rows in files are written down as Arrow once, so that each can be found: for data that is
@@ -301,15 +304,30 @@ class Dataset(Parts):
 
         Args:
             seed: Decides the order; None is a random one.
+            num_blocks: Nothing; Ray's.
+            workers: Nothing; Ray's.
         """
+        check_options(Dataset.random_shuffle, workers)
         return self.shuffled(seed)
 
     def randomize_block_order(self, *, seed: int | None = None) -> Dataset:
         """Return the dataset: its blocks are read in lanes, from several places in turn."""
         return self
 
-    def repartition(self, num_blocks: int | None = None, **_: object) -> Dataset:
-        """Return the dataset: how many blocks it is read in follows from its size."""
+    def repartition(
+        self,
+        num_blocks: int | None = None,
+        target_num_rows_per_block: int | None = None,
+        *,
+        strict: bool = False,
+        shuffle: bool = False,
+        keys: Sequence[str] | None = None,
+        sort: bool = False,
+    ) -> Dataset:
+        """Return the dataset: how many blocks it is read in follows from its size.
+
+        All arguments are Ray's.
+        """
         return self
 
     def limit(self, limit: int) -> Dataset:
@@ -350,7 +368,10 @@ class Dataset(Parts):
         right_on: str | Sequence[str] | None = None,
         left_suffix: str | None = None,
         right_suffix: str | None = None,
-        **_: object,
+        *,
+        partition_size_hint: int | None = None,
+        aggregator_ray_remote_args: Mapping[str, object] | None = None,
+        validate_schemas: bool = False,
     ) -> Dataset:
         """Return the pairs of rows whose keys are equal; all rows are held in memory for it.
 
@@ -362,6 +383,9 @@ class Dataset(Parts):
             right_on: Those of the other one; default: the same.
             left_suffix: The end of names of columns that both have, of this one.
             right_suffix: The same of the other one.
+            partition_size_hint: Nothing; Ray's.
+            aggregator_ray_remote_args: Nothing; Ray's.
+            validate_schemas: Nothing; Ray's.
         """
         keys = named_columns(on, "join")
         others = keys if right_on is None else named_columns(right_on, "join")
@@ -404,7 +428,7 @@ class Dataset(Parts):
         """Return a dataset of about a fraction of the rows."""
         if not is_number(plain(fraction)) or not 0 <= fraction <= 1:
             raise ConfigError(f"fraction must be from 0 to 1, not {fraction!r}")
-        chosen = random.getrandbits(32) if seed is None else seed
+        chosen = seed_of(seed)
         return self.derived(lambda: relational.sampled(self.blocks(), fraction, chosen), "a sample")
 
     # Aggregates of all rows.

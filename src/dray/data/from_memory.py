@@ -44,21 +44,55 @@ if TYPE_CHECKING:
 
 
 def from_items(
-    items: Sequence[object], *, override_num_blocks: int | None = None, **_: object
+    items: Sequence[object], *, parallelism: int = -1, override_num_blocks: int | None = None
 ) -> Dataset:
-    """Return Python values as a dataset: dicts are rows, all else is the column `item`."""
+    """Return Python values as a dataset: dicts are rows, all else is the column `item`.
+
+    Args:
+        items: The values.
+        parallelism: Nothing; Ray's.
+        override_num_blocks: Nothing; Ray's.
+    """
     return Dataset(TableSource(rows_to_table([to_row(item) for item in items]), "the items"))
 
 
-def range(n: int, *, override_num_blocks: int | None = None, **_: object) -> Dataset:
-    """Return the numbers from 0 as a dataset with the column `id`."""
+def range(
+    n: int,
+    *,
+    parallelism: int = -1,
+    concurrency: int | None = None,
+    override_num_blocks: int | None = None,
+) -> Dataset:
+    """Return the numbers from 0 as a dataset with the column `id`.
+
+    Args:
+        n: The number of them.
+        parallelism: Nothing; Ray's.
+        concurrency: Nothing; Ray's.
+        override_num_blocks: Nothing; Ray's.
+    """
     if not is_whole(plain(n), 0):
         raise ConfigError(f"range takes a number of rows, 0 or more, not {n!r}")
     return Dataset(RangeSource(n, ID))
 
 
-def range_tensor(n: int, *, shape: Sequence[int] = (1,), **_: object) -> Dataset:
-    """Return arrays as a dataset with the column `data`, the n-th filled with n."""
+def range_tensor(
+    n: int,
+    *,
+    shape: Sequence[int] = (1,),
+    parallelism: int = -1,
+    concurrency: int | None = None,
+    override_num_blocks: int | None = None,
+) -> Dataset:
+    """Return arrays as a dataset with the column `data`, the n-th filled with n.
+
+    Args:
+        n: The number of them.
+        shape: Their shape.
+        parallelism: Nothing; Ray's.
+        concurrency: Nothing; Ray's.
+        override_num_blocks: Nothing; Ray's.
+    """
 
     def filled(batch: Arrays) -> Arrays:
         ones: Array = np.ones((1, *shape), np.int64)
@@ -67,8 +101,13 @@ def range_tensor(n: int, *, shape: Sequence[int] = (1,), **_: object) -> Dataset
     return range(n).map_batches(filled)
 
 
-def from_pandas(dfs: Frame | Sequence[Frame], **_: object) -> Dataset:
-    """Return a pandas.DataFrame, or several, as a dataset."""
+def from_pandas(dfs: Frame | Sequence[Frame], override_num_blocks: int | None = None) -> Dataset:
+    """Return a pandas.DataFrame, or several, as a dataset.
+
+    Args:
+        dfs: The DataFrame, or a list of them.
+        override_num_blocks: Nothing; Ray's.
+    """
     return _in_memory(dfs, "the DataFrame")
 
 
@@ -77,14 +116,21 @@ def from_polars(frames: polars.DataFrame | Sequence[polars.DataFrame]) -> Datase
     return _in_memory(frames, "the DataFrame")
 
 
-def from_numpy(ndarrays: Array | Sequence[Array], **_: object) -> Dataset:
+def from_numpy(ndarrays: Array | Sequence[Array]) -> Dataset:
     """Return a NumPy array, or several, as a dataset with the column `data`, a row an entry."""
     arrays = ndarrays if isinstance(ndarrays, list | tuple) else [ndarrays]
     return _in_memory([{DATA: np.asarray(array)} for array in arrays], "array")
 
 
-def from_arrow(tables: Table | Sequence[Table], **_: object) -> Dataset:
-    """Return a pyarrow.Table, or several, as a dataset."""
+def from_arrow(
+    tables: Table | Sequence[Table], *, override_num_blocks: int | None = None
+) -> Dataset:
+    """Return a pyarrow.Table, or several, as a dataset.
+
+    Args:
+        tables: The table, or a list of them.
+        override_num_blocks: Nothing; Ray's.
+    """
     return _in_memory(tables, "the table")
 
 
@@ -119,10 +165,21 @@ def _in_memory(given: Batch | Sequence[Batch], called: str) -> Dataset:
     return Dataset(TableSource(concat([to_table(part, called) for part in parts]), called))
 
 
-def from_huggingface(dataset: datasets.Dataset | datasets.IterableDataset, **_: object) -> Dataset:
+def from_huggingface(
+    dataset: datasets.Dataset | datasets.IterableDataset,
+    parallelism: int = -1,
+    concurrency: int | None = None,
+    override_num_blocks: int | None = None,
+) -> Dataset:
     """Return a Dataset of Hugging Face as a dataset; what is on the disk is read from there.
 
     An IterableDataset is a stream: workers take its rows as they come.
+
+    Args:
+        dataset: The dataset.
+        parallelism: Nothing; Ray's.
+        concurrency: Nothing; Ray's.
+        override_num_blocks: Nothing; Ray's.
 
     Raises:
         ConfigError: It is a dict of several datasets.
@@ -135,6 +192,11 @@ def from_huggingface(dataset: datasets.Dataset | datasets.IterableDataset, **_: 
     return Dataset(HuggingFaceSource(dataset))
 
 
-def from_torch(dataset: torch.utils.data.Dataset, **_: object) -> Dataset:
-    """Return a torch Dataset as a dataset: dicts are rows, all else is the column `item`."""
+def from_torch(dataset: torch.utils.data.Dataset, local_read: bool = False) -> Dataset:
+    """Return a torch Dataset as a dataset: dicts are rows, all else is the column `item`.
+
+    Args:
+        dataset: The dataset.
+        local_read: Nothing; Ray's.
+    """
     return Dataset(RowsSource(dataset, f"the {type(dataset).__name__}"))

@@ -137,6 +137,7 @@ class GroupedData(Generic[P]):
             expr: The calculation of its values.
             workers: As for `map_groups`.
         """
+        check_options(GroupedData.with_column, workers)
         add = projections.Columns([{column_name: expr}], "with_column")
         return self.map_groups(add, batch_format="pyarrow", **workers)
 
@@ -168,7 +169,6 @@ class GroupedData(Generic[P]):
         Raises:
             ConfigError: An argument is malformed.
         """
-        check_options("GroupedData.map_groups", workers)
         chosen = check_format(batch_format)
         function = UserFunction(
             fn, "map_groups", fn_args, fn_kwargs, fn_constructor_args, fn_constructor_kwargs
@@ -176,7 +176,8 @@ class GroupedData(Generic[P]):
         batches = MapBatches(
             function, None, "pandas" if chosen == "default" else chosen, copied=not zero_copy_batch
         )
-        operation = in_workers(MapGroups(function, batches, tuple(self._keys)), workers)
+        groups = MapGroups(function, batches, tuple(self._keys))
+        operation = in_workers(GroupedData.map_groups, groups, workers)
         return self._made(lambda: operation.apply(self._parts()))
 
     def _made(self, produce: Callable[[], Iterator[Block]]) -> P:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import random
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from dray.checks import seed_of
 from dray.data.forms.blocks import Block, Row, Table, table_rows
 from dray.data.forms.names import check_column
 from dray.data.numbering.order import Order
@@ -89,9 +89,8 @@ class Pipeline:
 
     def shuffled(self: P, seed: int | None) -> P:
         """Return the same rows in a random order, which a seed decides; None is a random one."""
-        chosen = random.getrandbits(32) if seed is None else int(seed)
         ready = self.with_added_columns()
-        return type(self)(ready.source, ready._operations, chosen)
+        return type(self)(ready.source, ready._operations, seed_of(seed))
 
     def with_added_columns(self: P) -> P:
         """Return the same rows, whose added columns are made before rows are moved or left out.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
@@ -12,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from dray.checks import require
-from dray.compat.arguments import check_arguments
+from dray.compat.arguments import check_arguments, parameter_names
 from dray.data.dataset import Dataset
 from dray.data.forms.blocks import Block, Row, to_table
 from dray.data.sources import files
@@ -375,6 +374,6 @@ def _known_options(
     """
     unknown = {name: options[name] for name in options if name not in (*known, *_FOLLOWS)}
     if unknown:
-        own = [name for name in inspect.signature(function).parameters if name != "options"]
-        check_arguments(f"dray.data.{function.__name__}", unknown, (*own, *known))
+        taken = (*parameter_names(function), *known)
+        check_arguments(f"dray.data.{function.__name__}", unknown, taken)
     return {name: options[name] for name in known if name in options}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dray.checks import is_whole, plain
+from dray.checks import is_whole, plain, seed_of
 from dray.data.forms.batches import Run, aligned, run_of
 from dray.data.forms.blocks import Block, taken
 from dray.data.numbering.order import Numbers
@@ -51,6 +51,8 @@ class Batching:
                 raise ConfigError(f"{name} must be a number of rows, 1 or more, not {value!r}")
         if not is_whole(plain(self.ahead), 0):
             raise ConfigError(f"prefetch_batches must be 0 or more, not {self.ahead!r}")
+        if self.seed is not None:
+            seed_of(self.seed, "local_shuffle_seed")
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from dray.checks import is_whole, plain
-from dray.compat.arguments import check_arguments, checked_arguments
+from dray.compat.arguments import check_arguments, checked_arguments, parameter_names
 from dray.data.forms.batches import rebatched
 from dray.data.forms.blocks import Block, taken
 from dray.data.operations import FunctionOperation, MapBatches, Operation
@@ -60,26 +60,35 @@ class TaskPoolStrategy:
     size: int | None = None
 
 
-def check_options(callee: str, options: Mapping[str, object]) -> None:
+def check_options(method: Callable[..., object], options: Mapping[str, object]) -> None:
     """Refuse options of workers that there are none of.
+
+    Args:
+        method: It was given them.
+        options: The options.
 
     Raises:
         AbsentArgumentError: One is unknown.
     """
-    check_arguments(callee, {k: v for k, v in options.items() if k not in OPTIONS}, OPTIONS)
+    unknown = {name: value for name, value in options.items() if name not in OPTIONS}
+    if unknown:
+        check_arguments(method.__qualname__, unknown, (*parameter_names(method), *OPTIONS))
 
 
-def in_workers(operation: FunctionOperation, options: Mapping[str, object]) -> Operation:
+def in_workers(
+    method: Callable[..., object], operation: FunctionOperation, options: Mapping[str, object]
+) -> Operation:
     """Return an operation that runs in workers, if that is asked for.
 
     Args:
+        method: It was given the options.
         operation: The work that they do.
         options: `concurrency`, `compute`, and what each worker takes, such as `num_gpus`.
 
     Raises:
         ConfigError: One is malformed or unknown.
     """
-    check_options("Dataset.map_batches", options)
+    check_options(method, options)
     numbers = _numbers(options)
     if numbers is None:
         return operation

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from dray.checks import is_whole, plain
+from dray.checks import seed_of
 from dray.data.forms.blocks import Block, RowNumbers, Table, concat, taken
 from dray.data.sources.base import LANES, Source
 from dray.errors import ConfigError
@@ -48,10 +47,7 @@ class Shuffle:
             config = FileShuffleConfig()
         if not isinstance(config, FileShuffleConfig):
             raise ConfigError(f'shuffle must be "files" or a FileShuffleConfig, not {config!r}')
-        seed = random.getrandbits(32) if config.seed is None else plain(config.seed)
-        if not is_whole(seed, 0):
-            raise ConfigError(f"seed must be a whole number, 0 or more, not {config.seed!r}")
-        self.seed: int = seed
+        self.seed = seed_of(config.seed)
         self.by_epoch = config.reseed_after_execution
 
     def order(self, files: int, epoch: int) -> list[int]:

@@ -1,0 +1,84 @@
+"""Arguments of datasets and their makers: those that there are none of are errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import dray.data
+from dray.data.expressions import col
+from dray.errors import AbsentArgumentError, ConfigError
+
+data: Any = dray.data
+ROWS: Any = dray.data.range(8)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: ROWS.random_shuffle(sed=0), r"'sed'; did you mean seed\?"),
+        (lambda: ROWS.repartition(2, shufl=True), "'shufl'"),
+        (lambda: ROWS.join(ROWS, "inner", 1, ("id",), left_sufix="_l"), "'left_sufix'"),
+        (lambda: data.from_items([1], parallels=2), "'parallels'"),
+        (lambda: data.range(2, parallels=2), "'parallels'"),
+        (lambda: data.range_tensor(2, shap=(2,)), "'shap'"),
+        (lambda: data.from_numpy(np.ones(2), col="x"), "'col'"),
+        (lambda: data.from_pandas([], overwrite=2), "'overwrite'"),
+        (lambda: data.from_arrow([], overwrite=2), "'overwrite'"),
+        (lambda: data.from_huggingface([1], splt="x"), "'splt'"),
+        (lambda: data.from_torch([1], local=True), "'local'"),
+    ],
+)
+def test_a_misspelled_argument_is_an_error(call: Callable[[], object], said: str) -> None:
+    with pytest.raises(TypeError, match=f"argument {said}"):
+        call()
+
+
+def test_a_misspelled_argument_names_the_method_and_what_it_takes() -> None:
+    for method, misspelled, meant in (
+        (ROWS.map_batches, "batch_sise", "batch_size"),
+        (ROWS.map, "num_cpu", "num_cpus"),
+        (ROWS.flat_map, "fn_arg", "fn_args"),
+        (ROWS.filter, "concurrent", "concurrency"),
+        (ROWS.groupby("id").map_groups, "batch_fromat", "batch_format"),
+    ):
+        said = rf"^{method.__qualname__}\(\) has no argument '{misspelled}'; did you mean {meant}\?"
+        with pytest.raises(AbsentArgumentError, match=said):
+            method(len, **{misspelled: 1})
+    with pytest.raises(AbsentArgumentError, match=r"^GroupedData.with_column\(\) has no argument"):
+        ROWS.groupby("id").with_column("x", col("id"), num_gpu=1)
+    with pytest.raises(AbsentArgumentError, match=r"; it takes cols, concurrency, .*num_gpus"):
+        ROWS.select_columns("id", zzz=1)
+
+
+def test_arguments_of_rays_that_dray_does_not_need_are_taken() -> None:
+    table = pa.table({"x": [1]})
+    made = [
+        data.range(2, parallelism=2, concurrency=1, override_num_blocks=2),
+        data.range_tensor(2, parallelism=2, concurrency=1, override_num_blocks=2),
+        data.from_items([1, 2], parallelism=2, override_num_blocks=2),
+        data.from_pandas([pd.DataFrame({"x": [1]})] * 2, 2),
+        data.from_arrow([table, table], override_num_blocks=2),
+        data.from_torch([1, 2], local_read=True),
+        data.range(2).random_shuffle(seed=np.int64(3), num_blocks=2, num_cpus=1),
+        data.range(2).repartition(None, 1, strict=True, shuffle=True, keys=["id"], sort=True),
+        data.range(2).join(data.range(2), "inner", 2, partition_size_hint=1, validate_schemas=True),
+    ]
+    assert [dataset.count() for dataset in made] == [2] * len(made)
+
+
+@pytest.mark.parametrize("seed", ["x", "3", 1.5, -1, True])
+def test_a_seed_must_be_a_whole_number(seed: Any) -> None:
+    for call in (
+        lambda: ROWS.random_shuffle(seed=seed),
+        lambda: ROWS.random_sample(0.5, seed=seed),
+        lambda: ROWS.train_test_split(0.5, shuffle=True, seed=seed),
+        lambda: list(ROWS.iter_batches(local_shuffle_buffer_size=4, local_shuffle_seed=seed)),
+    ):
+        with pytest.raises(ConfigError, match="seed must be a whole number, 0 or more, not"):
+            call()
