@@ -402,7 +402,13 @@ def test_a_failing_function_names_its_rows_and_keeps_its_type(tmp_path: Path) ->
     with pytest.raises(ZeroDivisionError, match=r"map\(fails\) failed on row") as caught:
         files.map(fails).take_all()
     assert isinstance(caught.value, DataFunctionError)
-    assert f"failed on row 2 of rows 3 to 9 of {tmp_path}/a.parquet" in str(caught.value)
+    assert f"failed on row 4, of rows 3 to 9 of {tmp_path}/a.parquet" in str(caught.value)
+    for rows in (files.rename_columns({"name": "n"}), files.map(lambda row: row)):
+        with pytest.raises(ZeroDivisionError, match="failed on row 4, of rows 3 to 9 of"):
+            rows.map(fails).take_all()
+    late = files.filter(lambda row: row["x"] != 3).map(fails)
+    with pytest.raises(ZeroDivisionError, match="failed on the row at index 0 of rows 3 to 9 of"):
+        late.take_all()
     assert isinstance(caught.value, UserCodeException)
     assert any(entry.name == "fails" for entry in caught.traceback) or caught.value.__cause__
     with pytest.raises(KeyError, match="map_batches"):
@@ -413,7 +419,7 @@ def test_a_failing_function_names_its_rows_and_keeps_its_type(tmp_path: Path) ->
 
     for make in (files.map(opens).take_all, lambda: files.map(opens).write_parquet(tmp_path / "b")):
         with pytest.raises(
-            FileNotFoundError, match=r"map\(opens\) failed on row 1 of .*no/such/label"
+            FileNotFoundError, match=r"map\(opens\) failed on row 0, of .*no/such/label"
         ):
             make()
     with pytest.raises(ConfigError, match="must return a row, a dict of columns, not a int"):

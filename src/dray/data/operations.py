@@ -64,7 +64,7 @@ class OnTables(Operation):
 
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
         for block in blocks:
-            yield Block(self.function(block.table), block.origin, self.own and block.own)
+            yield block._replace(table=self.function(block.table), own=self.own and block.own)
 
 
 @dataclass(frozen=True)
@@ -110,19 +110,15 @@ class UserFunction:
         own = getattr(self.function, "__name__", type(self.function).__name__)
         return self.called or f"{self.method}({own})"
 
-    def failed(
-        self, error: Exception, origin: str, nth: int | None = None, advice: str = ""
-    ) -> Exception:
+    def failed(self, error: Exception, origin: str, advice: str = "") -> Exception:
         """Return the error that says on which rows it raised; also of the raised one's type.
 
         Args:
             error: The error that it raised.
-            origin: The rows of the block.
-            nth: The row of the block, from 0, if it was one.
+            origin: The rows of the block, or the row.
             advice: Words that tell how to avoid it.
         """
-        which = "" if nth is None else f"row {nth + 1} of "
-        text = f"{self.name} failed on {which}{origin or 'a block'}: {describe(error)}{advice}"
+        text = f"{self.name} failed on {origin or 'a block'}: {describe(error)}{advice}"
         plain = DataFunctionError(text)
         return mixed_with(plain, error, lambda kind: kind(text))
 
@@ -152,7 +148,7 @@ class FunctionOperation(Operation):
                 try:
                     found.append(made(call(row)))
                 except Exception as error:
-                    raise self.function.failed(error, block.origin, nth) from error
+                    raise self.function.failed(error, block.row(nth)) from error
             yield block, found
 
 
@@ -193,7 +189,7 @@ class MapBatches(FunctionOperation):
         except Exception as error:
             wrote = not self.copied and isinstance(error, ValueError) and "read-only" in str(error)
             advice = _ON_WRITING if wrote else ""
-            raise self.function.failed(error, block.origin, advice=advice) from error
+            raise self.function.failed(error, block.origin, advice) from error
 
     def _batch(self, table: Table) -> Batch:
         batch = to_batch(table, self.batch_format)
@@ -220,7 +216,7 @@ class AddColumn(FunctionOperation):
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
         call = self.function.made()
         for block in blocks:
-            yield Block(self._added(call, block), block.origin)
+            yield block._replace(table=self._added(call, block), own=False)
 
     def _added(self, call: Callable[[object], Value], block: Block) -> Table:
         table = block.table
@@ -243,7 +239,8 @@ class MapRows(FunctionOperation):
     def apply(self, blocks: Iterable[Block]) -> Iterator[Block]:
         for block, made in self._by_row(blocks, self._rows):
             if rows := list(itertools.chain.from_iterable(made)):
-                yield Block(rows_to_table(rows), block.origin, own=True)
+                first = block.first if self.keeps_rows else None
+                yield Block(rows_to_table(rows), block.origin, own=True, first=first)
 
     def _rows(self, returned: Value) -> list[Row]:
         """Return the rows that the function has returned for one."""
@@ -296,7 +293,8 @@ class MapTables(FunctionOperation):
                 table = call(block.table)
             except Exception as error:
                 raise self.function.failed(error, block.origin) from error
-            yield Block(table, block.origin)
+            first = block.first if self.keeps_rows else None
+            yield Block(table, block.origin, first=first)
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def aligned(blocks: Iterable[Block], sizes: Iterable[int]) -> Iterator[Run]:
             size = next(wanted, None)
         if not whole:
             continue
-        table, first, own = joined(held)
+        table, first, own, _ = joined(held)
         yield Run(table.slice(0, taken), whole, (first, block.origin), own)
         if size is None:
             return

@@ -55,11 +55,20 @@ class Block(NamedTuple):
         origin: Their file and numbers, for messages.
         own: Whether memory that Arrow takes for writable is nobody else's, so that it may be
             written to.
+        first: The number of the first row there, if the others follow it.
     """
 
     table: Table
     origin: str = ""
     own: bool = False
+    first: int | None = None
+
+    def row(self, nth: int) -> str:
+        """Return what messages call one of the rows; the first is the one at index 0."""
+        origin = self.origin or "a block"
+        if self.first is None:
+            return f"the row at index {nth} of {origin}"
+        return f"row {self.first + nth}, of {origin}"
 
 
 class PickledType(pa.ExtensionType):  # type: ignore[misc]

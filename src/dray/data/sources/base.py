@@ -107,7 +107,7 @@ class _InPieces(Source):
         step = self.block_rows()
         for begin in range(start, end, step):
             last = min(begin + step, end)
-            yield Block(self._piece(begin, last), self.origin(begin, last))
+            yield Block(self._piece(begin, last), self.origin(begin, last), first=begin)
 
     def _piece(self, start: int, stop: int) -> Table:
         """Return a range of rows, which may be without a copy."""
@@ -173,7 +173,7 @@ class IterableSource(Source):
         items = itertools.islice(iter(self._items), start, stop)
         while rows := [to_row(item) for item in itertools.islice(items, _ROWS_AT_ONCE)]:
             origin = self.origin(begin, begin + len(rows))
-            yield Block(rows_to_table(rows), origin, own=True)
+            yield Block(rows_to_table(rows), origin, own=True, first=begin)
             begin += len(rows)
 
 

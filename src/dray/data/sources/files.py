@@ -365,7 +365,8 @@ def _by_file(
             row, labels = 0, label(path)
             for table in parts(path):
                 table = labelled(table, labels)
-                yield Block(table, f"rows {row} to {row + table.num_rows - 1} of {path}")
+                origin = f"rows {row} to {row + table.num_rows - 1} of {path}"
+                yield Block(table, origin, first=row)
                 row += table.num_rows
 
     return BlocksSource(produce, files[0] if len(files) == 1 else f"{len(files)} files")

@@ -101,6 +101,7 @@ class ParquetSource(Source):
                         self._fitted(table, file),
                         self._origin(file, row + low, row + high),
                         own=True,
+                        first=row + low - self._starts[file],
                     )
                 row += batch.num_rows
                 if row >= end:

@@ -108,7 +108,7 @@ class LabelledSource(Source):
 
     def open(self, start: int = 0, stop: int | None = None) -> Iterator[Block]:
         for block in self._source.open(start, stop):
-            yield Block(labelled(block.table, self._labels), block.origin)
+            yield block._replace(table=labelled(block.table, self._labels), own=False)
 
     def schema(self) -> pa.Schema:
         return labelled(self._source.schema().empty_table(), self._labels).schema
