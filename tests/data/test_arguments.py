@@ -82,3 +82,28 @@ def test_a_seed_must_be_a_whole_number(seed: Any) -> None:
     ):
         with pytest.raises(ConfigError, match="seed must be a whole number, 0 or more, not"):
             call()
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    rows = data.from_items([{"a": 1, "b": 2}])
+    with pytest.raises(ConfigError, match="select_columns gives several columns the name a"):
+        rows.select_columns(["a", "a"])
+    for names in ({"a": "b"}, ["x", "x"]):
+        with pytest.raises(
+            ConfigError, match=r"rename_columns gives several columns the name [bx]"
+        ):
+            rows.rename_columns(names).take_all()
+    assert rows.rename_columns({"a": "b", "b": "a"}).take_all() == [{"b": 1, "a": 2}]
+
+
+def test_arguments_of_a_constructor_need_a_class() -> None:
+    for given in ({"fn_constructor_args": [1]}, {"fn_constructor_kwargs": {"a": 1}}):
+        with pytest.raises(ConfigError, match=r"map\(<lambda>\) is no class.*fn_args="):
+            ROWS.map(lambda row: row, **given)
+
+
+def test_batches_without_a_format_are_tables() -> None:
+    assert isinstance(ROWS.take_batch(2, batch_format=None), pa.Table)
+    assert isinstance(next(iter(ROWS.iter_batches(batch_format=None))), pa.Table)
+    kinds = ROWS.map_batches(lambda batch: {"kind": [type(batch).__name__]}, batch_format=None)
+    assert kinds.take(1) == [{"kind": "Table"}]

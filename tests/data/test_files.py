@@ -64,8 +64,9 @@ def test_what_is_written_is_added_or_takes_the_place_of_what_was(tmp_path: Path)
     assert dray.data.read_parquet(tmp_path).count() == 6
     rows.write_parquet(tmp_path, mode=dray.data.SaveMode.OVERWRITE)
     assert dray.data.read_parquet(tmp_path).count() == 3
-    with pytest.raises(StorageError, match="mode='create' says that none may be"):
-        rows.write_csv(tmp_path, mode="create")
+    for mode in ("create", "error"):
+        with pytest.raises(StorageError, match=f"mode='{mode}' says that none may be"):
+            rows.write_csv(tmp_path, mode=mode)
     with pytest.raises(ConfigError, match="mode must be one of 'append'"):
         rows.write_json(tmp_path, mode="add")
     with pytest.raises(AbsentError, match="write what iter_batches"):

@@ -28,7 +28,14 @@ from dray.data.operations import (
     UserFunction,
 )
 from dray.data.parts import Parts
-from dray.data.pipeline import dropped, first_rows, part_of, renamed, selected
+from dray.data.pipeline import (
+    check_distinct,
+    dropped,
+    first_rows,
+    part_of,
+    renamed,
+    selected,
+)
 from dray.data.pools.options import check_options, in_workers
 from dray.data.sources.combined import UnionSource
 from dray.errors import ConfigError
@@ -116,7 +123,8 @@ class Dataset(Parts):
         Args:
             fn: It takes a batch, and returns or yields batches; or a class that is called so.
             batch_size: Rows of a batch; None takes blocks as they come.
-            batch_format: "numpy" (a dict of arrays, also "default"), "pandas" or "pyarrow".
+            batch_format: "numpy" (a dict of arrays, also "default"), "pandas" or "pyarrow" (also
+                None).
             zero_copy_batch: False gives the function arrays that it may write to.
             fn_args: Arguments after the batch.
             fn_kwargs: The same by name.
@@ -210,6 +218,7 @@ class Dataset(Parts):
         """Return a dataset with some columns alone; files of Parquet are read for them alone."""
         check_options(Dataset.select_columns, workers)
         names = [cols] if isinstance(cols, str) else list(cols)
+        check_distinct("select_columns", names)
         chosen = self.only(names)
         if chosen is not self:
             return chosen

@@ -159,7 +159,8 @@ class GroupedData(Generic[P]):
             fn: It takes the batch of one group, and returns or yields batches; or a class that is
                 called so.
             zero_copy_batch: False gives the function arrays that it may write to.
-            batch_format: "pandas" (also "default"), "numpy" (a dict of arrays) or "pyarrow".
+            batch_format: "pandas" (also "default"), "numpy" (a dict of arrays) or "pyarrow" (also
+                None).
             fn_args: Arguments after the batch.
             fn_kwargs: The same by name.
             fn_constructor_args: Arguments of the class.

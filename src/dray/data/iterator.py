@@ -133,7 +133,8 @@ class DataIterator:
         Args:
             prefetch_batches: Number of batches that a thread makes ahead.
             batch_size: Rows of a batch; None for blocks as they come.
-            batch_format: "numpy" (a dict of arrays, also "default"), "pandas" or "pyarrow".
+            batch_format: "numpy" (a dict of arrays, also "default"), "pandas" or "pyarrow" (also
+                None).
             drop_last: Whether to leave out a last batch that has fewer rows.
             local_shuffle_buffer_size: Number of rows, of all ranks together, that are in a random
                 order within it; so that does not depend on the number of ranks.

@@ -92,6 +92,12 @@ class UserFunction:
     def __post_init__(self) -> None:
         if not callable(self.function):
             raise ConfigError(f"{self.method} needs a function, not {self.function!r}")
+        given = self.constructor or self.constructor_keywords
+        if given and not inspect.isclass(self.function):
+            raise ConfigError(
+                f"{self.name} is no class, so fn_constructor_args= and fn_constructor_kwargs= say "
+                "nothing; arguments of a function are fn_args= and fn_kwargs="
+            )
 
     def made(self) -> Callable[[object], Value]:
         """Return what is called with one batch or row; a class has its instance made here."""

@@ -338,4 +338,12 @@ def renamed(names: dict[str, str] | list[str], table: Table) -> Table:
         names = [names.get(name, name) for name in table.column_names]
     if len(names) != table.num_columns:
         raise ConfigError(f"there are {table.num_columns} columns, and {len(names)} new names")
+    check_distinct("rename_columns", names)
     return table.rename_columns(names)
+
+
+def check_distinct(method: str, names: Sequence[str]) -> None:
+    """Raise ConfigError if a method would give two columns one name."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"{method} gives several columns the name {', '.join(twice)}")

@@ -199,7 +199,7 @@ class Results(Pipeline):
             partition_cols: Columns whose values become directories, such as `kind=a`.
             filesystem: Of Arrow or fsspec; default: what the path says.
             mode: The way to go on if there is something: "append", "overwrite", "ignore" (write
-                nothing) or "create" (raise).
+                nothing), "create" or "error" (raise).
             options: `max_rows_per_file` or `num_rows_per_file`; `compression`,
                 `compression_level`, `use_dictionary` and `row_group_size` of `pyarrow.parquet`.
 

@@ -439,13 +439,13 @@ def table_rows(table: Table) -> Iterator[Row]:
 
 
 def check_format(batch_format: object) -> str:
-    """Return the name of a batch format; None is the default.
+    """Return the name of a batch format; None is that of the blocks themselves.
 
     Raises:
         ConfigError: There is none of that name.
     """
     if batch_format is None:
-        return "default"
+        return "pyarrow"
     if batch_format not in FORMATS:
         raise ConfigError(f"batch_format must be one of {', '.join(FORMATS)}, not {batch_format!r}")
     return str(batch_format)

@@ -32,7 +32,7 @@ class SaveMode(str, enum.Enum):
     OVERWRITE = "overwrite"
     IGNORE = "ignore"
     CREATE = "create"
-    ERROR = CREATE
+    ERROR = "error"  # the same
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,8 @@ class Target:
         if self.mode == SaveMode.IGNORE:
             return False
         raise StorageError(
-            f"there are files in {self.path}, and mode='create' says that none may be"
+            f"there are files in {self.path}, and mode={SaveMode(self.mode).value!r} says that "
+            "none may be"
         )
 
     def _found(self) -> tuple[Filesystem, str]:
