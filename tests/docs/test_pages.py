@@ -36,6 +36,17 @@ def test_files_and_names_are_those_of_the_code(name: str) -> None:
             assert text.removesuffix("()").rsplit(".", 1)[-1] in words, text
 
 
+def test_the_code_says_what_the_guide_has_advice_for() -> None:
+    guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    rows = guide.partition("| the message says | do |\n|---|---|\n")[2].partition("\n\n")[0]
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    texts = [text for row in rows.splitlines() for text in re.findall("`(.+?)`", row.split("|")[1])]
+    assert len(texts) >= 10
+    for text in texts:
+        for part in filter(None, map(str.strip, text.split("..."))):
+            assert part in code, text
+
+
 def _files() -> list[str]:
     found = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
     return [f"/{path.relative_to(ROOT)}" for path in [*found, *ROOT.glob("*.*")]]
