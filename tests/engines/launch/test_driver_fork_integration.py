@@ -140,19 +140,30 @@ tell("tracker")
 
 
 def test_nothing_of_the_driver_acts_in_the_fork(tmp_path: Path) -> None:
-    """Unflushed files, exit hooks, finalisers, handlers and descriptors stay the driver's alone."""
+    """Unflushed files, exit hooks, finalisers, handlers, logs and descriptors stay the driver's."""
     script = write(
         tmp_path / "script.py",
         f"""
 import torch
 {TELL}
-import atexit, signal, tempfile, random, numpy
+import atexit, contextlib, io, logging.handlers, signal, tempfile, random, numpy
 storage = os.environ["STORAGE"]
 os.makedirs(storage)
 journal = open(os.path.join(storage, "journal"), "w")
 journal.write("once")  # not flushed
 directory = tempfile.TemporaryDirectory(dir=storage)
 atexit.register(lambda: open(os.path.join(storage, f"exit-{{os.getpid()}}"), "w").close())
+log = os.path.join(storage, "log")
+logging.basicConfig(handlers=[logging.handlers.TimedRotatingFileHandler(log, "S", 1)])
+for handler in (
+    logging.StreamHandler(open(log, "a")),
+    logging.StreamHandler(io.StringIO()),
+    logging.FileHandler(log, delay=True),
+    logging.handlers.MemoryHandler(9, target=logging.FileHandler(log)),
+    logging.handlers.SysLogHandler(("127.0.0.1", 514)),
+):
+    logging.getLogger("own").addHandler(handler)
+logging.getLogger("console").addHandler(logging.StreamHandler())
 signal.signal(signal.SIGTERM, lambda *_: None)
 torch.manual_seed(0), numpy.random.seed(0), random.seed(0)
 torch.set_default_dtype(torch.float64)
@@ -163,7 +174,12 @@ def train():
     import torch
     fds = [f"/proc/self/fd/{{n}}" for n in os.listdir("/proc/self/fd")]
     targets = {{os.readlink(fd) for fd in fds if os.path.exists(fd)}}
+    with contextlib.redirect_stderr(io.StringIO()) as shown:
+        logging.warning("of the root")
+        logging.getLogger("own").warning("of its own")
     return dict(
+        records=shown.getvalue().splitlines(),
+        console=len(logging.getLogger("console").handlers),
         handler=signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,
         journal=any("journal" in t for t in targets),
         dtype=str(torch.ones(1).dtype),
@@ -183,6 +199,8 @@ print(directory_alive, open(os.path.join(storage, "journal")).read())
     lines = done.stdout.splitlines()
     assert lines[0] == "shared", done.stderr
     assert eval(lines[1]) == {
+        "records": ["WARNING:root:of the root", "WARNING:own:of its own"],
+        "console": 1,
         "handler": True,
         "journal": False,
         "dtype": "torch.float32",
@@ -191,6 +209,7 @@ print(directory_alive, open(os.path.join(storage, "journal")).read())
         "pid": True,
     }
     assert lines[2] == "True once"
+    assert [path.read_text() for path in (tmp_path / "runs").glob("log*")] == [""]
     assert len(list((tmp_path / "runs").glob("exit-*"))) == 1  # the driver's
 
 

@@ -8,13 +8,16 @@ parent has counted its own threads, and is thrown away if there is a second one.
 opened an accelerator.
 
 What the driver's memory holds must not act in the fork: descriptors lead nowhere, signal handlers
-are gone, `__main__` is empty, and nothing is ever finalised.
+are gone, and those of `logging` that do not write to the console, `__main__` is empty, and nothing
+is ever finalised.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import logging
+import logging.handlers
 import os
 import signal
 import stat
@@ -31,6 +34,13 @@ _MOST_RESIDENT_BYTES = 1 << 30
 # Major numbers of character devices: memory such as /dev/null, and terminals.
 # Source: Linux, Documentation/admin-guide/devices.txt.
 _HARMLESS = {1, 4, 5, *range(136, 144)}
+
+_WITH_MEMORY_OR_SOCKET = (
+    logging.handlers.BufferingHandler,
+    logging.handlers.QueueHandler,
+    logging.handlers.SocketHandler,
+    logging.handlers.SysLogHandler,
+)
 
 _kept: list[object] = []
 
@@ -137,6 +147,9 @@ def _is_of_jemalloc(thread: str) -> bool:
 
 
 def _forget_driver(keep: Sequence[int]) -> None:
+    for logger in (logging.root, *logging.root.manager.loggerDict.values()):
+        if isinstance(logger, logging.Logger):
+            logger.handlers[:] = (each for each in logger.handlers if not _is_lost(each))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     for name in os.listdir("/proc/self/fd"):
@@ -152,6 +165,16 @@ def _forget_driver(keep: Sequence[int]) -> None:
     sys.modules["__main__"] = types.ModuleType("__main__")
     gc.disable()
     gc.freeze()
+
+
+def _is_lost(handler: logging.Handler) -> bool:
+    """Return whether a fork's records end in a handler: in memory, or on a descriptor it lacks."""
+    if not isinstance(handler, logging.StreamHandler):
+        return isinstance(handler, _WITH_MEMORY_OR_SOCKET)
+    try:
+        return bool(handler.stream.fileno() > 2)
+    except (OSError, ValueError, AttributeError):  # in memory, closed, or not open yet
+        return True
 
 
 def _tracks_resources() -> bool:
