@@ -1,15 +1,18 @@
 """The status of a program, for `dray status`: one form for all engines, and its text.
 
-Whatever an engine does not know is left at its default. `to_json` and `read` are each other's
-reverse, also between versions: what is missing is left out, and what is not known is ignored.
+Whatever an engine does not know is left at its default. `read` takes what `asdict` has made, also
+of other versions: what is missing is left out, and what is not known is ignored.
 """
 
 from __future__ import annotations
 
 import types
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+# A program with more tasks than this wants numbers, not a list.
+MOST_TASKS = 100
 
 _T = TypeVar("_T")
 _MOST_METRICS = 8
@@ -158,13 +161,8 @@ class ProgramStatus:
     objects: ObjectsStatus | None = None
 
 
-def to_json(status: Any) -> dict[str, Any]:
-    """Return a status of any kind as JSON-compatible values."""
-    return asdict(status)
-
-
 def read(kind: type[_T], data: Any) -> _T:
-    """Return the status that `to_json` has made something of, in this version or another one."""
+    """Return the status that `asdict` has made something of, in this version or another one."""
     hints = get_type_hints(kind)
     known = {f.name: hints[f.name] for f in fields(kind) if f.name in data}  # type: ignore[arg-type]
     return kind(**{name: _value(hint, data[name]) for name, hint in known.items()})
@@ -202,12 +200,13 @@ def _program(program: ProgramStatus) -> Iterator[str]:
         calls = actor.calls_waiting + actor.calls_running
         parts = [_state(actor.state), _pid(actor.pid), f"{calls} calls" if calls else ""]
         yield f"  actor {actor.class_name}{name}: {_joined(parts)}"
-    for task in program.tasks:
+    tasks = program.tasks[:MOST_TASKS]
+    for task in tasks:
         state = f"{_state(task.state)} {task.why}".strip()
         place = "" if task.why else _pid(task.pid) or _node(task.node_id)
         yield f"  {task.name}: {_joined([state, place, _seconds(task.seconds)])}"
-    if program.task_count > len(program.tasks):
-        yield f"  ... and {program.task_count - len(program.tasks)} more tasks"
+    if program.task_count > len(tasks):
+        yield f"  ... and {program.task_count - len(tasks)} more tasks"
     for waiting in program.waiting:
         yield f"  {_waiting(waiting)}"
     if program.note:

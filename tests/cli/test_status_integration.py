@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,6 @@ from dray.status import (
     WaitingStatus,
     read,
     text,
-    to_json,
 )
 from dray.util.placement_group import placement_group, remove_placement_group
 from tests.support.gates import Gate, until
@@ -69,7 +69,7 @@ def test_it_shows_what_runs_and_what_waits_and_why(gate: Gate) -> None:
     pid = dray.get(actor.pid.remote())
     running = hold.options(num_cpus=5).remote(gate)
     gate.heard()
-    waiting = [hold.options(num_cpus=4).remote(gate) for _ in range(3)]
+    waiting = [hold.options(num_cpus=4).remote(gate) for _ in range(120)]
     found = this_program()
     shown = status()
     gate.open()
@@ -82,12 +82,14 @@ def test_it_shows_what_runs_and_what_waits_and_why(gate: Gate) -> None:
     ]
     assert [(t["name"], t["state"]) for t in found["tasks"]] == [
         ("hold", "running"),
-        *[("hold", "waiting")] * 3,
+        *[("hold", "waiting")] * 99,
     ]
-    assert found["waiting"][0]["requests"] == 3
+    assert found["task_count"] == 121
+    assert found["waiting"][0]["requests"] == 120
     assert found["waiting"][0]["why"] == {"CPU": "4 asked, 2 free in all"}
     assert "actor Named 'somebody': alive" in shown
-    assert "3 waiting for resources" in shown
+    assert "... and 21 more tasks" in shown
+    assert "120 waiting for resources" in shown
     assert "CPU: 4 asked, 2 free in all" in shown
 
 
@@ -274,6 +276,6 @@ def test_every_shape_of_status_has_a_text_and_comes_back_from_json() -> None:
     lists: dict[str, Any] = {name: [kind()] for name, kind in zip(names, kinds, strict=True)}
     empty = ProgramStatus(**lists)
     assert text([empty, ProgramStatus()]).startswith("Program")
-    data = json.loads(json.dumps(to_json(empty)))
+    data = json.loads(json.dumps(asdict(empty)))
     assert read(ProgramStatus, {**data, "of a later version": 1}) == empty
     assert read(ProgramStatus, {"pid": 3, "note": "silent"}) == ProgramStatus(pid=3, note="silent")

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -354,10 +355,9 @@ def test_status_shows_who_holds_what(host: None, drivers: Any) -> None:
     dray.init(num_cpus=4)
     dray.get(ids.remote(), timeout=30)
     from dray import session
-    from dray.status import to_json
 
     status: Any = session.current_runtime().status()
-    (node,) = to_json(status)["nodes"]
+    (node,) = asdict(status)["nodes"]
     zero, one = node["devices"]
     assert zero == {"resource": "GPU", "id": "0", "free": 0, "held_by": other.process.pid}
     assert (one["id"], one["held_by"]) == ("1", None)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from dray import status
@@ -130,7 +131,7 @@ def _status(address: str | None, as_json: bool) -> int:
         print(error, file=sys.stderr)
         return 1
     if as_json:
-        return _show(json.dumps([status.to_json(program) for program in found], indent=1))
+        return _show(json.dumps([asdict(program) for program in found], indent=1))
     return _show(status.text(found))
 
 

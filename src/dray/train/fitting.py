@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +19,6 @@ from dray.engines.base import Engine
 from dray.engines.rpc import wire
 from dray.errors import ConfigError, InfeasibleError, StorageError
 from dray.settings import Settings
-from dray.status import to_json
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import CheckpointConfig, RunConfig
 from dray.train.data_config import Datasets
@@ -183,7 +182,7 @@ class Fitting:
                 started=pause.end,
             )
             state = State.ABORTED
-            shown = engine.show("trainings", lambda: to_json(controller.status()))
+            shown = engine.show("trainings", lambda: asdict(controller.status()))
             try:
                 termination_goes_to(controller.interrupt)
                 with interrupts_go_to(controller.interrupt):

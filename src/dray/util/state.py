@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, TypeVar
 
 from dray import session
 from dray.compat.attributes import attach_getattr
 from dray.errors import ConfigError
-from dray.status import ActorStatus, ProgramStatus, TaskStatus, to_json
+from dray.status import ActorStatus, ProgramStatus, TaskStatus
 
 __all__ = [
     "ActorState",
@@ -170,7 +170,7 @@ def list_actors(
 
     Args:
         address: Without effect, as the rest below: it is the session of this program.
-        filters: Such as `[("state", "=", "ALIVE")]`; also with "!=".
+        filters: Such as `[("state", "=", "ALIVE")]`; also with "!=", without regard to case.
         limit: Largest number of rows.
         timeout: Without effect.
         detail: Without effect: everything known is there.
@@ -364,7 +364,7 @@ def summarize_objects(
         >>> summary = summarize_objects()
     """
     objects = _status().objects
-    return {} if objects is None else to_json(objects)
+    return {} if objects is None else asdict(objects)
 
 
 _ALL = 1 << 62
@@ -411,7 +411,8 @@ def _chosen(found: list[S], kind: type[S], filters: Filters | None, limit: int) 
         name, sign, value = str(entry[0]).lower(), *entry[1:]
         if name not in names:
             raise ConfigError(f"there is no field {name!r} to filter by; there are {names}")
-        found = [state for state in found if (str(state[name]) == str(value)) == (sign == "=")]
+        wanted, equal = str(value).lower(), sign == "="
+        found = [state for state in found if (str(state[name]).lower() == wanted) == equal]
     return found[:limit]
 
 

@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from dray.engines.base import CLOSED, Actor, ActorSpec, Mailbox, Options, Started
@@ -192,13 +193,11 @@ class ProcessEngine(LocalEngine):
             self._status_socket = StatusSocket(self._reader, self._status)
 
     def _status(self) -> Described:
-        from dray.status import to_json
-
         runtime = self._runtime
         with self._lock:
             shown = {subject: list(given) for subject, given in self._shown.items()}
         return {
-            **to_json(self._own_status() if runtime is None else runtime.status()),
+            **asdict(runtime.demand("query", "overview") if runtime else self._own_status()),
             **{subject: [describe() for describe in given] for subject, given in shown.items()},
         }
 

@@ -63,7 +63,7 @@ from dray.engines.ray.workers.worker_channel import VERSIONS, Hello, WorkerListe
 from dray.engines.rpc.io_thread import Reader
 from dray.engines.rpc.remote_actor import RemoteActor
 from dray.engines.runtime import Described, Runtime
-from dray.status import ProgramStatus, to_json
+from dray.status import ProgramStatus
 
 T = TypeVar("T")
 
@@ -155,7 +155,10 @@ class RayEngine(Engine):
         """Return the status of this program; of the cluster, `dray status --address` asks Ray."""
         shown = self._shown.items()
         own = ProgramStatus(engine=self.name, address=self._address)
-        return {**to_json(own), **{key: [tell() for tell in list(given)] for key, given in shown}}
+        return {
+            **dataclasses.asdict(own),
+            **{key: [tell() for tell in list(given)] for key, given in shown},
+        }
 
     def nodes(self) -> list[Node]:
         return cluster.nodes()

@@ -11,8 +11,7 @@ from dray.engines.ray.placement_groups import all_groups
 from dray.engines.runtime import Described
 from dray.status import ActorStatus, NodeStatus, ProgramStatus, TaskStatus, WaitingStatus
 
-_PATIENCE_S = 5
-_MANY = 1000
+_PATIENCE_S = 10
 _OVER = ("FINISHED", "FAILED")
 
 
@@ -35,10 +34,11 @@ def status(nodes: list[Described]) -> ProgramStatus:
     )
     try:
         from ray.util import state
+        from ray.util.state.common import RAY_MAX_LIMIT_FROM_API_SERVER
 
         tasks = state.list_tasks(
             address=address,
-            limit=_MANY,
+            limit=RAY_MAX_LIMIT_FROM_API_SERVER,
             timeout=_PATIENCE_S,
             raise_on_missing_output=False,
             filters=[("state", "!=", name) for name in _OVER],

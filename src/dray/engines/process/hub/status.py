@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 
@@ -14,10 +15,14 @@ from dray.engines.process.hub.records import ActorRecord, Client, Task
 from dray.engines.process.hub.tasks import Tasks
 from dray.engines.process.hub.worker_pool import Pool
 from dray.engines.runtime import Described
-from dray.status import ActorStatus, ObjectsStatus, ProgramStatus, TaskStatus, WaitingStatus
-
-# A program with more than this many tasks wants numbers, not a list.
-_MOST_LISTED = 100
+from dray.status import (
+    MOST_TASKS,
+    ActorStatus,
+    ObjectsStatus,
+    ProgramStatus,
+    TaskStatus,
+    WaitingStatus,
+)
 
 
 class Status(StatusOperations):
@@ -38,6 +43,7 @@ class Status(StatusOperations):
             "total": self._tasks.ledger.total,
             "available": self._tasks.ledger.available,
             "status": self._status,
+            "overview": functools.partial(self._status, MOST_TASKS),
         }
         self._hub.reply(client, question, answers[what]())
 
@@ -49,14 +55,14 @@ class Status(StatusOperations):
         nodes = enumerate(ledger.nodes)
         return [describe_node(node, alive=i in ledger.living) for i, node in nodes]
 
-    def _status(self) -> ProgramStatus:
+    def _status(self, most: int | None = None) -> ProgramStatus:
         running = self._tasks.table.running.values()
         calls = [task for task in running if task.actor is None or task.details is not None]
         return ProgramStatus(
             engine="process",
             nodes=nodes_of(self._tasks.ledger),
             actors=[self._actor(actor) for actor in self._actors.all.values()],
-            tasks=[self._task(task) for task in calls[:_MOST_LISTED]],
+            tasks=[self._task(task) for task in calls[:most]],
             task_count=len(calls),
             waiting=self._waiting(),
             groups=self._groups.table(),
