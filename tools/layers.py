@@ -17,7 +17,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src"
 # may import from the layers below and from its own part; where a line begins with `*`, also from
 # the other parts of its layer.
 LAYERS = """
-* version errors checks settings host status interrupts compat
+* version errors checks user_warnings settings host status interrupts compat
 accelerators
 scheduling
 * engines.base engines.runtime engines.object_ref engines.runtime_env engines.local_packages

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, overload
 
 from dray import session
@@ -12,6 +11,7 @@ from dray.core.actor import ActorHandle
 from dray.core.ids import Id
 from dray.engines.runtime import ExecutionContext
 from dray.errors import ConfigError
+from dray.user_warnings import warn_user
 
 
 class DeviceId(str):
@@ -205,9 +205,7 @@ def _deprecated(name: str, value: str) -> Id: ...
 @overload
 def _deprecated(name: str, value: str | None) -> Id | None: ...
 def _deprecated(name: str, value: str | None) -> Id | None:
-    warnings.warn(
-        f"RuntimeContext.{name} is deprecated; use get_{name}()", DeprecationWarning, stacklevel=3
-    )
+    warn_user(f"RuntimeContext.{name} is deprecated; use get_{name}()", DeprecationWarning)
     return None if value is None else Id(value)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from dray.data.numbering.reading import read_numbers
 from dray.data.pipeline import Pipeline
 from dray.data.sources.base import BLOCK_BYTES
 from dray.errors import ConfigError
+from dray.user_warnings import warn_user
 
 # Of a block without batches, what comes first, as operations may make it much larger.
 _FIRST_PART = 16
@@ -87,7 +87,7 @@ def share_of(
 
 
 def _warn_of_none(reason: str) -> None:
-    warnings.warn(f"an epoch of this dataset has no batches: {reason}", stacklevel=3)
+    warn_user(f"an epoch of this dataset has no batches: {reason}")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ an engine may prepare as much as it likes.
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.runtime_env import RuntimeEnv
 from dray.scheduling.requests import Node, Request
+from dray.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from dray.status import ProgramStatus
@@ -423,8 +423,7 @@ def warn_not_detached(what: str, engine: str) -> None:
         what: Such as "actor Counter".
         engine: The engine's name.
     """
-    warnings.warn(
+    warn_user(
         f"{what} is detached from its handles, but not from this program: the {engine} engine has "
-        "no daemon that could keep it. With dray.init(engine='ray') it outlives the program",
-        stacklevel=4,
+        "no daemon that could keep it. With dray.init(engine='ray') it outlives the program"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dray.checks import check_flags
 from dray.compat.arguments import checked_arguments
 from dray.errors import ArgumentTypeError, ConfigError
+from dray.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from dray.data.context import DataContext
@@ -134,8 +134,7 @@ def checked_datasets(datasets: object, config: object) -> Datasets:
     named = dict(datasets or {})
     for name in () if chosen.datasets_to_split == "all" else chosen.datasets_to_split:
         if name not in named:
-            warnings.warn(
-                f"datasets_to_split names {name!r}, and the datasets are {', '.join(named) or '-'}",
-                stacklevel=4,
+            warn_user(
+                f"datasets_to_split names {name!r}, and the datasets are {', '.join(named) or '-'}"
             )
     return Datasets(named, chosen)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TypeVar
@@ -20,6 +19,7 @@ from dray.scheduling.capacity import from_fixed, to_fixed
 from dray.scheduling.labels import check_selector
 from dray.scheduling.placement import STRATEGIES
 from dray.scheduling.requests import Request, Slices
+from dray.user_warnings import warn_user
 
 T = TypeVar("T")
 
@@ -201,12 +201,10 @@ class ScalingConfig:
         kind, given = self.accelerator_type, self.resources_per_worker or {}
         if kind is None or self.use_gpu or self.use_tpu or _accelerators(to_fixed(given)):
             return
-        warnings.warn(
+        warn_user(
             f"accelerator_type={kind!r} alone only chooses nodes that have such accelerators; the "
             "workers get none of them, and train on CPUs. Add use_gpu=True, or for accelerators "
-            "other than GPUs how many each worker gets to resources_per_worker",
-            UserWarning,
-            stacklevel=4,
+            "other than GPUs how many each worker gets to resources_per_worker"
         )
 
     def _check_tpu(self) -> None:
@@ -274,11 +272,10 @@ class ScalingConfig:
     def _warn_of_deprecated(self) -> None:
         if self.trainer_resources is None:
             return
-        warnings.warn(
+        warn_user(
             "trainer_resources is deprecated: the controller needs nothing, and by default nothing "
             "is reserved for it; remove the argument",
             DeprecationWarning,
-            stacklevel=4,
         )
 
     @property

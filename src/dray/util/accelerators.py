@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
-
 from dray.accelerators import type_names
 from dray.accelerators.type_names import *  # noqa: F403
 from dray.compat.attributes import absent_name
+from dray.user_warnings import warn_user
 
 __all__ = [name for name in vars(type_names) if name[0].isupper()]
 
@@ -18,7 +17,7 @@ def __getattr__(name: str) -> str:
     """Serve the names that have gone, and help with those that are misspelt."""
     if name in _RENAMED:
         now = _RENAMED[name]
-        warnings.warn(f"{name} is now called {now}", DeprecationWarning, stacklevel=2)
+        warn_user(f"{name} is now called {now}", DeprecationWarning)
         value: str = globals()[now]
         return value
     raise absent_name(__name__, name, __all__)

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import random
 import socket
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from dray.train.scaling import ScalingConfig
 from dray.train.trainer import DataParallelTrainer, checked
 from dray.train.validation import ValidationConfig
 from dray.train.worker.current_session import current_session
+from dray.user_warnings import warn_user
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -244,10 +244,9 @@ def get_network_params() -> dict[str, Any]:
     """
     global _held
     if _network is None:
-        warnings.warn(
+        warn_user(
             "get_network_params() was called outside a train function of LightGBMTrainer, so "
-            "LightGBM trains in this process alone",
-            stacklevel=2,
+            "LightGBM trains in this process alone"
         )
         return {}
     if _held is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from dray.errors import text_of
 from dray.scheduling.requests import Node
 from dray.train.planning.ranks import Devices, RankAssignment, WorkerPlacement, assign_ranks
 from dray.train.worker.run_messages import Assignment
+from dray.user_warnings import warn_user
 
 
 @dataclass(eq=False)
@@ -78,7 +78,7 @@ class WorkerGroup:
     """
 
     def __init__(
-        self, workers: Sequence[WorkerState], warn: Callable[[str], object] = warnings.warn
+        self, workers: Sequence[WorkerState], warn: Callable[[str], object] = warn_user
     ) -> None:
         self.workers = list(workers)
         self.warn = warn

@@ -18,7 +18,6 @@ import json
 import os
 import re
 import time
-import warnings
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -34,6 +33,7 @@ from dray.train.storage.paths import check_name
 from dray.train.storage.place import Place, RemotePath
 from dray.train.storage.remote.object_storage import ObjectStorage
 from dray.train.storage.sealed import Fits, seal, unseal
+from dray.user_warnings import warn_user
 
 _RUN = "run.json"
 _EVENTS = "events.jsonl"
@@ -46,10 +46,6 @@ FIRST_CHECKPOINT = "first checkpoint"
 # Of 255: names of what is being replaced or deleted are longer.
 _LONGEST_NAME = 200
 _NUMBERED = re.compile(r"checkpoint_(\d+)$")
-
-
-def _warn_user(text: str) -> None:
-    warnings.warn(text, stacklevel=2)
 
 
 class RunDirectory:
@@ -65,7 +61,7 @@ class RunDirectory:
 
     def __init__(self, path: Place) -> None:
         self.path = path
-        self.warn: Callable[[str], object] = _warn_user
+        self.warn: Callable[[str], object] = warn_user
         self.storage: Storage[Any] = (
             ObjectStorage(path, self.warn_once)
             if isinstance(path, RemotePath)

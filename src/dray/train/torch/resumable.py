@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import ConfigError
 from dray.train.datasets import positions_of
 from dray.train.torch.wrapped_loader import WrappedLoader
+from dray.user_warnings import warn_user
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
@@ -163,9 +163,7 @@ class ResumableLoader(WrappedLoader):
         position = bookmark.begin()
         sizes = self._batches.sizes(position)
         if not sizes and not position.seen.count():
-            warnings.warn(
-                f"an epoch of this loader has no batches: {self._batches.why_none()}", stacklevel=2
-            )
+            warn_user(f"an epoch of this loader has no batches: {self._batches.why_none()}")
         for batch, size in zip(self._loader, sizes, strict=True):
             bookmark.take(size)
             yield batch

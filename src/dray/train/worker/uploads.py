@@ -13,7 +13,6 @@ import os
 import queue
 import shutil
 import threading
-import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from dray.errors import StorageError
 from dray.train.checkpoint import Checkpoint
 from dray.train.storage.checksums import Fingerprint
 from dray.train.worker.run_messages import ReportDone, Share
+from dray.user_warnings import warn_user
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,8 @@ class Upload:
         else:
             shutil.rmtree(self.local, ignore_errors=True)
         if os.path.lexists(self.local):
-            warnings.warn(
-                f"the checkpoint is kept, and its directory {self.local} could not be deleted",
-                stacklevel=2,
+            warn_user(
+                f"the checkpoint is kept, and its directory {self.local} could not be deleted"
             )
 
 
