@@ -218,6 +218,23 @@ def test_worker_that_dies(storage: Path, action: Any, cause: str, exitcode: int)
         assert "in segfault" in log  # the Python stack
 
 
+def test_a_failure_says_what_to_do(storage: Path) -> None:
+    def train() -> None:
+        if not dray.train.get_checkpoint():
+            with tempfile.TemporaryDirectory() as directory:
+                dray.train.report({}, checkpoint=dray.train.Checkpoint(directory))
+        with open(os.devnull) as sys.stdin:  # pytest has its own
+            input("go on?")
+
+    with pytest.raises(EOFError) as caught:
+        DataParallelTrainer(train, run_config=RunConfig(storage_path=storage)).fit()
+    *_, advice, _, again = str(caught.value).splitlines()
+    assert advice.startswith("workers have no terminal: ScalingConfig(num_workers=0) runs the")
+    (run_path,) = storage.iterdir()
+    resuming = f"RunConfig(name={run_path.name!r}) resumes from checkpoint_000000"
+    assert again.startswith(f"the run is in {run_path}; {resuming};")
+
+
 def test_a_slow_download_is_no_wait_for_other_ranks(storage: Path) -> None:
     def download() -> None:
         raise TimeoutError("the read timed out")

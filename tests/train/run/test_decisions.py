@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bdb
 import math
 import pickle
 from pathlib import Path
@@ -250,6 +251,23 @@ def test_equal_consequences_are_folded() -> None:
     assert "ranks 0 and 1 failed after that: RuntimeError: lost" in lines
     assert "rank 2 failed after that: OSError: other" in lines
     assert "log of rank 3: log" in lines
+    assert lines[-1].startswith("the run is in run; it has no checkpoint to resume from; ")
+    kept = to_error(failures, None, Path("runs/digits"), 1, checkpoint=Path("checkpoint_000003"))
+    resuming = "the run is in runs/digits; RunConfig(name='digits') resumes from checkpoint_000003;"
+    assert str(kept).splitlines()[-1].startswith(resuming)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(bdb.BdbQuit(), True), (EOFError("EOF when reading a line"), True), (EOFError(), False)],
+)
+def test_a_worker_that_asks_for_a_terminal_is_told_where_there_is_one(
+    error: Exception, told: bool
+) -> None:
+    advice = "workers have no terminal: ScalingConfig(num_workers=0) runs the function in this"
+    assert advice not in str(to_error({0: error}, None, Path("run"), 1))  # with no workers at all
+    error.__cause__ = RemoteTraceback("Traceback...")
+    assert (advice in str(to_error({0: error}, None, Path("run"), 1))) is told
 
 
 @pytest.mark.parametrize(

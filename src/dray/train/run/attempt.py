@@ -214,6 +214,7 @@ class Attempt:
             failures_so_far,
             sorted(self.at_failure),
             sorted(set(range(len(self.group))) - self.at_failure),
+            self.store.newest,
         )
         if not isinstance(cause.__cause__, RemoteTraceback):  # else the message holds it
             error.__cause__ = cause

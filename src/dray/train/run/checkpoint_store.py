@@ -43,6 +43,11 @@ class CheckpointStore:
         self._care = self.directory.care(flush=self.config.flush, checksums=self.config.checksums)
         self._awaited: dict[int, set[int]] = {}  # report -> ranks that still secure its files
 
+    @property
+    def newest(self) -> Place | None:
+        """The newest checkpoint, sound or not, if there is one."""
+        return self._kept[-1].path if self._kept else None
+
     def newest_good(self, attempt: int) -> Committed | None:
         """Return the newest checkpoint that is as it was committed, if there is one.
 

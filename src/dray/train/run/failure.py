@@ -148,6 +148,13 @@ def _where_a_module_is(error: ModuleNotFoundError) -> list[str]:
     ]
 
 
+def _asked_for_a_terminal(error: BaseException) -> bool:
+    """Return whether a worker called breakpoint() or input()."""
+    at_an_end = isinstance(error, EOFError) and "reading a line" in str(error)
+    in_a_worker = isinstance(error.__cause__, RemoteTraceback)
+    return in_a_worker and (at_an_end or type(error).__name__ == "BdbQuit")
+
+
 # Parts of the messages and tracebacks of frameworks' collectives; downloads time out as well.
 _OF_COLLECTIVES = (
     *("torch/distributed", "torch/autograd", "gloo", "nccl", "xccl", "hccl", "jax", "xgboost"),
@@ -179,6 +186,7 @@ def to_error(
     failures_so_far: int,
     running: Sequence[int] = (),
     returned: Sequence[int] = (),
+    checkpoint: Place | None = None,
 ) -> WorkerGroupError:
     """Return what `fit()` raises.
 
@@ -189,6 +197,7 @@ def to_error(
         failures_so_far: Number of failures of the run, this one included.
         running: The ranks that were still at work when the first one failed.
         returned: The ranks whose function had returned by then.
+        checkpoint: The run's newest checkpoint, if it has one.
     """
     (rank, cause), *others = failures.items()
     lines = [f"rank {rank} failed: {describe(cause)}"]
@@ -204,13 +213,21 @@ def to_error(
         lines += _waited_for([other for other in running if other not in failures], returned)
     if isinstance(cause, ModuleNotFoundError):
         lines += _where_a_module_is(cause)
+    if _asked_for_a_terminal(cause):
+        lines.append(
+            "workers have no terminal: ScalingConfig(num_workers=0) runs the function in this "
+            "process, where breakpoint() and input() work"
+        )
     if failures_so_far > 1:
         lines.append(f"this was failure number {failures_so_far} of the run")
     if log_path is not None:
         lines.append(f"log of rank {rank}: {log_path}")
+    again = "it has no checkpoint to resume from"
+    if checkpoint is not None:
+        again = f"RunConfig(name={run_path.name!r}) resumes from {checkpoint.name}"
     lines.append(
-        f"the run is in {run_path}; run again under the same name to resume from its newest "
-        "checkpoint, or set FailureConfig(max_failures=...) to restart without being asked"
+        f"the run is in {run_path}; {again}; FailureConfig(max_failures=...) restarts without "
+        "being asked"
     )
     error = WorkerGroupError(
         "\n".join(lines), failures, log_path=None if log_path is None else str(log_path)
