@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 import dray
+from dray.util.placement_group import placement_group
+from dray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tests.support.gates import Gate, until
 
 WITHIN_S = 0.2
@@ -68,6 +70,17 @@ def test_an_actor_that_waits_for_another(caplog: pytest.LogCaptureFixture) -> No
     warning = only_warning(caplog, [second.here.remote()])
     assert "actor Holder cannot start: it asks for" in warning
     assert "1 special" in warning
+
+
+def test_what_no_bundle_has_together(caplog: pytest.LogCaptureFixture) -> None:
+    group = placement_group([{"CPU": 1, "special": 1}, {"CPU": 1}])
+    inside = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
+    first = Holder.options(scheduling_strategy=inside).remote()
+    dray.get(first.here.remote())
+    inside = PlacementGroupSchedulingStrategy(group)
+    second = Holder.options(resources={"special": 1}, scheduling_strategy=inside).remote()
+    warning = only_warning(caplog, [second.here.remote()])
+    assert "1 of 2 CPU and 1 of 1 special are free, but not in one bundle" in warning
 
 
 def test_a_queue_behind_work_is_no_stall(caplog: pytest.LogCaptureFixture, gate: Gate) -> None:

@@ -31,7 +31,7 @@ def model(
 ) -> list[int] | None:
     """Place bundles in the plainest way."""
     if demand.strategy == "STRICT_PACK":
-        for index in range(len(capacities)):
+        for index in sorted(range(len(capacities)), key=lambda i: wastes(demand, capacities[i])):
             if model_fill(demand, [index], capacities, allowed) is not None:
                 return [index] * len(demand.bundles)
         return None
@@ -47,10 +47,11 @@ def model_fill(
     left = {index: capacities[index].copy() for index in nodes}
     used: Counter[int] = Counter()
 
-    def order_key(index: int) -> tuple[int, int]:
+    def order_key(index: int) -> tuple[int, int, bool]:
         if demand.strategy.endswith("SPREAD"):
-            return used[index], -left[index].quantities.get("CPU", 0)
-        return -used[index], 0
+            cpus = left[index].quantities.get("CPU", 0)
+            return used[index], -cpus, wastes(demand, left[index])
+        return -used[index], 0, wastes(demand, left[index])
 
     chosen = [-1] * len(demand.bundles)
     for position in sorted(range(len(chosen)), key=lambda p: len(allowed[p])):
@@ -68,6 +69,12 @@ def model_fill(
         used[index] += 1
         chosen[position] = index
     return chosen
+
+
+def wastes(demand: Demand, each: Capacity) -> bool:
+    """Return whether a bundle that is alone would lie beside devices that it does not ask for."""
+    asked = {name for one in demand.bundles for name, _ in one.quantities}
+    return len(demand.bundles) == 1 and not each.devices.keys() <= asked
 
 
 def check(
@@ -190,6 +197,25 @@ def test_whose_turn_it_is(strategy: str, expected: list[int] | None) -> None:
     capacities = [capacity(CPU=4), capacity(CPU=6), capacity(CPU=5)]
     demand = Demand((bundle(CPU=1),) * 5, strategy)
     assert nodes_of(place(demand, capacities, [{0, 1, 2}] * 5)) == expected
+
+
+@pytest.mark.parametrize(
+    ("strategy", "wanted", "expected"),
+    [
+        ("PACK", bundle(CPU=1), 1),
+        ("PACK", bundle(CPU=1, GPU=1), 0),
+        ("PACK", bundle(CPU=3), 2),
+        ("PACK", bundle(CPU=4), 3),
+        ("SPREAD", bundle(CPU=1), 3),
+        ("SPREAD", bundle(CPU=1, GPU=1), 3),
+    ],
+)
+def test_one_bundle_spares_the_devices_that_it_does_not_ask_for(
+    strategy: str, wanted: Bundle, expected: int
+) -> None:
+    capacities = [capacity(CPU=2, GPU=1), capacity(CPU=2), capacity(CPU=3), capacity(CPU=4, GPU=2)]
+    demand = Demand((wanted,), strategy)
+    assert nodes_of(place(demand, capacities, [{0, 1, 2, 3}])) == [expected]
 
 
 def test_what_few_nodes_may_take_goes_first() -> None:

@@ -8,7 +8,8 @@ In general this is vector bin packing, which is NP-hard. But what is asked for i
 workers of a run, the bundles of a group. So bundles are sorted into kinds (the same quantities, of
 the same nodes), and the work is done in steps, each only if the one before has not decided:
 
-    one bundle             the first node with room
+    one bundle             the first node with room, preferably without devices that it does not
+                           ask for, so that they stay of use (spread: that with most free CPU)
     one node for all       sums first, then whether they really fit together
     `_too_little`          look at sums and at each kind alone: a proof that not all fit
     greedy, in order       kinds that few nodes may take first; each bundle to the node that comes
@@ -164,15 +165,22 @@ def place_in_order(
 def _place_one(
     wanted: Wanted, strategy: str, capacities: Sequence[Capacity], allowed: set[int]
 ) -> int | None:
+    """Return the node for a bundle; it spares devices for those that will ask for them."""
+    names, spread = {name for name, _ in wanted}, strategy.endswith("SPREAD")
+
+    def is_wasteful(index: int) -> bool:
+        return not capacities[index].devices.keys() <= names
+
     nodes: Sequence[int] = (
         range(len(capacities)) if len(allowed) == len(capacities) else sorted(allowed)
     )
-    if strategy.endswith("SPREAD"):
-        nodes = sorted(nodes, key=lambda index: -_cpus(capacities[index]))
-    for index in nodes:
-        if capacities[index].fits(wanted):
-            return index
-    return None
+    if spread:
+        nodes = sorted(nodes, key=lambda index: (-_cpus(capacities[index]), is_wasteful(index)))
+    fitting = (index for index in nodes if capacities[index].fits(wanted))
+    first = next(fitting, None)
+    if spread or first is None or not is_wasteful(first):
+        return first
+    return next((index for index in fitting if not is_wasteful(index)), first)
 
 
 def _cpus(capacity: Capacity) -> int:

@@ -37,14 +37,16 @@ class Stalls:
         asked = ", ".join(f"{quantity:g} {what}" for what, quantity in shape.resources.items())
         free, total = shape.ledger.available(), shape.ledger.total()
         there = " and ".join(
-            f"{free.get(what, 0):g} of {total.get(what, 0):g} {what} are free"
-            for what in shape.resources
+            f"{free.get(what, 0):g} of {total.get(what, 0):g} {what}" for what in shape.resources
         )
+        enough = all(free.get(what, 0) >= units for what, units in shape.resources.items())
+        where = "on one node" if shape.group is None else "in one bundle"
+        but = f", but not {where}" if enough else ""
         return (
             f"{name}{f' and {others} more' if others else ''} cannot start: it asks for {asked}, "
-            f"of which {there}, and nothing is at work that will free more. {self._holders()}End "
-            "what is not needed (dray.kill), let actors take less (num_cpus=0), or offer more with "
-            "dray.init(num_cpus=...); `dray status` shows all"
+            f"of which {there} are free{but}, and nothing is at work that will free more. "
+            f"{self._holders()}End what is not needed (dray.kill), let actors take less "
+            "(num_cpus=0), or offer more with dray.init(num_cpus=...); `dray status` shows all"
         )
 
     def _waiting(self) -> Counter[tuple[str, SchedulingClass]]:
