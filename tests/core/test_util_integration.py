@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 from collections.abc import Callable
 from typing import Any
@@ -39,6 +40,9 @@ class Squarer:
 
     def read_name(self, _: Any = None) -> str:
         return self.name
+
+    def die(self, _: Any) -> None:
+        os._exit(1)
 
 
 def square(actor: Any, x: int) -> Any:
@@ -117,6 +121,28 @@ def test_an_error_of_the_work_leaves_the_pool_usable() -> None:
     assert pool.get_next() == 4
     with pytest.raises(SerializationError):
         pool.submit(square, psutil.Process().open_files)
+    assert list(pool.map(square, [5])) == [25]
+
+
+def test_an_actor_that_has_died_gets_no_more_work() -> None:
+    def die(actor: Any, _: Any) -> Any:
+        return actor.die.remote(None)
+
+    pool = two_actors()
+    pool.submit(die, None)
+    for x in range(4):
+        pool.submit(square, x)
+    with pytest.raises(ActorDiedError):
+        pool.get_next(timeout=PATIENCE_S)
+    assert [pool.get_next() for _ in range(4)] == [0, 1, 4, 9]
+    pool.submit(die, None)
+    pool.submit(square, 4)
+    with pytest.raises(ActorDiedError):
+        pool.get_next(timeout=PATIENCE_S)
+    with pytest.raises(ConfigError, match="no actor is left"):
+        pool.get_next(timeout=PATIENCE_S)
+    assert not pool.has_next()
+    pool.push(Squarer.remote())
     assert list(pool.map(square, [5])) == [25]
 
 

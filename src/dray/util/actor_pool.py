@@ -11,7 +11,7 @@ from dray.compat.attributes import attach_getattr
 from dray.core.actor import ActorHandle
 from dray.core.objects import get, wait
 from dray.engines.object_ref import ObjectRef
-from dray.errors import ConfigError, GetTimeoutError
+from dray.errors import ActorDiedError, ConfigError, GetTimeoutError
 
 __all__ = ["ActorPool"]
 
@@ -19,11 +19,12 @@ attach_getattr(__name__)
 
 V = TypeVar("V")
 Returned = ObjectRef | list[ObjectRef]  # several of a method with num_returns
+Outcome = tuple[object, Exception | None]  # what a call has returned, or raised
 Call = Callable[[ActorHandle, V], Returned]
 
 
 class ActorPool:
-    """Gives work to whichever of its actors is free.
+    """Gives work to whichever of its actors is free; an actor that has died leaves the pool.
 
     Args:
         actors: The actors; each works on one value at a time.
@@ -44,7 +45,7 @@ class ActorPool:
         self._idle = list(actors)
         self._waiting: deque[tuple[int, Call[Any], object]] = deque()
         self._running: dict[ObjectRef, tuple[int, ActorHandle, Returned]] = {}
-        self._finished: dict[int, Returned] = {}  # in the order in which they finished
+        self._finished: dict[int, Outcome] = {}  # in the order in which they finished
         self._wanted: dict[int, None] = {}  # numbers of results not yet taken, oldest first
         self._count = 0
 
@@ -90,6 +91,7 @@ class ActorPool:
 
         Raises:
             GetTimeoutError: It did not come in time (also a TimeoutError).
+            ConfigError: No actor is left to do the work, which is dropped.
             StopIteration: There is nothing to wait for.
         """
         oldest = self._oldest()
@@ -148,20 +150,28 @@ class ActorPool:
                     self._drop(self._oldest())
                 raise GetTimeoutError(f"no result came within {timeout} seconds")
         del self._wanted[number]
-        return get(self._finished.pop(number))
+        value, error = self._finished.pop(number)
+        if error is None:
+            return value
+        try:
+            raise error
+        finally:
+            del error  # which holds this frame
 
     def _collect(self, timeout: float | None) -> bool:
         """Wait until a running call ends; return whether one has."""
         if not self._running:
-            if timeout is None:
-                raise ConfigError("the pool has no actors to do this work: push() one")
-            return False
+            self._drop(self._oldest())
+            raise ConfigError("no actor is left in the pool to do this work: push() one")
         ended, _ = wait(list(self._running), timeout=timeout, fetch_local=False)
         for ref in ended:
-            number, actor, returned = self._running.pop(ref)
+            number, actor, returned = self._running[ref]
+            outcome = _outcome_of(returned)
+            del self._running[ref]
             if number in self._wanted:
-                self._finished[number] = returned
-            self._idle.append(actor)
+                self._finished[number] = outcome
+            if not _has_died(actor, outcome):
+                self._idle.append(actor)
         self._start_waiting()
         return bool(ended)
 
@@ -179,3 +189,16 @@ class ActorPool:
                 raise
             first = returned[0] if isinstance(returned, list) else returned
             self._running[first] = number, self._idle.pop(0), returned
+
+
+def _outcome_of(returned: Returned) -> Outcome:
+    try:
+        return get(returned), None
+    except Exception as error:  # noqa: BLE001 (it belongs to whoever takes the result)
+        return None, error
+
+
+def _has_died(actor: ActorHandle, outcome: Outcome) -> bool:
+    """Return whether a call failed because its actor is dead, and not another one."""
+    _, error = outcome
+    return isinstance(error, ActorDiedError) and error.actor_id in (None, actor._actor_id)
