@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
-from collections.abc import Callable
+import signal
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import psutil
@@ -267,6 +268,37 @@ def test_a_queue_in_async_code() -> None:
 
     items = Queue(actor_options={"num_cpus": 0.5})
     assert asyncio.run(main(items)) == [0, 1, 2]
+    items.shutdown()
+
+
+def give_up_async(operation: Callable[..., Awaitable[object]], *arguments: object) -> None:
+    async def main() -> None:
+        await asyncio.wait_for(operation(*arguments), 0.1)
+
+    with pytest.raises(asyncio.TimeoutError):
+        asyncio.run(main())
+
+
+def interrupt(operation: Callable[..., object], *arguments: object) -> None:
+    """Call an operation that waits; press Ctrl-C, as it were, when it does."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            operation(*arguments)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_who_stops_waiting_for_a_queue_leaves_it_as_it_is() -> None:
+    items = Queue(maxsize=1)
+    give_up_async(items.get_async)
+    interrupt(items.get)
+    items.put(1)
+    give_up_async(items.put_async, 2)
+    interrupt(items.put, 3)
+    assert items.get(timeout=PATIENCE_S) == 1
+    assert items.empty()
     items.shutdown()
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dray.checks import is_whole, plain
 from dray.compat.attributes import attach_getattr
 from dray.core.actor import ActorHandle, exit_actor
-from dray.core.objects import get, kill, wait
+from dray.core.objects import cancel, get, kill, wait
 from dray.core.remote import remote
-from dray.errors import ArgumentTypeError, ConfigError
+from dray.engines.object_ref import ObjectRef
+from dray.errors import ArgumentTypeError, ConfigError, DrayError
 
 __all__ = ["Empty", "Full", "Queue"]
 
@@ -102,15 +104,19 @@ class Queue:
         Raises:
             Full: There is no room, and none came in time.
         """
-        if not get(self.actor.offer.remote(item, _patience(block, timeout))):
-            raise Full
+        call = self.actor.offer.remote(item, _patience(block, timeout))
+        with _taken_back_if_interrupted(call):
+            if not get(call):
+                raise Full
 
     async def put_async(
         self, item: object, block: bool = True, timeout: float | None = None
     ) -> None:
         """Add an item, for async code. Otherwise like `put`."""
-        if not await self.actor.offer.remote(item, _patience(block, timeout)):
-            raise Full
+        call = self.actor.offer.remote(item, _patience(block, timeout))
+        with _taken_back_if_interrupted(call):
+            if not await call:
+                raise Full
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Take the oldest item out.
@@ -122,11 +128,15 @@ class Queue:
         Raises:
             Empty: There is none, and none came in time.
         """
-        return _item(get(self.actor.take.remote(_patience(block, timeout))))
+        call = self.actor.take.remote(_patience(block, timeout))
+        with _taken_back_if_interrupted(call):
+            return _item(get(call))
 
     async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
         """Take the oldest item out, for async code. Otherwise like `get`."""
-        return _item(await self.actor.take.remote(_patience(block, timeout)))
+        call = self.actor.take.remote(_patience(block, timeout))
+        with _taken_back_if_interrupted(call):
+            return _item(await call)
 
     def put_nowait(self, item: object) -> None:
         """Add an item, or raise `Full` at once."""
@@ -237,6 +247,18 @@ class _QueueActor:
 
     async def end(self) -> None:
         exit_actor()
+
+
+@contextlib.contextmanager
+def _taken_back_if_interrupted(call: ObjectRef) -> Iterator[None]:
+    """Cancel a call whose caller stops waiting: it would take an item that nobody gets."""
+    try:
+        yield
+    except (DrayError, Empty, Full):
+        raise  # it has ended
+    except BaseException:
+        cancel(call)
+        raise
 
 
 def _check_room(was_there: bool, count: int, maxsize: int) -> None:
