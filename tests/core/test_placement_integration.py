@@ -18,6 +18,7 @@ from dray.errors import (
     GetTimeoutError,
     GroupRemovedError,
     InfeasibleError,
+    NameTakenError,
 )
 from dray.util import (
     get_current_placement_group,
@@ -357,7 +358,12 @@ def test_a_group_is_found_by_its_name() -> None:
     assert group.wait(PATIENCE_S)
     assert get_placement_group("a group") == group
     assert placement_group_table(group)["name"] == "a group"
+    with pytest.raises(NameTakenError, match="name"):
+        placement_group([{"CPU": 1}], name="a group")
     remove_placement_group(group)
+    again = placement_group([{"CPU": 1}], name="a group")
+    assert get_placement_group("a group") == again
+    remove_placement_group(again)
     with pytest.raises(ConfigError, match="nobody"):
         get_placement_group("nobody")
 

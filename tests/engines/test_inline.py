@@ -22,6 +22,7 @@ from dray.errors import (
     EngineError,
     GetTimeoutError,
     InfeasibleError,
+    NameTakenError,
     ObjectLostError,
     PendingCallsLimitExceeded,
     SerializationError,
@@ -518,6 +519,8 @@ def test_placement_groups() -> None:
     assert group.wait(0)
     dray.get(group.ready())
     assert get_placement_group("mine") == group
+    with pytest.raises(NameTakenError, match="'mine' already"):
+        placement_group([{"CPU": 1}], name="mine")
     assert dray.available_resources()["CPU"] == 1
     other = placement_group([{"CPU": 2}])
     assert not other.wait(0)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.runtime_env import RuntimeEnv
+from dray.errors import NameTakenError
 from dray.scheduling.requests import Node, Request
 from dray.user_warnings import warn_user
 
@@ -414,6 +415,14 @@ class Runtime(ABC):
     @abstractmethod
     def status(self) -> ProgramStatus:
         """Return nodes, actors, tasks and what waits for what."""
+
+
+def group_name_taken(name: str) -> NameTakenError:
+    """Return the error of a placement group whose name another one has."""
+    return NameTakenError(
+        f"a placement group is called {name!r} already; choose another name, remove that one, or "
+        "get it with get_placement_group()"
+    )
 
 
 def warn_not_detached(what: str, engine: str) -> None:

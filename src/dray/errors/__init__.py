@@ -4,7 +4,7 @@ DrayError
 ├── ConfigError (ValueError)            the request is malformed
 │   ├── ArgumentTypeError (TypeError)   an argument is not of a kind that could be meant
 │   ├── AlreadyInitializedError (RuntimeError) dray.init() was called twice
-│   ├── NameTakenError                  another actor has the name already
+│   ├── NameTakenError                  another actor or placement group has the name already
 │   ├── NoSuchCheckpointError (RuntimeError) it asks for a checkpoint that a run does not have
 │   ├── NoSuchDatasetError (KeyError)   it asks for a dataset that a trainer was not given
 │   └── NoSuchFileError (StorageError, FileNotFoundError) there is no file to read rows from
@@ -84,7 +84,7 @@ class AlreadyInitializedError(ConfigError, RuntimeError):
 
 
 class NameTakenError(ConfigError):
-    """An actor cannot be made under a name that another one has."""
+    """An actor or a placement group cannot be made under a name that another one has."""
 
 
 class NoSuchCheckpointError(ConfigError, RuntimeError):

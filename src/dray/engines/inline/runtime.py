@@ -41,6 +41,7 @@ from dray.engines.runtime import (
     Runtime,
     Submit,
     TaskOptions,
+    group_name_taken,
     warn_not_detached,
 )
 from dray.engines.runtime_env import RuntimeEnv
@@ -285,6 +286,8 @@ class InlineRuntime(Runtime):
     def make_group(self, spec: GroupSpec) -> Group:
         if spec.detached:
             warn_not_detached(f"placement group {spec.name!r}", "inline")
+        if spec.name and self.named_group(spec.name):
+            raise group_name_taken(spec.name)
         self._sweep()
         group = InlineGroup(spec, self._ledger.reserve(spec.request))
         self._groups.append(group)

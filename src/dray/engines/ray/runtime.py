@@ -43,6 +43,7 @@ from dray.engines.runtime import (
     Runtime,
     Submit,
     TaskOptions,
+    group_name_taken,
 )
 from dray.engines.runtime_env import RuntimeEnv
 from dray.errors import ConfigError
@@ -198,7 +199,7 @@ class RayRuntime(Runtime):
     def make_group(self, spec: GroupSpec) -> Group:
         self._capacity.check("the placement group", spec.request)
         if spec.name and self.named_group(spec.name) is not None:
-            raise ConfigError(f"the name {spec.name!r} is taken by another placement group")
+            raise group_name_taken(spec.name)
         selectors = [dict(selector) for selector in spec.selectors]
         further = {"bundle_label_selector": selectors} if selectors else {}
         try:

@@ -17,7 +17,7 @@ from dray.engines.process.hub.protocol import GroupOperations
 from dray.engines.process.hub.records import Client, FoundGroup, GroupRecord, WorkerProcess
 from dray.engines.process.hub.tasks import Tasks, group_removed
 from dray.engines.process.objects.references import arrived_group
-from dray.engines.runtime import Described, GroupSpec
+from dray.engines.runtime import Described, GroupSpec, group_name_taken
 from dray.errors import DrayError, GroupRemovedError
 from dray.scheduling.ledger import Held, Ledger
 from dray.scheduling.placement import demand_of
@@ -49,6 +49,9 @@ class Groups(GroupOperations):
         spec: GroupSpec,
     ) -> None:
         self._hub.own(client, (ready,))
+        if spec.name in self._names:
+            self._hub.refuse(client, question, group_name_taken(spec.name))
+            return
         try:
             demand = self._tasks.ledger.check(spec.request)
         except DrayError as error:
@@ -97,8 +100,7 @@ class Groups(GroupOperations):
     def remove(self, record: GroupRecord) -> None:
         """Give the bundles of a group back, and kill what runs in them."""
         record.state = "REMOVED"
-        if self._names.get(record.spec.name) == record.number:
-            del self._names[record.spec.name]
+        self._names.pop(record.spec.name, None)
         for shape in self._tasks.kinds.shapes.values():
             if shape.group == record.number:
                 shape.removed = True
