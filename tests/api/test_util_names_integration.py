@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import threading
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dray
@@ -160,6 +163,12 @@ def test_objects_travel_as_a_program_says(process_engine: None) -> None:
     good, failures = ray.util.inspect_serializability(lambda: inner, print_file=text)
     assert (good, [failure.name for failure in failures]) == (False, ["inner"])
     assert "inner in " in text.getvalue()
+    for holder in (Holder(), Holder().ping, functools.partial(print, inner), lambda lock=inner: 0):
+        good, failures = ray.util.inspect_serializability(holder, print_file=text)
+        assert (good, {failure.obj for failure in failures}) == (False, {inner})
+    assert f"<{Holder.__qualname__}, its repr() failed>" in text.getvalue()
+    ray.util.inspect_serializability({"lock": inner, "big": [*range(10_000)]}, print_file=text)
+    assert len(text.getvalue()) < 2000
     ray.util.register_serializer(
         lock, serializer=lambda value: None, deserializer=lambda nothing: threading.Lock()
     )
@@ -175,25 +184,54 @@ def test_objects_travel_as_a_program_says(process_engine: None) -> None:
 inner = threading.Lock()
 
 
+class Holder:
+    __slots__ = ("lock",)
+
+    def __init__(self) -> None:
+        self.lock = inner
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+    def ping(self) -> None: ...
+
+
 def test_metrics_keep_their_values() -> None:
     count = Counter("requests", tag_keys=("path",)).set_default_tags({"path": "/"})
     assert isinstance(count, Counter)
     assert count.info["default_tags"] == pickle.loads(pickle.dumps(count)).info["default_tags"]
     count.inc()
     count.inc(2, tags={"path": "/x"})
-    assert count.values == {("/",): 1, ("/x",): 2}
+    count.inc(tags={"host": "a"})  # what is no tag of it is left out
+    assert count.values == {("/",): 2, ("/x",): 2}
     gauge = Gauge("level")
-    gauge.set(4)
+    gauge.set(np.float32(4))
+    gauge.set(None)
     assert gauge.values == {(): 4}
     histogram = Histogram("seconds", boundaries=[1, 10])
     for value in (0.5, 1, 5, 50):
         histogram.observe(value)
     assert histogram.values == {(): [2, 1, 1]}
-    assert pickle.loads(pickle.dumps(histogram)).boundaries == [1, 10]
+    assert pickle.loads(pickle.dumps(histogram)).info == histogram.info
+    assert histogram.info["boundaries"] == [1, 10]
     with pytest.raises(ConfigError, match="a counter grows"):
         count.inc(-1)
     with pytest.raises(ConfigError, match="name them in tag_keys"):
-        gauge.set(1, tags={"a": "b"})
+        gauge.set_default_tags({"a": "b"})
+    with pytest.raises(ValueError, match=r"no value for the tags \['path'\]"):
+        Counter("requests", tag_keys=("path",)).inc()
+    refused: list[Callable[[], object]] = [
+        lambda: count.inc(1, tags={"path": 3}),  # type: ignore[dict-item]
+        lambda: count.set_default_tags({"path": 3}),  # type: ignore[dict-item]
+        lambda: count.inc("1"),  # type: ignore[arg-type]
+        lambda: gauge.set("1"),  # type: ignore[arg-type]
+        lambda: histogram.observe("1"),  # type: ignore[arg-type]
+        lambda: Gauge("level", tag_keys="path"),
+        lambda: Gauge("level", tag_keys=(3,)),  # type: ignore[arg-type]
+    ]
+    for call in refused:
+        with pytest.raises(TypeError):
+            call()
     with pytest.raises(ConfigError, match="boundaries must be growing"):
         Histogram("seconds")
 

@@ -156,7 +156,7 @@ def _accelerators() -> tuple[list[Accelerator], str]:
     try:
         known = families()
     except Exception as error:  # noqa: BLE001 - other packages add families
-        return [], f"{type(error).__name__}: {error}"
+        return [], _said(error)
     entries: list[Accelerator] = []
     for family in known:
         try:

@@ -6,12 +6,17 @@ Each process keeps its own values, in the metric itself: `values` maps the tags'
 from __future__ import annotations
 
 import bisect
+import functools
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from dray.checks import plain
 from dray.compat.attributes import attach_getattr
-from dray.errors import ConfigError
+from dray.errors import ArgumentTypeError, ConfigError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Counter", "Gauge", "Histogram"]
 
@@ -35,7 +40,7 @@ class _Metric(Generic[V]):
         if not isinstance(name, str) or not name:
             raise ConfigError(f"a metric's name is a string that is not empty, not {name!r}")
         if isinstance(tag_keys, str) or not all(isinstance(key, str) for key in tag_keys or ()):
-            raise ConfigError(f"tag_keys must be a list of strings, not {tag_keys!r}")
+            raise ArgumentTypeError(f"tag_keys must be a list of strings, not {tag_keys!r}")
         self._name, self._description = name, description
         self._keys = tuple(tag_keys or ())
         self._default: dict[str, str] = {}
@@ -52,22 +57,38 @@ class _Metric(Generic[V]):
             "default_tags": dict(self._default),
         }
 
-    def set_default_tags(self, default_tags: Mapping[str, str]) -> _Metric[V]:
+    def set_default_tags(self, default_tags: Mapping[str, str]) -> Self:
         """Set what tags are where a call does not say it; return the metric."""
-        self._tags(default_tags)
-        self._default = dict(default_tags)
+        unknown = sorted(set(default_tags) - set(self._keys))
+        if unknown:
+            raise ConfigError(f"{self._name} has no tags {unknown}; name them in tag_keys")
+        self._default = self._checked(default_tags)
         return self
 
     def _tags(self, tags: Mapping[str, str] | None) -> tuple[str, ...]:
-        given = {**self._default, **(tags or {})}
-        unknown = sorted(set(given) - set(self._keys))
-        if unknown:
-            raise ConfigError(f"{self._name} has no tags {unknown}; name them in tag_keys")
-        return tuple(given.get(key, "") for key in self._keys)
+        """Return the values of the tags; what else a call names is left out, as by Ray."""
+        given = {**self._default, **self._checked(tags or {})}
+        missing = [key for key in self._keys if key not in given]
+        if missing:
+            raise ConfigError(f"{self._name} is given no value for the tags {missing}")
+        return tuple(given[key] for key in self._keys)
+
+    def _checked(self, tags: Mapping[str, str]) -> dict[str, str]:
+        for key, value in tags.items():
+            if not isinstance(value, str):
+                raise ArgumentTypeError(f"{self._name}: tag {key} is a string, not {value!r}")
+        return dict(tags)
+
+    def _number(self, value: object) -> float:
+        number: object = plain(value)
+        if not isinstance(number, int | float):
+            raise ArgumentTypeError(f"{self._name} takes numbers, not {value!r}")
+        return number
 
     def __reduce__(self) -> tuple[object, ...]:
-        made = (self._name, self._description, self._keys)
-        return (type(self), made, {"_default": self._default})
+        made = self.info
+        default = made.pop("default_tags")
+        return (functools.partial(type(self), **made), (), {"_default": default})
 
 
 class Counter(_Metric[float]):
@@ -86,6 +107,7 @@ class Counter(_Metric[float]):
 
     def inc(self, value: float = 1.0, tags: Mapping[str, str] | None = None) -> None:
         """Add to it; the value is above 0."""
+        value = self._number(value)
         if value <= 0:
             raise ConfigError(f"a counter grows by a number above 0, not by {value!r}")
         key = self._tags(tags)
@@ -107,9 +129,10 @@ class Gauge(_Metric[float]):
         {(): 3}
     """
 
-    def set(self, value: float, tags: Mapping[str, str] | None = None) -> None:
-        """Set it."""
-        self.values[self._tags(tags)] = value
+    def set(self, value: float | None, tags: Mapping[str, str] | None = None) -> None:
+        """Set it; None leaves it as it is."""
+        if value is not None:
+            self.values[self._tags(tags)] = self._number(value)
 
 
 class Histogram(_Metric[list[int]]):
@@ -145,13 +168,15 @@ class Histogram(_Metric[list[int]]):
         if not self.boundaries or self.boundaries[0] <= 0 or not growing:
             raise ConfigError(f"boundaries must be growing numbers above 0, not {boundaries!r}")
 
+    @property
+    def info(self) -> dict[str, Any]:
+        """Its name, description, names of tags, default tags, and boundaries."""
+        return {**super().info, "boundaries": self.boundaries}
+
     def observe(self, value: float, tags: Mapping[str, str] | None = None) -> None:
         """Count a value."""
         key = self._tags(tags)
+        bucket = bisect.bisect_left(self.boundaries, self._number(value))
         with self._lock:
             counts = self.values.setdefault(key, [0] * (len(self.boundaries) + 1))
-            counts[bisect.bisect_left(self.boundaries, value)] += 1
-
-    def __reduce__(self) -> tuple[object, ...]:
-        made = (self._name, self._description, self.boundaries, self._keys)
-        return (type(self), made, {"_default": self._default})
+            counts[bucket] += 1

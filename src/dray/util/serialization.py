@@ -11,6 +11,7 @@ from typing import IO, Any, TypeVar
 
 from dray.compat.attributes import attach_getattr
 from dray.engines.rpc.pickler import dumps
+from dray.errors import shown
 
 __all__ = [
     "FailureTuple",
@@ -110,8 +111,8 @@ def inspect_serializability(
     if good:
         print(f"{title} can be pickled", file=file)
     for failure in found:
-        inside = f" in {failure.parent!r}" if failure.parent is not None else ""
-        print(f"{failure.name}{inside} cannot be pickled: {failure.obj!r}", file=file)
+        inside = f" in {shown(failure.parent)}" if failure.parent is not None else ""
+        print(f"{failure.name}{inside} cannot be pickled: {shown(failure.obj)}", file=file)
     return good, found
 
 
@@ -134,9 +135,28 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
     if inspect.isfunction(value):
         closure = inspect.getclosurevars(value)
         yield from {**closure.globals, **closure.nonlocals}.items()
+        defaults = inspect.signature(value, follow_wrapped=False).parameters.values()
+        yield from ((parameter.name, parameter.default) for parameter in defaults)
     elif isinstance(value, dict):
         yield from ((str(key), item) for key, item in value.items())
     elif isinstance(value, list | tuple | set | frozenset):
         yield from ((f"item {index}", item) for index, item in enumerate(value))
+    elif isinstance(value, type):
+        own = ("__dict__", "__weakref__")  # which the class gets anew
+        yield from ((key, item) for key, item in vars(value).items() if key not in own)
     else:
-        yield from getattr(value, "__dict__", {}).items()
+        yield from _reduced(value)
+
+
+def _reduced(value: object) -> Iterator[tuple[str, object]]:
+    """Give the parts of which Python would make an object again."""
+    try:
+        reduced = value.__reduce_ex__(4)
+    except Exception:  # noqa: BLE001 (a user's __reduce__ may raise anything)
+        return
+    if isinstance(reduced, str):  # the name of something in a module
+        return
+    _, arguments, state, *_ = *reduced, None
+    yield from _parts(arguments)
+    for part in state if isinstance(state, tuple) else (state,):
+        yield from _parts(part) if isinstance(part, dict) else [("state", part)]
