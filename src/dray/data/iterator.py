@@ -31,13 +31,23 @@ class Epochs(Generic[T]):
 
     Args:
         begin: Begins one.
+        bookmark: Takes note of what was read.
     """
 
-    def __init__(self, begin: Callable[[], Iterator[T]]) -> None:
-        self._begin = begin
+    def __init__(self, begin: Callable[[], Iterator[T]], bookmark: Bookmark) -> None:
+        self._begin, self._bookmark = begin, bookmark
 
     def __iter__(self) -> Iterator[T]:
         return self._begin()
+
+    @property
+    def resumes(self) -> bool:
+        """Return whether the first iteration goes on where a checkpoint was made."""
+        return self._bookmark.resumes
+
+    def hold_back(self) -> None:
+        """Count a batch as the next one is read, for a reader that is one ahead of its program."""
+        self._bookmark.late = True
 
 
 @with_absent_members
@@ -100,7 +110,7 @@ class DataIterator:
 
     def iter_rows(self) -> Iterable[Row]:
         """Return the rows, as dicts."""
-        return Epochs(self._rows)
+        return self._epochs(self._rows)
 
     def _rows(self) -> Iterator[Row]:
         blocks = self._blocks(self._bookmark.begin(), Batching(None))
@@ -153,7 +163,7 @@ class DataIterator:
             batches = run.batches(chosen)
             return batches if collate_fn is None else map(collate_fn, batches)
 
-        return Epochs(lambda: self._made(make, batching))
+        return self._epochs(lambda: self._made(make, batching))
 
     def iter_torch_batches(
         self,
@@ -198,7 +208,7 @@ class DataIterator:
             batches = run.batches(format_for(collate_fn))
             return (placement.prepared(collate_fn(batch)) for batch in batches)
 
-        return Epochs(lambda: map(placement.moved, self._made(make, batching)))
+        return self._epochs(lambda: map(placement.moved, self._made(make, batching)))
 
     @checked_arguments("DataIterator.iter_jax_batches")
     def iter_jax_batches(
@@ -250,8 +260,8 @@ class DataIterator:
             return map(to_jax, run.batches(format_for(collate_fn)))
 
         if not synchronize_batches:
-            return Epochs(lambda: self._made(make, batching))
-        return Epochs(lambda: map(check_alike, self._made(make, batching)))
+            return self._epochs(lambda: self._made(make, batching))
+        return self._epochs(lambda: map(check_alike, self._made(make, batching)))
 
     def to_torch(
         self,
@@ -290,7 +300,7 @@ class DataIterator:
             unsqueeze_feature_tensors,
         )
         batches = self.iter_batches(batch_size=batch_size, batch_format="numpy", **options)
-        return as_iterable_dataset(Epochs(lambda: map(pair, batches)))
+        return as_iterable_dataset(self._epochs(lambda: map(pair, batches)))
 
     def iter_tf_batches(self, *, dtypes: Any = None, **options: Any) -> Iterable[Row]:
         """Return batches of tensors of TensorFlow, by column.
@@ -302,7 +312,7 @@ class DataIterator:
         from dray.data.forms.tensorflow_sets import to_tf_tensors
 
         batches = self.iter_batches(batch_format="numpy", **options)
-        return Epochs(lambda: (to_tf_tensors(batch, dtypes) for batch in batches))
+        return self._epochs(lambda: (to_tf_tensors(batch, dtypes) for batch in batches))
 
     def to_tf(
         self,
@@ -361,6 +371,9 @@ class DataIterator:
         return self._waited_s
 
     # How rows come.
+
+    def _epochs(self, begin: Callable[[], Iterator[T]]) -> Epochs[T]:
+        return Epochs(begin, self._bookmark)
 
     def _blocks(self, position: Position, batching: Batching) -> Iterator[Block]:
         for run in self._runs(position, batching):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from dray.errors import NoSuchDatasetError
@@ -113,6 +114,12 @@ def positions_of(session: TrainSession, name: str, *, splits: bool = True) -> li
     behind = min(positions.values(), key=lambda position: position.epoch)
     unread = Position(behind.epoch, 0, behind.seen, behind.rows)
     return [positions.get(rank, unread) for rank in sorted(ranks)]
+
+
+def is_of_shard(batches: object) -> bool:
+    """Return whether something is what `iter_torch_batches` and the like return."""
+    iterator = sys.modules.get("dray.data.iterator")  # without it, there are none
+    return iterator is not None and isinstance(batches, iterator.Epochs)
 
 
 def _device() -> Any:

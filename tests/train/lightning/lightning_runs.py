@@ -99,8 +99,18 @@ def train(config: dict[str, Any]) -> tuple[float, int]:
     checkpoint = dray.train.get_checkpoint()
     if checkpoint is not None:
         path = os.path.join(checkpoint.path, RayTrainReportCallback.CHECKPOINT_NAME)
-    trainer.fit(model, ckpt_path=path)
+    trainer.fit(model, shard() if config.get("shards") else None, ckpt_path=path)
     return model.layer.weight.item(), counter.batches
+
+
+def shard() -> Any:
+    """Returns this rank's batches of the points."""
+
+    def to_tensor(batch: dict[str, Any]) -> torch.Tensor:
+        return torch.as_tensor(batch["x"], dtype=torch.float32).reshape(-1, 1)
+
+    points = dray.train.get_dataset_shard("points")
+    return points.iter_torch_batches(batch_size=2, collate_fn=to_tensor)
 
 
 def files_in(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -122,4 +132,5 @@ def fit(
             callbacks=list(callbacks),
         ),
         validation_config=ValidationConfig(files_in),
+        datasets={"points": [{"x": x / 8 - 1} for x in range(16)]},
     ).fit()

@@ -79,11 +79,14 @@ def _joined(
 
 
 def as_iterable_dataset(batches: Iterable[object]) -> IterableDataset:
-    """Return a torch IterableDataset of batches."""
+    """Return a torch IterableDataset of batches, which are its attribute of that name."""
     from torch.utils.data import IterableDataset
 
     class Batches(IterableDataset):  # type: ignore[misc]
         """A dataset whose items are batches already."""
+
+        def __init__(self) -> None:
+            self.batches = batches
 
         def __iter__(self) -> Iterator[object]:
             return iter(batches)

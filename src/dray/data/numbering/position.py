@@ -124,12 +124,25 @@ class Bookmark:
         positions: The place of each rank when they stopped, however many there were; none is the
             beginning.
         rows: The number of rows; None if it is not known.
+
+    Attributes:
+        resumes: Whether there were positions.
+        late: Whether the program is given rows only when the next ones are taken, since what it
+            reads through is ahead of it.
     """
 
     def __init__(self, positions: Sequence[Position] = (), rows: int | None = None) -> None:
         self.position = resumed(positions) if positions else Position()
         self.rows = rows
+        self.resumes = bool(positions)
+        self.late = False
         self._begun = False
+        self._held = 0
+
+    @property
+    def begun(self) -> bool:
+        """Return whether an epoch has begun, and is not over."""
+        return self._begun
 
     def begin(self) -> Position:
         """Begin an epoch, or go on with the one that was interrupted; return where."""
@@ -139,20 +152,24 @@ class Bookmark:
         return self.position
 
     def take(self, rows: int) -> None:
-        """Take note that the program has been given rows."""
+        """Take note that rows were taken, so that the program is given them, or those before."""
+        if self.late:
+            rows, self._held = self._held, rows
         last = self.position
         self.position = Position(last.epoch, last.taken + rows, last.seen, self.rows)
 
     def end(self) -> None:
         """Take note that the epoch is over."""
-        self._begun = False
-        self.position = Position(self.position.epoch + 1, rows=self.rows)
+        self._turn_to(self.position.epoch + 1)
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch comes next; the one that was interrupted goes on."""
         if self._begun or epoch != self.position.epoch:
-            self._begun = False
-            self.position = Position(epoch, rows=self.rows)
+            self._turn_to(epoch)
+
+    def _turn_to(self, epoch: int) -> None:
+        self._begun, self._held = False, 0
+        self.position = Position(epoch, rows=self.rows)
 
 
 def share(left: int, rank: int, ranks: int, *, equal: bool) -> int:

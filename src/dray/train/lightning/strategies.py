@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dray.checks import require
 from dray.errors import ConfigError
 from dray.train.context import TrainContext, get_context
+from dray.train.datasets import is_of_shard
 from dray.train.lightning.package import load_lightning
 from dray.train.torch import get_device
 
@@ -79,6 +80,14 @@ class _OfRun:
         """Return which share of the data this worker gets."""
         context = get_context()
         return {"num_replicas": context.get_world_size(), "rank": context.get_world_rank()}
+
+    def process_dataloader(self, dataloader: Any) -> Any:
+        """Tell a dataset's shard that Lightning reads a batch ahead where there is no length."""
+        dataset = getattr(dataloader, "dataset", None)
+        batches = getattr(dataset, "batches", dataloader)
+        if is_of_shard(batches):
+            batches.hold_back()
+        return super().process_dataloader(dataloader)  # type: ignore[misc]
 
 
 class RayDDPStrategy(_OfRun, _DDP):
