@@ -180,6 +180,16 @@ def test_batches_of_a_shard_reach_it(storage: Path) -> None:
 
 
 @process_engine
+@pytest.mark.parametrize("kill_at", [3, 5])
+def test_a_shard_goes_on_where_it_was(storage: Path, kill_at: int) -> None:
+    """Amid an epoch, and at its end: four steps are one."""
+    undisturbed = fit(storage / "undisturbed", shards=True)
+    killed = fit(storage / "interrupted", shards=True, callbacks=[Fails(kill_once, kill_at)])
+    assert metrics(killed)[:2] == metrics(undisturbed)[:2]
+    assert len(killed.best_checkpoints) == 3
+
+
+@process_engine
 def test_another_trainer_is_refused(storage: Path) -> None:
     def train(config: dict[str, Any]) -> Any:
         with pytest.raises(ConfigError, match=r"takes a transformers.Trainer, not 'mine'"):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from dray.checks import require
@@ -14,6 +14,7 @@ from dray.errors import ConfigError, StorageError
 from dray.train import collective
 from dray.train.checkpoint import Checkpoint
 from dray.train.context import get_context, report
+from dray.train.datasets import is_of_shard
 from dray.train.reported import CheckpointUploadMode
 from dray.train.worker.current_session import current_session
 
@@ -108,29 +109,42 @@ def _take_shards(trainer: Any) -> None:
 
     def of_training() -> Any:
         given = trainer.train_dataset
-        return _loader(given) if _is_shard(given) else train()
+        return _loader(given) if is_of_shard(given) else train()
 
     def of_evaluation(eval_dataset: Any = None) -> Any:
         given = trainer.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(given, str):  # of several it has the names
             given = trainer.eval_dataset[given]
-        return _loader(given) if _is_shard(given) else evaluate(eval_dataset)
+        return _loader(given) if is_of_shard(given) else evaluate(eval_dataset)
 
     trainer.get_train_dataloader = of_training
     trainer.get_eval_dataloader = of_evaluation
+    if is_of_shard(trainer.train_dataset) and trainer.train_dataset.resumes:
+        trainer.args.ignore_data_skip = True  # the shard has skipped what was seen
 
 
-def _is_shard(given: Any) -> bool:
-    module = sys.modules.get("dray.data.iterator")
-    return module is not None and isinstance(given, module.Epochs)
+def _loader(batches: Iterable[Any]) -> Any:
+    """Return a loader of batches that draws no random number that the Trainer has restored."""
+    import torch
+    from torch.utils.data import DataLoader, IterableDataset
+
+    class Epochs(IterableDataset[Any]):
+        """Its iterations are epochs of the batches."""
+
+        def __iter__(self) -> Iterator[Any]:
+            return _epoch(batches)
+
+    return DataLoader(Epochs(), batch_size=None, generator=torch.Generator())
 
 
-def _loader(batches: Any) -> Any:
-    from torch.utils.data import DataLoader
-
-    from dray.data.forms.torch_pairs import as_iterable_dataset
-
-    return DataLoader(as_iterable_dataset(batches), batch_size=None)
+def _epoch(batches: Iterable[Any]) -> Iterator[Any]:
+    """Yield what is left of an epoch, or the next if nothing is: the Trainer would stop there."""
+    is_empty = True
+    for batch in batches:
+        is_empty = False
+        yield batch
+    if is_empty:
+        yield from batches
 
 
 attach_getattr(__name__)
