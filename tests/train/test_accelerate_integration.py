@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import dray.train
-from dray.errors import WorkerGroupError
+from dray.errors import ConfigError, WorkerGroupError
 from dray.train import FailureConfig, Result, RunConfig, ScalingConfig
-from dray.train.torch import TorchTrainer
+from dray.train.torch import TorchTrainer, prepare_data_loader
 from tests.support import ctrl_c
 from tests.support.torch_runs import fit
 
@@ -37,6 +37,9 @@ def test_it_trains_with_all_workers(storage: Path) -> None:
         accelerator.backward(model(torch.full((1, 1), float(rank))).sum())
         gradient = float(model.module.weight.grad)
         together = accelerator.gather(torch.tensor([rank])).tolist()
+        resumable = prepare_data_loader(torch.utils.data.DataLoader(range(4)), resumable=True)
+        with pytest.raises(ConfigError, match=r"with Accelerate, prepare\(\) the rest without it"):
+            list(accelerator.prepare(resumable))
         return accelerator.num_processes, str(accelerator.device), len(seen), gradient, together
 
     result = fit(train, storage, num_workers=2)

@@ -11,6 +11,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 import pytest
+import torch
+from torch.utils.data import DataLoader, SubsetRandomSampler
 
 from dray.errors import ConfigError, MissingDependencyError, WorkerGroupError
 from dray.train import Checkpoint, CheckpointUploadMode, Result
@@ -19,6 +21,7 @@ from dray.train.lightning import (
     RayTrainReportCallback,
     prepare_trainer,
 )
+from dray.train.torch import prepare_data_loader
 from tests.support import ctrl_c
 from tests.train.lightning import lightning_runs
 from tests.train.lightning.lightning_runs import fit
@@ -53,6 +56,34 @@ def test_after_a_kill_it_ends_as_if_nothing_had_happened(storage: Path) -> None:
     assert killed.return_value == undisturbed.return_value
     assert killed.metrics == undisturbed.metrics
     assert reported(killed) == [(0, 4), (1, 8), (2, 12)]
+
+
+@process_engine
+def test_batches_of_a_shard_go_on_amid_an_epoch(storage: Path) -> None:
+    asked: dict[str, Any] = {"shards": True, "reports": {"every_n_train_steps": 2}}
+    undisturbed = fit(storage / "undisturbed", **asked)
+    kill = lightning_runs.kill_in_epoch_1_once
+    killed = fit(storage / "killed", fail_at=7, fails=kill, **asked)
+    assert killed.return_value == undisturbed.return_value
+
+
+@process_engine
+def test_a_prepared_loader_is_left_as_it_is(storage: Path) -> None:
+    def train(config: dict[str, Any]) -> list[int]:
+        points = [torch.ones(1)] * 16
+        own = DataLoader(points, batch_size=2, sampler=SubsetRandomSampler(range(16)))
+        loaders = [
+            prepare_data_loader(own),
+            prepare_data_loader(DataLoader(points, batch_size=2), resumable=True),
+        ]
+        steps = []
+        for loader in loaders:
+            trainer = lightning_runs.make_trainer(max_epochs=2)
+            trainer.fit(lightning_runs.Line(), loader)
+            steps.append(trainer.global_step)
+        return steps
+
+    assert fit(storage, train).return_value == [8, 8]
 
 
 @process_engine

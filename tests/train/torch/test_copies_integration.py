@@ -17,8 +17,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import dray
+import dray.train
 from dray.accelerators.vendors.nvidia import Nvidia
-from dray.train.torch import get_device, prepare_data_loader
+from dray.train import RunConfig, ScalingConfig
+from dray.train.torch import TorchTrainer, get_device, prepare_data_loader
 from dray.train.torch.data import DeviceDataLoader, SideStream
 from tests.support.torch_runs import fit
 
@@ -74,6 +76,35 @@ def test_a_loader_on_a_device_is_of_its_own_kind(simulated_gpu: None, storage: P
         assert isinstance(loader, DeviceDataLoader)
         assert loader.first() == 7
     assert not isinstance(DeviceDataLoader(DataLoader([7]), META, ahead=True), OwnLoader)
+
+
+def test_a_batch_that_is_only_copied_ahead_comes_after_a_restart(
+    simulated_gpu: None, storage: Path
+) -> None:
+    def train() -> Any:
+        DeviceDataLoader._side_stream = SideStream(META, Streams())  # type: ignore[assignment]
+        loader = DataLoader(range(8), batch_size=2, collate_fn=list)
+        loader = prepare_data_loader(loader, resumable=True)
+        assert isinstance(loader, DataLoader)
+        checkpoint = dray.train.get_checkpoint()
+        seen = checkpoint.get_metadata()["seen"] if checkpoint else []
+        for batch in loader:
+            seen += batch
+            with dray.train.checkpoint_dir() as directory:
+                checkpoint = dray.train.Checkpoint(directory)
+                checkpoint.set_metadata({"seen": seen})
+                dray.train.report({}, checkpoint)
+            if batch == [2, 3]:
+                raise FloatingPointError
+        return seen
+
+    retries = dray.train.FailureConfig(max_failures=1)
+    trainer = TorchTrainer(
+        train,
+        scaling_config=ScalingConfig(num_workers=1, use_gpu=True),
+        run_config=RunConfig(storage_path=storage, failure_config=retries),
+    )
+    assert trainer.fit().return_value == [*range(8)]
 
 
 def test_dense_tensors_of_the_cpu_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-import math
-import random
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from functools import cached_property, partial
-from itertools import cycle, islice
 from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dray.train.torch.devices import get_device
-from dray.train.torch.resumable import changed_loader, resumable_loader
+from dray.train.torch.resumable import ResumableLoader, changed_loader, resumable_loader
 from dray.train.torch.wrapped_loader import WrappedLoader
 from dray.train.worker.current_session import current_session
 
@@ -94,18 +90,20 @@ def prepare_data_loader(
         data_loader = resumable_loader(data_loader, session)
     elif add_dist_sampler and ranks > 1:
         data_loader = _shared(data_loader, rank, ranks)
+    prepared: Any = data_loader
     device = get_device()
-    if not move_to_device or device.type == "cpu":
-        return data_loader
-    wrapped: Any = DeviceDataLoader(data_loader, device, auto_transfer)
-    return wrapped
+    if move_to_device and device.type != "cpu":
+        prepared = DeviceDataLoader(prepared, device, auto_transfer)
+    return ResumableLoader(prepared) if resumable else prepared
 
 
 def _shared(loader: DataLoader[Batch], rank: int, world_size: int) -> DataLoader[Batch]:
     """Return a copy of a loader that yields this rank's share."""
     from torch.utils.data import IterableDataset
 
-    samplers = (*_nested(loader.sampler), *_nested(loader.batch_sampler))
+    from dray.train.torch.samplers import InterleavedSampler, nested
+
+    samplers = (*nested(loader.sampler), *nested(loader.batch_sampler))
     is_shared = any(hasattr(sampler, "num_replicas") for sampler in samplers)
     if is_shared or isinstance(loader.dataset, IterableDataset):
         return loader
@@ -120,16 +118,11 @@ def _shared(loader: DataLoader[Batch], rank: int, world_size: int) -> DataLoader
     return changed_loader(loader, sampler=sampler, batch_sampler=batch_sampler)
 
 
-def _nested(sampler: object) -> Iterator[object]:
-    """Yield a sampler, the one that it draws from, and so on."""
-    while sampler is not None:
-        yield sampler
-        sampler = getattr(sampler, "sampler", None)
-
-
 def _sampler(loader: DataLoader[Batch], rank: int, world_size: int) -> Any:
     from torch.utils.data import RandomSampler, SequentialSampler
     from torch.utils.data.distributed import DistributedSampler
+
+    from dray.train.torch.samplers import InterleavedSampler
 
     sampler = loader.sampler
     shuffles = type(sampler) is RandomSampler and not sampler.replacement
@@ -140,97 +133,6 @@ def _sampler(loader: DataLoader[Batch], rank: int, world_size: int) -> Any:
     if type(sampler) is SequentialSampler:
         return DistributedSampler(sampler.data_source, world_size, rank, shuffle=False)
     return InterleavedSampler(sampler, world_size, rank, at_once=loader.batch_size or 1)
-
-
-class InterleavedSampler:
-    """A sampler by which ranks take turns in what another one yields.
-
-    All ranks see the same order, and the last round is filled up from the beginning, so that no
-    rank waits for a batch that another one does not have. Each iteration is an epoch of its own,
-    until `set_epoch` says which.
-
-    Args:
-        sampler: The other one; it may be endless.
-        num_replicas: Number of ranks.
-        rank: The rank whose turns these are.
-        at_once: Number of turns drawn together. One costs the time to swap random states.
-    """
-
-    def __init__(self, sampler: Any, num_replicas: int, rank: int, at_once: int = 1) -> None:
-        self.sampler = sampler
-        self.num_replicas = num_replicas
-        self.rank = rank
-        self.epoch = 0
-        self._at_once = at_once
-        self._counts_epochs = True
-
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch is drawn from now on, to the samplers within as well."""
-        self.epoch = epoch
-        self._counts_epochs = False
-        for sampler in _nested(self.sampler):
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(epoch)
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Yield what this rank has its turn in."""
-        ranks = self.num_replicas
-        same_for_all = SameRandomness(self.epoch)
-        self.epoch += self._counts_epochs
-        with same_for_all:
-            items = iter(self.sampler)
-        first: list[Any] = []
-        while True:
-            with same_for_all:
-                drawn = list(islice(items, ranks * self._at_once))
-            if not drawn:
-                return
-            first = first or drawn[:ranks]
-            drawn += islice(cycle(first), -len(drawn) % ranks)
-            yield from drawn[self.rank :: ranks]
-
-    def __len__(self) -> int:
-        """Return the number of turns, if the other sampler has a length."""
-        return math.ceil(len(self.sampler) / self.num_replicas)
-
-
-class SameRandomness:
-    """Within it, random numbers are the same on all ranks; outside, they are the program's own.
-
-    Each goes on where it was left. It is about the generators of the CPU: those of an accelerator
-    are not touched, since no sampler of torch draws there.
-
-    Args:
-        seed: The same on all ranks.
-    """
-
-    def __init__(self, seed: int) -> None:
-        import torch
-
-        self._generators: list[tuple[Any, Any]] = [
-            (torch.get_rng_state, torch.set_rng_state),
-            (random.getstate, random.setstate),
-        ]
-        self._other: list[Any] = [
-            torch.Generator().manual_seed(seed).get_state(),
-            random.Random(seed).getstate(),
-        ]
-        numpy = sys.modules.get("numpy")  # who draws with it has imported it
-        if numpy is not None:
-            self._generators.append((numpy.random.get_state, numpy.random.set_state))
-            self._other.append(numpy.random.RandomState(seed % 2**32).get_state())
-
-    def __enter__(self) -> None:
-        self._swap()
-
-    def __exit__(self, *error: object) -> None:
-        self._swap()
-
-    def _swap(self) -> None:
-        here = [get() for get, _ in self._generators]
-        for (_, set_), state in zip(self._generators, self._other, strict=True):
-            set_(state)
-        self._other = here
 
 
 class DeviceDataLoader(WrappedLoader):

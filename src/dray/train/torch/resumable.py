@@ -14,7 +14,6 @@ from dray.user_warnings import warn_user
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-    from dray.data.numbering.position import Bookmark, Position
     from dray.train.worker.session import TrainSession
 
 
@@ -26,8 +25,10 @@ def changed_loader(loader: DataLoader[Any], **attributes: object) -> DataLoader[
     return changed
 
 
-def resumable_loader(loader: DataLoader[Any], session: TrainSession) -> Any:
+def resumable_loader(loader: DataLoader[Any], session: TrainSession) -> DataLoader[Any]:
     """Return a loader of this rank's share whose position is a part of each checkpoint.
+
+    It gives batches in a `ResumableLoader`, which takes note of them.
 
     Raises:
         ConfigError: The order of its rows cannot be told from their number.
@@ -35,6 +36,7 @@ def resumable_loader(loader: DataLoader[Any], session: TrainSession) -> Any:
     from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
     from dray.data.numbering.position import Bookmark
+    from dray.train.torch.samplers import ResumableBatches
 
     sampler = loader.sampler
     if isinstance(loader.dataset, IterableDataset):
@@ -68,106 +70,27 @@ def resumable_loader(loader: DataLoader[Any], session: TrainSession) -> Any:
         rank=session.assignment.rank,
         ranks=session.assignment.world_size,
     )
-    return ResumableLoader(changed_loader(loader, sampler=batches, batch_sampler=batches), batches)
-
-
-class ResumableBatches:
-    """A batch sampler of one rank that goes on where a bookmark is.
-
-    Args:
-        bookmark: The place of the rank.
-        rows: The number of rows.
-        batch_size: Rows of a batch.
-        drop_last: Whether to leave out a batch that has fewer.
-        seed: Decides the order, together with the epoch; None is in order.
-        rank: The rank whose share it is.
-        ranks: The number of ranks.
-    """
-
-    def __init__(
-        self,
-        bookmark: Bookmark,
-        rows: int,
-        batch_size: int,
-        *,
-        drop_last: bool,
-        seed: int | None,
-        rank: int,
-        ranks: int,
-    ) -> None:
-        self.bookmark = bookmark
-        self.batch_size, self.drop_last = batch_size, drop_last
-        self.num_replicas, self.rank = ranks, rank
-        self._rows, self._seed = rows, seed
-
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next; the one that was interrupted goes on."""
-        self.bookmark.set_epoch(epoch)
-
-    def sizes(self, position: Position) -> list[int]:
-        """Return the sizes of the batches that are left of an epoch."""
-        from dray.data.numbering.position import batch_sizes, share
-
-        left = self._rows - position.seen.count()
-        own = share(left, self.rank, self.num_replicas, equal=True)
-        return batch_sizes(own, self.batch_size, drop_last=self.drop_last)
-
-    def why_none(self) -> str:
-        """Return why a whole epoch has no batches for this rank."""
-        share = self._rows // self.num_replicas
-        if share:
-            return f"drop_last leaves out {share} rows, fewer than {self.batch_size}"
-        return f"{self._rows} rows are fewer than the {self.num_replicas} ranks"
-
-    def __iter__(self) -> Iterator[list[int]]:
-        import numpy as np
-
-        position = self.bookmark.position
-        order = self._order(position.epoch)
-        begin = 0
-        for size in self.sizes(position):
-            places: Any = np.arange(begin, begin + size) * self.num_replicas + self.rank
-            yield order[position.seen.number(places)].tolist()
-            begin += size
-
-    def __len__(self) -> int:
-        """Return the number of batches that are left of the epoch."""
-        return len(self.sizes(self.bookmark.position))
-
-    def _order(self, epoch: int) -> Any:
-        """Return the rows of an epoch in their order, which is a DistributedSampler's."""
-        import torch
-
-        if self._seed is None:
-            return torch.arange(self._rows).numpy()
-        generator = torch.Generator().manual_seed(self._seed + epoch)
-        return torch.randperm(self._rows, generator=generator).numpy()
+    return changed_loader(loader, sampler=batches, batch_sampler=batches)
 
 
 class ResumableLoader(WrappedLoader):
     """A data loader that takes note of each batch it gives; all else is the loader's own.
 
+    It is the outermost, so that it counts no batch which is only copied ahead.
+
     Args:
-        loader: The loader.
-        batches: Its batch sampler.
+        loader: The loader, which `resumable_loader` has made, or one around it.
     """
-
-    _batches: ResumableBatches
-
-    def __init__(self, loader: DataLoader[Any], batches: ResumableBatches) -> None:
-        super().__init__(loader, _batches=batches)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches that are left of the epoch."""
-        bookmark = self._batches.bookmark
+        bookmark = self.batch_sampler.bookmark
         position = bookmark.begin()
-        sizes = self._batches.sizes(position)
+        sizes = self.batch_sampler.sizes(position)
         if not sizes and not position.seen.count():
-            warn_user(f"an epoch of this loader has no batches: {self._batches.why_none()}")
+            why = self.batch_sampler.why_none()
+            warn_user(f"an epoch of this loader has no batches: {why}")
         for batch, size in zip(self._loader, sizes, strict=True):
             bookmark.take(size)
             yield batch
         bookmark.end()
-
-    def __len__(self) -> int:
-        return len(self._batches)

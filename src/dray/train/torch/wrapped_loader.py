@@ -24,7 +24,7 @@ class WrappedLoader:
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
         """The loader's class, so that `isinstance` says yes to it; `type` says what this is."""
-        return type(self._loader)
+        return self._loader.__class__
 
     def __len__(self) -> int:
         """Return the number of batches."""

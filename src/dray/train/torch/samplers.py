@@ -1,0 +1,190 @@
+"""Samplers of one rank's share. They are of the kind that other libraries leave as it is."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections.abc import Iterator
+from itertools import cycle, islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data.distributed import DistributedSampler
+
+from dray.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dray.data.numbering.position import Bookmark, Position
+
+
+def nested(sampler: object) -> Iterator[object]:
+    """Yield a sampler, the one that it draws from, and so on."""
+    while sampler is not None:
+        yield sampler
+        sampler = getattr(sampler, "sampler", None)
+
+
+class InterleavedSampler(DistributedSampler):  # type: ignore[misc]
+    """A sampler by which ranks take turns in what another one yields.
+
+    All ranks see the same order, and the last round is filled up from the beginning, so that no
+    rank waits for a batch that another one does not have. Each iteration is an epoch of its own,
+    until `set_epoch` says which.
+
+    Args:
+        sampler: The other one; it may be endless.
+        num_replicas: Number of ranks.
+        rank: The rank whose turns these are.
+        at_once: Number of turns drawn together. One costs the time to swap random states.
+    """
+
+    def __init__(self, sampler: Any, num_replicas: int, rank: int, at_once: int = 1) -> None:
+        self.sampler = sampler
+        self.num_replicas = num_replicas
+        self.rank = rank
+        self.epoch = 0
+        self._at_once = at_once
+        self._counts_epochs = True
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch is drawn from now on, to the samplers within as well."""
+        self.epoch = epoch
+        self._counts_epochs = False
+        for sampler in nested(self.sampler):
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield what this rank has its turn in."""
+        ranks = self.num_replicas
+        same_for_all = SameRandomness(self.epoch)
+        self.epoch += self._counts_epochs
+        with same_for_all:
+            items = iter(self.sampler)
+        first: list[Any] = []
+        while True:
+            with same_for_all:
+                drawn = list(islice(items, ranks * self._at_once))
+            if not drawn:
+                return
+            first = first or drawn[:ranks]
+            drawn += islice(cycle(first), -len(drawn) % ranks)
+            yield from drawn[self.rank :: ranks]
+
+    def __len__(self) -> int:
+        """Return the number of turns, if the other sampler has a length."""
+        return math.ceil(len(self.sampler) / self.num_replicas)
+
+
+class SameRandomness:
+    """Within it, random numbers are the same on all ranks; outside, they are the program's own.
+
+    Each goes on where it was left. It is about the generators of the CPU: those of an accelerator
+    are not touched, since no sampler of torch draws there.
+
+    Args:
+        seed: The same on all ranks.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._generators: list[tuple[Any, Any]] = [
+            (torch.get_rng_state, torch.set_rng_state),
+            (random.getstate, random.setstate),
+        ]
+        self._other: list[Any] = [
+            torch.Generator().manual_seed(seed).get_state(),
+            random.Random(seed).getstate(),
+        ]
+        numpy = sys.modules.get("numpy")  # who draws with it has imported it
+        if numpy is not None:
+            self._generators.append((numpy.random.get_state, numpy.random.set_state))
+            self._other.append(numpy.random.RandomState(seed % 2**32).get_state())
+
+    def __enter__(self) -> None:
+        self._swap()
+
+    def __exit__(self, *error: object) -> None:
+        self._swap()
+
+    def _swap(self) -> None:
+        here = [get() for get, _ in self._generators]
+        for (_, set_), state in zip(self._generators, self._other, strict=True):
+            set_(state)
+        self._other = here
+
+
+class ResumableBatches(DistributedSampler):  # type: ignore[misc]
+    """A batch sampler of one rank that goes on where a bookmark is.
+
+    Args:
+        bookmark: The place of the rank.
+        rows: The number of rows.
+        batch_size: Rows of a batch.
+        drop_last: Whether to leave out a batch that has fewer.
+        seed: Decides the order, together with the epoch; None is in order.
+        rank: The rank whose share it is.
+        ranks: The number of ranks.
+    """
+
+    def __init__(
+        self,
+        bookmark: Bookmark,
+        rows: int,
+        batch_size: int,
+        *,
+        drop_last: bool,
+        seed: int | None,
+        rank: int,
+        ranks: int,
+    ) -> None:
+        self.bookmark = bookmark
+        self.batch_size, self.drop_last = batch_size, drop_last
+        self.num_replicas, self.rank = ranks, rank
+        self._rows, self._seed = rows, seed
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch comes next; the one that was interrupted goes on."""
+        self.bookmark.set_epoch(epoch)
+
+    def sizes(self, position: Position) -> list[int]:
+        """Return the sizes of the batches that are left of an epoch."""
+        from dray.data.numbering.position import batch_sizes, share
+
+        left = self._rows - position.seen.count()
+        own = share(left, self.rank, self.num_replicas, equal=True)
+        return batch_sizes(own, self.batch_size, drop_last=self.drop_last)
+
+    def why_none(self) -> str:
+        """Return why a whole epoch has no batches for this rank."""
+        share = self._rows // self.num_replicas
+        if share:
+            return f"drop_last leaves out {share} rows, fewer than {self.batch_size}"
+        return f"{self._rows} rows are fewer than the {self.num_replicas} ranks"
+
+    def __iter__(self) -> Iterator[list[int]]:
+        import numpy as np
+
+        if not self.bookmark.begun:
+            raise ConfigError(
+                "another library reads the batches of a resumable loader by itself, so that "
+                "checkpoints would not say which; with Accelerate, prepare() the rest without it"
+            )
+        position = self.bookmark.position
+        order = self._order(position.epoch)
+        begin = 0
+        for size in self.sizes(position):
+            places: Any = np.arange(begin, begin + size) * self.num_replicas + self.rank
+            yield order[position.seen.number(places)].tolist()
+            begin += size
+
+    def __len__(self) -> int:
+        """Return the number of batches that are left of the epoch."""
+        return len(self.sizes(self.bookmark.position))
+
+    def _order(self, epoch: int) -> Any:
+        """Return the rows of an epoch in their order, which is a DistributedSampler's."""
+        if self._seed is None:
+            return torch.arange(self._rows).numpy()
+        generator = torch.Generator().manual_seed(self._seed + epoch)
+        return torch.randperm(self._rows, generator=generator).numpy()
