@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -82,13 +82,26 @@ def fails() -> None:
     raise WithReference(dray.put(np.ones(LARGE)))
 
 
+@dray.remote(num_returns=2, max_retries=0)
+def fails_in_the_end() -> Iterator[Any]:
+    yield [dray.put("of a value")]
+    raise WithReference(dray.put(np.ones(LARGE)))
+
+
 @dray.remote
 def depends(value: object) -> None:
     pass
 
 
-def test_a_reference_in_an_error_lives_as_long_as_the_error() -> None:
-    ref = depends.remote(fails.remote())
+@pytest.mark.parametrize(
+    "failing",
+    [fails.remote, lambda: fails_in_the_end.remote()[1]],
+    ids=["of a task", "of a later result"],
+)
+def test_a_reference_in_an_error_lives_as_long_as_the_error(failing: Callable[[], Any]) -> None:
+    ref = depends.remote(failing())
+    dray.wait([ref])
+    dray.get([depends.remote(1) for _ in range(8)])  # the worker has no reference any more
     with pytest.raises(TaskError) as caught:
         dray.get(ref)
     inner = caught.value.cause.args[0]

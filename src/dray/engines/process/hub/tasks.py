@@ -287,8 +287,8 @@ class Tasks(TaskOperations):
                 task.retries -= 1
                 self._again(task)
             else:
-                for result, (value, nested) in zip(task.results, values, strict=False):
-                    self.hub.store.seal(result, self.hub.arrived(client, value), nested)
+                for result, (value, inner) in zip(task.results, values, strict=False):
+                    self.hub.store.seal(result, self.hub.arrived(client, value), inner)
                 self.table.end(task, payload, nested)
         for value, _ in values:
             self.hub.free_room(client, value)  # unless it has become a result
