@@ -264,6 +264,35 @@ def test_a_call_of_an_async_actor_is_cancelled_as_it_begins(core_engine: str) ->
     assert dray.get(worker.call.remote()) == "called"
 
 
+def test_a_call_of_an_async_actor_that_is_tried_again_is_cancelled(
+    gate: Gate, core_engine: str
+) -> None:
+    if core_engine == "ray":
+        pytest.skip("Ray itself: a call may run on, or end with another error")
+
+    @dray.remote(max_task_retries=1)
+    class FailsFirst:
+        def __init__(self) -> None:
+            self.failed: set[int] = set()
+
+        @dray.method(retry_exceptions=True)
+        async def run(self, gate: Gate, number: int) -> None:
+            if number not in self.failed:
+                self.failed.add(number)
+                raise ValueError("the first time")
+            gate.ring()
+            await asyncio.Event().wait()
+
+    worker = FailsFirst.remote()
+    refs = [worker.run.remote(gate, number) for number in range(30)]
+    gate.heard(30)
+    for ref in refs:
+        dray.cancel(ref)
+    for ref in refs:
+        with pytest.raises(TaskCancelledError):
+            dray.get(ref, timeout=PATIENCE_S)
+
+
 def test_force_is_not_for_actors(gate: Gate) -> None:
     worker = Worker.remote()
     ref = worker.hold.remote(gate)

@@ -227,7 +227,8 @@ class ActorCalls:
             task.cancel()
 
     def _end_coroutine(self, message: Message, task: asyncio.Task[None]) -> None:
-        del self._tasks[message[1]]
+        if self._tasks.get(message[1]) is task:  # else it is tried again already
+            del self._tasks[message[1]]
         if task.cancelled():  # before its first step: else it tells of its end itself
             self._tell_cancelled(message)
 
