@@ -194,10 +194,12 @@ def _engine_at(address: str | None, engine: str | None, local_mode: bool) -> tup
 
 def _start(name: str | None, options: Options) -> Engine:
     from dray import engines
-    from dray.settings import Settings
+    from dray.settings import Settings, is_rays_worker
 
     global _engine, _options, _owner
     _refuse_at_end()
+    if _owner and (_join is not None or is_rays_worker()):
+        refuse_forks(_owner)
     settings = Settings()
     name = name or settings.engine
     if options.nodes and name == "inline":
@@ -230,6 +232,28 @@ def _refuse_at_end() -> None:
     if _over:
         why = "this program is ending: dray has ended, and does not start once more"
         raise of_end(EngineError(why))
+
+
+def refuse_forks(pid: int) -> None:
+    """Refuse to speak for a worker in a process that was forked off it.
+
+    Raises:
+        EngineError: This is such a process.
+    """
+    if os.getpid() != pid:
+        raise EngineError(
+            f"process {os.getpid()} was forked off the worker {pid}, and cannot use dray: report, "
+            "get and call in the worker itself, and pass the values on"
+        )
+
+
+def _renew_lock() -> None:
+    """Replace the lock in a fork: another thread of the parent may have had it."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _is_owner() -> bool:
@@ -351,8 +375,7 @@ def enter_worker(join: Callable[[], Runtime]) -> None:
     Args:
         join: Called once, when it is first needed; returns this process's runtime.
     """
-    global _lock, _engine, _options, _runtime, _join, _ahead, _over, _owner
-    _lock = threading.RLock()  # the one of a driver whose fork this is was held
+    global _engine, _options, _runtime, _join, _ahead, _over, _owner
     _engine, _options, _runtime, _join, _ahead = None, None, None, join, False
     _over = False
     _owner = os.getpid()

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 
 import dray
 import dray.train
+from dray import session
 from dray.errors import EngineError
 from dray.train import DataParallelTrainer, RunConfig
 from tests.support.gates import PATIENCE_S, Gate, until
@@ -188,19 +190,29 @@ def test_references_of_a_task_die_in_silence_in_its_forks() -> None:
     assert dray.get(task.remote([dray.put(1), dray.put(2)])) == [1, 2]
 
 
-def test_a_fork_of_a_task_cannot_call() -> None:
-    @dray.remote
-    def task(handle: Any) -> Any:
-        call = handle.say
+def test_a_fork_of_a_worker_cannot_use_its_session(tmp_path: Path) -> None:
+    """Neither has it a session of its own: what it made there could not be used."""
+    status = dray.remote(status_of_a_fork)
+
+    def work() -> Any:
+        call = Echo.remote().say
 
         def refused() -> None:
-            with pytest.raises(EngineError, match="was forked off the worker"):
-                call.remote("the fork's")
+            for use in (
+                lambda: call.remote("the fork's"),
+                lambda: status.remote(returns),
+                lambda: dray.put(1),
+                dray.nodes,
+                dray.init,
+            ):
+                with pytest.raises(EngineError, match="was forked off the worker"):
+                    use()
 
         in_a_fork(refused)
-        return dray.get(call.remote("the task's"))
+        return dray.get(call.remote("the worker's"))
 
-    assert dray.get(task.remote(Echo.remote())) == "the task's"
+    assert dray.get(dray.remote(work).remote()) == "the worker's"
+    assert fit(work, tmp_path).return_value == "the worker's"
 
 
 # Of the driver.
@@ -259,6 +271,28 @@ def test_a_fork_of_the_driver_may_have_a_session_of_its_own() -> None:
 
     in_a_fork(use_one)
     assert dray.get(actor.say.remote(2)) == 2
+
+
+def test_a_fork_amid_another_threads_start_may_have_a_session_of_its_own() -> None:
+    held, forked = threading.Event(), threading.Event()
+
+    def starts_or_ends_a_session() -> None:
+        with session._lock:
+            held.set()
+            forked.wait()
+
+    thread = threading.Thread(target=starts_or_ends_a_session)
+    thread.start()
+    held.wait()
+
+    def use_one() -> None:
+        signal.alarm(PATIENCE_S)
+        with dray.init(num_cpus=1):
+            assert dray.get(dray.put(1)) == 1
+
+    in_a_fork(use_one)
+    forked.set()
+    thread.join()
 
 
 def test_a_signal_of_a_fork_does_not_wake_the_driver() -> None:

@@ -6,6 +6,7 @@ import inspect
 import itertools
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from dray.errors import (
     ClusterUnreachableError,
     ConfigError,
     DrayError,
+    EngineError,
     InfeasibleError,
     NodeDiedError,
     ObjectLostError,
@@ -35,6 +37,7 @@ from dray.errors import (
 from dray.train import DataParallelTrainer, Result, RunConfig, ScalingConfig
 from dray.util.placement_group import get_current_placement_group
 from tests.support.clusters import Cluster
+from tests.support.gates import PATIENCE_S
 from tests.support.programs import environment, run, write
 
 pytestmark = [
@@ -176,6 +179,16 @@ def test_workers_can_use_ray_themselves(storage: Path) -> None:
     keeper = Keeper.options(name="keeper").remote()
     six = dray.put(6)
 
+    def refused_in_a_fork() -> int:
+        """Ray itself hangs there."""
+        child = os.fork()
+        if child == 0:
+            signal.alarm(PATIENCE_S)
+            with pytest.raises(EngineError, match="was forked off the worker"):
+                dray.put(1)
+            os._exit(0)
+        return os.waitpid(child, 0)[1]
+
     def train(config: dict[str, Any]) -> Any:
         own = get_current_placement_group()
         return (
@@ -184,6 +197,7 @@ def test_workers_can_use_ray_themselves(storage: Path) -> None:
             ray.get(ray.remote(num_cpus=0)(lambda: 6 * 7).remote()),
             ray.get_runtime_context().namespace,
             own is not None and own.bundle_specs,
+            refused_in_a_fork(),
         )
 
     trainer = DataParallelTrainer(
@@ -192,7 +206,7 @@ def test_workers_can_use_ray_themselves(storage: Path) -> None:
         run_config=RunConfig(storage_path=storage),
     )
     namespace = ray.get_runtime_context().namespace
-    assert trainer.fit().return_value == (42, 7, 42, namespace, [{"CPU": 1}])
+    assert trainer.fit().return_value == (42, 7, 42, namespace, [{"CPU": 1}], 0)
 
 
 # Connecting.

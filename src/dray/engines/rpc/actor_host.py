@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from dray import interrupts, session
 from dray.engines.rpc import lifeline, wire
-from dray.errors import EngineError
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -115,7 +114,7 @@ class ActorHost:
             return wire.Answer(call.number, "raised", wire.dump_error(error, users_part(error)))
 
     def _send(self, message: wire.ToDriver) -> None:
-        refuse_forks(self._pid)
+        session.refuse_forks(self._pid)
         data = pickle.dumps(message, protocol=5)  # faster than the connection's own pickler
         with self._sending:
             try:
@@ -128,7 +127,7 @@ class ActorHost:
     def _send_quietly(self, data: bytes) -> None:
         """Leave a message for the driver; have it read if there is no room."""
         if os.getpid() != self._pid:
-            refuse_forks(self._pid)
+            session.refuse_forks(self._pid)
         sock = self._sock
         with self._sending:
             try:
@@ -294,19 +293,6 @@ class ExitForkedChildren:
     ) -> None:
         if os.getpid() != self._pid:
             _leave_fork(error)
-
-
-def refuse_forks(pid: int) -> None:
-    """Refuse to speak for a worker in a process that was forked off it.
-
-    Raises:
-        EngineError: This is such a process.
-    """
-    if os.getpid() != pid:
-        raise EngineError(
-            f"process {os.getpid()} was forked off the worker {pid}, and cannot use dray: report, "
-            "get and call in the worker itself, and pass the values on"
-        )
 
 
 def exit_status(error: SystemExit) -> int:

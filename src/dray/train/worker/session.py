@@ -15,8 +15,8 @@ from typing import Any
 
 from dray.engines.base import Post
 from dray.engines.rpc import wire
-from dray.engines.rpc.actor_host import refuse_forks
 from dray.errors import StorageError, describe
+from dray.session import refuse_forks
 from dray.train.checkpoint import Checkpoint
 from dray.train.data_config import DataConfig, Datasets
 from dray.train.reported import ReportedCheckpoint, ReportedCheckpointStatus

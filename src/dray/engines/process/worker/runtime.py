@@ -11,13 +11,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dray import host
+from dray import host, session
 from dray.engines.process.attach_socket import leave
 from dray.engines.process.client.runtime import ProcessRuntime
 from dray.engines.process.leader_follower import AdaptiveSpin, LeaderFollowers, Waiter
 from dray.engines.process.objects.shared_memory import Arena, SpillFile
 from dray.engines.rpc import lifeline
-from dray.engines.rpc.actor_host import refuse_forks
 from dray.engines.rpc.framing import Inbox, Message, encode
 from dray.engines.runtime import (
     Args,
@@ -103,7 +102,7 @@ class WorkerRuntime(ProcessRuntime):
             lifeline.end_with_family()
 
     def refuse_forks(self) -> None:
-        refuse_forks(self._pid)
+        session.refuse_forks(self._pid)
 
     def read(self, timeout_s: float | None) -> None:
         """Wait for something from the hub, and deal with it."""
