@@ -46,7 +46,9 @@ def node() -> str:
 @dray.remote
 def group_id() -> str | None:
     group = get_current_placement_group()
-    assert dray.get_runtime_context().get_placement_group_id() == (group.id if group else None)
+    context = dray.get_runtime_context()
+    assert context.get_placement_group_id() == (group.id if group else None)
+    assert context.current_placement_group_id == (group.id if group else None)
     return group.id if group else None
 
 
@@ -94,7 +96,7 @@ def test_a_group_tells_about_itself(pair: PlacementGroup) -> None:
     assert entry["strategy"] == "STRICT_SPREAD"
     assert entry["bundles"] == {0: {"CPU": 1}, 1: {"CPU": 2}}
     assert set(entry["bundles_to_node_id"]) == {0, 1}
-    assert placement_group_table()[pair.id] == entry
+    assert placement_group_table()[pair.id.hex()] == entry
 
 
 @pytest.mark.parametrize(

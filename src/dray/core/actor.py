@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 
 from dray import session
 from dray.compat.attributes import AbsentMember
-from dray.core.ids import Id
+from dray.compat.ids import Id
 from dray.core.options import CALL, CALLS, actor_options, call_options, check_options, methods_of
 from dray.core.signature import Signature
 from dray.engines.runtime import ActorBackend, ActorOptions, Origin, Returned, Submit

@@ -7,8 +7,8 @@ from typing import Any, overload
 from dray import session
 from dray.accelerators import families
 from dray.compat.attributes import AbsentMember
+from dray.compat.ids import Id
 from dray.core.actor import ActorHandle
-from dray.core.ids import Id
 from dray.engines.runtime import ExecutionContext
 from dray.errors import ConfigError
 from dray.user_warnings import warn_user
@@ -138,9 +138,10 @@ class RuntimeContext:
         return self._here.cluster or None
 
     @property
-    def current_placement_group_id(self) -> str | None:
+    def current_placement_group_id(self) -> Id | None:
         """The id of the placement group; None outside one."""
-        return self.get_placement_group_id()
+        found = self.get_placement_group_id()
+        return None if found is None else Id(found)
 
     @property
     def job_id(self) -> Id:

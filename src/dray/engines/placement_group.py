@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dray.checks import seconds
 from dray.compat.attributes import AbsentMember
+from dray.compat.ids import Id
 from dray.engines.object_ref import ObjectRef
 from dray.engines.runtime import Group
 
@@ -28,9 +29,9 @@ class PlacementGroup:
         self._group = group
 
     @property
-    def id(self) -> str:
+    def id(self) -> Id:
         """Its id."""
-        return self._group.group_id
+        return Id(self._group.group_id)
 
     @property
     def bundle_specs(self) -> list[dict[str, float]]:
