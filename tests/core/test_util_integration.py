@@ -105,6 +105,8 @@ def test_a_result_that_does_not_come_in_time(gate: Gate) -> None:
     pool.submit(square, 3)
     with pytest.raises(TimeoutError):
         pool.get_next(timeout=0.05)
+    with pytest.raises(ValueError, match="0 or more"):
+        pool.get_next(timeout=-1, ignore_if_timedout=True)
     with pytest.raises(TimeoutError):
         pool.get_next(timeout=0, ignore_if_timedout=True)
     assert pool.get_next() == 9
@@ -122,6 +124,10 @@ def test_an_error_of_the_work_leaves_the_pool_usable() -> None:
     assert pool.get_next() == 4
     with pytest.raises(SerializationError):
         pool.submit(square, psutil.Process().open_files)
+    no_references: list[Any] = [None, [], [1]]
+    for wrong in no_references:
+        with pytest.raises(TypeError, match="must return what"):
+            pool.submit(lambda actor, value: value, wrong)
     assert list(pool.map(square, [5])) == [25]
 
 

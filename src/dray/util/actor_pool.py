@@ -7,18 +7,20 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+from dray.checks import seconds
 from dray.compat.attributes import attach_getattr
 from dray.core.actor import ActorHandle
 from dray.core.objects import get, wait
-from dray.engines.object_ref import ObjectRef
-from dray.errors import ActorDiedError, ConfigError, GetTimeoutError
+from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
+from dray.errors import ActorDiedError, ArgumentTypeError, ConfigError, GetTimeoutError, shown
 
 __all__ = ["ActorPool"]
 
 attach_getattr(__name__)
 
 V = TypeVar("V")
-Returned = ObjectRef | list[ObjectRef]  # several of a method with num_returns
+Awaited = ObjectRef | ObjectRefGenerator
+Returned = Awaited | list[ObjectRef]  # several of a method with num_returns
 Outcome = tuple[object, Exception | None]  # what a call has returned, or raised
 Call = Callable[[ActorHandle, V], Returned]
 
@@ -44,7 +46,7 @@ class ActorPool:
     def __init__(self, actors: Sequence[ActorHandle]) -> None:
         self._idle = list(actors)
         self._waiting: deque[tuple[int, Call[Any], object]] = deque()
-        self._running: dict[ObjectRef, tuple[int, ActorHandle, Returned]] = {}
+        self._running: dict[Awaited, tuple[int, ActorHandle, Returned]] = {}
         self._finished: dict[int, Outcome] = {}  # in the order in which they finished
         self._wanted: dict[int, None] = {}  # numbers of results not yet taken, oldest first
         self._count = 0
@@ -142,7 +144,8 @@ class ActorPool:
         return next(iter(self._wanted))
 
     def _take(self, find: Callable[[], int | None], timeout: float | None, drop: bool) -> object:
-        deadline = None if timeout is None else time.monotonic() + timeout
+        limit = seconds(timeout)
+        deadline = None if limit is None else time.monotonic() + limit
         while (number := find()) is None:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not self._collect(left):
@@ -184,11 +187,20 @@ class ActorPool:
             number, fn, value = self._waiting.popleft()
             try:
                 returned = fn(self._idle[0], value)
+                first = _first_of(returned)
             except BaseException:
                 self._wanted.pop(number)  # there will be no result
                 raise
-            first = returned[0] if isinstance(returned, list) else returned
             self._running[first] = number, self._idle.pop(0), returned
+
+
+def _first_of(returned: object) -> Awaited:
+    first = returned[0] if isinstance(returned, list) and returned else returned
+    if not isinstance(first, Awaited):
+        raise ArgumentTypeError(
+            f"the function of a pool must return what .remote() returned, not {shown(returned)}"
+        )
+    return first
 
 
 def _outcome_of(returned: Returned) -> Outcome:
