@@ -75,6 +75,18 @@ def test_what_programs_for_older_rays_use_is_not_taken_for_a_typing_error(
             "from dray.exceptions import RayTaskErr",
             "cannot import name 'RayTaskErr' from 'dray.exceptions'; did you mean RayTaskError?",
         ),
+        (
+            "import dray.train.checkpoint; dray.train.Checkpnt",
+            "module 'dray.train' has no attribute 'Checkpnt'; did you mean Checkpoint?",
+        ),
+        (
+            "import dray.train; dray.train.TorchTrainer",
+            "dray.train has no TorchTrainer: it is in dray.train.torch",
+        ),
+        (
+            "from dray.train import XGBoostTrainer",
+            "dray.train has no XGBoostTrainer: it is in dray.train.xgboost",
+        ),
         ("import dray.qqq", "No module named 'dray.qqq'"),
         ("dray.qqq", "module 'dray' has no attribute 'qqq'"),
     ],

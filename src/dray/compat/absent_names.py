@@ -315,6 +315,10 @@ _TRAIN: dict[str, str | Absent] = {
     **_each("predictor batch_predictor", _PREDICT),
     "examples": "there are programs in the examples/ folder of dray's repository",
     "BaseTrainer": "use dray.train.DataParallelTrainer",
+    **{
+        f"{framework}Trainer": f"it is in dray.train.{framework.lower()}"
+        for framework in ("Torch", "Tensorflow", "Jax", "XGBoost", "LightGBM")
+    },
 }
 
 _TRAIN_TORCH: dict[str, str | Absent] = {

@@ -116,7 +116,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return the question whether a similar name was meant; empty if there is none."""
     if name.startswith("_"):
         return ""
-    candidates = {other.lower(): other for other in known if not other.startswith("_")}
+    public = sorted((other for other in known if not other.startswith("_")), reverse=True)
+    candidates = {other.lower(): other for other in public}  # a class rather than its module
     import difflib
 
     near = difflib.get_close_matches(name.lower(), candidates, 1)

@@ -103,7 +103,8 @@ class ScalingConfig:
                 f"placement_strategy must be one of {', '.join(STRATEGIES)}, "
                 f"not {self.placement_strategy!r}"
             )
-        self._check_resources(self.trainer_resources, "trainer_resources")
+        meant = f"; did you mean num_workers={self.trainer_resources!r}?"  # it comes second
+        self._check_resources(self.trainer_resources, "trainer_resources", meant)
         self._check_resources(self.resources_per_worker, "resources_per_worker")
         self._check_accelerators()
         if self.accelerator_type is not None:
@@ -152,9 +153,13 @@ class ScalingConfig:
                 f"{interval!r}"
             )
 
-    def _check_resources(self, resources: Mapping[str, float] | None, what: str) -> None:
+    def _check_resources(
+        self, resources: Mapping[str, float] | None, what: str, meant: str = ""
+    ) -> None:
         if resources is not None and not isinstance(resources, Mapping):
-            raise ConfigError(f"{what} must be a dict of names to quantities, not {resources!r}")
+            raise ConfigError(
+                f"{what} must be a dict of names to quantities, not {resources!r}{meant}"
+            )
         for name in resources or {}:
             _check_name(name)
         asked = to_fixed(resources or {})
