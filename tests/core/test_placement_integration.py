@@ -385,6 +385,8 @@ def test_what_does_not_fit_into_a_group(pair: PlacementGroup) -> None:
         node.options(num_cpus=2, **within(pair, 0)).remote()
     with pytest.raises(ConfigError, match="bundle"):
         node.options(**within(pair, 2))
+    with pytest.raises(ConfigError, match="is '0'; the group has bundles 0 to 1, and -1 is"):
+        node.options(**within(pair, "0"))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="placement group"):
         node.options(scheduling_strategy=PlacementGroupSchedulingStrategy("a group"))
 

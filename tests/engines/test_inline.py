@@ -149,7 +149,7 @@ def test_what_cannot_be_pickled_shows() -> None:
 
     with pytest.raises(SerializationError, match="lock"):
         hold.remote()
-    with pytest.raises(SerializationError, match="argument of task"):
+    with pytest.raises(SerializationError, match="argument 0 of task"):
         double.remote(lock)
     with pytest.raises(SerializationError, match="lock"):
         dray.put(lock)

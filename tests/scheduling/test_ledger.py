@@ -160,6 +160,12 @@ def test_quantities_that_are_refused(quantity: Any) -> None:
         to_fixed({"CPU": quantity})
 
 
+def test_the_most_of_a_resource_may_be_asked_for() -> None:
+    assert from_fixed(to_fixed({"CPU": 1e30})) == {"CPU": 1e30}
+    with pytest.raises(ConfigError, match=r"at most 1e\+30, not 1.1e\+30"):
+        to_fixed({"CPU": 1.1e30})
+
+
 @pytest.mark.parametrize(
     ("strategy", "nodes"),
     [

@@ -201,8 +201,8 @@ def _in_group(strategy: PlacementGroupSchedulingStrategy) -> Placement:
     index, size = plain(strategy.placement_group_bundle_index), len(group.bundles)
     if not isinstance(index, int) or not -1 <= index < size:
         raise ConfigError(
-            f"placement_group_bundle_index is {index}; the group has bundles 0 to {size - 1}, and "
-            "-1 is any of them"
+            f"placement_group_bundle_index is {index!r}; the group has bundles 0 to {size - 1}, "
+            "and -1 is any of them"
         )
     capture = bool(strategy.placement_group_capture_child_tasks)
     return Placement("group", group=group, bundle=index, capture=capture)

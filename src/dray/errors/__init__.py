@@ -352,8 +352,8 @@ def _describe_exit(exitcode: int | None, *, out_of_memory: bool) -> str:
         return f"{text}; the kernel's out-of-memory killer struck at that time: use less memory"
     hints = {
         "SIGKILL": "somebody or something outside killed it (kill -9, a container's memory limit)",
-        "SIGSEGV": "native code touched memory it does not own; the log holds the Python stack",
-        "SIGABRT": "native code gave up; the log holds its last words",
+        "SIGSEGV": "native code touched memory it does not own; its output has the Python stack",
+        "SIGABRT": "native code gave up; its output may say why",
         "SIGBUS": "often a full /dev/shm or disk under a memory-mapped file",
     }
     return f"{text}; {hints[name]}" if name in hints else text

@@ -12,7 +12,7 @@ from dray.errors import ConfigError
 UNIT = 10_000  # of a quantity; fixed point, so that thirds and tenths add up and come back whole
 
 # No cluster has as much of anything, not even bytes.
-_MOST = 10**30
+_MOST = 1e30
 
 Quantities = dict[str, int]
 

@@ -17,7 +17,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from dray.engines.inline.values import InlineRef, Loop, Pickled, Stored, settled, store
+from dray.engines.inline.values import (
+    InlineRef,
+    Loop,
+    Pickled,
+    Stored,
+    settled,
+    store,
+    store_arguments,
+)
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.result_lists import DynamicObjectRefGenerator, split
 from dray.engines.rpc import actor_host, wire
@@ -222,7 +230,7 @@ def submit(work: Work, args: Args, kwargs: Mapping[str, object]) -> Returned:
     Raises:
         SerializationError: An argument cannot be pickled.
     """
-    arguments = store((args, dict(kwargs)), f"an argument of {work.title}")
+    arguments = store_arguments(args, dict(kwargs), work.title)
     if work.num_returns == "streaming":
         return InlineGenerator(work, arguments)
     refs = begin(work, perform(work, arguments), work.count)

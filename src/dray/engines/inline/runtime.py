@@ -24,7 +24,7 @@ from typing import Any, cast
 
 from dray.engines.inline.actor import ExitActor, InlineGroup, InlineObject
 from dray.engines.inline.execution import Host, InlineGenerator, Work, current, submit
-from dray.engines.inline.values import InlineRef, settled, store
+from dray.engines.inline.values import InlineRef, settled, store, store_arguments
 from dray.engines.local import describe_node, nodes_of
 from dray.engines.object_ref import ObjectRef, ObjectRefGenerator
 from dray.engines.runtime import (
@@ -137,7 +137,7 @@ class InlineRuntime(Runtime):
                 )
             group = self._place(options, options.placement_resources)
             copied = store(kind, f"actor class {options.class_name}").load()
-            arguments = store((args, kwargs), f"an argument of {options.class_name}")
+            arguments = store_arguments(args, kwargs, options.class_name)
             held = None if group is not None else self._hold(options)
             here, around = self._surroundings(options, group, held.devices[0] if held else {})
             actor = InlineObject(copied, options, arguments, here, around, held, self._forgotten)

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from dray.engines.object_ref import ObjectRef
 from dray.engines.rpc import serialization
-from dray.engines.rpc.serialization import Payload
+from dray.engines.rpc.serialization import Packed, Payload
+from dray.engines.runtime import Args, Kwargs
 from dray.errors import ObjectLostError
 
 T = TypeVar("T")
@@ -59,6 +60,11 @@ class Stored(NamedTuple):
     payload: Payload
     kept: Sequence[object]
 
+    @classmethod
+    def of(cls, packed: Packed) -> Stored:
+        """Return a value that has been pickled."""
+        return cls(packed.inline(), packed.refs)
+
     def load(self) -> Any:
         """Return a copy of the value."""
         return serialization.unpack_inline(self.payload)
@@ -70,8 +76,16 @@ def store(value: object, what: str) -> Stored:
     Raises:
         SerializationError: It cannot be pickled.
     """
-    packed = serialization.pack(value, what)
-    return Stored(packed.inline(), packed.refs)
+    return Stored.of(serialization.pack(value, what))
+
+
+def store_arguments(args: Args, kwargs: Kwargs, callee: str) -> Stored:
+    """Pickle the arguments of a call.
+
+    Raises:
+        SerializationError: One of them cannot be pickled.
+    """
+    return Stored.of(serialization.pack_arguments(args, kwargs, callee))
 
 
 class InlineRef(Pickled, ObjectRef):

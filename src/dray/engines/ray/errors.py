@@ -304,8 +304,7 @@ def refused(
         return InfeasibleError(f"{what} can never run: {error}", asked={}, available={})
     methods = vars(subject).items() if isinstance(subject, type) else ()
     parts = {f"{name} of {what}": method for name, method in methods if callable(method)}
-    parts |= {what: subject, **{f"argument {i} of {what}": arg for i, arg in enumerate(args)}}
-    parts |= {f"argument {name!r} of {what}": arg for name, arg in (kwargs or {}).items()}
+    parts |= {what: subject, **wire.named_arguments(args, kwargs or {}, what)}
     for name, part in parts.items():
         try:
             wire.dump(part, name)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeGuard
 from dray.engines.rpc import wire
 from dray.engines.rpc.pickler import pickler_class
 from dray.engines.runtime import Args, Kwargs
-from dray.errors import ActorDiedError, DrayError, raised_in_task
+from dray.errors import ActorDiedError, DrayError, SerializationError, raised_in_task
 from dray.interrupts import interruptible, is_handlers
 
 INLINE, STORED, SPILLED, RAISED, FAILED, INIT_FAILED = 1, 2, 3, 4, 5, 6
@@ -114,6 +114,20 @@ def pack(value: object, what: str) -> Packed:
                 raise
             return Packed(wire.dump(value, what), refs=refs)
     return Packed(file.getvalue(), raw, refs, pickler.writable)
+
+
+def pack_arguments(args: Args, kwargs: Kwargs, callee: str) -> Packed:
+    """Pickle the arguments of a call.
+
+    Raises:
+        SerializationError: One of them cannot be pickled; the message says which.
+    """
+    try:
+        return pack((args, kwargs), f"an argument of {callee}")
+    except SerializationError:
+        for name, value in wire.named_arguments(args, kwargs, callee).items():
+            pack(value, name)
+        raise
 
 
 _NOTHING = pickle.dumps(((), {}), 5)

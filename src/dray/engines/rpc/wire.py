@@ -7,7 +7,7 @@ import pickle
 import struct
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType, TracebackType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -151,6 +151,14 @@ def dump(value: object, what: str) -> bytes:
             f"{what} cannot be sent to another process: {culprit} cannot be pickled ({said}). "
             "Create it inside the function, or pass what it is made from."
         ) from error
+
+
+def named_arguments(
+    args: Sequence[object], kwargs: Mapping[str, object], callee: str
+) -> dict[str, object]:
+    """Return the arguments of a call by the names that messages have for them."""
+    by_place = {f"argument {index} of {callee}": value for index, value in enumerate(args)}
+    return by_place | {f"argument {name!r} of {callee}": value for name, value in kwargs.items()}
 
 
 def load(payload: bytes) -> Any:

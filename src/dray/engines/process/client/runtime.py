@@ -150,8 +150,7 @@ class ProcessRuntime(Values):
 
     def bind_function(self, function: Function, options: TaskOptions) -> Submit:
         kind = self._kind("task", function, options, options.name)
-        returns, what = options.num_returns, f"an argument of {options.name}"
-        return self._submit(("submit", kind.key), returns, what, kind)
+        return self._submit(("submit", kind.key), options.num_returns, options.name, kind)
 
     def bind_method(self, actor: ProcessActor, method: str, options: CallOptions) -> Submit:
         details = (
@@ -162,11 +161,11 @@ class ProcessRuntime(Values):
             serialization.pack_types(options.retry_exceptions),
             options.most_unread,
         )
-        what = f"an argument of {actor.class_name}.{method}"
-        return self._submit(("call", actor.number, details), options.num_returns, what)
+        callee = f"{actor.class_name}.{method}"
+        return self._submit(("call", actor.number, details), options.num_returns, callee)
 
     def _submit(
-        self, head: Message, returns: int | str, what: str, kind: FunctionRef | None = None
+        self, head: Message, returns: int | str, callee: str, kind: FunctionRef | None = None
     ) -> Submit:
         """Return what submits tasks or calls, and keeps their function."""
         count = "stream" if returns == "streaming" else returns
@@ -194,7 +193,7 @@ class ProcessRuntime(Values):
             return [ProcessRef(self, made) for made in numbers] if count else None
 
         def submit(args: Args, kwargs: Kwargs, _kept: object = kind) -> Returned:
-            packed, deps = self._pack_arguments(args, kwargs, what)
+            packed, deps = self._pack_arguments(args, kwargs, callee)
             watch()
             try:
                 return place(packed, deps)
@@ -205,7 +204,7 @@ class ProcessRuntime(Values):
         return submit
 
     def _pack_arguments(
-        self, args: Args, kwargs: Kwargs, what: str
+        self, args: Args, kwargs: Kwargs, callee: str
     ) -> tuple[Packed | bytes, Sequence[int]]:
         """Return the arguments, and the references at the top, which are awaited."""
         plain = serialization.pack_plain(args, kwargs)
@@ -220,7 +219,7 @@ class ProcessRuntime(Values):
             if type(value) is ProcessRef:
                 kwargs = {name: self._stand_in(value, deps) for name, value in kwargs.items()}
                 break
-        return pack((args, kwargs), what), deps
+        return serialization.pack_arguments(args, kwargs, callee), deps
 
     def _stand_in(self, value: object, deps: list[int]) -> object:
         if type(value) is not ProcessRef:
@@ -250,7 +249,6 @@ class ProcessRuntime(Values):
         if options.detached:
             warn_not_detached(f"actor {options.class_name}", "process")
         known = self._kind("actor", kind, options, options.class_name)
-        what = f"an argument of {options.class_name}"
 
         @shielded
         def place(packed: Packed | bytes, deps: Sequence[int]) -> ActorBackend:
@@ -262,7 +260,7 @@ class ProcessRuntime(Values):
             return actor if found is None else self._actor(found)
 
         def create(args: Args, kwargs: Kwargs) -> ActorBackend:
-            return place(*self._pack_arguments(args, kwargs, what))
+            return place(*self._pack_arguments(args, kwargs, options.class_name))
 
         return create
 

@@ -419,12 +419,14 @@ class Tasks(TaskOperations):
             self.pump(shape)
 
     def _died(self, task: Task, worker: WorkerProcess, error: WorkerDiedError) -> WorkerDiedError:
-        tries = f" in attempt {task.attempt}" if task.attempt > 1 else ""
+        tries = "; max_retries lets it run again"
+        if task.attempt > 1:
+            tries = f" in attempt {task.attempt}, the last that max_retries allows"
         return type(error)(
             error.exitcode,
             out_of_memory=error.out_of_memory,
             details=f"{task.title} (pid {worker.pid}, node {worker.node.node_id}) did not end: "
-            f"{error}{tries}; max_retries lets it run again",
+            f"{error}{tries}",
         )
 
     def cancelled(self, task: Task) -> tuple[int, bytes]:
