@@ -276,8 +276,9 @@ def test_generators_go_on_when_they_are_asked() -> None:
     assert [dray.get(next(items)) for _ in range(3)] == [1, 2, 3]
     assert dray.get(tries.add.remote()) == 4
     dray.cancel(items)
-    with pytest.raises(TaskCancelledError):
+    with pytest.raises(TaskCancelledError) as caught:
         dray.get(next(items))
+    assert isinstance(caught.value, TaskError)
     assert list(items) == []
 
 
@@ -403,14 +404,17 @@ def test_an_async_actor_runs_calls_side_by_side() -> None:
 
 def test_what_an_async_actor_works_on_is_cancelled_or_dies() -> None:
     signal = Signal.options(max_pending_calls=2).remote()
-    refs = [signal.wait.remote(), signal.wait.remote()]
+    refs = [signal.wait.remote()]
+    dray.get(signal.answer.remote())  # so the other one has begun
+    refs.append(signal.wait.remote())
     with pytest.raises(PendingCallsLimitExceeded, match="max_pending_calls is 2"):
         signal.wait.remote()
     with pytest.raises(ConfigError, match="kill"):
         dray.cancel(refs[0], force=True)
     dray.cancel(refs[0])
-    with pytest.raises(TaskCancelledError):
+    with pytest.raises(TaskCancelledError) as caught:
         dray.get(refs[0])
+    assert isinstance(caught.value, TaskError)
     dray.kill(signal)
     with pytest.raises(ActorDiedError, match="killed"):
         dray.get(refs[1])

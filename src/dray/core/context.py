@@ -71,7 +71,8 @@ class RuntimeContext:
         """Return whether the task or the actor's call has been cancelled.
 
         A call of an actor whose methods are not async runs on when it is cancelled, so that the
-        actor's state stays whole: one that takes long asks now and then.
+        actor's state stays whole: one that takes long asks now and then. Nobody gets what it
+        returns then.
 
         Raises:
             ConfigError: The code runs in none.

@@ -95,6 +95,7 @@ class Work:
         retry_on: Exceptions that make it run again: all, none, or these types.
         runtime_env: Runtime environment of its process.
         gate: Limit of concurrent calls in an event loop.
+        begun: Whether the function was called.
     """
 
     title: str
@@ -106,6 +107,7 @@ class Work:
     retry_on: bool | tuple[type[BaseException], ...] = False
     runtime_env: RuntimeEnv = field(default_factory=RuntimeEnv)
     gate: Gate = field(default_factory=contextlib.nullcontext)
+    begun: bool = False
 
     @property
     def count(self) -> int:
@@ -120,8 +122,19 @@ class Work:
     def error_of(self, done: Future[T]) -> BaseException | None:
         """Return what its end has brought in place of a value."""
         if done.cancelled():
-            return self.host.gone or TaskCancelledError(f"{self.title} was cancelled")
+            return self.host.gone or self.cancelled()
         return done.exception()
+
+    def cancelled(self) -> DrayError:
+        """Return the error of its cancelling; once it has begun, it has raised that itself."""
+        error = TaskCancelledError(f"{self.title} was cancelled")
+        return self._failure(error) if self.begun else error
+
+    def call(self, args: Args, kwargs: Kwargs) -> Any:
+        """Call the function."""
+        function = self.find()
+        self.begun = True
+        return function(*args, **kwargs)
 
     async def carry_out(
         self,
@@ -262,7 +275,7 @@ async def perform(work: Work, arguments: Stored) -> Results:
     async def call(args: Args, kwargs: Kwargs) -> None:
         results.clear()
         async with work.gate:
-            value = work.find()(*args, **kwargs)
+            value = work.call(args, kwargs)
             awaited = inspect.isawaitable(value) and not isinstance(value, ObjectRef)
             if awaited and work.host.loop is not None:
                 value = await value
@@ -321,7 +334,7 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
     async def _advance(self, args: Args, kwargs: Kwargs) -> None:
         items, self._iterator = self._iterator, None  # it may raise, and is to begin anew then
         if items is None:
-            items = self._work.find()(*args, **kwargs)
+            items = self._work.call(args, kwargs)
             for _ in range(self._made):  # before it was tried again
                 await _next_of(items)
         item = await _next_of(items)
@@ -381,4 +394,4 @@ class InlineGenerator(Pickled, ObjectRefGenerator):
         """End it; after the items that are there comes an error that says so."""
         if not self._over:
             self._asked.cancel()
-            self._end(TaskCancelledError(f"{self._work.title} was cancelled"))
+            self._end(self._work.cancelled())

@@ -241,9 +241,8 @@ def _raised(cause: BaseException, text: str) -> DrayError:
         text = below[found.start() :] if found else below.strip()
     if isinstance(cause, RayError):
         cause = _plain_cause(cause, text)
-    if isinstance(cause, TaskCancelledError):
-        return cause
-    if _PICKLER in text.partition('  File "')[2].partition("\n")[0]:
+    is_of_pickler = _PICKLER in text.partition('  File "')[2].partition("\n")[0]
+    if is_of_pickler and not isinstance(cause, TaskCancelledError):
         # Nothing of the user's stands above the pickler: the task itself has ended well.
         cause = SerializationError(f"what it returned cannot be pickled: {cause}")
     return raised_in_task(cause, _where(text), text)

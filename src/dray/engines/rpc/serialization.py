@@ -187,6 +187,12 @@ def failed(error: DrayError) -> tuple[int, bytes]:
     return (FAILED, pickle.dumps(error, 5))
 
 
+def in_place_of(raised: Stored, error: DrayError) -> Stored:
+    """Return the payload of an error that a task is said to have raised where it raised another."""
+    kind, dumped, where = raised
+    return kind, wire.with_traceback_of(dumped, error), where
+
+
 @interruptible
 def error_of(payload: Stored) -> BaseException:
     """Return the error that a payload stands for."""

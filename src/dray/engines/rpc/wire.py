@@ -224,6 +224,12 @@ def dump_error(error: BaseException, skip: TracebackType | None = None) -> bytes
     return pickle.dumps((pickled, text), protocol=5)
 
 
+def with_traceback_of(payload: bytes, error: BaseException) -> bytes:
+    """Pickle an error with the traceback of one that `dump_error` has pickled."""
+    _, text = pickle.loads(payload)
+    return pickle.dumps((dump(error, "the error"), text), protocol=5)
+
+
 def _dump_alike(error: BaseException, said: str) -> bytes:
     """Pickle an error as its class would have it; nothing if what comes back is another one.
 

@@ -22,6 +22,7 @@ Invariants:
   is on that worker (`task.worker is worker`): one that was lost and runs again has another.
 - A task runs again when its worker dies or it raises what may be retried, as often as `retries`
   says; never after it was cancelled. A generator that has yielded runs again only after a death.
+- A cancelled task that returns all the same has its result; a call of an actor does not.
 - Calls of actors stand in the same table (`task_table.py`) for arguments, results, cancelling and
   ends; which of them runs when is for `actors.py`, which hears of it as the `CallListener` of the
   actor's record.
@@ -49,7 +50,7 @@ from dray.engines.process.hub.records import (
 from dray.engines.process.hub.task_table import TaskTable
 from dray.engines.process.hub.worker_pool import Pool
 from dray.engines.rpc.framing import Message, encode, encode_all
-from dray.engines.rpc.serialization import Payload, failed
+from dray.engines.rpc.serialization import Payload, failed, in_place_of, is_error
 from dray.engines.thread_limits import threads_for
 from dray.errors import (
     ConfigError,
@@ -262,11 +263,16 @@ class Tasks(TaskOperations):
         task = self.table.running.get(number)
         worker = client.worker
         if task is not None and task.worker is worker:
-            for result, (payload, nested) in zip(task.results, values, strict=True):
-                if type(payload) is tuple:
-                    self.hub.arrived(client, payload)
-                self.hub.store.seal(result, payload, nested)
-            self.table.close(task)
+            if task.cancelled and task.actor is not None:
+                self.table.end(task, self.cancelled(task))
+                for payload, _ in values:
+                    self.hub.free_room(client, payload)
+            else:
+                for result, (payload, nested) in zip(task.results, values, strict=True):
+                    if type(payload) is tuple:
+                        self.hub.arrived(client, payload)
+                    self.hub.store.seal(result, payload, nested)
+                self.table.close(task)
         self.left(number, worker)
 
     def on_raised(
@@ -282,7 +288,7 @@ class Tasks(TaskOperations):
         worker = client.worker
         if task is not None and task.worker is worker:
             if task.cancelled:
-                self.table.end(task, self.cancelled(task))
+                self.table.end(task, self.cancelled(task, payload))
             elif retriable and task.retries:
                 task.retries -= 1
                 self._again(task)
@@ -429,9 +435,10 @@ class Tasks(TaskOperations):
             f"{error}{tries}",
         )
 
-    def cancelled(self, task: Task) -> tuple[int, bytes]:
-        """Return the error of a task or call that was cancelled."""
-        return failed(TaskCancelledError(f"{task.title} was cancelled"))
+    def cancelled(self, task: Task, raised: Payload = b"") -> Payload:
+        """Return the error of a task or call that was cancelled, in place of what it has raised."""
+        error = TaskCancelledError(f"{task.title} was cancelled")
+        return in_place_of(raised, error) if is_error(raised) else failed(error)
 
     def on_cancel(
         self, client: Client, question: int, number: int, force: bool, recursive: bool

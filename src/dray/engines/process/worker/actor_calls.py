@@ -235,6 +235,9 @@ class ActorCalls:
     def _tell_cancelled(self, message: Message) -> None:
         _, number, _, payload, deps, *_ = message
         self._results.runtime.return_unread([payload, *deps])
+        self._say_cancelled(number)
+
+    def _say_cancelled(self, number: int) -> None:
         self._cancelled.discard(number)
         self._results.runtime.say("raised", number, b"", (), False, ())
 
@@ -269,7 +272,10 @@ class ActorCalls:
                         raise asyncio.CancelledError
                     values = results.pack_results(value, returns, name, number)
         except BaseException as error:  # noqa: BLE001 (all of it belongs to the caller)
-            self._ended(number, name, retried, error)
+            if unread and number in self._cancelled:  # it has not begun
+                self._say_cancelled(number)
+            else:
+                self._ended(number, name, retried, error)
         else:
             results.tell_results(number, values)
         finally:
