@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import dray
-from dray.errors import TaskError
+from dray.errors import ActorDiedError, ObjectLostError, TaskError
 from dray.session import current_runtime
 from tests.support.gates import until
 
@@ -108,6 +109,45 @@ def test_a_reference_in_an_error_lives_as_long_as_the_error(failing: Callable[[]
     assert dray.get(inner).sum() == LARGE
     del inner, caught, ref
     until(memory_is_free)
+
+
+@dray.remote
+def fails_at_once() -> Iterator[float]:
+    yield 1 / 0
+
+
+def test_an_error_among_the_items_of_a_generator_has_an_id() -> None:
+    (failed,) = fails_at_once.remote()
+    assert repr(failed) == f"ObjectRef({failed.hex()})"
+
+
+def test_a_reference_of_another_session_is_of_nothing_in_this_one() -> None:
+    """Numbers begin anew in each session, and those of this one must not be meant."""
+    reference, holder = dray.put("first"), Holder.remote()
+    group = dray.util.placement_group([{"CPU": 1}])
+    by_hand = pickle.dumps((reference, holder, group))
+    loaded, actor, _ = pickle.loads(by_hand)
+    assert loaded == reference
+    assert dray.get([loaded, actor.answer.remote()]) == ["first", 1]
+    dray.shutdown()
+    dray.init(num_cpus=2)
+    mine = dray.put("second"), Holder.remote(), dray.util.placement_group([{"CPU": 1}])
+    lost, actor, group = pickle.loads(pickle.dumps(pickle.loads(by_hand)))
+    uses: tuple[Callable[[], Any], ...] = (
+        lambda: dray.get(lost),
+        lambda: dray.get(dray.get(dray.put([lost]))),
+        lambda: dray.get(opened.remote([lost])),
+        lambda: dray.get(opened.remote([reference])),
+        lambda: dray.get(group.ready()),
+    )
+    for use in uses:
+        with pytest.raises(ObjectLostError):
+            use()
+    with pytest.raises(ActorDiedError):
+        dray.get(actor.answer.remote())
+    dray.util.remove_placement_group(group)
+    assert dray.get([mine[0], mine[1].answer.remote()]) == ["second", 1]
+    assert mine[2].wait(0)
 
 
 @dataclasses.dataclass

@@ -34,10 +34,12 @@ class Conversation(ABC):
 
     Args:
         number: The process's own number; what it makes is numbered after it.
+        job_id: The session's id.
         turns: Leader and followers among the threads that wait for answers.
     """
 
-    def __init__(self, number: int, turns: LeaderFollowers) -> None:
+    def __init__(self, number: int, job_id: str, turns: LeaderFollowers) -> None:
+        self.session = int(job_id, 16)
         self._ids = itertools.count((number << 40) + 1)
         self._readers = turns
         self._asked: dict[int, Waiter] = {}

@@ -77,11 +77,12 @@ class ProcessRuntime(Values):
 
     Args:
         number: The process's own number; what it makes is numbered after it.
+        job_id: The session's id.
         turns: Leader and followers among the threads that wait for answers.
     """
 
-    def __init__(self, number: int, turns: LeaderFollowers) -> None:
-        super().__init__(number, turns)
+    def __init__(self, number: int, job_id: str, turns: LeaderFollowers) -> None:
+        super().__init__(number, job_id, turns)
         self._known: weakref.WeakValueDictionary[bytes, FunctionRef] = weakref.WeakValueDictionary()
         self._pickled: weakref.WeakKeyDictionary[object, _Told] = weakref.WeakKeyDictionary()
         references.set_runtime(self)

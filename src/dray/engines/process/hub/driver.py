@@ -146,7 +146,7 @@ class DriverRuntime(ProcessRuntime, AttachOperations, StatusOperations):
         self._cores = host.cpu_count()
         self._spin = AdaptiveSpin(self._cores)
         self._look = functools.partial(self._poll.poll, 0)
-        super().__init__(0, LeaderFollowers(self.read, self._interrupt))
+        super().__init__(0, self._job_id, LeaderFollowers(self.read, self._interrupt))
         self.lock = self.hub.lock
         self.client = Client(0, self.answered)
         self._readers.start_background("dray-hub")

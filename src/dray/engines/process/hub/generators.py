@@ -20,6 +20,8 @@ from dray.engines.rpc.serialization import Payload, is_error
 
 # A number that no object has: who gets it is told that it is gone.
 _GONE = 0
+# Added to a task's number, it is that of its error as an item; no process gives such numbers.
+_ERROR = 1 << 80
 
 
 class _Stream:
@@ -148,7 +150,7 @@ class Streams(StreamOperations):
         stream = self._streams.get(task.number)
         if stream is None or stream.task is None or not is_error(payload):
             return
-        number = -task.number  # no process gives such numbers
+        number = _ERROR + task.number
         self._hub.store.add(number)
         self._hub.store.seal(number, payload, nested)
         stream.items.append(number)

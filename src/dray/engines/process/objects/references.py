@@ -12,10 +12,19 @@ from dray.engines.rpc.serialization import note_reference
 from dray.engines.runtime import ActorBackend, CallOptions, Group, Submit
 from dray.interrupts import final, shielded
 
+# All numbers of a session are smaller; one that has left it has the session's own above them.
+_OWN_BITS = 96
+
 
 class ReferenceRuntime(Protocol):
-    """The part of a process that its references need."""
+    """The part of a process that its references need.
 
+    Attributes:
+        session: The number of its session.
+        table: Counts of the references.
+    """
+
+    session: int
     table: ReferenceCounter
 
     def on_received(self, number: int) -> None:
@@ -127,6 +136,24 @@ def set_runtime_factory(join: Callable[[], object]) -> None:
     _runtime, _join = None, join
 
 
+def _marked(runtime: ReferenceRuntime, number: int) -> int:
+    """Return a number with that of its session, unless it has one."""
+    return number if number >> _OWN_BITS else runtime.session << _OWN_BITS | number
+
+
+def _unmarked(runtime: ReferenceRuntime, number: int) -> int:
+    """Return a number as it is within a session; one of another is unknown there, and stays."""
+    return number % (1 << _OWN_BITS) if number >> _OWN_BITS == runtime.session else number
+
+
+def _arrived(number: int) -> tuple[ReferenceRuntime, int]:
+    """Take note of a reference that has come in; return what it is made of."""
+    runtime = _current_runtime()
+    number = _unmarked(runtime, number)
+    runtime.on_received(number)
+    return runtime, number
+
+
 def _current_runtime() -> ReferenceRuntime:
     if _runtime is None and _join is not None:
         _join()
@@ -158,10 +185,11 @@ class _Counted:
 
     def pickle_number(self) -> int:
         """Return the number, for somebody who will know it in another process."""
-        if not note_reference(self):
-            # Pickled by somebody else's pickler: nobody can say when it will be forgotten.
-            self.runtime.keep(self.number)
-        return self.number
+        if self.runtime is _runtime and note_reference(self):
+            return self.number
+        # Pickled by somebody else's pickler: nobody can say when it will be forgotten, or where.
+        self.runtime.keep(self.number)
+        return _marked(self.runtime, self.number)
 
 
 class FunctionRef(_Counted):
@@ -206,9 +234,7 @@ class ProcessRef(_Counted, ObjectRef):
 
 @shielded
 def _arrived_ref(number: int) -> ProcessRef:
-    runtime = _current_runtime()
-    runtime.on_received(number)
-    return ProcessRef(runtime, number)
+    return ProcessRef(*_arrived(number))
 
 
 class ProcessGenerator(_Counted, ObjectRefGenerator):
@@ -273,9 +299,11 @@ class ProcessGenerator(_Counted, ObjectRefGenerator):
         self.runtime.on_received(self.number)
         return ProcessRef(self.runtime, self.number)
 
+    @shielded
     def __copy__(self) -> ProcessGenerator:
         self._handed_on = True  # before its index is read, which another thread may move on
-        return _arrived_generator(self.number, self._index)
+        self.runtime.on_received(self.number)
+        return ProcessGenerator(self.runtime, self.number, self._index)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ProcessGenerator) and other.number == self.number
@@ -290,9 +318,7 @@ class ProcessGenerator(_Counted, ObjectRefGenerator):
 
 @shielded
 def _arrived_generator(number: int, index: int) -> ProcessGenerator:
-    runtime = _current_runtime()
-    runtime.on_received(number)
-    return ProcessGenerator(runtime, number, index)
+    return ProcessGenerator(*_arrived(number), index)
 
 
 class ProcessActor(_Counted, ActorBackend):
@@ -322,9 +348,7 @@ class ProcessActor(_Counted, ActorBackend):
 
 @shielded
 def _arrived_actor(number: int, class_name: str, methods: Mapping[str, Any]) -> ProcessActor:
-    runtime = _current_runtime()
-    runtime.on_received(number)
-    return ProcessActor(runtime, number, class_name, methods)
+    return ProcessActor(*_arrived(number), class_name, methods)
 
 
 class ProcessGroup(Group):
@@ -358,11 +382,13 @@ class ProcessGroup(Group):
         self.runtime.remove_group(self)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (arrived_group, (self.number, [dict(b) for b in self.bundles], self._ready))
+        number = _marked(self.runtime, self.number)
+        return (arrived_group, (number, [dict(b) for b in self.bundles], self._ready))
 
 
 def arrived_group(
     number: int, bundles: Sequence[Mapping[str, float]], ready: ProcessRef | None = None
 ) -> ProcessGroup:
     """Return a group; it asks for what says that it is there where it has not come along."""
-    return ProcessGroup(_current_runtime(), number, bundles, ready)
+    runtime = _current_runtime()
+    return ProcessGroup(runtime, _unmarked(runtime, number), bundles, ready)

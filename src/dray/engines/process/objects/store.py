@@ -110,8 +110,9 @@ class Store:
             entry = ObjectEntry()
             entry.payload = failed(
                 ObjectLostError(
-                    "the object is gone: its last reference died before this one was used; keep a "
-                    "reference to it, or hand it on inside an argument or a value"
+                    "the object is gone: its last reference died before this one was used, or it "
+                    "is of another session; keep a reference to it, or hand it on inside an "
+                    "argument or a value"
                 )
             )
         return entry

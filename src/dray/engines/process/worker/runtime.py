@@ -67,7 +67,8 @@ class WorkerRuntime(ProcessRuntime):
         self._poll.register(sock, select.POLLIN)
         self._waker, self._wake = os.pipe()
         self._poll.register(self._waker, select.POLLIN)
-        super().__init__(begin["number"], LeaderFollowers(self.read, self._interrupt))
+        turns = LeaderFollowers(self.read, self._interrupt)
+        super().__init__(begin["number"], begin["job_id"], turns)
 
     @property
     def arena(self) -> Arena:
