@@ -1,10 +1,11 @@
-"""CPUs that waiting tasks lend out: counted once, whatever threads the tasks leave behind."""
+"""CPUs that waiting tasks lend out: counted once, and to whom they go."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,3 +93,37 @@ def test_a_thread_that_begins_to_wait_between_tasks_keeps_no_task_from_lending(
     second_gate.open()
     dray.get(awaited)
     until(lambda: free() == cpus)
+
+
+def test_parents_that_wait_get_their_children_before_further_ones_begin() -> None:
+    cpus = dray.cluster_resources()["CPU"]
+
+    @dray.remote(num_cpus=cpus)
+    def nested(depth: int, children: int) -> set[int]:
+        below = [nested.remote(depth - 1, 1) for _ in range(children if depth else 0)]
+        if len(below) > 1:  # the last one waits for the others as arguments
+            below.append(joined.remote(*below))
+        return {os.getpid()}.union(*dray.get(below))
+
+    @dray.remote(num_cpus=cpus)
+    def joined(*pids: set[int]) -> set[int]:
+        return {os.getpid()}.union(*pids)
+
+    pids = set().union(*dray.get([nested.remote(2, 5) for _ in range(10)], timeout=PATIENCE_S))
+    assert len(pids) < 30  # of 120 tasks, most of which wait
+
+
+def test_what_a_task_leaves_behind_goes_before_nobody(tmp_path: Path) -> None:
+    cpus = dray.cluster_resources()["CPU"]
+
+    @dray.remote(num_cpus=cpus)
+    def again(end: Path, gate: Gate) -> None:
+        gate.ring()
+        if not end.exists():
+            again.remote(end, gate)
+
+    gate = Gate(tmp_path)
+    again.remote(tmp_path / "end", gate)
+    gate.heard()
+    touch = dray.remote(num_cpus=cpus)(Path.touch)
+    dray.get(touch.remote(tmp_path / "end"), timeout=PATIENCE_S)

@@ -80,7 +80,7 @@ class Lookahead:
             return
         self.recall_late(shape, worker.since)
         messages: list[Message] = []
-        while room > 0 and waiting and waiting[0].kind is task.kind and _is_light(waiting[0]):
+        while room > 0 and waiting and waiting.first.kind is task.kind and _is_light(waiting.first):
             after = waiting.popleft()
             if after.over:
                 continue

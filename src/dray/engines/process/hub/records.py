@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -167,6 +167,63 @@ class WaitRequest:
     items: list[tuple[Item, Callable[[], None]]] = field(default_factory=list)
 
 
+class TaskQueue:
+    """Tasks that can run: those of the greatest depth first, and of one depth in order."""
+
+    def __init__(self) -> None:
+        self._levels: list[deque[Task]] = [deque()]  # by depth; the last has some, if any has
+
+    def __bool__(self) -> bool:
+        return bool(self._levels[-1])
+
+    def __len__(self) -> int:
+        return sum(map(len, self._levels))
+
+    def __iter__(self) -> Iterator[Task]:
+        return itertools.chain.from_iterable(reversed(self._levels))
+
+    @property
+    def first(self) -> Task:
+        """The task whose turn it is."""
+        return self._levels[-1][0]
+
+    def append(self, task: Task) -> None:
+        """Put a task behind those of its depth."""
+        self._level(task.depth).append(task)
+
+    def appendleft(self, task: Task) -> None:
+        """Put a task before those of its depth."""
+        self._level(task.depth).appendleft(task)
+
+    def popleft(self) -> Task:
+        """Take the first one out."""
+        levels = self._levels
+        task = levels[-1].popleft()
+        while not levels[-1] and len(levels) > 1:
+            levels.pop()
+        return task
+
+    def skip_over(self, running: Mapping[int, Task]) -> None:
+        """Drop what is over from the front; what a task that is over has left is no deeper now.
+
+        Args:
+            running: All tasks and calls that are not over.
+        """
+        while self:
+            first = self.first
+            if not first.over and (not first.depth or first.parent in running):
+                return
+            self.popleft()
+            if not first.over:
+                first.depth = 0
+                self.append(first)
+
+    def _level(self, depth: int) -> deque[Task]:
+        while len(self._levels) <= depth:
+            self._levels.append(deque())
+        return self._levels[depth]
+
+
 @dataclass(eq=False)
 class SchedulingClass:
     """Tasks that ask for the same, and so can take each other's place.
@@ -177,7 +234,7 @@ class SchedulingClass:
         ledger: Where.
         runtime_env: Runtime environment: variables, as pairs, and a directory.
         resources: The same quantities, as the tasks see them.
-        waiting: Those that can run, oldest first.
+        waiting: Those that can run.
         followed: Workers to which tasks were sent ahead that are not recalled.
         asked: The request of this shape that the ledger has.
         kinds: Number of the functions and classes that ask for it.
@@ -192,7 +249,7 @@ class SchedulingClass:
     ledger: Ledger
     runtime_env: RuntimeKey
     resources: Mapping[str, float]
-    waiting: deque[Task] = field(default_factory=deque)
+    waiting: TaskQueue = field(default_factory=TaskQueue)
     followed: set[WorkerProcess] = field(default_factory=set)
     asked: Future[Reservation] | None = None
     kinds: int = 0
@@ -236,6 +293,7 @@ class Task:
         returns: Number of results, or "stream".
         client: Process that submitted it.
         parent: The task that submitted it.
+        depth: Number of tasks, each of the next, that may wait for it.
         unready: Number of `deps` that are not there yet.
         retries: Runs left after the first; -1 is without limit.
         worker: Worker that runs it.
@@ -265,6 +323,7 @@ class Task:
     since: float = 0.0
     dispatch: int = 0
     forced: bool = False
+    depth: int = 0
 
     @property
     def name(self) -> str:

@@ -71,6 +71,9 @@ class TaskTable:
         task.since = time.monotonic()
         if task.parent is not None:
             self.children.setdefault(task.parent, {})[task.number] = task
+            parent = self.running.get(task.parent)
+            if parent is not None:
+                task.depth = parent.depth + (parent.actor is None)  # an actor lends nothing
         for number in task.results[1:]:
             self._makers[number] = task
         for number in task.deps:

@@ -14,7 +14,8 @@ resources, so no class starves another.
 
 A task that waits for others' work lends its CPUs out (`release_cpus`) and gets them back at once
 when that is there (`reacquire_cpus`), even if there are too many in use for a while: a task that
-waits for its own children can never keep them from running.
+waits for its own children can never keep them from running. They go before tasks of less depth: if
+further parents began first, each would keep a process that waits.
 
 Invariants:
 
@@ -126,7 +127,7 @@ class Tasks(TaskOperations):
             self.enqueue(task)
 
     def enqueue(self, task: Task) -> None:
-        """Put a task at the end of the queue of its shape, unless its group was removed."""
+        """Put a task into the queue of its shape, unless its group was removed."""
         shape = task.kind.shape
         if shape.removed:
             self.table.end(task, group_removed())
@@ -150,7 +151,7 @@ class Tasks(TaskOperations):
     def _granted(self, shape: SchedulingClass, held: Reservation) -> None:
         assert isinstance(held, Held)
         shape.asked = None
-        self._skip_over(shape)
+        shape.waiting.skip_over(self.table.running)
         if not shape.waiting:
             self._ahead.recall_some(shape)
             held.release()
@@ -158,13 +159,9 @@ class Tasks(TaskOperations):
         if self._begin(shape, held):
             self.pump(shape)
 
-    def _skip_over(self, shape: SchedulingClass) -> None:
-        while shape.waiting and shape.waiting[0].over:
-            shape.waiting.popleft()
-
     def _withdraw(self, shape: SchedulingClass) -> None:
         """Take back what was asked for, unless a task needs it: it would hold up others."""
-        self._skip_over(shape)
+        shape.waiting.skip_over(self.table.running)
         needed = shape.waiting or shape.followed
         if shape.asked is not None and not needed and shape.asked.cancel():
             shape.asked = None
@@ -335,9 +332,10 @@ class Tasks(TaskOperations):
             if worker.calls[key] >= most:
                 self.retire(worker)  # the resources are free when the process is gone
                 return
-        self._skip_over(shape)
+        shape.waiting.skip_over(self.table.running)
         if shape.waiting and not worker.client.blocked:
-            fits = not self._most_calls(shape.waiting[0]) or done.kind is shape.waiting[0].kind
+            first = shape.waiting.first
+            fits = not self._most_calls(first) or done.kind is first.kind
             if fits and not shape.ledger.contended(shape.demand):
                 self._run(shape.waiting.popleft(), worker)
                 self._ahead.refill(worker)
