@@ -90,6 +90,15 @@ def planning(
                 os.killpg(command.pid, signal.SIGKILL)
 
 
+def test_sigterm_ends_a_plan_and_its_script(tmp_path: Path) -> None:
+    with planning(tmp_path / "script.py") as (command, script):
+        command.terminate()
+        _, said = command.communicate(timeout=20)
+        assert not script.is_running()
+    assert said.endswith("script.py was ended by SIGTERM before fit() had a plan\n")
+    assert command.returncode == 1
+
+
 def test_ctrl_c_ends_a_plan_without_a_traceback_of_drays(tmp_path: Path) -> None:
     with planning(tmp_path / "script.py") as (command, script):
         os.killpg(command.pid, signal.SIGINT)

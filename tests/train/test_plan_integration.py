@@ -390,20 +390,23 @@ def test_the_command(script: Path, tmp_path: Path) -> None:
 
 def test_the_command_and_scripts_that_hide_their_fit(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
-    lines = "import atexit, os, threading, dray.train\n"
+    lines = "import atexit, os, threading, dray, dray.train\n"
     lines += "fit = dray.train.DataParallelTrainer(print).fit\n"
     lines += "atexit.register(print, 'at the end')\nos.system('echo of a shell')\n"
     for ending in (
         "thread = threading.Thread(target=fit); thread.start(); thread.join()",
         "try: fit()\nexcept BaseException: print('caught')\nfit()",
-        "import dray; dray.get(dray.remote(lambda: fit()).remote())",
+        "trial = dray.remote(lambda: os.system('echo a trial >> trials') or fit())\n"
+        "dray.get(trial.remote())",
     ):
         script.write_text(lines + ending)
-        done = dray_plan("--json", str(script), env={**os.environ, "HOME": str(tmp_path)})
+        environment = {**os.environ, "HOME": str(tmp_path)}
+        done = dray_plan("--json", str(script), env=environment, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["num_workers"] == 1
         assert "of a shell" in done.stderr
         assert not (tmp_path / "dray_results").exists()
+    assert (tmp_path / "trials").read_text() == "a trial\n"
 
 
 def test_the_command_with_something_else(tmp_path: Path) -> None:

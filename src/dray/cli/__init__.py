@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from dray import status
-from dray.errors import DrayError
+from dray.errors import DrayError, signal_name
 from dray.version import VERSION
 
 # For how long a script that Ctrl-C has reached may tidy up; a second Ctrl-C ends it at once.
@@ -171,6 +171,7 @@ def _status_of(command: Sequence[str], environment: Mapping[str, str]) -> int:
         env=environment,
         stdout=sys.stderr,  # what the script prints is not the plan
     ) as program:
+        before = signal.signal(signal.SIGTERM, lambda *_: program.terminate())
         try:
             return program.wait()
         except KeyboardInterrupt:  # a terminal gives it to the program as well
@@ -180,16 +181,15 @@ def _status_of(command: Sequence[str], environment: Mapping[str, str]) -> int:
                 program.kill()
                 program.wait()
             raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _ending(status: int) -> str:
     """Say how a program has ended: with a status, or, where that is negative, by a signal."""
     if status >= 0:
         return f"ended with status {status}"
-    try:
-        return f"was ended by {signal.Signals(-status).name}"
-    except ValueError:  # a real-time signal, most of which have no name
-        return f"was ended by signal {-status}"
+    return f"was ended by {signal_name(-status) or f'signal {-status}'}"
 
 
 def _programs() -> list[status.ProgramStatus]:

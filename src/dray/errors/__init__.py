@@ -343,10 +343,7 @@ def _describe_exit(exitcode: int | None, *, out_of_memory: bool) -> str:
         return "its process is gone, and nothing is left to tell why"
     if exitcode >= 0:
         return f"its process exited with status {exitcode} in the middle of its work"
-    try:
-        name = signal.Signals(-exitcode).name
-    except ValueError:
-        name = "unknown"
+    name = signal_name(-exitcode) or "unknown"
     text = f"its process was killed by signal {-exitcode} ({name})"
     if out_of_memory:
         return f"{text}; the kernel's out-of-memory killer struck at that time: use less memory"
@@ -357,6 +354,14 @@ def _describe_exit(exitcode: int | None, *, out_of_memory: bool) -> str:
         "SIGBUS": "often a full /dev/shm or disk under a memory-mapped file",
     }
     return f"{text}; {hints[name]}" if name in hints else text
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name; "" if it has none, as most real-time signals."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return ""
 
 
 def shown(value: object) -> str:

@@ -22,7 +22,7 @@ from dray.settings import Settings
 from dray.train.backend import Backend, BackendConfig
 from dray.train.config import CheckpointConfig, RunConfig
 from dray.train.data_config import Datasets
-from dray.train.planning.plan import Plan, Planned, make_plan
+from dray.train.planning.plan import Plan, end_script, make_plan
 from dray.train.ray_datasets import check_engine, is_rays, split_on_start
 from dray.train.result import Result
 from dray.train.run import description
@@ -93,7 +93,7 @@ class Fitting:
         """
         settings = Settings()
         if settings.plan_path:
-            raise Planned(self.plan(), Path(settings.plan_path))
+            end_script(self.plan(), Path(settings.plan_path))
         if settings.launched_processes > 1:
             raise ConfigError(
                 f"torchrun has started this script in {settings.launched_processes} processes, and "

@@ -8,15 +8,16 @@ import copy
 import dataclasses
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from dray import host
+from dray import host, session
 from dray.engines.base import Engine
 from dray.engines.runtime_env import RuntimeEnv
-from dray.errors import InfeasibleError
+from dray.errors import DrayError, InfeasibleError
 from dray.scheduling.capacity import UNIT, from_fixed, to_fixed
 from dray.scheduling.requests import Node, PlacementPreview, Request
 from dray.train.backend import Backend, BackendConfig
@@ -131,21 +132,21 @@ class Plan:
         return "\n".join([head, *lines, *(f"  note: {note}" for note in self.notes)])
 
 
-class Planned(SystemExit):
-    """Ends a script at its first `fit()`, when it is only asked for the plan.
+def end_script(plan: Plan, path: Path) -> NoReturn:
+    """End a script at its first `fit()`, when it is only asked for the plan.
+
+    A task or actor ends by an error instead, as one that exits is tried again.
 
     Args:
         plan: The plan.
         path: File to write it to, for `dray plan`; if there is one already, that stays.
     """
-
-    def __init__(self, plan: Plan, path: Path) -> None:
-        super().__init__(0 if plan.fits else 1)
-        with contextlib.suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
-            json.dump({"text": str(plan), "plan": plan.to_dict()}, file)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (SystemExit, (self.code,))
+    with contextlib.suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
+        json.dump({"text": str(plan), "plan": plan.to_dict()}, file)
+    here = session.current_runtime().execution_context()
+    if here.task_id or here.actor_id:
+        raise DrayError("fit() does not train under `dray plan`, which has its plan now")
+    sys.exit(0 if plan.fits else 1)
 
 
 def make_plan(
