@@ -36,9 +36,12 @@ from tests.support.gates import Gate, until
 from tests.support.programs import environment
 
 
-def status(*options: str) -> str:
+def status(*options: str, encoding: str = "utf-8") -> str:
     command = [sys.executable, "-m", "dray", "status", *options]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    return subprocess.run(
+        command, env=environment, capture_output=True, encoding=encoding, check=True
+    ).stdout
 
 
 def this_program() -> dict[str, Any]:
@@ -67,11 +70,12 @@ class Named:
 def test_it_shows_what_runs_and_what_waits_and_why(gate: Gate) -> None:
     actor = Named.options(name="somebody", num_cpus=1).remote()
     pid = dray.get(actor.pid.remote())
-    running = hold.options(num_cpus=5).remote(gate)
+    name = "\xe9\udcff\n\x1b[31m"
+    running = hold.options(num_cpus=5, name=name).remote(gate)
     gate.heard()
     waiting = [hold.options(num_cpus=4).remote(gate) for _ in range(120)]
     found = this_program()
-    shown = status()
+    shown = status(encoding="ascii")
     gate.open()
     assert dray.get([running]) == [1]
     for ref in waiting:
@@ -81,13 +85,14 @@ def test_it_shows_what_runs_and_what_waits_and_why(gate: Gate) -> None:
         ("somebody", pid, "alive")
     ]
     assert [(t["name"], t["state"]) for t in found["tasks"]] == [
-        ("hold", "running"),
+        (name, "running"),
         *[("hold", "waiting")] * 99,
     ]
     assert found["task_count"] == 121
     assert found["waiting"][0]["requests"] == 120
     assert found["waiting"][0]["why"] == {"CPU": "4 asked, 2 free in all"}
     assert "actor Named 'somebody': alive" in shown
+    assert r"  \xe9\udcff\n\x1b[31m: running, pid " in shown
     assert "... and 21 more tasks" in shown
     assert "120 waiting for resources" in shown
     assert "CPU: 4 asked, 2 free in all" in shown

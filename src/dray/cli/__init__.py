@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import json
 import os
 import signal
@@ -36,6 +37,8 @@ _OF_PLAN = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status, which is 130 after Ctrl-C, as in a shell."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # of what its encoding lacks
     try:
         try:
             return _run(arguments)
