@@ -52,7 +52,9 @@ def mixed_with(error: E, cause: BaseException, build: Callable[[type[E]], E]) ->
         home: dict[str, object] = {"__module__": type(error).__module__}
         group: Any = cause if hasattr(cause, "split") else None  # made by `__new__`, of its parts
         if group is not None:
-            home["__new__"] = lambda both, *_: kind.__new__(both, group.message, group.exceptions)
+            home["__new__"] = lambda both, *_, **__: kind.__new__(
+                both, group.message, group.exceptions
+            )
         both = type(f"{type(error).__name__}({kind.__name__})", (type(error), kind), home)
         twin = build(both)
         # What the user's type carries (errno, custom fields) stays reachable on the error.

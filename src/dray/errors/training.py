@@ -13,6 +13,19 @@ class TrainingFailedError(DrayError):
 
     __module__ = "dray.errors"  # where programs find it
 
+    def __init__(self, message: str = "") -> None:
+        # Not super().__init__: a subclass made by `mixed_with` has the user's class in its MRO.
+        Exception.__init__(self, message)
+        self.__message = message
+
+    @property
+    def message(self) -> str:
+        """The text."""
+        return self.__message
+
+    def __str__(self) -> str:
+        return self.__message
+
 
 class StartTimeoutError(TrainingFailedError, TimeoutError):
     """A run waited for resources as long as it may.
@@ -57,15 +70,10 @@ class WorkerGroupError(TrainingFailedError):
         *,
         log_path: str | None = None,
     ) -> None:
-        # Not super().__init__: a subclass made by `mixed_with` has the user's class in its MRO.
-        Exception.__init__(self, error_message)
-        self.message = error_message
+        TrainingFailedError.__init__(self, error_message)
         self.worker_failures = dict(worker_failures)
         self.rank = next(iter(self.worker_failures), None)
         self.log_path = log_path
-
-    def __str__(self) -> str:
-        return self.message
 
     def __reduce__(self) -> tuple[object, ...]:
         plain = functools.partial(WorkerGroupError, log_path=self.log_path)
@@ -99,15 +107,12 @@ class ControllerError(TrainingFailedError):
     __module__ = "dray.errors"  # where programs find it
 
     def __init__(self, controller_failure: BaseException) -> None:
-        self.message = (
+        TrainingFailedError.__init__(
+            self,
             "The run was ended by its controller, not by a worker: "
-            f"{type(controller_failure).__name__}: {text_of(controller_failure)}"
+            f"{type(controller_failure).__name__}: {text_of(controller_failure)}",
         )
-        Exception.__init__(self, self.message)  # as in WorkerGroupError
         self.controller_failure = controller_failure
-
-    def __str__(self) -> str:
-        return self.message
 
     def __reduce__(self) -> tuple[object, ...]:
         mixed = type(self) is not ControllerError

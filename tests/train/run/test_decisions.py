@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import bdb
+import builtins
 import math
 import pickle
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -323,6 +326,19 @@ def test_a_workers_error_survives_pickling() -> None:
     assert isinstance(again, KeyError)
     assert str(again) == str(error)
     assert list(again.worker_failures) == [1]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no groups of exceptions")
+@pytest.mark.parametrize("to", [lambda e: to_error({1: e}, None, Path("run"), 1), to_driver_error])
+def test_a_group_of_errors_is_caught_as_one(to: Callable[[Exception], TrainingFailedError]) -> None:
+    group: Any = builtins.ExceptionGroup  # type: ignore[attr-defined,unused-ignore]
+    error = to(group("both", [ValueError("a"), KeyError("b")]))
+    again: Any = pickle.loads(pickle.dumps(error))
+    assert type(again).__mro__[1] is type(error).__mro__[1]
+    assert str(again) == again.message == str(error)
+    assert "both" in str(error)
+    values, _ = again.split(ValueError)
+    assert repr(values.exceptions) == "(ValueError('a'),)"
 
 
 def test_an_error_class_that_forbids_subclasses_is_still_the_cause() -> None:
