@@ -77,7 +77,7 @@ def init(
             the disk; 30 % of this machine's by default.
         ignore_reinit_error: Keep the engine that runs, if one does, instead of raising.
         local_mode: Run everything in this process: the same as `engine="inline"`.
-        log_to_driver: False does not show here what workers print; their log files have it.
+        log_to_driver: False does not show here what workers print; a run's log files have it.
         logging_level: Level of dray's own logging; None leaves it as it is.
         logging_format: Without effect: dray logs through `logging`, whose handlers are yours.
         configure_logging: False leaves `logging_level` without effect.
@@ -114,7 +114,7 @@ def init(
     with _lock:
         if is_initialized():
             if ignore_reinit_error:
-                return Context(current_runtime, shutdown)
+                return Context(_begun_runtime, shutdown)
             raise AlreadyInitializedError(
                 "dray is initialised already in this process; call dray.shutdown() first, or pass "
                 "ignore_reinit_error=True"
@@ -153,7 +153,7 @@ def init(
         say_without_meaning(without_meaning, engine)
         shutdown()  # what a trainer has begun ahead
         _start(engine, options)
-        return Context(current_runtime, shutdown)
+        return Context(_begun_runtime, shutdown)
 
 
 _INIT = tuple(name for name in inspect.signature(init).parameters if name != "of_a_cluster")
@@ -367,6 +367,13 @@ def current_runtime() -> Runtime:
         if _engine is not None and not (_ahead or _engine.lost):  # as with every call
             return _engine.runtime
     return current_engine().runtime
+
+
+def _begun_runtime() -> Runtime:
+    """Return what `current_runtime` does, but start no engine."""
+    if not is_initialized():
+        raise EngineError("the session has ended: what its context tells is to be read before")
+    return current_runtime()
 
 
 def enter_worker(join: Callable[[], Runtime]) -> None:

@@ -29,7 +29,7 @@ def locks_directory() -> str | None:
 def _choice(variable: str, default: str, allowed: tuple[str, ...]) -> str:
     value = os.environ.get(variable, default)
     if value not in allowed:
-        raise ConfigError(f"{variable}={value!r} is not one of {', '.join(allowed)}")
+        raise ConfigError(f"{variable}={value!r} is not one of {', '.join(filter(None, allowed))}")
     return value
 
 

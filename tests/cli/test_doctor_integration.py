@@ -335,7 +335,7 @@ def test_what_the_machine_lacks_is_told(tmp_path: Path) -> None:
         modules=torch(),
         environment={
             "TMPDIR": str(tmp_path / "missing"),
-            "DRAY_ENGINE": "steam",
+            "DRAY_START_METHOD": "steam",
             "GLOO_SOCKET_IFNAME": "eth99",
         },
         before="ulimit -n 512;",
@@ -344,7 +344,7 @@ def test_what_the_machine_lacks_is_told(tmp_path: Path) -> None:
     assert said[0].startswith("There is no /dev/shm")
     assert said[1].startswith("A process may have 512 open files only")
     assert said[2].startswith(f"The temporary directory cannot be written to: TMPDIR={tmp_path}")
-    assert said[3].startswith("DRAY_ENGINE='steam' is not one of")
+    assert said[3].startswith("DRAY_START_METHOD='steam' is not one of fork, spawn")
     assert said[4].startswith("GLOO_SOCKET_IFNAME='eth99' names a network interface that is not")
     assert len(said) == 5
 

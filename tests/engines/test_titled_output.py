@@ -56,6 +56,16 @@ def test_lines_come_whole_and_under_their_titles(parts: Written, cuts: list[int]
     assert lines_of(written(parts), cuts) == expected + [("", rest)] * bool(rest)
 
 
+def test_who_closes_the_output_closes_it_to_nobody_else() -> None:
+    out, into = os.pipe()
+    with TitledStream(into) as stream:
+        stream.write("first\n")
+    stream.write("second\n")
+    os.close(into)
+    with open(out, "rb") as file:
+        assert file.read() == b"first\nsecond\n"
+
+
 @pytest.mark.parametrize("title", ["a\nb\x07c", "x" * 5000])
 def test_any_title_can_be_told(title: str) -> None:
     ((told, line),) = lines_of(written([(title, "text\n")]), [])

@@ -13,7 +13,7 @@ import pytest
 
 import dray
 from dray import session
-from dray.errors import AbsentArgumentError, ConfigError
+from dray.errors import AbsentArgumentError, ConfigError, EngineError
 from tests.support.programs import environment
 
 
@@ -44,7 +44,10 @@ def test_the_context_tells_of_the_session_and_ends_it(init: Any) -> None:
         assert dray.__version__ in context._repr_html_()
         assert init(ignore_reinit_error=True)["node_id"] == own
     assert not dray.is_initialized()
-    init(num_cpus=1).disconnect()
+    context = init(num_cpus=1)
+    context.disconnect()
+    with pytest.raises(EngineError, match="the session has ended"):
+        context["node_id"]
     assert not dray.is_initialized()
     dray.shutdown(wait_for_processes=True, _exiting_interpreter=False)
 

@@ -67,6 +67,10 @@ class TitledStream(io.TextIOWrapper):
         self.flush()
         self._bytes.is_written = False
 
+    def close(self) -> None:
+        """Show what has been written; what runs here later writes as well."""
+        self.flush()
+
     def write(self, text: str, /) -> int:
         """Write text, and before it the title if that has changed."""
         self._bytes.is_written = True
