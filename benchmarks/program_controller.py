@@ -133,7 +133,7 @@ class SimulatedEngine:
 
     def _collect(self) -> None:
         for worker in self._workers:
-            worker.post(run_messages.CollectiveArrival(0, "barrier", b""))
+            worker.post(run_messages.CollectiveArrival(0, "barrier", ()))
 
     def _fail(self) -> None:
         error = RuntimeError("its own")

@@ -6,11 +6,12 @@ import contextlib
 import ctypes
 import functools
 import inspect
+import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dray.checks import is_whole, plain
 from dray.compat.arguments import check_arguments
@@ -22,6 +23,10 @@ from dray.train.constants import TRAIN_DATASET_KEY
 from dray.train.context import get_context, report
 from dray.train.datasets import get_dataset_shard
 from dray.train.worker.cpu_affinity import asked_threads
+from dray.train.worker.current_session import current_session
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Results = Mapping[str, float]
 Reporting = TypeVar("Reporting")
@@ -152,6 +157,23 @@ def saved_model(save: Callable[[str], object], filename: str, path: str | None) 
     return directory
 
 
+def with_all_categories(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame whose categories are those of all ranks, which must call it alike.
+
+    Trees see the numbers of categories, and each rank has only those that its files name.
+    """
+    own = {
+        name: kind.categories.tolist()
+        for name, kind in frame.dtypes.items()
+        if hasattr(kind, "categories")
+    }
+    of_ranks = current_session("with_all_categories").join("with_all_categories", own)
+    for name in own:
+        everywhere = itertools.chain.from_iterable(of.get(name, ()) for of in of_ranks)
+        frame[name] = frame[name].cat.set_categories(list(dict.fromkeys(everywhere)))
+    return frame
+
+
 @dataclass(frozen=True)
 class OlderForm:
     """A training that a trainer was given by its data and parameters, without a function.
@@ -182,6 +204,7 @@ class OlderForm:
                 f"label_column is {self.label_column!r}, and the columns of datasets[{name!r}] are "
                 f"{', '.join(map(str, frame.columns))}"
             )
+        frame = with_all_categories(frame)
         return frame.drop(columns=[self.label_column]), frame[self.label_column]
 
     def reporting(self, kind: type[Reporting]) -> tuple[Reporting, dict[str, Any]]:

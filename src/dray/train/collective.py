@@ -51,9 +51,10 @@ def broadcast_from_rank_zero(data: T) -> T:
         {'chosen': 'by rank 0'}
     """
     session = current_session("broadcast_from_rank_zero")
-    mine = data if session.assignment.rank == 0 else None
-    result: T = session.join("broadcast_from_rank_zero", mine)
-    return result
+    mine = (data,) if session.assignment.rank == 0 else ()
+    (result,) = session.join("broadcast_from_rank_zero", *mine)
+    told: T = result
+    return told
 
 
 attach_getattr(__name__)

@@ -176,8 +176,8 @@ def test_a_rank_far_ahead_is_not_waited_for() -> None:
 
 def test_a_collective_is_over_once_all_ranks_have_come() -> None:
     book = CollectiveTracker(2)
-    assert book.joined(1, CollectiveArrival(0, "barrier", b"one")) is None
-    assert book.joined(0, CollectiveArrival(0, "barrier", b"zero")) == b"zero"
+    assert book.joined(1, CollectiveArrival(0, "barrier", (b"one",))) is None
+    assert book.joined(0, CollectiveArrival(0, "barrier", (b"zero",))) == (b"zero", b"one")
     book.check({0})  # nobody waits
     book.check(set())
 
@@ -185,7 +185,7 @@ def test_a_collective_is_over_once_all_ranks_have_come() -> None:
 def test_a_collective_names_who_can_never_come() -> None:
     book = CollectiveTracker(5)
     for rank in (0, 2):
-        book.joined(rank, CollectiveArrival(0, "barrier", b""))
+        book.joined(rank, CollectiveArrival(0, "barrier", ()))
     book.check({0, 1, 2, 3, 4})  # they may come yet
     with pytest.raises(
         TrainingFailedError,

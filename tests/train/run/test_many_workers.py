@@ -52,6 +52,6 @@ def test_ranks_that_fail_stop_and_return_are_counted_out() -> None:
 
 def test_a_collective_of_many_ranks() -> None:
     collectives = CollectiveTracker(3)
-    assert collectives.joined(1, CollectiveArrival(0, "barrier", b"")) is None
-    assert collectives.joined(2, CollectiveArrival(0, "barrier", b"")) is None
-    assert collectives.joined(0, CollectiveArrival(0, "barrier", b"mine")) == b"mine"
+    assert collectives.joined(1, CollectiveArrival(0, "barrier", ())) is None
+    assert collectives.joined(2, CollectiveArrival(0, "barrier", ())) is None
+    assert collectives.joined(0, CollectiveArrival(0, "barrier", (b"mine",))) == (b"mine",)

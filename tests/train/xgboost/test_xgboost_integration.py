@@ -232,16 +232,19 @@ def test_wrong_arguments() -> None:
 
 @on_processes
 def test_the_older_form_boosts_on_datasets_and_goes_on(storage: Path) -> None:
-    table = pd.DataFrame({"x": np.arange(80.0), "y": np.arange(80) % 2})
-    storage.mkdir(exist_ok=True)
-    table.to_parquet(storage / "rows.parquet")
+    """With categories that no rank has all of."""
+    (storage / "rows").mkdir(parents=True)
+    table = pd.DataFrame({"kind": [*"ab" * 40, *"cd" * 40]})
+    table["y"] = table["kind"].isin(["b", "c"]).astype(int)
+    for file, part in enumerate((table[:80], table[80:])):
+        part.astype({"kind": "category"}).to_parquet(storage / f"rows/{file}.parquet")
 
     def fit(rounds: int) -> Any:
         return XGBoostTrainer(
             label_column="y",
             params={"objective": "binary:logistic", "eval_metric": ["logloss"]},
             num_boost_round=rounds,
-            datasets={"train": str(storage / "rows.parquet"), "valid": table},
+            datasets={"train": str(storage / "rows"), "valid": str(storage / "rows")},
             scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
             run_config=RunConfig(name="older", storage_path=storage),
             verbose_eval=False,
@@ -252,6 +255,7 @@ def test_the_older_form_boosts_on_datasets_and_goes_on(storage: Path) -> None:
     assert first.metrics["train-logloss"] == pytest.approx(first.metrics["valid-logloss"])
     result = fit(5)
     assert RayTrainReportCallback.get_model(result.checkpoint).num_boosted_rounds() == 5
+    assert result.metrics["train-logloss"] < 0.5
     again = fit(5)  # no round is left
     assert (again.metrics, again.checkpoint) == (result.metrics, result.checkpoint)
     with pytest.raises(WorkerGroupError, match="label_column is 'z', and the columns of"):

@@ -327,8 +327,10 @@ class CollectiveTracker:
         self._open: dict[int, dict[int, CollectiveArrival]] = {}
         self._since: dict[int, float] = {}
 
-    def joined(self, rank: int, message: CollectiveArrival, now: float = 0.0) -> bytes | None:
-        """Take note that a rank has come to a collective; return rank 0's data once all have.
+    def joined(
+        self, rank: int, message: CollectiveArrival, now: float = 0.0
+    ) -> tuple[bytes, ...] | None:
+        """Take note that a rank has come to a collective; return all their data once all have.
 
         Raises:
             TrainingFailedError: Another rank has come to a different one in its place.
@@ -346,7 +348,8 @@ class CollectiveTracker:
         if len(come) < len(self._ranks):
             return None
         del self._since[message.sequence]
-        return self._open.pop(message.sequence)[0].data
+        del self._open[message.sequence]
+        return tuple(data for each in sorted(come) for data in come[each].data)
 
     def waits(self) -> Iterator[Wait]:
         """Yield who is waited for in which collective."""

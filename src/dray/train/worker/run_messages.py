@@ -192,11 +192,11 @@ class Secured:
 
 @dataclass(frozen=True)
 class CollectiveArrival:
-    """A rank has come to a collective, with pickled data, and waits for the others."""
+    """A rank has come to a collective, with pickled data or none, and waits for the others."""
 
     sequence: int
     name: str
-    data: bytes
+    data: tuple[bytes, ...]
 
 
 @dataclass(frozen=True)
@@ -267,10 +267,10 @@ class Listed:
 
 @dataclass(frozen=True)
 class CollectiveResult:
-    """All ranks have come to the collective."""
+    """All ranks have come to the collective; this is what they brought, by rank."""
 
     sequence: int
-    data: bytes
+    data: tuple[bytes, ...]
 
 
 @dataclass(frozen=True)

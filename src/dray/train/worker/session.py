@@ -392,13 +392,17 @@ class TrainSession:
             if isinstance(answer, run_messages.Listed) and answer.request == self._requests:
                 return answer
 
-    def join(self, name: str, data: object = None) -> Any:
-        """Wait until all ranks have come to the same collective; return rank 0's data.
+    def join(self, name: str, *data: object) -> list[Any]:
+        """Wait until all ranks have come to the same collective; return what they brought, by rank.
+
+        Args:
+            name: Name of the collective.
+            data: Nothing, or what this rank brings.
 
         Raises:
             SerializationError: The data cannot be sent; then this rank has not come to it.
         """
-        sent = wire.dump(data, "broadcast data")
+        sent = tuple(wire.dump(each, "broadcast data") for each in data)
         with self._joining:
             sequence = self._sequence
             self._sequence += 1
@@ -407,7 +411,7 @@ class TrainSession:
                 answer = _told(self._results)
                 assert isinstance(answer, run_messages.CollectiveResult)
                 if answer.sequence == sequence:
-                    return wire.load(answer.data)
+                    return [wire.load(each) for each in answer.data]
 
 
 def _told(answers: queue.SimpleQueue[object], deadline: float | None = None) -> object:
