@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import signal
 import socket
 import sys
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
+import dray.data
 import dray.train
 from dray.errors import ConfigError, MissingDependencyError
 from dray.train import FailureConfig, Result, RunConfig, ScalingConfig, WorkerGroupError
@@ -194,7 +197,12 @@ def test_wrong_arguments_and_places() -> None:
 
 @on_processes
 def test_the_older_form_boosts_on_datasets(tmp_path: Path) -> None:
-    rows = [{"x": float(number % 50), "y": int(number % 50 > 20)} for number in range(200)]
+    """With nullable numbers, numbers of Arrow, and categories that no rank has all of."""
+    for file, kinds in enumerate((["a", "b"], ["c", "d"])):
+        table = pd.DataFrame({"x": pd.array([1, None] * 50, "Int64"), "kind": kinds * 50})
+        table["y"] = table["kind"].isin(["b", "c"]).astype("int64[pyarrow]")
+        table.astype({"kind": "category"}).to_parquet(tmp_path / f"{file}.parquet")
+    rows = dray.data.read_parquet(str(tmp_path))
 
     def fit() -> Any:
         return LightGBMTrainer(
@@ -207,7 +215,9 @@ def test_the_older_form_boosts_on_datasets(tmp_path: Path) -> None:
         ).fit()
 
     result = fit()
-    assert RayTrainReportCallback.get_model(result.checkpoint).current_iteration() == 3
+    model = RayTrainReportCallback.get_model(result.checkpoint)
+    assert model.current_iteration() == 3
+    assert model.pandas_categorical == [["a", "b", "c", "d"]]
     assert sorted(result.metrics) == ["train-binary_logloss", "valid-binary_logloss"]
     again = fit()  # no round is left
     assert (again.metrics, again.checkpoint) == (result.metrics, result.checkpoint)
@@ -241,7 +251,6 @@ def test_the_older_form_keeps_the_model_of_a_training_that_stops_early(tmp_path:
     table = pa.table({**columns, "benign": noisy})
     result = LightGBMTrainer(
         datasets={"train": table[:400], "valid": table[400:]},
-        dataset_config=dray.train.DataConfig(datasets_to_split=["train"]),
         label_column="benign",
         num_boost_round=200,
         params={**PARAMS, "early_stopping_round": 2},
@@ -253,6 +262,9 @@ def test_the_older_form_keeps_the_model_of_a_training_that_stops_early(tmp_path:
     assert 0 < rounds < 200
     assert result.metrics is not None
     assert "valid-binary_logloss" in result.metrics
+    of_ranks = [path.read_text() for path in (tmp_path / "early/metrics").glob("rank-*")]
+    losses = [re.findall("valid-binary_logloss[^,}]*", told) for told in of_ranks]
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize("engine_name", ["inline"], indirect=True)

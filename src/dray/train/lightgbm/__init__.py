@@ -17,6 +17,7 @@ from dray.compat.attributes import AbsentMember, attach_getattr
 from dray.train.backend import Backend, BackendConfig
 from dray.train.boosting import OlderForm, limit_threads, train_function
 from dray.train.config import RunConfig
+from dray.train.constants import TRAIN_DATASET_KEY
 from dray.train.data_config import DataConfig
 from dray.train.planning.ranks import RankAssignment
 from dray.train.run.worker_group import WorkerGroup
@@ -27,13 +28,12 @@ from dray.train.worker.current_session import current_session
 from dray.user_warnings import warn_user
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from dray.train.lightgbm.callback import (
         DrayTrainReportCallback,
         LightGBMCheckpoint,
         RayTrainReportCallback,
     )
+    from dray.train.lightgbm.frames import normalize_pandas_for_lightgbm
 
 __all__ = [
     "DrayTrainReportCallback",
@@ -45,6 +45,8 @@ __all__ = [
     "normalize_pandas_for_lightgbm",
 ]
 
+# With other rows to evaluate, ranks would stop early in different rounds, and wait for each other.
+_DIVIDED = DataConfig(datasets_to_split=[TRAIN_DATASET_KEY])
 _LOWEST_PORT = 10_000
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _ATTEMPTS = 100
@@ -109,7 +111,8 @@ class LightGBMTrainer(DataParallelTrainer):
         run_config: The run's name, place and behaviour.
         datasets: Name -> data, of which `get_dataset_shard` gives each rank its share: a
             `dray.data.Dataset`, or what one is made of.
-        dataset_config: Choices of how ranks share them.
+        dataset_config: Choices of how ranks share them; the older form without a function divides
+            only `train` by default.
         validation_config: Function for `report(validation=...)`, and its task.
         metadata: None; deprecated.
         resume_from_checkpoint: None; deprecated.
@@ -171,6 +174,8 @@ class LightGBMTrainer(DataParallelTrainer):
             datasets,
             train_kwargs,
         )
+        if train_loop_per_worker is None and dataset_config is None:
+            dataset_config = _DIVIDED
         super().__init__(
             function,
             train_loop_config=train_loop_config,
@@ -198,30 +203,6 @@ def _train_older(form: OlderForm) -> None:
 _held: socket.socket | None = None
 _network: dict[str, Any] | None = None
 _failure: BaseException | None = None  # ends with the process
-
-
-def normalize_pandas_for_lightgbm(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a frame whose numbers LightGBM takes: those of Arrow, and nullable ones, as NumPy's.
-
-    Args:
-        frame: Such as `shard.materialize().to_pandas()` gives; it is left as it is.
-
-    Example:
-        >>> import pandas as pd
-        >>> from dray.train.lightgbm import normalize_pandas_for_lightgbm
-        >>> frame = pd.DataFrame({"x": pd.array([1, None], "Int64")})
-        >>> normalize_pandas_for_lightgbm(frame)["x"].tolist()
-        [1.0, nan]
-    """
-    from pandas.api.types import is_extension_array_dtype, is_numeric_dtype
-
-    made = frame.copy(deep=False)
-    for name, column in frame.items():
-        kind: Any = column.dtype
-        if is_extension_array_dtype(kind) and is_numeric_dtype(kind):
-            wanted = "float64" if column.hasnans else kind.numpy_dtype
-            made[name] = column.to_numpy(wanted, na_value=float("nan"))
-    return made
 
 
 def get_network_params() -> dict[str, Any]:
@@ -329,6 +310,7 @@ attach_getattr(
             "DrayTrainReportCallback",
             "RayTrainReportCallback",
             "LightGBMCheckpoint",
-        ]
+        ],
+        "dray.train.lightgbm.frames": ["normalize_pandas_for_lightgbm"],
     },
 )

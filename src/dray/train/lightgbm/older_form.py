@@ -11,6 +11,7 @@ from dray.train.boosting import OlderForm
 from dray.train.constants import TRAIN_DATASET_KEY
 from dray.train.context import get_checkpoint
 from dray.train.lightgbm.callback import RayTrainReportCallback
+from dray.train.lightgbm.frames import normalize_pandas_for_lightgbm
 
 
 def train(form: OlderForm, network: Mapping[str, Any]) -> None:
@@ -26,8 +27,8 @@ def train(form: OlderForm, network: Mapping[str, Any]) -> None:
     left = form.num_boost_round - (0 if model is None else model.current_iteration())
     if left <= 0:
         return
-    table = lightgbm.Dataset(*form.rows(TRAIN_DATASET_KEY))
-    evaluated = [lightgbm.Dataset(*form.rows(name), reference=table) for name in form.evaluated]
+    table = _table(form, TRAIN_DATASET_KEY)
+    evaluated = [_table(form, name, reference=table) for name in form.evaluated]
     trained = lightgbm.train(
         {"tree_learner": "data", **form.params, **network},
         table,
@@ -40,3 +41,11 @@ def train(form: OlderForm, network: Mapping[str, Any]) -> None:
     for callback in options["callbacks"]:
         if isinstance(callback, RayTrainReportCallback):
             callback.save_stopped(trained)
+
+
+def _table(
+    form: OlderForm, name: str, reference: lightgbm.Dataset | None = None
+) -> lightgbm.Dataset:
+    rows, labels = form.rows(name)
+    labels = normalize_pandas_for_lightgbm(labels.to_frame())[form.label_column]
+    return lightgbm.Dataset(normalize_pandas_for_lightgbm(rows), labels, reference=reference)
