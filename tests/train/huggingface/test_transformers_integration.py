@@ -152,12 +152,15 @@ def test_ctrl_c_ends_it(storage: Path) -> None:
 
 
 @process_engine
-def test_the_best_model_is_there_at_the_end(storage: Path) -> None:
+@pytest.mark.parametrize(
+    "asked", [{"load_best_model_at_end": True}, {"metric_for_best_model": "eval_loss"}]
+)
+def test_the_best_model_is_there_at_the_end(storage: Path, asked: dict[str, Any]) -> None:
     """With accumulated gradients, in bfloat16."""
     result = fit(
         storage,
         arguments={
-            "load_best_model_at_end": True,
+            **asked,
             "eval_strategy": "steps",
             "eval_steps": 2,
             "save_total_limit": 1,

@@ -30,8 +30,8 @@ class RayTrainReportCallback(transformers.TrainerCallback):
 
     The Trainer's folder `checkpoint-N` moves from `output_dir` into the run's directory, where it
     is the folder `checkpoint` of the reported checkpoint: give that to
-    `Trainer.train(resume_from_checkpoint=...)`. With `load_best_model_at_end` it is copied, since
-    the Trainer reads it again. Rank 0 does so for all.
+    `Trainer.train(resume_from_checkpoint=...)`. The best one so far is copied, since the Trainer
+    refers to it, and so is what it sends to the Hub. Rank 0 does so for all.
 
     Example:
         >>> def train_loop():
@@ -54,11 +54,12 @@ class RayTrainReportCallback(transformers.TrainerCallback):
             report(metrics)
             return
         saved = os.path.join(args.output_dir, f"checkpoint-{state.global_step}")
+        keep = saved == state.best_model_checkpoint or args.push_to_hub
         if not get_context().get_storage().is_local:
-            self._upload(metrics, saved, keep=args.load_best_model_at_end)
+            self._upload(metrics, saved, keep=keep)
             return
         directory = get_context().get_storage().build_checkpoint_path_from_name(name)
-        bring = shutil.copytree if args.load_best_model_at_end else shutil.move
+        bring = shutil.copytree if keep else shutil.move
         with StorageError.instead(f"{saved} cannot be brought into the run's directory"):
             os.makedirs(directory)
             bring(saved, os.path.join(directory, self.CHECKPOINT_NAME))
