@@ -196,6 +196,20 @@ def test_callback_reports_what_is_asked(storage: Path) -> None:
         RayTrainReportCallback.get_model(result.checkpoint)
 
 
+@pytest.mark.parametrize("engine_name", ["inline"], indirect=True)
+def test_cross_validation_reports_means_and_deviations(storage: Path) -> None:
+    def train() -> Any:
+        data = xgboost.DMatrix(np.eye(4), [0, 0, 1, 1])
+        return xgboost.cv({}, data, 2, nfold=2, callbacks=[RayTrainReportCallback(frequency=1)])
+
+    result = XGBoostTrainer(train, run_config=RunConfig(storage_path=storage)).fit()
+    last = result.return_value.iloc[-1].to_dict()
+    assert result.metrics == {
+        name.removesuffix("-mean").replace("-std", "-stdv"): value for name, value in last.items()
+    }
+    assert result.checkpoint is None
+
+
 @on_processes
 def test_unknown_metric_names_those_that_there_are(storage: Path) -> None:
     def train() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from dray.checks import require
@@ -92,25 +92,37 @@ class RayTrainReportCallback(TrainingCallback):  # type: ignore[misc]
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Mapping[str, Any]) -> bool:
         """Report a round."""
-        self._last = {
-            f"{data}-{metric}": _plain(values[-1])
-            for data, of_data in evals_log.items()
-            for metric, values in of_data.items()
-        }
+        self._last = dict(_results(evals_log))
         rounds = model.num_boosted_rounds()
-        save = model.save_model if self._reports.is_due(rounds) else None
-        self._reports.report(self._last, rounds, save)
+        due = self._reports.is_due(rounds)
+        self._reports.report(self._last, rounds, _saves(model) if due else None)
         return False
 
     def after_training(self, model: Any) -> Any:
         """Save the model, if it is not saved yet."""
-        rounds = model.num_boosted_rounds()
-        if self._reports.at_end and not self._reports.is_saved(rounds):
-            self._reports.report(self._last, rounds, model.save_model)
+        rounds, save = model.num_boosted_rounds(), _saves(model)
+        if save is not None and self._reports.at_end and not self._reports.is_saved(rounds):
+            self._reports.report(self._last, rounds, save)
         return model
 
 
 DrayTrainReportCallback = RayTrainReportCallback
+
+
+def _saves(model: Any) -> Callable[[str], object] | None:
+    """Return what saves a model, which those of a cross-validation together have not."""
+    save: Callable[[str], object] | None = getattr(model, "save_model", None)
+    return save
+
+
+def _results(evals_log: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the newest results by name; those of cross-validation have a deviation."""
+    for data, of_data in evals_log.items():
+        for metric, values in of_data.items():
+            value, *deviation = values[-1] if isinstance(values[-1], tuple) else values[-1:]
+            yield f"{data}-{metric}", _plain(value)
+            if deviation:
+                yield f"{data}-{metric}-stdv", _plain(deviation[0])
 
 
 def _plain(value: Any) -> Any:
