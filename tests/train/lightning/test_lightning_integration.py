@@ -115,6 +115,7 @@ def test_reports_come_when_asked_for(storage: Path) -> None:
     assert reported(result) == [(0, 2)]  # from which it went on
     with pytest.raises(WorkerGroupError, match=r"on_exception=True\) needs .*num_workers=1"):
         fit(storage / "many", reports={"on_exception": True})
+    assert not [*storage.glob("many/**/checkpoint.ckpt")]
 
 
 @process_engine

@@ -70,6 +70,7 @@ class RayTrainReportCallback(_Callback):
         """Refuse what would wait for a rank that has failed; begin to count where it resumes."""
         self._last_step = trainer.global_step
         if self._reports_exception and get_context().get_world_size() > 1:
+            self._reports_exception = False  # Lightning tells of this one, too
             raise ConfigError(
                 "RayTrainReportCallback(on_exception=True) needs ScalingConfig(num_workers=1): "
                 "the other workers do not know that one has failed, and cannot take part in a "
