@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Literal
 
 from dray.engines.process.hub.hub import Hub
@@ -62,16 +62,13 @@ class Leases(LeaseOperations):
             self._hub.reply(client, question, None)
             return
         future = client.leases[question] = self._ledger.reserve_checked(demand)
-        future.add_done_callback(
-            lambda f: self._hub.lock.later(lambda: self._granted(client, question, f))
-        )
+        self._hub.when_granted(future, functools.partial(self._granted, client, question))
 
     def on_offers(self, client: Client, question: int) -> None:
         self._hub.reply(client, question, self._ledger.alive())
 
-    def _granted(self, client: Client, question: int, future: Future[Reservation]) -> None:
+    def _granted(self, client: Client, question: int, held: Reservation) -> None:
         if question in client.leases:  # it still wants it
-            held = future.result()
             assert isinstance(held, Held)
             self._hub.reply(client, question, (question, held.nodes, held.devices, held.bundles))
 

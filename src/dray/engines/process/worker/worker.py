@@ -173,8 +173,9 @@ class TaskWorker:
             with ExitForkedChildren():
                 value = function(*args, **kwargs)
                 del args, kwargs
-                unread = info["most_unread"]
-                values = self._results.pack_results(value, returns, info["name"], number, unread)
+                values = self._results.pack_results(
+                    value, returns, info["name"], number, info["most_unread"]
+                )
             self._current = 0
         except SystemExit as error:  # as a crash: it is tried again, or fails
             self._current = 0
