@@ -83,6 +83,15 @@ def fails() -> None:
     raise WithReference(dray.put(np.ones(LARGE)))
 
 
+@dray.remote
+class Unmade:
+    def __init__(self, value: object = None) -> None:
+        raise WithReference(dray.put(np.ones(LARGE)))
+
+    def answer(self) -> None:
+        pass
+
+
 @dray.remote(num_returns=2, max_retries=0)
 def fails_in_the_end() -> Iterator[Any]:
     yield [dray.put("of a value")]
@@ -94,20 +103,34 @@ def depends(value: object) -> None:
     pass
 
 
+def call_the_unmade(*arguments: Any) -> Any:
+    handle = Unmade.remote(*arguments)
+    dray.wait([handle.answer.remote()])
+    return handle.answer.remote()
+
+
 @pytest.mark.parametrize(
     "failing",
-    [fails.remote, lambda: fails_in_the_end.remote()[1]],
-    ids=["of a task", "of a later result"],
+    [
+        fails.remote,
+        lambda: fails_in_the_end.remote()[1],
+        call_the_unmade,
+        lambda: call_the_unmade(fails.remote()),
+    ],
+    ids=["of a task", "of a later result", "of an actor", "of an actor's argument"],
 )
 def test_a_reference_in_an_error_lives_as_long_as_the_error(failing: Callable[[], Any]) -> None:
     ref = depends.remote(failing())
     dray.wait([ref])
     dray.get([depends.remote(1) for _ in range(8)])  # the worker has no reference any more
-    with pytest.raises(TaskError) as caught:
+    with pytest.raises((TaskError, ActorDiedError)) as caught:
         dray.get(ref)
-    inner = caught.value.cause.args[0]
+    error = caught.value
+    failure = error.__cause__ if isinstance(error, ActorDiedError) else error
+    assert isinstance(failure, TaskError)
+    inner = failure.cause.args[0]
     assert dray.get(inner).sum() == LARGE
-    del inner, caught, ref
+    del inner, failure, error, caught, ref
     until(memory_is_free)
 
 

@@ -190,9 +190,7 @@ class Actors(ActorOperations, CallListener):
         actor = self.all.get(number)
         if actor is not None:
             actor.restarts = 0
-            for inner in nested:  # every call that is still to come may ask for the error
-                self._hub.store.hold(inner)
-            self._mark_dead(actor, unmade(payload, actor.actor_id))
+            self._mark_dead(actor, unmade(payload, actor.actor_id), nested)
             if client.worker is not None:
                 self._tasks.retire(client.worker)
 
@@ -232,7 +230,7 @@ class Actors(ActorOperations, CallListener):
             return self._too_many(client, task, payload, actor.most_pending)
         self._tasks.table.accept(task)
         if actor.death is not None:
-            self._tasks.table.end(task, actor.death)
+            self._tasks.table.end(task, *actor.death)
         elif task.over:
             pass
         elif task.unready or actor.line_of(task) in actor.held_up:
@@ -314,12 +312,13 @@ class Actors(ActorOperations, CallListener):
         elif actor.ending:
             self._end_if_idle(actor)
 
-    def on_call_over(self, task: Task, payload: Payload) -> None:
+    def on_call_over(self, task: Task, payload: Payload, nested: Sequence[int]) -> None:
         actor = task.actor
         if actor is None:
             return
         if task is actor.creation and actor.state != "dead":
-            self._mark_dead(actor, unmade(payload, actor.actor_id))  # an argument has failed
+            # An argument has failed.
+            self._mark_dead(actor, unmade(payload, actor.actor_id), nested)
         elif task in actor.waiting:
             actor.waiting.remove(task)
         elif actor.line_of(task) in actor.held_up:
@@ -375,9 +374,10 @@ class Actors(ActorOperations, CallListener):
         if worker is not None:
             self._stop(worker)
 
-    def _mark_dead(self, actor: ActorRecord, payload: Payload) -> None:
+    def _mark_dead(self, actor: ActorRecord, payload: Payload, nested: Sequence[int] = ()) -> None:
         """Take an actor out of service: its calls fail, its name and resources are free."""
-        actor.state, actor.death = "dead", payload
+        actor.state, actor.death = "dead", (payload, nested)
+        self._hub.store.seal(actor.number, b"", nested)  # a handle may still ask for the error
         if actor.asked is not None:
             actor.asked.cancel()
         if actor.name is not None and self.names.get((actor.namespace, actor.name)) == actor.number:
@@ -387,7 +387,7 @@ class Actors(ActorOperations, CallListener):
         actor.waiting.clear()
         actor.held_up.clear()
         for task in calls:
-            self._tasks.table.end(task, payload)
+            self._tasks.table.end(task, payload, nested)
         self._tasks.table.close(actor.creation)
         worker, actor.worker = actor.worker, None
         held, actor.held = actor.held, None

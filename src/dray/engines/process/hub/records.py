@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from dray.engines.rpc.framing import Inbox, Outbox
-from dray.engines.rpc.serialization import Payload, Stored
+from dray.engines.rpc.serialization import Payload, Result, Stored
 from dray.engines.runtime import GroupSpec
 from dray.errors import ActorDiedError, EngineError, WorkerDiedError
 from dray.scheduling.ledger import Held, Ledger
@@ -352,7 +352,7 @@ class CallListener(Protocol):
     def on_call_left(self, number: int, worker: WorkerProcess) -> None:
         """Send further calls: a worker is done with one."""
 
-    def on_call_over(self, task: Task, payload: Payload) -> None:
+    def on_call_over(self, task: Task, payload: Payload, nested: Sequence[int]) -> None:
         """Let go of a call, or of the making of an actor, that has ended with an error."""
 
 
@@ -376,7 +376,7 @@ class ActorRecord:
         restarts: Restarts left; -1 is without limit.
         detached: Whether it lives on without a handle.
         ending: Whether it ends when its calls are done, because nobody has a handle any more.
-        death: The payload that its calls get, once it is dead.
+        death: The error that its calls get, once it is dead.
         unstarted: Reason why no process could be started for it.
     """
 
@@ -402,7 +402,7 @@ class ActorRecord:
     detached: bool = False
     exiting: bool = False
     killed: bool = False
-    death: Payload | None = None
+    death: Result | None = None
     unstarted: EngineError | None = None
 
     def line_of(self, task: Task) -> Client | Task:

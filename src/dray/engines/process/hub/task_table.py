@@ -135,7 +135,7 @@ class TaskTable:
         self.close(task)  # first: what depends on it must not find it waiting
         self._hub.fail(task.results, payload, nested)
         if task.actor is not None:
-            task.actor.calls.on_call_over(task, payload)
+            task.actor.calls.on_call_over(task, payload, nested)
 
     def close(self, task: Task) -> None:
         """Take a task or call out of the table."""
